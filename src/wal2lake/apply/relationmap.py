@@ -1,0 +1,96 @@
+"""Which local table a remote relation goes to, and whether it can. Pure.
+
+Columns are matched by name. The checks are those of PostgreSQL's relation map, with its
+texts: a missing target column, or a target whose key the publisher does not send, stops the
+transaction that needs it and nothing before it.
+
+Source: relation.c (logicalrep_rel_open, logicalrep_rel_mark_updatable), reference 4.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wal2lake.catalog import TableDef
+from wal2lake.errors import ApplyError
+from wal2lake.model import Relation, ReplicaIdentity
+
+_PREREQUISITE = "55000"
+
+
+@dataclass(frozen=True, slots=True)
+class RelationUse:
+    """What a batch does with one relation version."""
+
+    relation: Relation
+    changes_rows: bool
+    """It has UPDATE or DELETE, which need a key; INSERT and TRUNCATE do not."""
+
+
+def check_target(use: RelationUse, table: TableDef | None) -> None:
+    """Raise ApplyError with PostgreSQL's text unless ``table`` can take the relation."""
+    relation = use.relation
+    if table is None:
+        raise ApplyError(
+            f'logical replication target relation "{relation.qualified}" does not exist',
+            sqlstate=_PREREQUISITE,
+            hint="Create the table, or take it out of the publication and refresh the"
+            " subscription.",
+        )
+    names = {c.name for c in table.columns}
+    missing = [c.name for c in relation.columns if c.name not in names]
+    if missing:
+        plural = "columns" if len(missing) > 1 else "column"
+        shown = ", ".join(f'"{name}"' for name in missing)
+        raise ApplyError(
+            f'logical replication target relation "{table.qualified}" is missing'
+            f" replicated {plural}: {shown}",
+            sqlstate=_PREREQUISITE,
+            hint="Add the column to the table.",
+        )
+    if not use.changes_rows:
+        return
+    if not table.key:
+        if relation.identity is ReplicaIdentity.FULL:
+            raise ApplyError(
+                f'UPDATE and DELETE on "{table.qualified}", which has no primary key,'
+                " are not supported by this version",
+                sqlstate="0A000",
+                hint="Give the table a primary key.",
+            )
+        raise ApplyError(
+            f'logical replication target relation "{table.qualified}" has neither'
+            " REPLICA IDENTITY index nor PRIMARY KEY and published relation does not"
+            " have REPLICA IDENTITY FULL",
+            sqlstate=_PREREQUISITE,
+            hint="Create the table with a primary key.",
+        )
+    sent = {relation.columns[i].name for i in relation.key_positions}
+    if not set(table.key) <= sent:
+        raise ApplyError(
+            "publisher did not send replica identity column expected by the logical"
+            f' replication target relation "{table.qualified}"',
+            sqlstate=_PREREQUISITE,
+            hint="Use the same key on both sides, or REPLICA IDENTITY FULL.",
+        )
+
+
+def error_context(
+    *,
+    origin: str,
+    relation: str | None = None,
+    column: str | None = None,
+    xid: int | None = None,
+    finish_lsn: object | None = None,
+) -> str:
+    """PostgreSQL's apply error context (reference 5.2), as far as it is known."""
+    text = f'processing remote data for replication origin "{origin}"'
+    if relation is not None:
+        text += f' for replication target relation "{relation}"'
+    if column is not None:
+        text += f' column "{column}"'
+    if xid is not None:
+        text += f" in transaction {xid}"
+    if finish_lsn is not None:
+        text += f", finished at {finish_lsn}"
+    return text

@@ -1,0 +1,35 @@
+"""Durable facts of a node.
+
+Takes: records. Gives: records, and one counter that grows with each change. Owns:
+``catalog.sqlite`` in the node's directory. Never: holds fast-moving positions (those
+are in ``progress``), connects to anything, imports Spark or NumPy.
+"""
+
+from wal2lake.catalog.progress import Progress, ProgressFile
+from wal2lake.catalog.records import (
+    ColumnDef,
+    CopyRange,
+    Namespace,
+    Role,
+    SnapshotVector,
+    Subscription,
+    SubscriptionRel,
+    SyncSnapshot,
+    TableDef,
+)
+from wal2lake.catalog.store import Catalog
+
+__all__ = [
+    "Catalog",
+    "ColumnDef",
+    "CopyRange",
+    "Namespace",
+    "Progress",
+    "ProgressFile",
+    "Role",
+    "SnapshotVector",
+    "Subscription",
+    "SubscriptionRel",
+    "SyncSnapshot",
+    "TableDef",
+]

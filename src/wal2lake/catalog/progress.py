@@ -1,0 +1,125 @@
+"""The fast-moving positions of one subscription, shared by mapped memory.
+
+``run/sub-<oid>.progress`` is one page of native 64-bit words. Each word has exactly one
+writer and is stored in one machine instruction, so a reader never sees half of it; two words
+may be of different moments, which their meanings allow (received >= logged >= applied is
+re-established by ``read``). It is a mirror of durable facts: the receiver rebuilds
+``received`` and ``logged`` from the log at its start, the engine ``applied`` from the
+catalog.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from wal2lake.model import Lsn, Oid
+
+_SIZE: Final = 4096
+_WORDS: Final = (
+    "receiver_pid",
+    "received",
+    "logged",
+    "applied",
+    "sealed",
+    "last_msg_send_time",
+    "last_msg_receipt_time",
+    "latest_end_lsn",
+    "latest_end_time",
+    "engine_pid",
+)
+_INDEX: Final = {name: i for i, name in enumerate(_WORDS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One reading. Times are microseconds since 2000-01-01 UTC, 0 = never."""
+
+    receiver_pid: int
+    """0: no receiver is running."""
+    received: Lsn
+    """End of what the walsender has sent us."""
+    logged: Lsn
+    """Everything below is durable in the change log."""
+    applied: Lsn
+    """Everything below is durable in every table."""
+    sealed: Lsn
+    """Every transaction that ended below is in a sealed segment, or there was none."""
+    last_msg_send_time: int
+    last_msg_receipt_time: int
+    latest_end_lsn: Lsn
+    """The last position reported upstream."""
+    latest_end_time: int
+    engine_pid: int
+    """0: no apply worker is running."""
+
+
+class ProgressFile:
+    """The mapped file. Open it once per process; threads may share it."""
+
+    def __init__(self, directory: Path, subid: Oid) -> None:
+        """Map the file in ``directory`` (the node's ``run/``), made if missing."""
+        path = progress_path(directory, subid)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(descriptor).st_size < _SIZE:
+                os.ftruncate(descriptor, _SIZE)
+            self._map = mmap.mmap(descriptor, _SIZE)
+        finally:
+            os.close(descriptor)
+        self._view = memoryview(self._map)
+        self._words = self._view.cast("Q")
+
+    def set(self, **words: int) -> None:
+        """Store words by name; only their writer may."""
+        for name, value in words.items():
+            self._words[_INDEX[name]] = int(value)
+
+    def word(self, name: str) -> int:
+        """One word, for a loop that watches it."""
+        return self._words[_INDEX[name]]
+
+    def read(self) -> Progress:
+        """All words. Read in the order applied, logged, received, so that the
+        invariant received >= logged >= applied holds whatever moves meanwhile."""
+        applied = self.word("applied")
+        logged = max(self.word("logged"), applied)
+        received = max(self.word("received"), logged)
+        return Progress(
+            receiver_pid=self.word("receiver_pid"),
+            received=Lsn(received),
+            logged=Lsn(logged),
+            applied=Lsn(applied),
+            sealed=Lsn(self.word("sealed")),
+            last_msg_send_time=self.word("last_msg_send_time"),
+            last_msg_receipt_time=self.word("last_msg_receipt_time"),
+            latest_end_lsn=Lsn(self.word("latest_end_lsn")),
+            latest_end_time=self.word("latest_end_time"),
+            engine_pid=self.word("engine_pid"),
+        )
+
+    def close(self) -> None:
+        """Unmap; the file stays."""
+        self._words.release()
+        self._view.release()
+        self._map.close()
+
+    def __enter__(self) -> ProgressFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def progress_path(directory: Path, subid: Oid) -> Path:
+    """Where the positions of a subscription live under ``run/``."""
+    return directory / f"sub-{int(subid)}.progress"

@@ -1,0 +1,163 @@
+"""The rows of the catalog as immutable values.
+
+Names follow PostgreSQL's catalogs; a field that PostgreSQL has keeps its meaning. The
+store gives and takes these; nobody else sees SQL rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from wal2lake.model import INVALID_LSN, Lsn, Oid, SyncState
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """pg_authid. ``password`` is a SCRAM verifier (RFC 5803 form) or None."""
+
+    oid: Oid
+    name: str
+    superuser: bool
+    password: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """pg_namespace: a schema of lake tables."""
+
+    oid: Oid
+    name: str
+    owner: Oid
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDef:
+    """pg_attribute: one column of a lake table."""
+
+    name: str
+    type_oid: Oid
+    """PostgreSQL's type. For a type the node does not know itself (an enum, say) the
+    publisher's name is in ``type_name`` and this is 25 (text)."""
+    typmod: int = -1
+    type_name: str | None = None
+    """The publisher's name of a user-defined type, for people; values are text."""
+    not_null: bool = False
+    default: str | None = None
+    """The default expression in PostgreSQL's SQL, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableDef:
+    """pg_class and pg_constraint: one lake table."""
+
+    oid: Oid
+    namespace: str
+    name: str
+    owner: Oid
+    columns: tuple[ColumnDef, ...]
+    key: tuple[str, ...]
+    """Primary key columns in key order; empty: none."""
+    location: str
+    """URL or absolute path of the Delta table."""
+    key_name: str | None = None
+    """Name of the primary key constraint; None: PostgreSQL's default name."""
+
+    @property
+    def qualified(self) -> str:
+        """``schema.table``, unquoted, as messages print it."""
+        return f"{self.namespace}.{self.name}"
+
+    def column(self, name: str) -> ColumnDef | None:
+        """The column of that exact name."""
+        return next((c for c in self.columns if c.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """pg_subscription, and what the launcher needs to run it."""
+
+    oid: Oid
+    name: str
+    owner: Oid
+    enabled: bool
+    conninfo: str
+    slot_name: str | None
+    """None: the subscription has no slot (slot_name = NONE)."""
+    publications: tuple[str, ...]
+    synchronous_commit: str = "off"
+    create_tables: bool = True
+    generation: int = 0
+    """Grows with each change that a running worker must notice by restarting."""
+    floor: Lsn = INVALID_LSN
+    """Every table of the subscription is complete below this; the origin's LSN."""
+    system_identifier: str | None = None
+    """The publisher's, as first seen; another one later is an error."""
+    timeline: int | None = None
+    last_error: str | None = None
+    """The newest error of any of its workers, described; None once one succeeds."""
+    options: dict[str, str] = field(default_factory=dict)
+    """Further options as accepted (binary, streaming, origin ...), for display."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRel:
+    """pg_subscription_rel, with the copy's own progress."""
+
+    subid: Oid
+    relid: Oid
+    """Our table's OID."""
+    remote_namespace: str
+    remote_name: str
+    state: SyncState
+    lsn: Lsn | None
+    """srsublsn: the consistent point S once copied; None in i and d."""
+    epoch: int
+    """Part of the table's cursor name; a re-copy starts the next one."""
+    rows_copied: int = 0
+    rows_expected: int | None = None
+    """The publisher's estimate when the copy began (pg_class.reltuples)."""
+    bytes_copied: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRange:
+    """One finished ctid range of a running copy: what the final commit will add."""
+
+    subid: Oid
+    relid: Oid
+    epoch: int
+    snapshot: str
+    """The exported snapshot it was read under; another snapshot invalidates it."""
+    number: int
+    rows: int
+    files: str
+    """JSON: the list of Delta ``add`` actions."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSnapshot:
+    """An exported snapshot held open by a subscription's receiver."""
+
+    subid: Oid
+    snapshot: str
+    """The name for SET TRANSACTION SNAPSHOT."""
+    lsn: Lsn
+    """Its consistent point S."""
+    holder: str
+    """Identity of the process that keeps it; gone process, gone snapshot."""
+    relids: tuple[int, ...]
+    """Our OIDs of the tables that it covers: known to the publication, and locked
+    against rewriting, before it was published here."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotVector:
+    """One published consistent state of a subscription's tables."""
+
+    subid: Oid
+    lsn: Lsn
+    committed_at: str
+    """ISO 8601, UTC: when it was published."""
+    versions: dict[int, int]
+    """Table OID to Delta version."""

@@ -1,0 +1,68 @@
+"""The catalog's SQLite schema and its version.
+
+One file, ``catalog.sqlite`` in the node's directory, WAL mode, synchronous=FULL: a commit
+survives power loss. Version 1 is the first; a file with a newer version is refused, an
+older one would be migrated in ``store.open``. LSNs are signed 64-bit integers here, which
+holds for the first 8 EiB of WAL.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+VERSION: Final = 1
+
+FIRST_OID: Final = 16384
+"""PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
+
+PUBLIC_OID: Final = 2200
+"""pg_namespace's row for schema public, the same in every PostgreSQL."""
+
+SUPERUSER_OID: Final = 10
+"""BOOTSTRAP_SUPERUSERID."""
+
+DDL: Final = """
+create table meta (key text primary key, value text not null) without rowid;
+create table role (
+    oid integer primary key, name text not null unique,
+    superuser integer not null, password text);
+create table namespace (
+    oid integer primary key, name text not null unique, owner integer not null);
+create table relation (
+    oid integer primary key,
+    namespace text not null references namespace(name),
+    name text not null, owner integer not null, location text not null,
+    columns text not null, key text not null, key_name text,
+    unique (namespace, name));
+create table subscription (
+    oid integer primary key, name text not null unique, owner integer not null,
+    enabled integer not null, conninfo text not null, slot_name text,
+    publications text not null, synchronous_commit text not null,
+    create_tables integer not null, generation integer not null,
+    floor integer not null, system_identifier text, timeline integer,
+    last_error text, options text not null);
+create table subscription_rel (
+    subid integer not null references subscription(oid) on delete cascade,
+    relid integer not null,
+    remote_namespace text not null, remote_name text not null,
+    state text not null, lsn integer, epoch integer not null,
+    rows_copied integer not null default 0, rows_expected integer,
+    bytes_copied integer not null default 0, error text,
+    primary key (subid, relid)) without rowid;
+create table copy_range (
+    subid integer not null, relid integer not null, epoch integer not null,
+    snapshot text not null, number integer not null, rows integer not null,
+    files text not null,
+    primary key (subid, relid, epoch, snapshot, number),
+    foreign key (subid, relid) references subscription_rel(subid, relid)
+        on delete cascade) without rowid;
+create table sync_snapshot (
+    subid integer primary key references subscription(oid) on delete cascade,
+    snapshot text not null, lsn integer not null, holder text not null,
+    relids text not null);
+create table snapshot_vector (
+    subid integer not null references subscription(oid) on delete cascade,
+    lsn integer not null, committed_at text not null, versions text not null,
+    number integer not null,
+    primary key (subid, number)) without rowid;
+"""

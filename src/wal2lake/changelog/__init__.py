@@ -1,0 +1,31 @@
+"""The durable change log of one subscription.
+
+Takes: raw messages of a publisher, a decoder for them. Gives: the logged LSN; sealed
+segments of whole transactions in commit order. Owns: the files of one log directory and
+their formats (docs/formats/journal.md, docs/formats/segments.md). Never: converts a value,
+talks to a server, knows who applies what it keeps.
+"""
+
+from wal2lake.changelog.log import ChangeLog
+from wal2lake.changelog.manifest import LogFile, Manifest, RowsFile
+from wal2lake.changelog.reader import LogReader
+from wal2lake.changelog.retention import (
+    LimitState,
+    LogSize,
+    Retention,
+    check_limit,
+    log_size,
+)
+
+__all__ = [
+    "ChangeLog",
+    "LimitState",
+    "LogFile",
+    "LogReader",
+    "LogSize",
+    "Manifest",
+    "Retention",
+    "RowsFile",
+    "check_limit",
+    "log_size",
+]

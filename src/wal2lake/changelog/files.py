@@ -1,0 +1,171 @@
+"""Names of the log's files, and how a file becomes durable.
+
+One directory per subscription holds everything, flat, so that ``ls`` shows the state:
+
+    journal-<n>                       raw messages of the publisher, n from 1
+    seg-<n>.json                      manifest of segment n: the segment exists iff this does
+    seg-<n>-<relid>-<k>.parquet       rows of one relation version
+    seg-<n>-transactions.parquet      one row per transaction
+    <any of these>.tmp                being written, or left by a crash
+
+``<n>`` has 20 decimal digits, so that names sort as numbers. A file other than a journal
+is written whole under its temporary name, fsynced, renamed; then the directory is fsynced
+(invariant 7). Errors of the operating system leave here as StorageError with PostgreSQL's
+words and SQLSTATE.
+
+Sources: open(2), rename(2), fsync(2); src/backend/storage/file/fd.c (durable_rename).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from wal2lake.errors import ConfigurationError, StorageError
+from wal2lake.model import Oid
+
+TEMPORARY: Final = ".tmp"
+
+RESTORE_HINT: Final = (
+    "Restore the file from a backup, or drop the subscription and create it again: "
+    "its tables are then copied anew."
+)
+"""The remedy for a file of the log that is not what was written."""
+
+_MANIFEST = re.compile(r"seg-(\d{20})\.json\Z")
+_JOURNAL = re.compile(r"journal-(\d{20})\Z")
+_SEGMENT_DATA = re.compile(r"seg-(\d{20})-(?:transactions|\d+-\d+)\.parquet\Z")
+
+# A file of the log is as private as the table data in it (PostgreSQL: pg_file_create_mode).
+_MODE: Final = 0o600
+
+# Size and content are what a reader needs; fdatasync leaves out the times. Not on every
+# system, and there fsync is the same promise.
+sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+
+
+def journal_name(number: int) -> str:
+    """The name of journal file ``number``."""
+    return f"journal-{number:020d}"
+
+
+def manifest_name(number: int) -> str:
+    """The name of segment ``number``'s manifest."""
+    return f"seg-{number:020d}.json"
+
+
+def rows_name(number: int, relid: Oid, k: int) -> str:
+    """The name of file ``k`` of segment ``number``, with rows of one relation."""
+    return f"seg-{number:020d}-{int(relid)}-{k}.parquet"
+
+
+def transactions_name(number: int) -> str:
+    """The name of segment ``number``'s transactions file."""
+    return f"seg-{number:020d}-transactions.parquet"
+
+
+def journal_numbers(directory: Path) -> list[int]:
+    """Numbers of the journal files that are there, ascending."""
+    return _numbers(directory, _JOURNAL)
+
+
+def manifest_numbers(directory: Path) -> list[int]:
+    """Numbers of the sealed segments that are there, ascending."""
+    return _numbers(directory, _MANIFEST)
+
+
+def segment_of(name: str) -> int | None:
+    """The segment that a Parquet file's name belongs to; None: it is none of ours."""
+    match = _SEGMENT_DATA.match(name)
+    return int(match[1]) if match else None
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a name is one that only an unfinished write leaves."""
+    return name.startswith("seg-") and name.endswith(TEMPORARY)
+
+
+def _numbers(directory: Path, pattern: re.Pattern[str]) -> list[int]:
+    try:
+        names = [entry.name for entry in directory.iterdir()]
+    except OSError as error:
+        raise storage_error("open directory", directory, error) from error
+    return sorted(int(m[1]) for m in map(pattern.match, names) if m)
+
+
+def storage_error(action: str, path: Path, error: OSError) -> StorageError:
+    """PostgreSQL's text and SQLSTATE for a failed call; ``action`` as in "fsync file"."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return StorageError(
+        f'could not {action} "{path}": {reason}',
+        sqlstate="53100" if full else "58030",
+        hint="Free space on the file system of the log directory; "
+        "the subscription then continues by itself."
+        if full
+        else "Check the file system of the log directory.",
+    )
+
+
+def unsupported_version(
+    path: Path, found: object, supported: int
+) -> ConfigurationError:
+    """The error for a file that another version of wal2lake wrote."""
+    return ConfigurationError(
+        f'unsupported log format version {found} in file "{path}"',
+        detail=f"This version of wal2lake reads log format version {supported}.",
+        hint="Use the version of wal2lake that wrote the log, or a newer one.",
+    )
+
+
+def create(path: Path) -> int:
+    """Open an empty file for writing, whatever was there; returns its descriptor."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    return os.open(path, flags, _MODE)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make names that appeared or went in ``directory`` durable; raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_temporary(path: Path, data: bytes | memoryview) -> Path:
+    """Write and fsync ``data`` under ``path``'s temporary name, which is returned.
+
+    On StorageError nothing is left behind.
+    """
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        descriptor = create(temporary)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        remove(temporary)
+        raise storage_error("write to file", temporary, error) from error
+    return temporary
+
+
+def checksum(data: bytes | memoryview, before: int = 0) -> int:
+    """CRC-32 as manifests state it; ``before`` is that of the bytes before ``data``."""
+    return zlib.crc32(data, before)
+
+
+def remove(path: Path) -> None:
+    """Unlink if there and possible: a leftover is removed again at the next open."""
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -1,0 +1,235 @@
+"""The change log of one subscription, as the receiver uses it.
+
+    journal's thread                          seal thread
+    ----------------                          -----------
+    connected(start_lsn)
+    append(data, lengths)  ── handover ──▶    absorb(timeout)      decode, collect
+    sync() ─▶ logged LSN                      seal() ─▶ manifest   files, then trim journal
+                                              (both again and again)
+
+``open`` recovers: it decodes the retained journal files from the oldest on, skipping what is
+sealed already, and seals the rest at once. So what had been confirmed to the publisher is
+durable anew in files whose fsync we saw (a journal that failed an fsync proves nothing), the
+journal is empty again, and ``logged`` is where streaming must restart. The transaction that
+was open is dropped: the publisher sends it again, whole.
+
+A transaction is skipped iff its commit LSN is below the end LSN of the last transaction that
+the log has (invariant 2's rule, with the log in the table's place).
+
+    open                          before the threads start
+    connected, append, sync       the journal's thread
+    absorb, seal                  the seal thread
+    logged, sealed, backlog, wake any thread
+    close                         after both threads have ended
+
+StorageError from ``append``, ``absorb`` and ``seal`` may be followed by the same call again
+unless the object says that it must be opened again; any other error ends its use. After
+``sync`` failed the log must be closed and opened again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from wal2lake.changelog import files, segments
+from wal2lake.changelog.gulp import Lengths, drop_headless
+from wal2lake.changelog.handover import (
+    DEFAULT_MEMORY_BYTES,
+    Connected,
+    Gulp,
+    Handover,
+)
+from wal2lake.changelog.journal import Journal
+from wal2lake.changelog.journal_format import JournalRecord, RecordKind
+from wal2lake.changelog.manifest import Manifest
+from wal2lake.changelog.segments import SegmentWriter
+from wal2lake.errors import ConfigurationError
+from wal2lake.model import Lsn
+from wal2lake.settings import LogSettings
+from wal2lake.wire.columnar import Decoder
+
+
+class ChangeLog:
+    """See the module. Made by ``open``."""
+
+    def __init__(
+        self,
+        directory: Path,
+        lock: int,
+        settings: LogSettings,
+        handover_bytes: int,
+    ) -> None:
+        """Use ``open``."""
+        self._lock = lock
+        self._segments: SegmentWriter = segments.open_writer(
+            directory, segment_bytes=settings.segment_bytes
+        )
+        self._journal = Journal(directory, file_bytes=settings.journal_file_bytes)
+        self._handover = Handover(handover_bytes)
+        self._decoder = self._new_decoder()
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        settings: LogSettings | None = None,
+        *,
+        handover_bytes: int = DEFAULT_MEMORY_BYTES,
+    ) -> ChangeLog:
+        """Recover the log of ``directory``, which is made if missing.
+
+        Undecoded gulps up to ``handover_bytes`` wait in memory for the seal thread.
+
+        Raises CorruptLogError, StorageError (call again), ConfigurationError (a newer
+        format, or another process uses the directory), and what the decoder raises.
+        """
+        lock = _lock(directory)
+        try:
+            settings = settings or LogSettings()
+            log = cls(directory, lock, settings, handover_bytes)
+            log._recover()
+        except BaseException:
+            os.close(lock)
+            raise
+        return log
+
+    # ------------------------------------------------------------------ recovery
+
+    def _recover(self) -> None:
+        """Seal what the journal has beyond the segments, and empty the journal."""
+        headless = True
+        for record in self._journal.recover():
+            if record.kind is RecordKind.CONNECT:
+                headless = False
+                self._reconnect()
+            elif record.kind is RecordKind.DATA:
+                data, lengths = record.data, record.lengths
+                if headless:
+                    data, lengths, begun = drop_headless(data, lengths)
+                    headless = not begun
+                self._decode(data, lengths)
+            elif headless:
+                # Only the oldest file's definitions are news.
+                self._decode(record.data, record.lengths)
+        self._segments.discard_open()
+        self._segments.seal()
+        self._journal.clear()
+
+    def _new_decoder(self) -> Decoder:
+        return Decoder(skip_below=self._segments.complete_lsn)
+
+    def _reconnect(self) -> None:
+        self._segments.discard_open()
+        self._decoder = self._new_decoder()
+
+    def _decode(self, data: bytes, lengths: Lengths) -> None:
+        self._segments.add(self._decoder.feed(data, lengths))
+        self._segments.relieve()
+
+    # ------------------------------------------------------------------ any thread
+
+    @property
+    def logged(self) -> Lsn:
+        """Every transaction ending at or below this is durable here; 0: none yet."""
+        return max(self._journal.logged, self._segments.sealed_lsn)
+
+    @property
+    def sealed(self) -> Lsn:
+        """End LSN of the last transaction in a segment; 0: none yet."""
+        return self._segments.sealed_lsn
+
+    @property
+    def last_segment(self) -> int:
+        """Number of the newest segment; 0: none yet."""
+        return self._segments.last_number
+
+    @property
+    def backlog(self) -> int:
+        """How many gulps wait to be absorbed."""
+        return self._handover.length
+
+    def wake(self) -> None:
+        """End a wait of ``absorb``."""
+        self._handover.wake()
+
+    # ------------------------------------------------------------------ journal's thread
+
+    def connected(self, start: Lsn) -> None:
+        """A new connection streams from ``start``; call before its first ``append``.
+
+        ``start`` must be at or below ``logged``: what lies between would be missing.
+        """
+        self._handover.put_connected(self._journal.append_connect(start))
+
+    def append(self, data: bytes, lengths: Lengths) -> None:
+        """Write one gulp of payloads to the journal; durable after ``sync``."""
+        self._handover.put(self._journal.append(data, lengths), data, lengths)
+
+    def sync(self) -> Lsn:
+        """Make everything appended durable; returns ``logged``."""
+        self._journal.sync()
+        return self.logged
+
+    # ------------------------------------------------------------------ seal thread
+
+    def absorb(self, timeout_seconds: float) -> bool:
+        """Decode one waiting gulp; False: none came within the time.
+
+        May seal or spill to keep memory bounded.
+        """
+        self._segments.relieve()
+        item = self._handover.peek(timeout_seconds)
+        if item is None:
+            return False
+        if isinstance(item, Connected):
+            self._reconnect()
+            self._handover.done()
+            return True
+        data, lengths = self._content(item)
+        self._segments.add(self._decoder.feed(data, lengths))
+        self._handover.done()
+        self._segments.relieve()
+        return True
+
+    def _content(self, item: Gulp) -> tuple[bytes, Lengths]:
+        if item.data is not None and item.lengths is not None:
+            return item.data, item.lengths
+        record: JournalRecord = self._journal.read(item.place)
+        return record.data, record.lengths
+
+    def seal(self) -> Manifest | None:
+        """Seal every whole transaction absorbed so far; None: there is none.
+
+        Also removes the journal files that are no longer needed.
+        """
+        sealed = self._segments.seal()
+        oldest = self._handover.oldest_file()
+        self._journal.trim(self._segments.sealed_lsn, keep_from=oldest)
+        return sealed
+
+    def close(self) -> None:
+        """Let the directory go. Nothing is written: what is not synced is not logged."""
+        self._journal.close()
+        os.close(self._lock)
+
+
+def _lock(directory: Path) -> int:
+    """Hold the directory against a second receiver, for as long as we live."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files.sync_directory(directory.parent)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise files.storage_error("create directory", directory, error) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise ConfigurationError(
+            f'change log in "{directory}" is in use by another process',
+            sqlstate="55006",
+            hint="Wait for the other receiver of this subscription to end.",
+        ) from error
+    return descriptor

@@ -1,0 +1,222 @@
+"""The manifest of one sealed segment: what is in it, as a value and as bytes.
+
+A segment exists from the moment its manifest has its final name. The text is JSON, for people and
+tools; its last member is the CRC-32 of every byte before that member, so a flipped bit
+anywhere is found without a canonical form. LSNs are text in PostgreSQL's notation, for many
+JSON readers round large numbers. docs/formats/segments.md describes each member.
+
+Written by ``segments``, read by ``reader`` and ``retention``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from wal2lake.changelog.files import RESTORE_HINT, unsupported_version
+from wal2lake.errors import CorruptLogError
+from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
+
+FORMAT_VERSION: Final = 1
+
+_TRAILER = re.compile(rb',\n "crc32": "([0-9a-f]{8})"\n}\n\Z')
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One Parquet file of a segment."""
+
+    name: str
+    size: int
+    """Bytes."""
+    crc32: int
+    """Of all its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsFile:
+    """Rows of one relation version, in the order (commit_lsn, ordinal)."""
+
+    file: LogFile
+    relation: Relation
+    type_names: Mapping[Oid, str]
+    """Names the publisher gave for types that are not built in, by OID."""
+    inserts: int
+    updates: int
+    deletes: int
+    truncates: int
+    min_commit_lsn: Lsn
+    max_commit_lsn: Lsn
+    has_unchanged: bool
+    """Some value is unchanged TOAST: there are ``u`` columns."""
+    has_old_rows: bool
+    """Some row carries its old row or key: there are ``o`` columns."""
+    has_key_change: bool
+    """Some UPDATE may have changed the key: it carries an old key, or (REPLICA IDENTITY
+    FULL) an old row to compare with."""
+
+    @property
+    def rows(self) -> int:
+        """All rows, truncations included."""
+        return self.inserts + self.updates + self.deletes + self.truncates
+
+    @property
+    def has_truncate(self) -> bool:
+        """Some row is a TRUNCATE."""
+        return self.truncates > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One sealed segment: whole transactions, in commit order."""
+
+    number: int
+    """From 1, without gaps."""
+    first_commit_lsn: Lsn
+    last_commit_lsn: Lsn
+    sealed_lsn: Lsn
+    """End LSN of the last transaction: every transaction below it is in this segment or
+    an earlier one."""
+    last_commit_time: int
+    """Microseconds since 2000-01-01 UTC, of the last transaction, at the publisher."""
+    transactions: int
+    """How many; those without a change count too."""
+    transactions_file: LogFile
+    files: tuple[RowsFile, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of its Parquet files."""
+        return self.transactions_file.size + sum(f.file.size for f in self.files)
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The manifest's file."""
+    members = {
+        "format_version": FORMAT_VERSION,
+        "number": manifest.number,
+        "first_commit_lsn": str(manifest.first_commit_lsn),
+        "last_commit_lsn": str(manifest.last_commit_lsn),
+        "sealed_lsn": str(manifest.sealed_lsn),
+        "last_commit_time": manifest.last_commit_time,
+        "transactions": manifest.transactions,
+        "transactions_file": _encode_file(manifest.transactions_file),
+        "files": [_encode_rows(file) for file in manifest.files],
+    }
+    text = json.dumps(members, ensure_ascii=False, indent=1)
+    body = text.removesuffix("\n}").encode("utf-8", "surrogatepass")
+    return body + f',\n "crc32": "{zlib.crc32(body):08x}"\n}}\n'.encode()
+
+
+def decode(content: bytes, path: Path) -> Manifest:
+    """Read a manifest's file; ``path`` is for messages.
+
+    Raises CorruptLogError, or ConfigurationError for another format version.
+    """
+    trailer = _TRAILER.search(content)
+    if trailer is None:
+        raise corrupt(path, "It has no checksum at its end.")
+    body = content[: trailer.start()]
+    if zlib.crc32(body) != int(trailer[1], 16):
+        raise corrupt(path, "It fails its checksum.")
+    members = json.loads(content.decode("utf-8", "surrogatepass"))
+    version = members.get("format_version")
+    if version != FORMAT_VERSION:
+        raise unsupported_version(path, version, FORMAT_VERSION)
+    return Manifest(
+        number=members["number"],
+        first_commit_lsn=Lsn.parse(members["first_commit_lsn"]),
+        last_commit_lsn=Lsn.parse(members["last_commit_lsn"]),
+        sealed_lsn=Lsn.parse(members["sealed_lsn"]),
+        last_commit_time=members["last_commit_time"],
+        transactions=members["transactions"],
+        transactions_file=_decode_file(members["transactions_file"]),
+        files=tuple(_decode_rows(m) for m in members["files"]),
+    )
+
+
+def _encode_file(file: LogFile) -> dict[str, Any]:
+    return {"name": file.name, "size": file.size, "crc32": f"{file.crc32:08x}"}
+
+
+def _decode_file(members: dict[str, Any]) -> LogFile:
+    return LogFile(members["name"], members["size"], int(members["crc32"], 16))
+
+
+def _encode_rows(rows: RowsFile) -> dict[str, Any]:
+    return {
+        **_encode_file(rows.file),
+        "relation": encode_relation(rows.relation),
+        "type_names": {str(int(oid)): name for oid, name in rows.type_names.items()},
+        "inserts": rows.inserts,
+        "updates": rows.updates,
+        "deletes": rows.deletes,
+        "truncates": rows.truncates,
+        "min_commit_lsn": str(rows.min_commit_lsn),
+        "max_commit_lsn": str(rows.max_commit_lsn),
+        "has_unchanged": rows.has_unchanged,
+        "has_old_rows": rows.has_old_rows,
+        "has_key_change": rows.has_key_change,
+        "has_truncate": rows.has_truncate,
+    }
+
+
+def _decode_rows(members: dict[str, Any]) -> RowsFile:
+    return RowsFile(
+        file=_decode_file(members),
+        relation=_decode_relation(members["relation"]),
+        type_names={Oid(oid): name for oid, name in members["type_names"].items()},
+        inserts=members["inserts"],
+        updates=members["updates"],
+        deletes=members["deletes"],
+        truncates=members["truncates"],
+        min_commit_lsn=Lsn.parse(members["min_commit_lsn"]),
+        max_commit_lsn=Lsn.parse(members["max_commit_lsn"]),
+        has_unchanged=members["has_unchanged"],
+        has_old_rows=members["has_old_rows"],
+        has_key_change=members["has_key_change"],
+    )
+
+
+def encode_relation(relation: Relation) -> dict[str, Any]:
+    """All of a relation version, as JSON members."""
+    return {
+        "relid": int(relation.relid),
+        "namespace": relation.namespace,
+        "name": relation.name,
+        "identity": relation.identity.value,
+        "columns": [
+            {
+                "name": column.name,
+                "type_oid": int(column.type_oid),
+                "typmod": column.typmod,
+                "is_key": column.is_key,
+            }
+            for column in relation.columns
+        ],
+    }
+
+
+def _decode_relation(members: dict[str, Any]) -> Relation:
+    return Relation(
+        relid=Oid(members["relid"]),
+        namespace=members["namespace"],
+        name=members["name"],
+        identity=ReplicaIdentity(members["identity"]),
+        columns=tuple(
+            Column(c["name"], Oid(c["type_oid"]), c["typmod"], c["is_key"])
+            for c in members["columns"]
+        ),
+    )
+
+
+def corrupt(path: Path, detail: str) -> CorruptLogError:
+    """The error for a file of a segment that is not what was written."""
+    return CorruptLogError(
+        f'change log file "{path}" is corrupted', detail=detail, hint=RESTORE_HINT
+    )

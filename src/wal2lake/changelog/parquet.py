@@ -1,0 +1,145 @@
+"""Rows of the log as Parquet bytes, and what a manifest says of them.
+
+The columns are those of wire.columnar's log layout. Batches of one relation version differ
+in the optional ones; a file has the union, and a column that a batch lacks says there what
+its absence says: false, 0, or null. Encoding is plain
+and zstd level 1: measured on 1 M rows of six text columns (128 MB), 0.18 CPU-s and 30 MB,
+against 0.15 s and 62 MB for lz4, 0.17 s and 64 MB for snappy; dictionaries cost time and save
+nothing on text that does not repeat. What is written must also be fsynced, so
+half the bytes is worth more than 0.03 s.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wal2lake.changelog.manifest import encode_relation
+from wal2lake.errors import InternalError
+from wal2lake.model import Lsn, Oid, Relation
+
+_COMPRESSION: Final = "zstd"
+_COMPRESSION_LEVEL: Final = 1
+
+# A reader's unit of work and of memory: about 25 MB of text rows. A guess.
+_ROW_GROUP_ROWS: Final = 256 * 1024
+
+_FIXED: Final = ("commit_lsn", "ordinal", "op", "old", "options")
+_OF_COLUMN: Final = ("c", "u", "b", "o", "ob")
+_NUMBERED = re.compile(r"(c|u|b|ob?)(\d+)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class RowFacts:
+    """What a manifest says of a rows file's content."""
+
+    inserts: int
+    updates: int
+    deletes: int
+    truncates: int
+    min_commit_lsn: Lsn
+    max_commit_lsn: Lsn
+    has_unchanged: bool
+    has_old_rows: bool
+    has_key_change: bool
+
+
+def encode_rows(
+    relation: Relation, type_names: Mapping[Oid, str], batches: Sequence[Any]
+) -> tuple[pa.Buffer, RowFacts]:
+    """One file of rows of one relation version; ``batches`` has at least one row."""
+    table = _unite(batches)
+    described = {
+        "relation": encode_relation(relation),
+        "type_names": {str(int(oid)): name for oid, name in type_names.items()},
+    }
+    table = table.replace_schema_metadata({"wal2lake": json.dumps(described)})
+    return _write(table), _facts(table)
+
+
+def encode_transactions(batches: Sequence[Any]) -> pa.Buffer:
+    """The file of a segment's transactions."""
+    return _write(pa.Table.from_batches(batches))
+
+
+def _write(table: Any) -> Any:
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        sink,
+        row_group_size=_ROW_GROUP_ROWS,
+        compression=_COMPRESSION,
+        compression_level=_COMPRESSION_LEVEL,
+        use_dictionary=False,
+        # Statistics of values are of no use to anybody: conversion comes later.
+        write_statistics=["commit_lsn"],
+        write_page_checksum=True,
+    )
+    return sink.getvalue()
+
+
+def _unite(batches: Sequence[Any]) -> Any:
+    """Batches with different optional columns as one table; nothing is copied."""
+    first = batches[0].schema
+    if all(batch.schema.equals(first) for batch in batches):
+        return pa.Table.from_batches(batches)
+    names = {name for batch in batches for name in batch.schema.names}
+    ordered = sorted(names, key=_column_order)
+    fields = [_field(name, batches) for name in ordered]
+    schema = pa.schema(fields)
+    return pa.Table.from_batches([_widen(batch, schema) for batch in batches], schema)
+
+
+def _column_order(name: str) -> tuple[int, int]:
+    if name in _FIXED:
+        return 0, _FIXED.index(name)
+    match = _NUMBERED.match(name)
+    if match is None:
+        raise InternalError(f'unknown column "{name}" in decoded changes')
+    return 1 + _OF_COLUMN.index(match[1]), int(match[2])
+
+
+def _field(name: str, batches: Sequence[Any]) -> Any:
+    holder = next(batch for batch in batches if name in batch.schema.names)
+    return pa.field(name, holder.schema.field(name).type)
+
+
+def _widen(batch: Any, schema: Any) -> Any:
+    present = set(batch.schema.names)
+    columns = []
+    for field in schema:
+        if field.name in present:
+            columns.append(batch.column(field.name))
+        elif pa.types.is_binary(field.type):
+            columns.append(pa.nulls(batch.num_rows, field.type))
+        else:
+            nothing = pa.scalar(0).cast(field.type)
+            columns.append(pa.repeat(nothing, batch.num_rows))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _facts(table: Any) -> RowFacts:
+    commit_lsn = table.column("commit_lsn").to_numpy()
+    op = table.column("op").to_numpy()
+    old = table.column("old").to_numpy()
+    counts = np.bincount(op, minlength=256)
+    names = table.schema.names
+    key_change = bool(np.any((op == ord("U")) & (old != 0)))
+    return RowFacts(
+        inserts=int(counts[ord("I")]),
+        updates=int(counts[ord("U")]),
+        deletes=int(counts[ord("D")]),
+        truncates=int(counts[ord("T")]),
+        min_commit_lsn=Lsn(int(commit_lsn.min())),
+        max_commit_lsn=Lsn(int(commit_lsn.max())),
+        has_unchanged=any(name[0] == "u" for name in names),
+        has_old_rows=bool(np.any(old != 0)),
+        has_key_change=key_change,
+    )

@@ -1,0 +1,123 @@
+"""Sealed segments for those who apply or relay them.
+
+A reader polls ``after(number)``: one listdir, then one small file per new segment. The
+writer and ``retention`` may be at work in other processes: a segment appears with its
+manifest's rename and goes with its manifest's removal, oldest first, so the numbers that are
+there have no gap. A listing that raced shows one; it is made again, and a gap that stays is
+corruption.
+
+Values in Parquet files can be checked in two ways: ``verify`` reads every byte against the
+manifest's CRC-32 (page headers and footer included), ``read`` checks each page's own sum.
+Threads may share a LogReader.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wal2lake.changelog import files, manifest
+from wal2lake.changelog.manifest import LogFile, Manifest
+from wal2lake.model import Lsn
+
+# Each repetition needs another writer's or trimmer's step to fall into one listdir.
+_LISTINGS: Final = 5
+
+_READ_BYTES: Final = 1 << 20
+
+
+class LogReader:
+    """The sealed segments of one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        """No I/O yet; the directory must exist when something is asked."""
+        self._directory = directory
+
+    def after(self, number: int, *, limit: int | None = None) -> list[Manifest]:
+        """Manifests of segments above ``number``, in order, at most ``limit``.
+
+        Raises CorruptLogError, ConfigurationError (a newer format), StorageError. A
+        segment that retention removes meanwhile is left out.
+        """
+        numbers = [n for n in self._numbers() if n > number]
+        return list(self._load(numbers[:limit]))
+
+    def above(self, lsn: Lsn) -> list[Manifest]:
+        """Manifests of segments that hold a transaction ending above ``lsn``, in order.
+
+        For a reader that starts; afterwards it knows its number. Errors as ``after``.
+        """
+        found: list[Manifest] = []
+        for one in self._load(reversed(self._numbers())):
+            if one.sealed_lsn <= lsn:
+                break
+            found.append(one)
+        return found[::-1]
+
+    def newest(self) -> Manifest | None:
+        """The newest segment's manifest; None: nothing was ever sealed."""
+        return next(self._load(reversed(self._numbers())), None)
+
+    def path(self, file: LogFile) -> Path:
+        """Where a file of a manifest is."""
+        return self._directory / file.name
+
+    def verify(self, file: LogFile) -> None:
+        """Compare a whole file with its manifest; raises CorruptLogError, StorageError."""
+        path = self.path(file)
+        try:
+            size = path.stat().st_size
+            if size != file.size:
+                raise manifest.corrupt(
+                    path, f"It has {size} bytes where its manifest says {file.size}."
+                )
+            crc = 0
+            with path.open("rb") as content:
+                while piece := content.read(_READ_BYTES):
+                    crc = files.checksum(piece, crc)
+        except FileNotFoundError as error:
+            raise manifest.corrupt(path, "The file is missing.") from error
+        except OSError as error:
+            raise files.storage_error("read file", path, error) from error
+        if crc != file.crc32:
+            raise manifest.corrupt(path, "It fails its checksum.")
+
+    def read(self, file: LogFile, columns: Sequence[str] | None = None) -> Any:
+        """A file, or some of its columns, as a pyarrow.Table; pages are checked."""
+        path = self.path(file)
+        try:
+            with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
+                return parquet.read(columns=None if columns is None else list(columns))
+        except FileNotFoundError as error:
+            raise manifest.corrupt(path, "The file is missing.") from error
+        except (OSError, pa.ArrowException) as error:
+            raise manifest.corrupt(path, f"{error}".rstrip(".") + ".") from error
+
+    def _numbers(self) -> list[int]:
+        for _ in range(_LISTINGS):
+            numbers = files.manifest_numbers(self._directory)
+            gaps = [a + 1 for a, b in itertools.pairwise(numbers) if b != a + 1]
+            if not gaps:
+                return numbers
+        path = self._directory / files.manifest_name(gaps[0])
+        raise manifest.corrupt(path, "The file is missing.")
+
+    def _load(self, numbers: Sequence[int] | Iterator[int]) -> Iterator[Manifest]:
+        for number in numbers:
+            path = self._directory / files.manifest_name(number)
+            try:
+                content = path.read_bytes()
+            except FileNotFoundError:
+                # Retention went by since the listing.
+                continue
+            except OSError as error:
+                raise files.storage_error("read file", path, error) from error
+            one = manifest.decode(content, path)
+            if one.number != number:
+                raise manifest.corrupt(path, f"It says that it is number {one.number}.")
+            yield one

@@ -1,0 +1,347 @@
+"""Decoded changes become sealed segments.
+
+    add(decoded) ─▶ rows per relation version, in memory
+                         │ seal()                        │ relieve(), over segment_bytes
+                         ▼                               ▼
+       rows of whole transactions              first seal(); if the open transaction alone
+       ─▶ files ─▶ manifest ─▶ visible         is too big: its rows ─▶ files, *spilled*
+
+A segment holds whole transactions. Rows of the transaction that is still open (those above the
+last commit LSN seen in ``transactions``: commits arrive in order) stay behind in memory.
+Spilled files carry the number of the segment to come and hold rows of the open transaction
+only, so its manifest takes them as they are, and ``discard_open`` can remove them: after a
+lost connection the publisher sends that transaction again, whole.
+
+Order of a seal: each data file (temporary name, fsync, rename), the directory, the manifest's
+temporary, its rename, the directory. A crash before the manifest's rename leaves files that
+``open_writer`` removes. A failure before it leaves the rows in memory: call again. A
+failure after it makes the writer unusable: the segment is visible, though not known to be
+durable.
+
+One thread owns a SegmentWriter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from wal2lake.changelog import files, manifest, parquet
+from wal2lake.changelog.manifest import LogFile, Manifest, RowsFile
+from wal2lake.changelog.parquet import RowFacts
+from wal2lake.errors import InternalError, StorageError
+from wal2lake.model import INVALID_LSN, Lsn, Oid, Relation
+from wal2lake.observe import failpoint
+from wal2lake.wire.columnar import ChangeBlock, Decoded
+
+# One file that a Spark task reads at a time, and what the receiver may hold twice over.
+DEFAULT_SEGMENT_BYTES: Final = 64 << 20
+
+
+@dataclass(slots=True)
+class _Version:
+    """Rows of one relation version that are still in memory."""
+
+    relation: Relation
+    type_names: Mapping[Oid, str]
+    batches: list[Any] = field(default_factory=list)
+
+
+_Key = tuple[Relation, tuple[tuple[Oid, str], ...]]
+_Rows = dict[_Key, _Version]
+
+
+def open_writer(
+    directory: Path, *, segment_bytes: int = DEFAULT_SEGMENT_BYTES
+) -> SegmentWriter:
+    """Continue the segments of ``directory``; removes what a crash has left.
+
+    Raises CorruptLogError (the newest manifest), StorageError, ConfigurationError.
+    """
+    numbers = files.manifest_numbers(directory)
+    last: Manifest | None = None
+    if numbers:
+        path = directory / files.manifest_name(numbers[-1])
+        try:
+            last = manifest.decode(path.read_bytes(), path)
+        except OSError as error:
+            raise files.storage_error("read file", path, error) from error
+    _remove_leftovers(directory, set(numbers), last)
+    return SegmentWriter(directory, last, segment_bytes)
+
+
+def _remove_leftovers(directory: Path, sealed: set[int], last: Manifest | None) -> None:
+    named = {f.file.name for f in last.files} if last else set()
+    if last:
+        named.add(last.transactions_file.name)
+    for name in [entry.name for entry in directory.iterdir()]:
+        number = files.segment_of(name)
+        unreferenced = number is not None and (
+            number not in sealed
+            or (last is not None and number == last.number and name not in named)
+        )
+        if unreferenced or files.is_temporary(name):
+            files.remove(directory / name)
+
+
+class SegmentWriter:
+    """Collects decoded changes and seals them. Made by ``open_writer``."""
+
+    def __init__(
+        self, directory: Path, last: Manifest | None, segment_bytes: int
+    ) -> None:
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._number = last.number + 1 if last else 1
+        self._sealed = last.sealed_lsn if last else INVALID_LSN
+        self._last_commit = last.last_commit_lsn if last else INVALID_LSN
+        self._complete = self._sealed
+        self._rows: _Rows = {}
+        self._transactions: list[Any] = []
+        self._spilled: list[RowsFile] = []
+        self._next_k = 0
+        self._buffered = 0
+        self._unusable = False
+
+    @property
+    def sealed_lsn(self) -> Lsn:
+        """End LSN of the last sealed transaction; 0: none. Any thread may read it."""
+        return self._sealed
+
+    @property
+    def complete_lsn(self) -> Lsn:
+        """End LSN of the last whole transaction added; its seal may be to come."""
+        return self._complete
+
+    @property
+    def last_number(self) -> int:
+        """Number of the newest sealed segment; 0: none. Any thread may read it."""
+        return self._number - 1
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of rows in memory."""
+        return self._buffered
+
+    def add(self, decoded: Decoded) -> None:
+        """Take what a gulp decoded to. No I/O: call ``relieve`` after it."""
+        ended = decoded.transactions
+        if ended.num_rows:
+            first = int(ended.column("commit_lsn")[0].as_py())
+            if first <= self._last_commit:
+                raise InternalError(
+                    f"transaction committed at {Lsn(first)} reached the change log after "
+                    f"the one at {self._last_commit}"
+                )
+        for block in decoded.blocks:
+            if block.batch.num_rows:
+                self._add_block(block)
+        if ended.num_rows:
+            self._transactions.append(ended)
+            self._buffered += ended.nbytes
+            self._last_commit = Lsn(ended.column("commit_lsn")[-1].as_py())
+            self._complete = Lsn(ended.column("end_lsn")[-1].as_py())
+
+    def _add_block(self, block: ChangeBlock) -> None:
+        key = _key(block.relation, block.type_names)
+        version = self._rows.get(key)
+        if version is None:
+            version = _Version(block.relation, dict(block.type_names))
+            self._rows[key] = version
+        version.batches.append(block.batch)
+        self._buffered += block.batch.nbytes
+
+    def relieve(self) -> Manifest | None:
+        """Get memory below ``segment_bytes`` again by sealing, then spilling.
+
+        Returns the manifest if it sealed. On StorageError nothing is lost: call again.
+        """
+        if self._buffered <= self._segment_bytes:
+            return None
+        sealed = self.seal()
+        if self._buffered > self._segment_bytes:
+            self._spill()
+        return sealed
+
+    def seal(self) -> Manifest | None:
+        """Seal all whole transactions; None: there are none.
+
+        When it returns they survive power loss, and readers see them. On StorageError
+        before the manifest is in place nothing is lost: call again.
+        """
+        self._check_usable()
+        if not self._transactions:
+            return None
+        complete, remaining = _split(self._rows, self._last_commit)
+        written: list[str] = []
+        try:
+            rows = self._write_rows(complete, written)
+            transactions_file = self._write_file(
+                files.transactions_name(self._number),
+                parquet.encode_transactions(self._transactions),
+                written,
+            )
+            sealed = self._describe((*self._spilled, *rows), transactions_file)
+            path = self._directory / files.manifest_name(self._number)
+            temporary = self._write_manifest(path, sealed)
+        except BaseException:
+            for name in written:
+                files.remove(self._directory / name)
+            raise
+        self._publish(temporary, path)
+        self._number += 1
+        self._sealed = sealed.sealed_lsn
+        self._rows, self._transactions = remaining, []
+        self._spilled, self._next_k = [], 0
+        self._buffered = _bytes(remaining.values())
+        return sealed
+
+    def _write_manifest(self, path: Path, sealed: Manifest) -> Path:
+        try:
+            # The data files' names first: a manifest must never outlive one of them.
+            files.sync_directory(self._directory)
+        except OSError as error:
+            raise files.storage_error("fsync", self._directory, error) from error
+        temporary = files.write_temporary(path, manifest.encode(sealed))
+        try:
+            failpoint("segment.manifest_written")
+        except OSError as error:
+            files.remove(temporary)
+            raise files.storage_error("write to file", path, error) from error
+        return temporary
+
+    def _publish(self, temporary: Path, path: Path) -> None:
+        # From here to the end nobody could say whether the segment exists.
+        self._unusable = True
+        try:
+            temporary.rename(path)
+            failpoint("segment.manifest_renamed")
+            files.sync_directory(self._directory)
+        except OSError as error:
+            raise files.storage_error("rename file", path, error) from error
+        self._unusable = False
+
+    def _spill(self) -> None:
+        """Write the open transaction's rows, which is all there are, to files."""
+        written: list[str] = []
+        try:
+            self._spilled.extend(self._write_rows(self._rows.values(), written))
+        except BaseException:
+            for name in written:
+                files.remove(self._directory / name)
+            raise
+        self._next_k += len(written)
+        self._rows = {}
+        self._buffered = 0
+
+    def discard_open(self) -> None:
+        """Forget the open transaction's rows: it will be sent again, whole."""
+        complete, _ = _split(self._rows, self._last_commit)
+        self._rows = {_key(v.relation, v.type_names): v for v in complete}
+        self._buffered = _bytes(complete) + sum(t.nbytes for t in self._transactions)
+        still_open = [f for f in self._spilled if f.max_commit_lsn > self._last_commit]
+        for rows in still_open:
+            files.remove(self._directory / rows.file.name)
+            self._spilled.remove(rows)
+
+    # ------------------------------------------------------------------ files
+
+    def _write_rows(
+        self, versions: Iterable[_Version], written: list[str]
+    ) -> list[RowsFile]:
+        result = []
+        for k, version in enumerate(versions, self._next_k):
+            relation = version.relation
+            content, facts = parquet.encode_rows(
+                relation, version.type_names, version.batches
+            )
+            name = files.rows_name(self._number, relation.relid, k)
+            file = self._write_file(name, content, written)
+            result.append(_rows_file(file, version, facts))
+        return result
+
+    def _write_file(self, name: str, content: Any, written: list[str]) -> LogFile:
+        path = self._directory / name
+        data = memoryview(content)
+        temporary = files.write_temporary(path, data)
+        try:
+            temporary.rename(path)
+            written.append(name)
+            failpoint("segment.file_written")
+        except OSError as error:
+            files.remove(temporary)
+            raise files.storage_error("rename file", temporary, error) from error
+        return LogFile(name, len(data), files.checksum(data))
+
+    def _describe(
+        self, rows: tuple[RowsFile, ...], transactions_file: LogFile
+    ) -> Manifest:
+        first, last = self._transactions[0], self._transactions[-1]
+        return Manifest(
+            number=self._number,
+            first_commit_lsn=Lsn(first.column("commit_lsn")[0].as_py()),
+            last_commit_lsn=Lsn(last.column("commit_lsn")[-1].as_py()),
+            sealed_lsn=Lsn(last.column("end_lsn")[-1].as_py()),
+            last_commit_time=last.column("commit_time")[-1].as_py(),
+            transactions=sum(t.num_rows for t in self._transactions),
+            transactions_file=transactions_file,
+            files=rows,
+        )
+
+    def _check_usable(self) -> None:
+        if self._unusable:
+            raise StorageError(
+                f'change log in "{self._directory}" must be opened again after an error',
+                sqlstate="58030",
+                hint="Check the file system of the log directory.",
+            )
+
+
+def _key(relation: Relation, type_names: Mapping[Oid, str]) -> _Key:
+    return relation, tuple(sorted(type_names.items()))
+
+
+def _bytes(versions: Iterable[_Version]) -> int:
+    return sum(batch.nbytes for version in versions for batch in version.batches)
+
+
+def _rows_file(file: LogFile, version: _Version, facts: RowFacts) -> RowsFile:
+    return RowsFile(
+        file=file,
+        relation=version.relation,
+        type_names=version.type_names,
+        inserts=facts.inserts,
+        updates=facts.updates,
+        deletes=facts.deletes,
+        truncates=facts.truncates,
+        min_commit_lsn=facts.min_commit_lsn,
+        max_commit_lsn=facts.max_commit_lsn,
+        has_unchanged=facts.has_unchanged,
+        has_old_rows=facts.has_old_rows,
+        has_key_change=facts.has_key_change,
+    )
+
+
+def _split(rows: _Rows, last_commit: Lsn) -> tuple[list[_Version], _Rows]:
+    """Whole transactions' rows, and what belongs to the open one."""
+    complete: list[_Version] = []
+    remaining: _Rows = {}
+    for key, version in rows.items():
+        done = _Version(version.relation, version.type_names)
+        rest = _Version(version.relation, version.type_names)
+        for batch in version.batches:
+            lsns = batch.column("commit_lsn").to_numpy()
+            at = int(np.searchsorted(lsns, int(last_commit), side="right"))
+            if at:
+                done.batches.append(batch.slice(0, at))
+            if at < batch.num_rows:
+                rest.batches.append(batch.slice(at))
+        if done.batches:
+            complete.append(done)
+        if rest.batches:
+            remaining[key] = rest
+    return complete, remaining

@@ -1,0 +1,165 @@
+"""Every error that wal2lake raises on purpose.
+
+    Wal2LakeError                 sqlstate, detail, hint, context, retry verdict
+     |- UsageError                what the user asked for is wrong; asking again is the remedy
+     |   |- SqlSyntaxError            42601
+     |   |- UndefinedObjectError      42704 (and its kin: 42P01, 3F000, 42703, 3D000)
+     |   |- DuplicateObjectError      42710 (and 42P07, 42P06)
+     |   |- FeatureNotSupportedError  0A000
+     |   `- ConfigurationError        F0000: settings, ports, directories, prerequisites
+     |- PublisherError            the other server refused or cannot be reached
+     |- ProtocolViolation         the peer's bytes break the protocol, 08P01
+     |- ApplyError                a transaction cannot be applied; stops its subscription there
+     |- CorruptLogError           XX001: the change log fails its checksum
+     |- StorageError              53100 and kin: disk full, warehouse unreachable
+     `- InternalError             XX000: our own bug
+
+PostgreSQL's fields keep PostgreSQL's names. Values of rows never appear in an error unless
+PostgreSQL's own text has them. All are picklable, for they cross process borders.
+
+Source: PostgreSQL manual, appendix A (SQLSTATE) and section 55.8 (error fields).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar
+
+
+class Retry(Enum):
+    """What a worker does after an error."""
+
+    LATER = "later"
+    """Try again after wal_retrieve_retry_interval: the cause may pass by itself."""
+    NEVER = "never"
+    """Trying again cannot help before somebody acts on the hint."""
+
+
+class Wal2LakeError(Exception):
+    """The root. ``str()`` is the primary message, as PostgreSQL would write it."""
+
+    sqlstate: str = "XX000"
+    retry: Retry = Retry.NEVER
+    _fields: ClassVar[tuple[str, ...]] = ("sqlstate", "detail", "hint", "context")
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        sqlstate: str | None = None,
+        detail: str | None = None,
+        hint: str | None = None,
+        context: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        if sqlstate is not None:
+            self.sqlstate = sqlstate
+        self.detail = detail
+        self.hint = hint
+        self.context = context
+
+    def __reduce__(self) -> tuple[object, ...]:
+        fields = {name: getattr(self, name) for name in self._fields}
+        return (_rebuild, (type(self), self.message, fields))
+
+    def describe(self) -> str:
+        """All fields, one per line, as the server log prints them."""
+        lines = [self.message]
+        for label, text in (
+            ("DETAIL", self.detail),
+            ("HINT", self.hint),
+            ("CONTEXT", self.context),
+        ):
+            if text:
+                lines.append(f"{label}:  {text}")
+        return "\n".join(lines)
+
+
+def _rebuild(
+    kind: type[Wal2LakeError], message: str, fields: dict[str, str | None]
+) -> Wal2LakeError:
+    error = kind(message)
+    for name, value in fields.items():
+        setattr(error, name, value)
+    return error
+
+
+class UsageError(Wal2LakeError):
+    """What was asked for cannot be done as asked."""
+
+    sqlstate = "22023"
+
+
+class SqlSyntaxError(UsageError):
+    """The statement does not parse. ``position`` is 1-based, in characters; 0 unknown."""
+
+    sqlstate = "42601"
+    _fields = (*UsageError._fields, "position")
+    position: int = 0
+
+
+class UndefinedObjectError(UsageError):
+    """A named object does not exist."""
+
+    sqlstate = "42704"
+
+
+class DuplicateObjectError(UsageError):
+    """A named object exists already."""
+
+    sqlstate = "42710"
+
+
+class FeatureNotSupportedError(UsageError):
+    """Valid PostgreSQL that this node does not do; the message names what."""
+
+    sqlstate = "0A000"
+
+
+class ConfigurationError(UsageError):
+    """Settings, ports, directories or prerequisites are not as they must be."""
+
+    sqlstate = "F0000"
+
+
+class PublisherError(Wal2LakeError):
+    """The publisher refused a command, or cannot be reached (08006)."""
+
+    sqlstate = "08006"
+    retry = Retry.LATER
+
+
+class ProtocolViolation(Wal2LakeError):
+    """The peer's bytes break the protocol. ``offset`` is in bytes into the message."""
+
+    sqlstate = "08P01"
+    retry = Retry.LATER
+    _fields = (*Wal2LakeError._fields, "offset")
+    offset: int = 0
+
+
+class ApplyError(Wal2LakeError):
+    """A transaction of the log cannot be applied. The subscription stops exactly there."""
+
+    sqlstate = "22000"
+    retry = Retry.LATER
+
+
+class CorruptLogError(Wal2LakeError):
+    """A file of the change log is not what was written."""
+
+    sqlstate = "XX001"
+
+
+class StorageError(Wal2LakeError):
+    """Disk full (53100), or the warehouse cannot be written."""
+
+    sqlstate = "53100"
+    retry = Retry.LATER
+
+
+class InternalError(Wal2LakeError):
+    """A broken promise of our own code."""
+
+    sqlstate = "XX000"

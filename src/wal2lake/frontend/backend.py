@@ -1,0 +1,158 @@
+"""The port between a client's session and whatever executes its statements.
+
+In: one statement at a time, split off, with its parameters and the transaction it belongs to.
+Out: an Outcome. The session (``frontend.session``) is the only caller and knows no SQL
+beyond transaction control and session parameters; an implementation knows no protocol.
+
+Calls come in this order, all from the session's thread except ``cancel``:
+
+    factory(context)
+      begin(kind)                      before the first statement of each transaction
+        prepare(sql, param_oids)       any number; a Prepared may be executed often, later,
+        execute(prepared, ...)         and in other transactions
+        Outcome.batches                read to its end, or closed early
+      commit() | rollback()            also for implicit transactions
+    close()
+
+Every failure is a Wal2LakeError, shown to the client with all its fields; a
+SqlSyntaxError's position counts in the statement given. Any other exception is our bug: the
+client sees XX000 "internal error", the log sees the traceback, the session goes on.
+After an exception in a transaction the session calls ``rollback`` at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from wal2lake.frontend.parameters import Parameters
+from wal2lake.wire.frontback import FieldDescription, Format
+
+
+class TransactionKind(Enum):
+    """What a transaction consists of; all may hold several statements but the first."""
+
+    STATEMENT = "statement"
+    """One statement, alone in its query string."""
+    STRING = "string"
+    """A query string of several statements: PostgreSQL makes it one transaction."""
+    PIPELINE = "pipeline"
+    """Extended messages up to Sync; usually one statement, which cannot be known before."""
+    BLOCK = "block"
+    """BEGIN ... COMMIT. If an implicit transaction is open, it becomes this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A NoticeResponse."""
+
+    message: str
+    severity: str = "NOTICE"
+    """DEBUG, LOG, INFO, NOTICE or WARNING."""
+    sqlstate: str = "00000"
+    """00000 for notices, 01000 for warnings that have no code of their own."""
+    detail: str | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One bound parameter. ``value`` None is NULL; text is UTF-8, whatever the client's."""
+
+    value: bytes | None
+    format: Format
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some rows, by column, each value in the format asked for (text: UTF-8)."""
+
+    rows: int
+    columns: tuple[Sequence[bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a statement does. ``fields`` None: it returns no rows at all."""
+
+    tag: str
+    """The command tag: ``INSERT 0 5``, ``CREATE TABLE``. A plain ``SELECT`` gets the number of
+    rows sent appended by the session."""
+    fields: tuple[FieldDescription, ...] | None = None
+    batches: Iterator[Batch] = iter(())
+    """Consumed lazily, so that a result of any size takes the memory of a batch; ``close()``
+    is called if there is one and the client wants no more."""
+    notices: tuple[Notice, ...] = ()
+
+
+class Prepared(Protocol):
+    """A statement that was understood; may carry whatever plan the implementation likes."""
+
+    @property
+    def param_oids(self) -> Sequence[int]:
+        """A type OID for each of $1, $2 ...; asked for by Describe and Bind."""
+        ...
+
+    @property
+    def fields(self) -> Sequence[FieldDescription] | None:
+        """The result's fields, or None; may be worked out when first read."""
+        ...
+
+
+class Backend(Protocol):
+    """Executes the statements of one session."""
+
+    def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
+        """Understand one statement; an OID of 0 leaves the parameter's type open."""
+        ...
+
+    def execute(
+        self,
+        prepared: Prepared,
+        parameters: Sequence[Parameter],
+        result_formats: Sequence[Format],
+    ) -> Outcome:
+        """Run it; ``result_formats`` has one entry per field (none: all text)."""
+        ...
+
+    def begin(self, kind: TransactionKind) -> None:
+        """A transaction starts; its modes are the transaction_* parameters."""
+        ...
+
+    def commit(self) -> None:
+        """Make it durable; if that raises, the transaction is rolled back already."""
+        ...
+
+    def rollback(self) -> None:
+        """Undo it. Called after any exception, also after one that ``begin`` raised."""
+        ...
+
+    def cancel(self) -> None:
+        """From another thread: make a running call raise 57014 soon, or do nothing."""
+        ...
+
+    def close(self) -> None:
+        """The session ends."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionContext:
+    """What a Backend may know of its session."""
+
+    pid: int
+    """The session's number, as pg_backend_pid() and CancelRequest have it."""
+    user: str
+    superuser: bool
+    database: str
+    parameters: Parameters
+    """Live; only to be used from the session's thread."""
+    notice: Callable[[Notice], None]
+    """Send a notice now, ahead of the outcome (a warning before an error, say)."""
+    client_host: str
+    client_port: int
+
+
+BackendFactory = Callable[[SessionContext], Backend]

@@ -1,0 +1,64 @@
+"""``wal2lake stop``: signal the supervisor and wait until its directory is free.
+
+Smart, fast and immediate as pg_ctl has them, in pg_ctl's words. The end is the lock's: it
+is released when the last process of the tree is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from wal2lake.errors import ConfigurationError
+from wal2lake.launch import is_locked, read_lock
+from wal2lake.launch.shutdown import SIGNAL_OF_MODE, Mode
+
+_POLL_SECONDS: Final = 0.05
+_DOT_SECONDS: Final = 1.0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Stop the node; 1 if it does not end in time."""
+    directory: Path = options.directory
+    if not is_locked(directory):
+        raise ConfigurationError(
+            f'no node is running in directory "{directory}"',
+            hint=f'"wal2lake status -D {directory}" says more.',
+        )
+    facts = read_lock(directory)
+    if facts is not None:
+        try:
+            os.kill(facts.pid, SIGNAL_OF_MODE[Mode(options.mode)])
+        except ProcessLookupError:
+            # Killed a moment ago; its guardian is at work.
+            pass
+        except PermissionError:
+            raise ConfigurationError(
+                f"could not send stop signal (PID: {facts.pid}): Operation not"
+                " permitted",
+                hint="Use the OS user that started the node, or root.",
+            ) from None
+    print("waiting for server to shut down...", end="", flush=True)
+    begin = dot = time.monotonic()
+    while is_locked(directory):
+        now = time.monotonic()
+        if now - begin > options.timeout:
+            print(" failed")
+            print("wal2lake: error: server does not shut down", file=sys.stderr)
+            if options.mode != "immediate":
+                print(
+                    'wal2lake: hint: "--mode immediate" ends it now; nothing that was'
+                    " confirmed is lost.",
+                    file=sys.stderr,
+                )
+            return 1
+        if now - dot >= _DOT_SECONDS:
+            print(".", end="", flush=True)
+            dot = now
+        time.sleep(_POLL_SECONDS)
+    print(" done\nserver stopped")
+    return 0

@@ -1,0 +1,471 @@
+"""SQL text as tokens, and a query string as statements.
+
+Comes in: text as a client sent it. Goes out: ``Token`` values with their place, values
+decoded (folded names, strings without quotes and escapes), or ``StatementText`` pieces of a query
+string. It knows PostgreSQL's lexical rules and no grammar.
+
+    names      unquoted: ASCII letters folded, cut at 63 bytes; "quoted", U&"..." with \\XXXX
+    strings    '...', E'...' with backslashes, $tag$...$tag$, U&'...', N'...'; constants on
+               several lines are one when only white space with a newline is between them
+    numbers    12, 1_000, 0x1F, 0o17, 0b1, 1.5, .5, 1e5; trailing letters are an error
+    others     $1, b'01', x'1F', operators (a run of operator characters, PostgreSQL's rule
+               about a trailing + or -), comments -- and /* nested */
+
+The scan is one compiled pattern with possessive quantifiers: linear in the text, also
+for hostile text.
+
+Sources: src/backend/parser/scan.l, parser.c (U& escapes); manual, section 4.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from wal2lake.errors import SqlSyntaxError, UsageError
+from wal2lake.frontend.grammar.keywords import MUST_QUOTE
+
+NAME_BYTES: Final = 63
+"""NAMEDATALEN - 1: longer identifiers are cut, as PostgreSQL does."""
+
+
+class TokenKind(Enum):
+    """What a token is; comments and white space are none."""
+
+    WORD = "word"
+    """An unquoted identifier or keyword; ``value`` is folded."""
+    QUOTED = "quoted"
+    """A quoted identifier; ``value`` is without quotes, as written."""
+    STRING = "string"
+    """A string constant; ``value`` is what it stands for."""
+    INTEGER = "integer"
+    """A constant without point or exponent; ``value`` as written."""
+    FLOAT = "float"
+    """Any other numeric constant; ``value`` as written."""
+    BITS = "bits"
+    """b'01' or x'1F'; ``value`` is the letter and the digits."""
+    PARAMETER = "parameter"
+    """$1; ``value`` is the number."""
+    OPERATOR = "operator"
+    """A run of operator characters, or := => <= and so on."""
+    MARK = "mark"
+    """One of , ( ) [ ] . : ; and ``::`` ``..`` ``:=``."""
+    END = "end"
+    """After the last token; ``text`` is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token; ``text`` as written, from ``start`` (0-based, in characters)."""
+
+    kind: TokenKind
+    value: str
+    text: str
+    start: int
+
+    @property
+    def end(self) -> int:
+        """The place after its last character."""
+        return self.start + len(self.text)
+
+    def is_word(self, *words: str) -> bool:
+        """Whether it is one of these unquoted words."""
+        return self.kind is TokenKind.WORD and self.value in words
+
+    def is_mark(self, mark: str) -> bool:
+        """Whether it is this punctuation mark or operator."""
+        return (
+            self.kind in (TokenKind.MARK, TokenKind.OPERATOR) and self.value == mark
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StatementText:
+    """One statement of a query string, without its semicolon and outer white space."""
+
+    text: str
+    offset: int
+    """Where it starts in the query string, in characters."""
+
+
+_LETTER: Final = r"A-Za-z_\x80-\U0010ffff"
+_INTEGER: Final = r"0[xX](?:_?[0-9A-Fa-f])++|0[oO](?:_?[0-7])++|0[bB](?:_?[01])++"
+_DIGITS: Final = r"[0-9](?:_?[0-9])*+"
+
+_PATTERN: Final = re.compile(
+    rf"""
+      (?P<space>    [ \t\n\r\f\v]++ | --[^\n\r]*+ )
+    | (?P<comment>  /\* )
+    | (?P<escape>   [eE]'[^'\\]*+(?:(?:''|\\.)[^'\\]*+)*+(?P<escape_end>')? )
+    | (?P<bits>     [bBxX]'[^']*+(?P<bits_end>')? )
+    | (?P<unicode>  [uU]&'[^']*+(?:''[^']*+)*+(?P<unicode_end>')? )
+    | (?P<string>   [nN]?'[^']*+(?:''[^']*+)*+(?P<string_end>')? )
+    | (?P<uquoted>  [uU]&"[^"]*+(?:""[^"]*+)*+(?P<uquoted_end>")? )
+    | (?P<quoted>   "[^"]*+(?:""[^"]*+)*+(?P<quoted_end>")? )
+    | (?P<dollar>   \$(?:[{_LETTER}][{_LETTER}0-9]*+)?\$ )
+    | (?P<param>    \$[0-9]++(?P<param_junk>[{_LETTER}][{_LETTER}0-9$]*+)? )
+    | (?P<word>     [{_LETTER}][{_LETTER}0-9$]*+ )
+    | (?P<number>   (?:{_INTEGER}
+                       |(?:{_DIGITS}(?P<point>\.(?!\.)(?:{_DIGITS})?)?
+                          |(?P<bare>\.{_DIGITS}))
+                        (?P<exponent>[eE][+-]?{_DIGITS})?)
+                    (?P<number_junk>[{_LETTER}][{_LETTER}0-9$]*+)? )
+    | (?P<mark>     ::|:=|\.\.|[,()\[\].:;] )
+    | (?P<operator> [-+*/<>=~!@\#%^&|`?]++ )
+    | (?P<other>    . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+_UNTERMINATED: Final = {
+    "escape": "quoted string",
+    "string": "quoted string",
+    "unicode": "quoted string",
+    "quoted": "quoted identifier",
+    "uquoted": "quoted identifier",
+}
+
+_COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
+_CONTINUATION: Final = re.compile(r"(?:[ \t\f\v]|--[^\n\r]*+)*[\n\r](?:\s|--[^\n\r]*+)*'")
+_REST_OF_STRING: Final = re.compile(r"[^']*+(?:''[^']*+)*+(')?")
+_REST_OF_ESCAPE: Final = re.compile(r"[^'\\]*+(?:(?:''|\\.)[^'\\]*+)*+(')?", re.DOTALL)
+
+_FOLD: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+_PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*\Z")
+
+
+def fold(name: str) -> str:
+    """An unquoted identifier as PostgreSQL stores it: only ASCII letters fold."""
+    return name.translate(_FOLD)
+
+
+def quote_identifier(name: str) -> str:
+    """quote_ident(): quoted only where it must be."""
+    if _PLAIN_NAME.match(name) and name not in MUST_QUOTE:
+        return name
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_literal(text: str) -> str:
+    """quote_literal(): an escape string where there are backslashes."""
+    quoted = "'" + text.replace("'", "''") + "'"
+    return " E" + quoted.replace("\\", "\\\\") if "\\" in text else quoted
+
+
+def syntax_error(
+    text: str, start: int, near: str | None = None, **fields: str
+) -> SqlSyntaxError:
+    """A 42601 at a place of the text; ``near`` is added as PostgreSQL words it."""
+    if near is not None:
+        text = f'{text} at or near "{near}"' if near else f"{text} at end of input"
+    error = SqlSyntaxError(text, **fields)
+    error.position = start + 1
+    return error
+
+
+def tokens(sql: str) -> Iterator[Token]:
+    """The tokens of a text, END last; raises SqlSyntaxError for what is malformed."""
+    at = 0
+    last = 0
+    while at < len(sql):
+        match = _PATTERN.match(sql, at)
+        assert match is not None
+        start, at = at, match.end()
+        name = next(
+            n
+            for n in _GROUPS[(match.lastgroup or "").partition("_")[0]]
+            if match[n] is not None
+        )
+        if name == "space":
+            continue
+        if name == "comment":
+            at = _end_of_comment(sql, start)
+            continue
+        token, at = _token(sql, name, match, start)
+        last = at
+        yield token
+    yield Token(TokenKind.END, "", "", last)
+
+
+def split_statements(sql: str) -> list[StatementText]:
+    """The statements of a query string, empty ones left out; raises SqlSyntaxError."""
+    statements: list[StatementText] = []
+    start: int | None = None
+    end = 0
+    for token in tokens(sql):
+        if token.kind is TokenKind.END or token.is_mark(";"):
+            if start is not None:
+                statements.append(StatementText(sql[start:end], start))
+            start = None
+            continue
+        if start is None:
+            start = token.start
+        end = token.end
+    return statements
+
+
+# The pattern's last group tells which alternative matched, up to its own inner groups.
+_GROUPS: Final = {
+    **{
+        name: (name,)
+        for name in (
+            "space",
+            "comment",
+            "escape",
+            "bits",
+            "unicode",
+            "string",
+            "uquoted",
+            "quoted",
+            "dollar",
+            "param",
+            "word",
+            "number",
+            "mark",
+            "operator",
+            "other",
+        )
+    },
+    "point": ("number",),
+    "bare": ("number",),
+    "exponent": ("number",),
+}
+
+
+def _token(
+    sql: str, name: str, match: re.Match[str], start: int
+) -> tuple[Token, int]:
+    text, at = match[0], match.end()
+    kind, value = TokenKind.WORD, text
+    match name:
+        case "word":
+            value = _cut(fold(text))
+        case "mark":
+            kind = TokenKind.MARK
+        case "operator":
+            kind = TokenKind.OPERATOR
+            text = value = _operator(text)
+            at = start + len(text)
+        case "number":
+            kind = TokenKind.INTEGER
+            if match["number_junk"] is not None or sql[at : at + 1] == "_":
+                junk = text if match["number_junk"] is not None else text + "_"
+                raise syntax_error(
+                    "trailing junk after numeric literal", start, junk
+                )
+            if match["point"] or match["bare"] or match["exponent"]:
+                kind = TokenKind.FLOAT
+        case "param":
+            kind, value = TokenKind.PARAMETER, text[1:]
+            if match["param_junk"] is not None:
+                raise syntax_error("trailing junk after parameter", start, text)
+        case "bits":
+            kind = TokenKind.BITS
+            if match["bits_end"] is None:
+                what = "bit" if text[0] in "bB" else "hexadecimal"
+                raise _unterminated(f"{what} string literal", sql, start)
+            value = text[0].lower() + text[2:-1]
+        case "quoted" | "uquoted":
+            kind = TokenKind.QUOTED
+            _require_end(match, name, sql, start)
+            body = text[text.index('"') + 1 : -1].replace('""', '"')
+            if not body:
+                raise syntax_error(
+                    "zero-length delimited identifier", start, text
+                )
+            value = _cut(_unicode(body, start) if name == "uquoted" else body)
+        case "dollar":
+            kind = TokenKind.STRING
+            close = sql.find(text, at)
+            if close < 0:
+                raise _unterminated("dollar-quoted string", sql, start)
+            value, at = sql[at:close], close + len(text)
+            text = sql[start:at]
+        case "string" | "escape" | "unicode":
+            kind = TokenKind.STRING
+            _require_end(match, name, sql, start)
+            parts = [text[text.index("'") + 1 : -1]]
+            at = _continue_string(sql, at, name == "escape", parts, start)
+            text = sql[start:at]
+            body = "".join(parts)
+            if name == "escape":
+                value = _unescape(body, start + 2)
+            else:
+                value = body.replace("''", "'")
+                if name == "unicode":
+                    value = _unicode(value, start)
+        case _:
+            raise syntax_error("syntax error", start, text)
+    return Token(kind, value, text, start), at
+
+
+def _require_end(match: re.Match[str], name: str, sql: str, start: int) -> None:
+    if match[f"{name}_end"] is None:
+        raise _unterminated(_UNTERMINATED[name], sql, start)
+
+
+def _unterminated(what: str, sql: str, start: int) -> SqlSyntaxError:
+    return syntax_error(f"unterminated {what}", start, sql[start:])
+
+
+def _continue_string(
+    sql: str, at: int, escapes: bool, parts: list[str], start: int
+) -> int:
+    """Further pieces of a string constant on following lines; the place after them."""
+    rest = _REST_OF_ESCAPE if escapes else _REST_OF_STRING
+    while (gap := _CONTINUATION.match(sql, at)) is not None:
+        piece = rest.match(sql, gap.end())
+        assert piece is not None
+        if piece[1] is None:
+            raise _unterminated("quoted string", sql, start)
+        parts.append(piece[0][:-1])
+        at = piece.end()
+    return at
+
+
+def _end_of_comment(sql: str, start: int) -> int:
+    depth = 0
+    for edge in _COMMENT_EDGE.finditer(sql, start):
+        depth += 1 if edge[0] == "/*" else -1
+        if depth == 0:
+            return edge.end()
+    raise _unterminated("/* comment", sql, start)
+
+
+def _operator(text: str) -> str:
+    """As much of the run as is one operator: a comment ends it, and so does a trailing
+    + or - unless a character is in it that no SQL-standard operator has."""
+    for edge in ("/*", "--"):
+        found = text.find(edge)
+        if found > 0:
+            text = text[:found]
+    if len(text) > 1 and text[-1] in "+-" and not set(text[:-1]) & set("~!@#%^&|`?"):
+        text = text.rstrip("+-") or text[0]
+    return text
+
+
+def _cut(name: str) -> str:
+    raw = name.encode()
+    if len(raw) <= NAME_BYTES:
+        return name
+    return raw[:NAME_BYTES].decode(errors="ignore")
+
+
+# ---- escapes ------------------------------------------------------------------------
+
+_ESCAPE: Final = re.compile(
+    r"''|\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})"
+    r"|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))",
+    re.DOTALL,
+)
+_ESCAPED_LETTERS: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+
+def _unescape(body: str, start: int) -> str:
+    """The value of an E'' string; bytes given as numbers must be UTF-8 together."""
+    if "\\" not in body:
+        return body.replace("''", "'")
+    out = bytearray()
+    at = 0
+    high: int | None = None
+    for match in _ESCAPE.finditer(body):
+        between = body[at : match.start()]
+        if high is not None and (between or not (match[3] or match[4])):
+            raise _bad_surrogate(start + match.start(), match[0])
+        out += between.encode()
+        at = match.end()
+        octal, hexadecimal, short, long, letter = match.groups()
+        if octal or hexadecimal:
+            out.append(int(octal, 8) & 0xFF if octal else int(hexadecimal, 16))
+        elif short or long:
+            code = int(short or long, 16)
+            high = _add_code(out, code, high, start + match.start(), match[0])
+        elif letter in ("u", "U"):
+            error = syntax_error(
+                "invalid Unicode escape",
+                start + match.start(),
+                hint="Unicode escapes must be \\uXXXX or \\UXXXXXXXX.",
+                sqlstate="22025",
+            )
+            raise error
+        elif letter:
+            out += _ESCAPED_LETTERS.get(letter, letter).encode()
+        else:
+            out += b"'"
+    if high is not None:
+        raise _bad_surrogate(start + len(body), "'")
+    out += body[at:].encode()
+    return _decode(bytes(out))
+
+
+def _add_code(
+    out: bytearray, code: int, high: int | None, start: int, near: str
+) -> int | None:
+    """Append a character, or give back the first half of a surrogate pair."""
+    if high is not None:
+        if not 0xDC00 <= code <= 0xDFFF:
+            raise _bad_surrogate(start, near)
+        code = 0x10000 + ((high & 0x3FF) << 10) + (code & 0x3FF)
+    elif 0xD800 <= code <= 0xDBFF:
+        return code
+    elif 0xDC00 <= code <= 0xDFFF:
+        raise _bad_surrogate(start, near)
+    if not 0 < code < 0x110000:
+        raise syntax_error("invalid Unicode escape value", start, near)
+    out += chr(code).encode()
+    return None
+
+
+def _bad_surrogate(start: int, near: str) -> SqlSyntaxError:
+    return syntax_error("invalid Unicode surrogate pair", start, near)
+
+
+def _decode(raw: bytes) -> str:
+    zero = raw.find(b"\0")
+    if zero >= 0:
+        raise _bad_encoding(b"\0")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise _bad_encoding(raw[error.start : error.end]) from None
+
+
+def _bad_encoding(raw: bytes) -> UsageError:
+    shown = " ".join(f"0x{byte:02x}" for byte in raw)
+    return UsageError(
+        f'invalid byte sequence for encoding "UTF8": {shown}', sqlstate="22021"
+    )
+
+
+_UNICODE: Final = re.compile(r"\\(?:(\\)|([0-9A-Fa-f]{4})|\+([0-9A-Fa-f]{6})|(.?))")
+
+
+def _unicode(body: str, start: int) -> str:
+    """The value of a U& string or name, with \\ as its escape character."""
+    out = bytearray()
+    at = 0
+    high: int | None = None
+    for match in _UNICODE.finditer(body):
+        between = body[at : match.start()]
+        place = start + 3 + match.start()
+        if high is not None and (between or not (match[2] or match[3])):
+            raise syntax_error("invalid Unicode surrogate pair", place)
+        out += between.encode()
+        at = match.end()
+        if match[1]:
+            out += b"\\"
+        elif code := match[2] or match[3]:
+            high = _add_code(out, int(code, 16), high, place, match[0])
+        else:
+            raise syntax_error(
+                "invalid Unicode escape",
+                place,
+                hint="Unicode escapes must be \\XXXX or \\+XXXXXX.",
+            )
+    if high is not None:
+        raise syntax_error("invalid Unicode surrogate pair", start + 3 + len(body))
+    out += body[at:].encode()
+    return out.decode()

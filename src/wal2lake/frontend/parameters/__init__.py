@@ -1,0 +1,40 @@
+"""Session parameters (PostgreSQL's GUCs) and the clients' character sets.
+
+Takes: SET, SHOW, RESET, startup options. Gives: values, ParameterStatus changes, converted
+text. Owns: one session's values. Never: reads the node's configuration by itself; a node's
+own settings are handed in as definitions.
+"""
+
+from wal2lake.frontend.parameters.encodings import (
+    codec_name,
+    convert_column,
+    decode_text,
+    is_utf8,
+)
+from wal2lake.frontend.parameters.state import Parameters
+from wal2lake.frontend.parameters.table import (
+    PARAMETERS,
+    SERVER_VERSION,
+    SERVER_VERSION_NUM,
+    Context,
+    Kind,
+    ParameterDefinition,
+    Unit,
+)
+from wal2lake.frontend.parameters.values import parse_boolean
+
+__all__ = [
+    "PARAMETERS",
+    "SERVER_VERSION",
+    "SERVER_VERSION_NUM",
+    "Context",
+    "Kind",
+    "ParameterDefinition",
+    "Parameters",
+    "Unit",
+    "codec_name",
+    "convert_column",
+    "decode_text",
+    "is_utf8",
+    "parse_boolean",
+]

@@ -1,0 +1,231 @@
+"""One session's parameters: SET, SHOW, RESET and what the client is told about them.
+
+In: assignments with their scope. Out: values as SHOW prints them, and the changes of
+reported parameters since the last look. Called by the session; a Backend reads the same
+object as a mapping (``parameters["TimeZone"]``).
+
+A parameter has up to three values at once, as in PostgreSQL:
+
+    reset      startup packet or default; RESET returns to it
+    current    what SHOW prints
+    kept       what ``current`` becomes when the transaction commits (differs after SET
+               LOCAL); before: what it becomes on rollback
+
+``commit`` and ``rollback`` end the scope that the first SET opened; a session calls one of
+them at the end of every transaction, implicit ones too.
+
+Source: src/backend/utils/misc/guc.c; PostgreSQL manual, SET, SHOW and section 19.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    UndefinedObjectError,
+    UsageError,
+)
+from wal2lake.frontend.parameters.table import (
+    PARAMETERS,
+    Context,
+    Kind,
+    ParameterDefinition,
+)
+from wal2lake.frontend.parameters.values import check_value, show_value
+
+_CUSTOM_NAME = re.compile(
+    r"[A-Za-z_\x80-\U0010ffff][\w$]*(?:\.[A-Za-z_\x80-\U0010ffff][\w$]*)+"
+)
+
+_OLD_NAMES: Final = {
+    "time zone": "timezone",
+    "transaction isolation level": ("transaction_isolation"),
+    "session authorization": "session_authorization",
+}
+"""Names of more than one word, which only SHOW, SET and RESET know."""
+
+MAX_CUSTOM_PARAMETERS: Final = 1000
+"""Bounds what a client can make a session keep. A guess, far above any real use."""
+
+
+class Parameters(Mapping[str, str]):
+    """The parameters of one session; not shared between threads."""
+
+    def __init__(
+        self,
+        *,
+        facts: Mapping[str, str] | None = None,
+        node: Iterable[ParameterDefinition] = (),
+    ) -> None:
+        """``facts``: values of internal parameters; ``node``: the node's own settings."""
+        self._definitions = {d.name.lower(): d for d in (*PARAMETERS, *node)}
+        self._reset: dict[str, str] = {
+            key: d.default for key, d in self._definitions.items() if not d.follows
+        }
+        for name, value in (facts or {}).items():
+            self._reset[name.lower()] = value
+        self._current = dict(self._reset)
+        self._before: dict[str, str | None] = {}
+        self._kept: dict[str, str | None] = {}
+        self._told: dict[str, str] = {}
+
+    # -- reading
+
+    def __getitem__(self, name: str) -> str:
+        """The value as SHOW prints it; raises UndefinedObjectError (not KeyError)."""
+        return show_value(self.definition(name), self.raw(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted((d.name for d in self._definitions.values()), key=str.lower))
+
+    def __len__(self) -> int:
+        return len(self._definitions)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and _key(name) in self._definitions
+
+    def definition(self, name: str) -> ParameterDefinition:
+        """What is known of a parameter; raises UndefinedObjectError."""
+        found = self._definitions.get(_key(name))
+        if found is None:
+            raise UndefinedObjectError(f'unrecognized configuration parameter "{name}"')
+        return found
+
+    def raw(self, name: str) -> str:
+        """The value as it is kept: integers without a unit."""
+        definition = self.definition(name)
+        value = self._current.get(_key(name))
+        if value is None:
+            assert definition.follows is not None
+            return self.raw(definition.follows)
+        return value
+
+    def reset_value(self, name: str) -> str:
+        """What RESET would make of it, as SHOW prints it."""
+        definition = self.definition(name)
+        value = self._reset.get(_key(name))
+        if value is None:
+            assert definition.follows is not None
+            return self.reset_value(definition.follows)
+        return show_value(definition, value)
+
+    def number(self, name: str) -> int:
+        """An integer parameter in its base unit (milliseconds, kilobytes, or none)."""
+        return int(self.raw(name))
+
+    def enabled(self, name: str) -> bool:
+        """A boolean parameter."""
+        return self.raw(name) == "on"
+
+    # -- writing
+
+    def set(self, name: str, value: str, *, local: bool = False) -> None:
+        """SET, or with ``local`` SET LOCAL; raises UsageError in PostgreSQL's words."""
+        definition = self._settable(name)
+        self._assign(_key(name), check_value(definition, value), local=local)
+
+    def reset(self, name: str, *, local: bool = False) -> None:
+        """RESET, and SET ... TO DEFAULT."""
+        self._settable(name)
+        self._assign(_key(name), self._reset.get(_key(name)), local=local)
+
+    def reset_all(self) -> None:
+        """RESET ALL."""
+        for key, definition in self._definitions.items():
+            # The transaction_* values belong to the transaction, not to the session.
+            if definition.context is Context.USER and not definition.follows:
+                self._assign(key, self._reset[key], local=False)
+
+    def set_at_startup(self, name: str, value: str) -> None:
+        """A value of the startup packet: also what RESET returns to."""
+        self.set(name, value)
+        self._reset[_key(name)] = self.raw(name)
+        self.commit()
+
+    def commit(self) -> None:
+        """The transaction committed: SET LOCAL ends."""
+        self._restore(self._kept)
+
+    def rollback(self) -> None:
+        """The transaction failed: every SET of it is undone."""
+        self._restore(self._before)
+
+    def _assign(self, key: str, value: str | None, *, local: bool) -> None:
+        before = self._current.get(key)
+        self._before.setdefault(key, before)
+        if local:
+            self._kept.setdefault(key, before)
+        else:
+            self._kept[key] = value
+        _put(self._current, key, value)
+
+    def _restore(self, values: dict[str, str | None]) -> None:
+        for key, value in values.items():
+            _put(self._current, key, value)
+        self._before = {}
+        self._kept = {}
+
+    def _settable(self, name: str) -> ParameterDefinition:
+        key = _key(name)
+        if key not in self._definitions and "." in key:
+            self._define_custom(name)
+        definition = self.definition(name)
+        if definition.context is Context.INTERNAL:
+            raise UsageError(
+                f'parameter "{definition.name}" cannot be changed', sqlstate="55P02"
+            )
+        if definition.context is Context.POSTMASTER:
+            raise UsageError(
+                f'parameter "{definition.name}" cannot be changed without restarting '
+                "the server",
+                sqlstate="55P02",
+            )
+        return definition
+
+    def _define_custom(self, name: str) -> None:
+        """A placeholder: any name with a prefix may be set, and is empty before."""
+        if not _CUSTOM_NAME.fullmatch(name):
+            raise UsageError(
+                f'invalid configuration parameter name "{name}"',
+                sqlstate="42602",
+                detail="Custom parameter names must be two or more simple identifiers "
+                "separated by dots.",
+            )
+        custom = len(self._definitions) - len(PARAMETERS)
+        if custom >= MAX_CUSTOM_PARAMETERS:
+            raise FeatureNotSupportedError(
+                f"a session cannot have more than {MAX_CUSTOM_PARAMETERS} custom "
+                "parameters"
+            )
+        self._definitions[_key(name)] = ParameterDefinition(name, Kind.STRING, "", "")
+        self._reset[_key(name)] = ""
+        self._current[_key(name)] = ""
+
+    # -- telling the client
+
+    def changes(self) -> list[tuple[str, str]]:
+        """Reported parameters that changed since the last call; at first, all of them."""
+        found: list[tuple[str, str]] = []
+        for key, definition in sorted(self._definitions.items()):
+            if not definition.report:
+                continue
+            value = self[definition.name]
+            if self._told.get(key) != value:
+                self._told[key] = value
+                found.append((definition.name, value))
+        return found
+
+
+def _key(name: str) -> str:
+    lowered = name.lower()
+    return _OLD_NAMES.get(lowered, lowered)
+
+
+def _put(values: dict[str, str], key: str, value: str | None) -> None:
+    if value is None:
+        values.pop(key, None)
+    else:
+        values[key] = value

@@ -1,0 +1,430 @@
+"""The session parameters a client may see, as a table; PostgreSQL's guc_tables.c in small.
+
+In: nothing. Out: ``PARAMETERS``, definitions with PostgreSQL 18's names, defaults,
+descriptions and limits. Three sorts are here: those the node obeys, those it reports because
+drivers read them, and those that clients habitually set at connect and whose value
+cannot matter here (``jit``, ``row_security`` ...). Everything else is an unrecognized
+parameter, so that nobody believes in a setting that does nothing.
+
+Source: src/backend/utils/misc/guc_tables.c, PostgreSQL 18; manual, chapter 19.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+SERVER_VERSION: Final = "18.0"
+"""What we imitate; drivers compare the number before the point."""
+
+SERVER_VERSION_NUM: Final = "180000"
+
+
+class Kind(Enum):
+    """pg_settings.vartype."""
+
+    BOOL = "bool"
+    """on or off."""
+    INTEGER = "integer"
+    """With limits, perhaps with a unit."""
+    STRING = "string"
+    """Anything, or what the parameter's own check lets pass."""
+    ENUM = "enum"
+    """One of ``choices``."""
+
+
+class Context(Enum):
+    """pg_settings.context: who may change it when."""
+
+    INTERNAL = "internal"
+    """Nobody: a fact about the server."""
+    POSTMASTER = "postmaster"
+    """The configuration file, at start."""
+    USER = "user"
+    """Any session."""
+
+
+class Unit(Enum):
+    """What a bare number means."""
+
+    NONE = ""
+    """A pure number."""
+    MILLISECONDS = "ms"
+    """Time."""
+    KILOBYTES = "kB"
+    """Memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterDefinition:
+    """One parameter, named as SHOW prints it."""
+
+    name: str
+    kind: Kind
+    default: str
+    """In the form SHOW prints, except integers: a bare number in the base unit."""
+    description: str
+    context: Context = Context.USER
+    report: bool = False
+    """GUC_REPORT: changes go to the client as ParameterStatus."""
+    unit: Unit = Unit.NONE
+    minimum: int = 0
+    maximum: int = 2_147_483_647
+    choices: tuple[str, ...] = ()
+    """The first spelling of a value is the one shown; see ``synonyms``."""
+    synonyms: tuple[tuple[str, str], ...] = ()
+    """Hidden spellings of a choice."""
+    is_list: bool = False
+    """GUC_LIST_INPUT: SET takes several values."""
+    quotes_items: bool = False
+    """GUC_LIST_QUOTE: each value of SET is quoted as an identifier."""
+    follows: str | None = None
+    """Has the value of this parameter unless it was set itself."""
+
+
+def _bool(
+    name: str,
+    default: str,
+    description: str,
+    *,
+    report: bool = False,
+    follows: str | None = None,
+) -> ParameterDefinition:
+    return ParameterDefinition(
+        name, Kind.BOOL, default, description, report=report, follows=follows
+    )
+
+
+def _fact(
+    name: str, kind: Kind, value: str, description: str, *, report: bool = False
+) -> ParameterDefinition:
+    return ParameterDefinition(name, kind, value, description, Context.INTERNAL, report)
+
+
+def _string(
+    name: str, default: str, description: str, *, report: bool = False
+) -> ParameterDefinition:
+    return ParameterDefinition(name, Kind.STRING, default, description, report=report)
+
+
+def _enum(
+    name: str,
+    default: str,
+    description: str,
+    *choices: str,
+    synonyms: tuple[tuple[str, str], ...] = (),
+    report: bool = False,
+    follows: str | None = None,
+) -> ParameterDefinition:
+    return ParameterDefinition(
+        name,
+        Kind.ENUM,
+        default,
+        description,
+        report=report,
+        choices=choices,
+        synonyms=synonyms,
+        follows=follows,
+    )
+
+
+def _timeout(name: str, description: str) -> ParameterDefinition:
+    return ParameterDefinition(
+        name, Kind.INTEGER, "0", description, unit=Unit.MILLISECONDS
+    )
+
+
+_ISOLATION: Final = (
+    "serializable",
+    "repeatable read",
+    "read committed",
+    "read uncommitted",
+)
+_MESSAGES: Final = (
+    "debug5",
+    "debug4",
+    "debug3",
+    "debug2",
+    "debug1",
+    "log",
+    "notice",
+    "warning",
+    "error",
+)
+
+PARAMETERS: Final = (
+    _string(
+        "application_name",
+        "",
+        "Sets the application name to be reported in statistics and logs.",
+        report=True,
+    ),
+    _fact("block_size", Kind.INTEGER, "8192", "Shows the size of a disk block."),
+    _enum(
+        "bytea_output",
+        "hex",
+        "Sets the output format for bytea.",
+        "escape",
+        "hex",
+    ),
+    _bool("check_function_bodies", "on", "Check routine bodies during creation."),
+    _string(
+        "client_encoding",
+        "UTF8",
+        "Sets the client's character set encoding.",
+        report=True,
+    ),
+    _enum(
+        "client_min_messages",
+        "notice",
+        "Sets the message levels that are sent to the client.",
+        *_MESSAGES,
+        synonyms=(("debug", "debug2"), ("info", "notice"), ("fatal", "error")),
+    ),
+    ParameterDefinition(
+        "DateStyle",
+        Kind.STRING,
+        "ISO, MDY",
+        "Sets the display format for date and time values.",
+        report=True,
+        is_list=True,
+    ),
+    _string(
+        "default_table_access_method",
+        "heap",
+        "Sets the default table access method for new tables.",
+    ),
+    _string(
+        "default_tablespace", "", "Sets the default tablespace to create tables in."
+    ),
+    _bool(
+        "default_transaction_deferrable",
+        "off",
+        "Sets the default deferrable status of new transactions.",
+    ),
+    _enum(
+        "default_transaction_isolation",
+        "read committed",
+        "Sets the transaction isolation level of each new transaction.",
+        *_ISOLATION,
+    ),
+    _bool(
+        "default_transaction_read_only",
+        "off",
+        "Sets the default read-only status of new transactions.",
+        report=True,
+    ),
+    _bool(
+        "escape_string_warning",
+        "on",
+        "Warn about backslash escapes in ordinary string literals.",
+    ),
+    ParameterDefinition(
+        "extra_float_digits",
+        Kind.INTEGER,
+        "1",
+        "Sets the number of digits displayed for floating-point values.",
+        minimum=-15,
+        maximum=3,
+    ),
+    _timeout(
+        "idle_in_transaction_session_timeout",
+        "Sets the maximum allowed idle time between queries, when in a transaction.",
+    ),
+    _timeout(
+        "idle_session_timeout",
+        "Sets the maximum allowed idle time between queries, when not in a "
+        "transaction.",
+    ),
+    _fact(
+        "in_hot_standby",
+        Kind.BOOL,
+        "off",
+        "Shows whether hot standby is currently active.",
+        report=True,
+    ),
+    _fact(
+        "integer_datetimes",
+        Kind.BOOL,
+        "on",
+        "Shows whether datetimes are integer based.",
+        report=True,
+    ),
+    _enum(
+        "IntervalStyle",
+        "postgres",
+        "Sets the display format for interval values.",
+        "postgres",
+        "postgres_verbose",
+        "sql_standard",
+        "iso_8601",
+        report=True,
+    ),
+    _fact(
+        "is_superuser",
+        Kind.BOOL,
+        "off",
+        "Shows whether the current user is a superuser.",
+        report=True,
+    ),
+    _bool("jit", "on", "Allow JIT compilation."),
+    _string("lc_messages", "C", "Sets the language in which messages are displayed."),
+    _string("lc_monetary", "C", "Sets the locale for formatting monetary amounts."),
+    _string("lc_numeric", "C", "Sets the locale for formatting numbers."),
+    _string("lc_time", "C", "Sets the locale for formatting date and time values."),
+    _timeout(
+        "lock_timeout", "Sets the maximum allowed duration of any wait for a lock."
+    ),
+    _fact(
+        "max_identifier_length",
+        Kind.INTEGER,
+        "63",
+        "Shows the maximum identifier length.",
+    ),
+    _fact(
+        "max_index_keys", Kind.INTEGER, "32", "Shows the maximum number of index keys."
+    ),
+    _enum(
+        "password_encryption",
+        "scram-sha-256",
+        "Chooses the algorithm for encrypting passwords.",
+        "scram-sha-256",
+    ),
+    _bool(
+        "quote_all_identifiers",
+        "off",
+        "When generating SQL fragments, quote all identifiers.",
+    ),
+    _string("role", "none", "Sets the current role."),
+    _bool("row_security", "on", "Enables row security."),
+    ParameterDefinition(
+        "scram_iterations",
+        Kind.INTEGER,
+        "4096",
+        "Sets the iteration count for SCRAM secret generation.",
+        report=True,
+        minimum=1,
+    ),
+    ParameterDefinition(
+        "search_path",
+        Kind.STRING,
+        '"$user", public',
+        "Sets the schema search order for names that are not schema-qualified.",
+        report=True,
+        is_list=True,
+        quotes_items=True,
+    ),
+    _fact(
+        "server_encoding",
+        Kind.STRING,
+        "UTF8",
+        "Shows the server (database) character set encoding.",
+        report=True,
+    ),
+    _fact(
+        "server_version",
+        Kind.STRING,
+        SERVER_VERSION,
+        "Shows the server version.",
+        report=True,
+    ),
+    _fact(
+        "server_version_num",
+        Kind.INTEGER,
+        SERVER_VERSION_NUM,
+        "Shows the server version as an integer.",
+    ),
+    _fact(
+        "session_authorization",
+        Kind.STRING,
+        "",
+        "Sets the session user name.",
+        report=True,
+    ),
+    _enum(
+        "session_replication_role",
+        "origin",
+        "Sets the session's behavior for triggers and rewrite rules.",
+        "origin",
+        "replica",
+        "local",
+    ),
+    _bool(
+        "standard_conforming_strings",
+        "on",
+        "Causes '...' strings to treat backslashes literally.",
+        report=True,
+    ),
+    _timeout(
+        "statement_timeout", "Sets the maximum allowed duration of any statement."
+    ),
+    _enum(
+        "synchronous_commit",
+        "on",
+        "Sets the current transaction's synchronization level.",
+        "local",
+        "remote_write",
+        "remote_apply",
+        "on",
+        "off",
+        synonyms=(
+            ("true", "on"),
+            ("false", "off"),
+            ("yes", "on"),
+            ("no", "off"),
+            ("1", "on"),
+            ("0", "off"),
+        ),
+    ),
+    _bool("synchronize_seqscans", "on", "Enables synchronized sequential scans."),
+    _string(
+        "TimeZone",
+        "UTC",
+        "Sets the time zone for displaying and interpreting time stamps.",
+        report=True,
+    ),
+    _bool(
+        "transaction_deferrable",
+        "off",
+        "Whether to defer a read-only serializable transaction until it can be "
+        "executed with no possible serialization failures.",
+        follows="default_transaction_deferrable",
+    ),
+    _enum(
+        "transaction_isolation",
+        "read committed",
+        "Sets the current transaction's isolation level.",
+        *_ISOLATION,
+        follows="default_transaction_isolation",
+    ),
+    _bool(
+        "transaction_read_only",
+        "off",
+        "Sets the current transaction's read-only status.",
+        follows="default_transaction_read_only",
+    ),
+    ParameterDefinition(
+        "work_mem",
+        Kind.INTEGER,
+        "4096",
+        "Sets the maximum memory to be used for query workspaces.",
+        unit=Unit.KILOBYTES,
+        minimum=64,
+    ),
+    _enum(
+        "xmlbinary",
+        "base64",
+        "Sets how binary values are to be encoded in XML.",
+        "base64",
+        "hex",
+    ),
+    _enum(
+        "xmloption",
+        "content",
+        "Sets whether XML data in implicit parsing and serialization operations is to "
+        "be considered as documents or content fragments.",
+        "content",
+        "document",
+    ),
+)

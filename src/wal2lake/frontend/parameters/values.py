@@ -1,0 +1,251 @@
+"""Values of parameters: what a user writes, what is kept, what SHOW prints.
+
+In: a definition and text. Out: the canonical text, or UsageError in PostgreSQL's words. Pure,
+but for the time zone database of the system.
+
+Source: src/backend/utils/misc/guc.c (parse_bool, parse_int, convert_int_from_base_unit),
+src/backend/commands/variable.c (check_datestyle, check_timezone, check_client_encoding).
+"""
+
+from __future__ import annotations
+
+import re
+import zoneinfo
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Final
+
+from wal2lake.errors import FeatureNotSupportedError, UsageError
+from wal2lake.frontend.parameters.encodings import canonical_encoding
+from wal2lake.frontend.parameters.table import Kind, ParameterDefinition, Unit
+
+_UNITS: Final[dict[Unit, tuple[tuple[str, Fraction], ...]]] = {
+    Unit.NONE: (),
+    Unit.MILLISECONDS: (
+        ("d", Fraction(86_400_000)),
+        ("h", Fraction(3_600_000)),
+        ("min", Fraction(60_000)),
+        ("s", Fraction(1000)),
+        ("ms", Fraction(1)),
+        ("us", Fraction(1, 1000)),
+    ),
+    Unit.KILOBYTES: (
+        ("TB", Fraction(1 << 30)),
+        ("GB", Fraction(1 << 20)),
+        ("MB", Fraction(1 << 10)),
+        ("kB", Fraction(1)),
+        ("B", Fraction(1, 1024)),
+    ),
+}
+
+_UNIT_HINTS: Final = {
+    Unit.MILLISECONDS: 'Valid units for this parameter are "us", "ms", "s", "min", '
+    '"h", and "d".',
+    Unit.KILOBYTES: 'Valid units for this parameter are "B", "kB", "MB", "GB", and '
+    '"TB".',
+}
+
+_INTEGER = re.compile(
+    r"\s*([+-]?(?:0[xX][0-9A-Fa-f]+|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?))"
+    r"\s*([A-Za-z]*)\s*"
+)
+
+
+def check_value(definition: ParameterDefinition, text: str) -> str:
+    """The form in which a value is kept; raises UsageError."""
+    if definition.kind is Kind.BOOL:
+        value = _boolean(definition, text)
+    elif definition.kind is Kind.INTEGER:
+        value = _integer(definition, text)
+    elif definition.kind is Kind.ENUM:
+        value = _choice(definition, text)
+    else:
+        value = text
+    check = _CHECKS.get(definition.name)
+    return value if check is None else check(value)
+
+
+def show_value(definition: ParameterDefinition, kept: str) -> str:
+    """The form in which SHOW prints a kept value."""
+    if definition.kind is not Kind.INTEGER or definition.unit is Unit.NONE:
+        return kept
+    number = int(kept)
+    if number <= 0:
+        return kept
+    # The largest unit that needs no fraction, as convert_int_from_base_unit.
+    for unit, factor in _UNITS[definition.unit]:
+        if factor.denominator == 1 and number % factor.numerator == 0:
+            return f"{number // factor.numerator}{unit}"
+    return kept
+
+
+def _invalid(name: str, text: str, hint: str | None = None) -> UsageError:
+    return UsageError(f'invalid value for parameter "{name}": "{text}"', hint=hint)
+
+
+def parse_boolean(text: str) -> bool | None:
+    """parse_bool: unambiguous prefixes of true, false, yes, no; on, off, 1, 0."""
+    word = text.strip().lower()
+    if not word:
+        return None
+    for name, value in (("true", True), ("false", False), ("yes", True), ("no", False)):
+        if name.startswith(word):
+            return value
+    return {"on": True, "of": False, "off": False, "1": True, "0": False}.get(word)
+
+
+def _boolean(definition: ParameterDefinition, text: str) -> str:
+    value = parse_boolean(text)
+    if value is None:
+        raise UsageError(f'parameter "{definition.name}" requires a Boolean value')
+    return "on" if value else "off"
+
+
+def _integer(definition: ParameterDefinition, text: str) -> str:
+    name = definition.name
+    match = _INTEGER.fullmatch(text)
+    if match is None:
+        raise _invalid(name, text, _UNIT_HINTS.get(definition.unit))
+    digits, unit = match.groups()
+    is_hex = "x" in digits.lower()
+    number = Fraction(int(digits, 16)) if is_hex else Fraction(digits)
+    if unit:
+        factor = dict(_UNITS[definition.unit]).get(unit)
+        if factor is None:
+            raise _invalid(name, text, _UNIT_HINTS.get(definition.unit))
+        number *= factor
+    value = round(number)
+    if not definition.minimum <= value <= definition.maximum:
+        word = f" {definition.unit.value}" if definition.unit.value else ""
+        raise UsageError(
+            f'{value}{word} is outside the valid range for parameter "{name}" '
+            f"({definition.minimum}{word} .. {definition.maximum}{word})"
+        )
+    return str(value)
+
+
+def _choice(definition: ParameterDefinition, text: str) -> str:
+    wanted = text.lower()
+    for choice in definition.choices:
+        if choice == wanted:
+            return choice
+    for spelling, choice in definition.synonyms:
+        if spelling == wanted:
+            return choice
+    available = ", ".join(definition.choices)
+    raise _invalid(definition.name, text, f"Available values: {available}.")
+
+
+# -- parameters with rules of their own
+
+_STYLES: Final = {
+    "iso": "ISO",
+    "sql": "SQL",
+    "postgres": "Postgres",
+    "german": "German",
+}
+_ORDERS: Final = {
+    "ymd": "YMD",
+    "dmy": "DMY",
+    "euro": "DMY",
+    "european": "DMY",
+    "mdy": "MDY",
+    "us": "MDY",
+    "noneuro": "MDY",
+    "noneuropean": "MDY",
+}
+
+
+def _date_style(text: str) -> str:
+    """DateStyle: a style, an order, or both."""
+    style: str | None = None
+    order: str | None = None
+    for word in (part.strip().strip('"').lower() for part in text.split(",")):
+        if word == "default":
+            style, order = style or "ISO", order or "MDY"
+        elif word in _STYLES and style in (None, _STYLES[word]):
+            style = _STYLES[word]
+            if style == "German":
+                order = order or "DMY"
+        elif word in _ORDERS and (order in (None, _ORDERS[word]) or style == "German"):
+            order = _ORDERS[word]
+        else:
+            raise _invalid("DateStyle", text)
+    return f"{style or 'ISO'}, {order or 'MDY'}"
+
+
+_OFFSET = re.compile(r"([+-]?)(\d{1,2})(?::?([0-5]\d))?(?:\.(\d+))?")
+_POSIX_OFFSET = re.compile(
+    r"<([+-]?)(\d{2})(?::?(\d{2}))?>([+-]?)(\d{1,2})(?::(\d{2}))?"
+)
+_MAX_OFFSET_HOURS: Final = 167
+"""MAX_TZDISP_HOUR of PostgreSQL's POSIX rules; ISO offsets stay below 16."""
+
+
+def _time_zone(text: str) -> str:
+    """A name of the zone database, or hours east of Greenwich."""
+    if match := _OFFSET.fullmatch(text.strip()):
+        return _fixed_offset(text, match)
+    if text.upper() in ("UTC", "GMT", "Z", "ZULU"):
+        return "UTC" if text.upper() in ("UTC", "Z") else text
+    if _POSIX_OFFSET.fullmatch(text):
+        return text
+    try:
+        zoneinfo.ZoneInfo(text)
+    except (ValueError, OSError):  # ZoneInfoNotFoundError is a KeyError
+        pass
+    except zoneinfo.ZoneInfoNotFoundError:
+        pass
+    else:
+        return text
+    for name in zoneinfo.available_timezones():
+        if name.lower() == text.lower():
+            return name
+    raise _invalid("TimeZone", text)
+
+
+def _fixed_offset(text: str, match: re.Match[str]) -> str:
+    """``-7`` becomes ``<-07>+07``: POSIX counts west of Greenwich."""
+    sign, hours, minutes, fraction = match.groups()
+    part = Fraction(int(fraction), 10 ** len(fraction)) if fraction else Fraction(0)
+    total = int(hours) * 60 + int(minutes or 0) + round(part * 60)
+    if total > _MAX_OFFSET_HOURS * 60:
+        raise _invalid("TimeZone", text)
+    east, west = ("-", "+") if sign == "-" and total else ("+", "-")
+    size = f"{total // 60:02d}"
+    if total % 60:
+        size += f":{total % 60:02d}"
+    return f"<{east}{size}>{west}{size}"
+
+
+def _client_encoding(text: str) -> str:
+    name = canonical_encoding(text)
+    if name is None:
+        raise _invalid("client_encoding", text)
+    return name
+
+
+def _standard_conforming_strings(value: str) -> str:
+    if value != "on":
+        raise FeatureNotSupportedError(
+            '"standard_conforming_strings" cannot be set to off',
+            hint="Write E'...' for a string with backslash escapes.",
+        )
+    return value
+
+
+def _application_name(text: str) -> str:
+    """pg_clean_ascii: what is not printable ASCII is written as hexadecimal."""
+    return "".join(
+        c if " " <= c <= "~" else "".join(f"\\x{b:02x}" for b in c.encode("utf-8"))
+        for c in text
+    )[:63]
+
+
+_CHECKS: Final[dict[str, Callable[[str], str]]] = {
+    "DateStyle": _date_style,
+    "TimeZone": _time_zone,
+    "client_encoding": _client_encoding,
+    "standard_conforming_strings": _standard_conforming_strings,
+    "application_name": _application_name,
+}

@@ -1,0 +1,270 @@
+"""Runs one statement: here, if it is the session's own, else in the Backend.
+
+In: prepared statements. Out: Outcomes. It is the one place where a statement meets the
+transaction state, so simple and extended protocol cannot differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
+from wal2lake.frontend.backend import (
+    Backend,
+    Batch,
+    Notice,
+    Outcome,
+    Parameter,
+    TransactionKind,
+)
+from wal2lake.frontend.parameters import Parameters
+from wal2lake.frontend.session.commands import (
+    Acknowledge,
+    Command,
+    Deallocate,
+    Discard,
+    Reset,
+    SetParameter,
+    SetTransaction,
+    Show,
+    TransactionControl,
+    parse_command,
+)
+from wal2lake.frontend.session.scan import split
+from wal2lake.frontend.session.statements import PreparedStatement, StatementTable
+from wal2lake.frontend.session.transaction import Transaction
+from wal2lake.wire.frontback import FieldDescription, Format
+
+_TEXT_OID: Final = 25
+
+_PLAIN_IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+class Executor:
+    """Statements of one session."""
+
+    __slots__ = (
+        "_backend",
+        "_notice",
+        "_parameters",
+        "_table",
+        "_transaction",
+        "_user",
+    )
+
+    def __init__(
+        self,
+        *,
+        user: str,
+        backend: Backend,
+        parameters: Parameters,
+        transaction: Transaction,
+        table: StatementTable,
+        notice: Callable[[Notice], None],
+    ) -> None:
+        self._user = user
+        self._backend = backend
+        self._parameters = parameters
+        self._transaction = transaction
+        self._table = table
+        self._notice = notice
+
+    def prepare_string(
+        self, sql: str, param_oids: Sequence[int]
+    ) -> PreparedStatement:
+        """Parse's string: one statement or none; raises 42601 for more."""
+        statements = split(sql)
+        if len(statements) > 1:
+            raise SqlSyntaxError(
+                "cannot insert multiple commands into a prepared statement"
+            )
+        if not statements:
+            return PreparedStatement("", None, None)
+        try:
+            return self.prepare(
+                statements[0].text, param_oids, TransactionKind.PIPELINE
+            )
+        except SqlSyntaxError as error:
+            if error.position:
+                error.position += statements[0].offset
+            raise
+
+    def prepare(
+        self, sql: str, param_oids: Sequence[int], kind: TransactionKind
+    ) -> PreparedStatement:
+        """Understand one statement; opens a transaction if the Backend has to."""
+        command = parse_command(sql)
+        if command is not None:
+            if not isinstance(command, TransactionControl):
+                self._transaction.check_usable()
+            return PreparedStatement(sql, command, None, self._fields_of(command))
+        self._transaction.enter(kind)
+        return PreparedStatement(sql, None, self._backend.prepare(sql, param_oids))
+
+    def run(
+        self,
+        statement: PreparedStatement,
+        parameters: Sequence[Parameter],
+        formats: Sequence[Format],
+        kind: TransactionKind,
+    ) -> Outcome:
+        """Execute a statement that is not empty."""
+        if statement.command is not None:
+            return self._run_command(statement.command)
+        assert statement.prepared is not None
+        self._transaction.enter(kind)
+        return self._backend.execute(statement.prepared, parameters, formats)
+
+    def _fields_of(self, command: Command) -> tuple[FieldDescription, ...] | None:
+        """SHOW's columns; raises 42704, as PostgreSQL does already at Parse."""
+        if not isinstance(command, Show):
+            return None
+        if command.name is None:
+            return _SHOW_ALL_FIELDS
+        return _show_fields(self._parameters.definition(command.name).name)
+
+    def _run_command(self, command: Command) -> Outcome:
+        if isinstance(command, TransactionControl):
+            tag, notices = self._transaction.control(command)
+            if not self._transaction.in_block or command.chain:
+                self._table.close_portals()
+            return Outcome(tag, notices=tuple(notices))
+        self._transaction.check_usable()
+        match command:
+            case SetParameter():
+                return self._set(command)
+            case SetTransaction():
+                return self._set_transaction(command)
+            case Show(name):
+                return self._show(name)
+            case Reset(name):
+                self._reset(name)
+                return Outcome("RESET")
+            case Discard(what):
+                self._discard(what)
+                return Outcome(f"DISCARD {what}")
+            case Deallocate(name):
+                return self._deallocate(name)
+            case Acknowledge(tag):
+                return Outcome(tag)
+
+    def _set(self, command: SetParameter) -> Outcome:
+        notices: tuple[Notice, ...] = ()
+        if command.local and not self._transaction.in_block:
+            notices = (_outside_block("SET LOCAL"),)
+        name = command.name.lower()
+        if name in ("role", "session_authorization"):
+            self._check_same_user(name, command.values)
+        elif command.values is None:
+            self._parameters.reset(command.name, local=command.local)
+        else:
+            value = self._joined(command.name, command.values)
+            self._parameters.set(command.name, value, local=command.local)
+        return Outcome("SET", notices=notices)
+
+    def _check_same_user(self, name: str, values: tuple[str, ...] | None) -> None:
+        """A session stays what it logged in as; saying so again is harmless."""
+        if values is None or values == (self._user,):
+            return
+        if name == "role" and values == ("none",):
+            return
+        words = name.replace("_", " ").upper()
+        raise FeatureNotSupportedError(
+            f"SET {words} to another user is not supported",
+            hint="Connect as that user.",
+        )
+
+    def _joined(self, name: str, values: tuple[str, ...]) -> str:
+        """The values of a SET as one text (flatten_set_variable_args)."""
+        try:
+            definition = self._parameters.definition(name)
+        except UsageError:
+            if "." not in name:
+                raise
+            definition = None
+        if definition is not None and definition.quotes_items:
+            return ", ".join(map(_quoted, values))
+        if len(values) > 1 and not (definition is not None and definition.is_list):
+            raise UsageError(f"SET {name} takes only one argument")
+        return ", ".join(values)
+
+    def _set_transaction(self, command: SetTransaction) -> Outcome:
+        prefix = "default_transaction_" if command.session else "transaction_"
+        notices: tuple[Notice, ...] = ()
+        if not command.session and not self._transaction.in_block:
+            notices = (_outside_block("SET TRANSACTION"),)
+        for mode, value in command.modes:
+            self._parameters.set(prefix + mode, value, local=not command.session)
+        return Outcome("SET", notices=notices)
+
+    def _show(self, name: str | None) -> Outcome:
+        parameters = self._parameters
+        if name is not None:
+            shown = parameters.definition(name).name
+            value = parameters[name].encode("utf-8")
+            return _rows("SHOW", _show_fields(shown), [[value]])
+        names = list(parameters)
+        columns: list[list[bytes | None]] = [
+            [n.encode("utf-8") for n in names],
+            [parameters[n].encode("utf-8") for n in names],
+            [parameters.definition(n).description.encode("utf-8") for n in names],
+        ]
+        return _rows("SHOW", _SHOW_ALL_FIELDS, columns)
+
+    def _reset(self, name: str | None) -> None:
+        if name is None:
+            self._parameters.reset_all()
+        elif name.lower() not in ("role", "session_authorization"):
+            self._parameters.reset(name)
+
+    def _discard(self, what: str) -> None:
+        if what != "ALL":
+            return
+        if self._transaction.in_block:
+            raise UsageError(
+                "DISCARD ALL cannot run inside a transaction block", sqlstate="25001"
+            )
+        self._parameters.reset_all()
+        self._table.deallocate_all()
+
+    def _deallocate(self, name: str | None) -> Outcome:
+        if name is None:
+            self._table.deallocate_all()
+            return Outcome("DEALLOCATE ALL")
+        self._table.statement(name)
+        self._table.deallocate(name)
+        return Outcome("DEALLOCATE")
+
+
+def _outside_block(what: str) -> Notice:
+    return Notice(
+        f"{what} can only be used in transaction blocks",
+        severity="WARNING",
+        sqlstate="25P01",
+    )
+
+
+def _quoted(identifier: str) -> str:
+    if _PLAIN_IDENTIFIER.fullmatch(identifier):
+        return identifier
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def _show_fields(name: str) -> tuple[FieldDescription, ...]:
+    return (FieldDescription(name, _TEXT_OID),)
+
+
+_SHOW_ALL_FIELDS: Final = tuple(
+    FieldDescription(name, _TEXT_OID) for name in ("name", "setting", "description")
+)
+
+
+def _rows(
+    tag: str,
+    fields: tuple[FieldDescription, ...],
+    columns: list[list[bytes | None]],
+) -> Outcome:
+    batch = Batch(len(columns[0]), tuple(columns))
+    return Outcome(tag, fields, iter((batch,)))

@@ -1,0 +1,110 @@
+"""Requests from other threads to stop what a session does.
+
+In: CancelRequest, statement_timeout, the node's shutdown. Out: ``Backend.cancel`` while a
+statement runs, and an exception at the session's own check points. A cancel that arrives
+between two statements hits neither, as in PostgreSQL: the lock is held while the
+Backend is told, so a late request cannot stop the next statement.
+
+Source: src/backend/tcop/postgres.c (ProcessInterrupts).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+from wal2lake.errors import UsageError, Wal2LakeError
+from wal2lake.frontend.session.diagnostics import SessionEnd
+
+
+class Interrupt(Enum):
+    """Why; the value is PostgreSQL's message."""
+
+    CANCEL = "canceling statement due to user request"
+    """A CancelRequest."""
+    TIMEOUT = "canceling statement due to statement timeout"
+    """statement_timeout."""
+
+
+class Interrupts:
+    """One session's interrupts."""
+
+    __slots__ = ("_cancel", "_lock", "_pending", "_running", "_wake", "terminating")
+
+    def __init__(
+        self, cancel: Callable[[], None], wake: Callable[[], None]
+    ) -> None:
+        """``cancel``: Backend.cancel. ``wake``: ends the session's wait for its client."""
+        self._lock = threading.Lock()
+        self._cancel = cancel
+        self._wake = wake
+        self._running = False
+        self._pending: Interrupt | None = None
+        self.terminating = False
+
+    def request(self, interrupt: Interrupt) -> None:
+        """From any thread: stop the running statement, if there is one."""
+        with self._lock:
+            if self._running and self._pending is None:
+                self._pending = interrupt
+                self._cancel()
+
+    def terminate(self) -> None:
+        """From any thread: end the session with 57P01."""
+        with self._lock:
+            self.terminating = True
+            if self._running:
+                self._cancel()
+        self._wake()
+
+    def check(self) -> None:
+        """A check point: raises 57014, or SessionEnd with 57P01."""
+        if self.terminating:
+            raise SessionEnd(shutdown_error())
+        if self._pending is not None:
+            raise UsageError(self._pending.value, sqlstate="57014")
+
+    @contextmanager
+    def running(self, timeout_ms: int = 0) -> Iterator[None]:
+        """A statement runs; one at a time. Translates what an interrupt made of it."""
+        with self._lock:
+            self._running = True
+        timer = self._start_timer(timeout_ms)
+        try:
+            self.check()
+            yield
+        except Wal2LakeError as error:
+            if error.sqlstate == "57014":
+                self.check()
+            raise
+        except SessionEnd:
+            raise
+        except Exception:
+            # An engine that is interrupted may fail in any way.
+            self.check()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            with self._lock:
+                self._running = False
+                self._pending = None
+
+    def _start_timer(self, timeout_ms: int) -> threading.Timer | None:
+        if timeout_ms <= 0:
+            return None
+        timer = threading.Timer(
+            timeout_ms / 1000, self.request, args=(Interrupt.TIMEOUT,)
+        )
+        timer.daemon = True
+        timer.start()
+        return timer
+
+
+def shutdown_error() -> UsageError:
+    """What a client is told when the node stops, or somebody ends its session."""
+    return UsageError(
+        "terminating connection due to administrator command", sqlstate="57P01"
+    )

@@ -1,0 +1,267 @@
+"""The main loop of a session; PostgreSQL's PostgresMain.
+
+In: a client that was let in, and a Backend. Out: answers, until one of them goes. One thread
+runs it; ``interrupts`` is what other threads may touch.
+
+    READY      waiting for a command; ReadyForQuery is sent, idle timeouts count
+    Q, F       answered whole, with one ReadyForQuery at the end
+    P B D E C  extended; each answered for itself. An error -> SKIPPING
+    SKIPPING   everything but Sync and Terminate is ignored
+    S          ends an implicit transaction and SKIPPING; ReadyForQuery
+
+What happens to an exception:
+
+    Wal2LakeError            ErrorResponse; the transaction fails; the session goes on
+    any other Exception      the same as XX000 "internal error", with a traceback in the log
+    ProtocolViolation of a   FATAL: the next message cannot be found
+      frame
+    SessionEnd               FATAL with its error
+    TransportClosed          nobody to tell; roll back and go
+
+Source: src/backend/tcop/postgres.c; PostgreSQL manual, section 54.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    ProtocolViolation,
+    UsageError,
+    Wal2LakeError,
+)
+from wal2lake.frontend.backend import Backend, Notice, TransactionKind
+from wal2lake.frontend.parameters import Parameters, codec_name, decode_text
+from wal2lake.frontend.session.conversation import Conversation
+from wal2lake.frontend.session.diagnostics import (
+    SessionEnd,
+    as_ours,
+    error_fields,
+    is_wanted,
+    notice_fields,
+)
+from wal2lake.frontend.session.executor import Executor
+from wal2lake.frontend.session.extended import ExtendedQuery
+from wal2lake.frontend.session.interrupts import Interrupts
+from wal2lake.frontend.session.results import RowStream
+from wal2lake.frontend.session.scan import Statement, split
+from wal2lake.frontend.session.statements import PreparedStatement, StatementTable
+from wal2lake.frontend.session.transaction import Transaction
+from wal2lake.frontend.session.transport import ReadTimeout, TransportClosed
+from wal2lake.wire.frontback import (
+    BackendKeyData,
+    CommandComplete,
+    ErrorResponse,
+    Format,
+    Frame,
+    ParameterStatus,
+    Query,
+    ReadyForQuery,
+    RowDescription,
+    Signal,
+    TransactionStatus,
+    read_frontend,
+)
+
+_SKIPPED = frozenset((b"d", b"c", b"f"))
+"""Left over from a copy that failed: PostgreSQL ignores them too."""
+
+
+class Session:
+    """One client's session, from its first ReadyForQuery to its end."""
+
+    def __init__(
+        self,
+        *,
+        conversation: Conversation,
+        parameters: Parameters,
+        user: str,
+        max_bytes: int,
+        log: Any,
+    ) -> None:
+        """Call ``attach`` before ``run``: the Backend needs ``notice`` to be made."""
+        self._conversation = conversation
+        self._parameters = parameters
+        self._user = user
+        self._log = log
+        self._table = StatementTable(max_bytes)
+        self._ready = False
+        self._skipping = False
+
+    def attach(self, backend: Backend) -> None:
+        """Connect the Backend."""
+        self.interrupts = Interrupts(backend.cancel, self._conversation.transport.wake)
+        self._backend = backend
+        self._transaction = Transaction(backend, self._parameters)
+        self._executor = Executor(
+            user=self._user,
+            backend=backend,
+            parameters=self._parameters,
+            transaction=self._transaction,
+            table=self._table,
+            notice=self.notice,
+        )
+        self._extended = ExtendedQuery(
+            conversation=self._conversation,
+            executor=self._executor,
+            parameters=self._parameters,
+            transaction=self._transaction,
+            table=self._table,
+            interrupts=self.interrupts,
+            notice=self.notice,
+        )
+
+    @property
+    def status(self) -> TransactionStatus:
+        """For pg_stat_activity; may be read from any thread."""
+        return self._transaction.status
+
+    @property
+    def is_idle(self) -> bool:
+        """It waits for a command; may be read from any thread."""
+        return self._ready
+
+    def run(self, pid: int, secret: bytes) -> None:
+        """Serve until the client goes or has to; the Backend is closed afterwards."""
+        try:
+            self._report_parameters()
+            self._conversation.send(BackendKeyData(pid, secret))
+            self._send_ready()
+            while self._serve_one():
+                pass
+        except TransportClosed:
+            self._log.debug("client connection lost")
+        except SessionEnd as end:
+            self._tell_fatal(end.error)
+        finally:
+            self._end()
+
+    def notice(self, notice: Notice) -> None:
+        """Send a notice, if the client wants such."""
+        if is_wanted(notice.severity, self._parameters.raw("client_min_messages")):
+            self._conversation.send(ErrorResponse(notice_fields(notice), notice=True))
+
+    # -- the loop
+
+    def _serve_one(self) -> bool:
+        frame = self._next_frame()
+        self._ready = False
+        if frame.kind == b"X":
+            return False
+        if frame.kind == b"S":
+            self._sync()
+        elif self._skipping or frame.kind in _SKIPPED:
+            pass
+        elif frame.kind == b"Q":
+            self._simple(frame)
+        elif frame.kind == b"F":
+            refusal = FeatureNotSupportedError(
+                "fastpath function calls are not supported"
+            )
+            self._fail(refusal)
+            self._send_ready()
+        elif frame.kind == b"p":
+            error = ProtocolViolation(f"invalid frontend message type {frame.kind[0]}")
+            raise SessionEnd(error)
+        else:
+            self._extended_message(frame)
+        return True
+
+    def _next_frame(self) -> Frame:
+        timeout_ms = self._idle_timeout_ms() if self._ready else 0
+        try:
+            return self._conversation.next_frame(
+                timeout_ms / 1000 if timeout_ms > 0 else None
+            )
+        except ProtocolViolation as error:
+            raise SessionEnd(error) from None
+        except ReadTimeout:
+            raise SessionEnd(self._idle_error()) from None
+        except TransportClosed:
+            # Woken by a shutdown, a reader sees the end of the stream too.
+            if self.interrupts.terminating:
+                self.interrupts.check()
+            if self._transaction.in_block:
+                self._log.info(
+                    "unexpected EOF on client connection with an open transaction"
+                )
+            raise
+
+    def _idle_timeout_ms(self) -> int:
+        if self._transaction.in_block:
+            return self._parameters.number("idle_in_transaction_session_timeout")
+        return self._parameters.number("idle_session_timeout")
+
+    def _idle_error(self) -> UsageError:
+        if self._transaction.in_block:
+            return UsageError(
+                "terminating connection due to idle-in-transaction timeout",
+                sqlstate="25P03",
+            )
+        return UsageError(
+            "terminating connection due to idle-session timeout", sqlstate="57P05"
+        )
+
+    def _extended_message(self, frame: Frame) -> None:
+        try:
+            timeout_ms = self._parameters.number("statement_timeout")
+            with self.interrupts.running(timeout_ms):
+                self._extended.handle(read_frontend(frame))
+        except (TransportClosed, SessionEnd):
+            raise
+        except Exception as error:
+            self._fail(error)
+            self._skipping = True
+
+    def _sync(self) -> None:
+        self._skipping = False
+        self._finish()
+        self._send_ready()
+
+    def _finish(self) -> None:
+        """End of a string or series: commit what is implicit."""
+        try:
+            with self.interrupts.running():
+                self._transaction.finish()
+        except (TransportClosed, SessionEnd):
+            raise
+        except Exception as error:
+            self._fail(error)
+        if not self._transaction.in_block:
+            self._table.close_portals()
+
+    # -- simple query
+
+    def _simple(self, frame: Frame) -> None:
+        statement: Statement | None = None
+        # Any simple query does away with the unnamed statement and portal.
+        self._table.deallocate("")
+        self._table.close_portal("")
+        try:
+            message = read_frontend(frame)
+            assert isinstance(message, Query)
+            encoding = self._parameters.raw("client_encoding")
+            statements = split(decode_text(message.sql, encoding))
+            if not statements:
+                self._conversation.send(Signal.EMPTY_QUERY)
+            kind = (
+                TransactionKind.STRING
+                if len(statements) > 1
+                else TransactionKind.STATEMENT
+            )
+            for statement in statements:
+                timeout_ms = self._parameters.number("statement_timeout")
+                with self.interrupts.running(timeout_ms):
+                    self._simple_statement(statement, kind)
+                    if statement is statements[-1]:
+                        # The commit belongs to the last statement: its completion must
+                        # not be announced before.
+                        self._transaction.finish()
+                self._complete()
+        except (TransportClosed, SessionEnd):
+            raise
+        except Exception as error:
+            self._fail(error, offset=0 if statement is None else statement.offset)
+        self._finish()
+        self._send_ready()

@@ -1,0 +1,285 @@
+"""PostgreSQL queries on lake tables, as Spark SQL. Pure: text and definitions in, text out.
+
+sqlglot does the dialect; what it cannot know is done here on its tree: which Delta
+table (and which version) a name means, PostgreSQL's folding of identifiers, its two
+timestamp types, its names for unnamed result columns, bound parameters.
+
+Called by: the backend of a client session, once per statement.
+Source: PostgreSQL manual, 4.1.1 (folding), 7.3.2 and 10.5 (names and types of results).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
+
+from wal2lake.catalog import TableDef
+from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError
+
+
+@dataclass(frozen=True, slots=True)
+class TableRef:
+    """What a table name means to one statement."""
+
+    table: TableDef
+    version: int | None
+    """Delta version to read; None: the newest (tables that nobody mirrors)."""
+
+
+Resolver = Callable[[str | None, str], TableRef]
+"""(schema or None, name) to the table; raises 42P01 when there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A bound parameter: its text form, and its type OID (0: unknown)."""
+
+    text: str | None
+    type_oid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SparkQuery:
+    """A statement for Spark."""
+
+    sql: str
+    names: tuple[str | None, ...] | None
+    """PostgreSQL's names of the result columns, None where Spark's own is right; None
+    altogether where a ``*`` makes the columns unknown before analysis."""
+    tables: tuple[TableRef, ...]
+
+
+_NTZ: Final = exp.DataType.Type.TIMESTAMPNTZ
+_LTZ: Final = exp.DataType.Type.TIMESTAMPTZ
+
+# Types of bound parameters that Spark needs to be told; others are text, which
+# Spark coerces by context as PostgreSQL does with an unknown literal.
+_PARAMETER_TYPES: Final = {
+    16: "boolean",
+    20: "bigint",
+    21: "smallint",
+    23: "int",
+    700: "float",
+    701: "double",
+    1082: "date",
+    1114: "timestamp_ntz",
+    1184: "timestamp",
+}
+
+
+def parse(sql: str) -> exp.Expression:
+    """One statement's tree, identifiers folded; 42601 if sqlglot cannot read it."""
+    try:
+        trees = [t for t in sqlglot.parse(sql, read="postgres") if t is not None]
+    except ParseError as error:
+        first = error.errors[0] if error.errors else {}
+        near = str(first.get("highlight") or "").strip()
+        text = f'syntax error at or near "{near}"' if near else "syntax error"
+        raise SqlSyntaxError(text) from None
+    except SqlglotError as error:
+        raise SqlSyntaxError(f"syntax error: {error}") from None
+    if len(trees) != 1:
+        raise SqlSyntaxError(
+            "cannot insert multiple commands into a prepared statement"
+        )
+    tree: exp.Expression = normalize_identifiers(trees[0], dialect="postgres")
+    return tree
+
+
+def translate_query(
+    sql: str, resolve: Resolver, parameters: Sequence[Parameter] = ()
+) -> SparkQuery:
+    """A SELECT, VALUES, WITH or TABLE as Spark SQL."""
+    tree = parse(sql)
+    names = result_names(tree)
+    refs = place_tables(tree, resolve)
+    prepare(tree, parameters)
+    return SparkQuery(generate(tree), names, tuple(refs))
+
+
+def place_tables(tree: exp.Expression, resolve: Resolver) -> list[TableRef]:
+    """Replace every table name by its Delta path and version, keeping its alias."""
+    refs: list[TableRef] = []
+    for select_from in list(tree.find_all(exp.Table)):
+        if not isinstance(select_from.this, exp.Identifier):
+            continue
+        name = select_from.name
+        schema = select_from.db or None
+        if schema is None and name in _visible_ctes(select_from):
+            continue
+        ref = resolve(schema, name)
+        refs.append(ref)
+        if not select_from.alias and not isinstance(
+            select_from.parent, (exp.Insert, exp.Delete, exp.Update)
+        ):
+            select_from.set(
+                "alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True))
+            )
+        _point_at(select_from, ref)
+    # schema.table.column means table.column: the alias above stands for both.
+    for column in tree.find_all(exp.Column):
+        if column.args.get("db") is not None:
+            column.set("db", None)
+            column.set("catalog", None)
+    return refs
+
+
+def _point_at(node: exp.Table, ref: TableRef) -> None:
+    node.set("this", exp.to_identifier(ref.table.location, quoted=True))
+    node.set("db", exp.to_identifier("delta"))
+    node.set("catalog", None)
+    if ref.version is not None:
+        node.set(
+            "version",
+            exp.Version(
+                this="VERSION",
+                kind="AS OF",
+                expression=exp.Literal.number(ref.version),
+            ),
+        )
+
+
+def _visible_ctes(node: exp.Expression) -> set[str]:
+    names: set[str] = set()
+    at: exp.Expression | None = node
+    while at is not None:
+        with_ = at.args.get("with_") or at.args.get("with")
+        if with_ is not None:
+            names.update(cte.alias for cte in with_.expressions)
+        at = at.parent
+    return names
+
+
+def prepare(tree: exp.Expression, parameters: Sequence[Parameter]) -> None:
+    """Bind parameters and settle what the dialects disagree on, in place."""
+    for node in list(tree.find_all(exp.Parameter, exp.Placeholder)):
+        number = _parameter_number(node)
+        if number is None or number > len(parameters):
+            raise SqlSyntaxError(
+                f"there is no parameter ${number or '?'}", sqlstate="42P02"
+            )
+        node.replace(_bound(parameters[number - 1]))
+    for kind in list(tree.find_all(exp.DataType)):
+        if kind.this == exp.DataType.Type.TIMESTAMP:
+            kind.set("this", _NTZ)
+        elif kind.this in (
+            exp.DataType.Type.TIMESTAMPTZ,
+            exp.DataType.Type.TIMESTAMPLTZ,
+        ):
+            kind.set("this", exp.DataType.Type.TIMESTAMPLTZ)
+    for lock in list(tree.find_all(exp.Lock)):
+        lock.pop()
+    if tree.find(exp.Returning):
+        raise FeatureNotSupportedError("RETURNING is not supported on lake tables")
+
+
+def _parameter_number(node: exp.Expression) -> int | None:
+    inner: Any = node.this
+    text = inner.name if isinstance(inner, exp.Expression) else str(inner)
+    return int(text) if text.isdigit() else None
+
+
+def _bound(parameter: Parameter) -> exp.Expression:
+    if parameter.text is None:
+        return exp.Null()
+    literal = exp.Literal.string(parameter.text)
+    if parameter.type_oid == 16:
+        return exp.Boolean(this=parameter.text[:1] in "tTyY1")
+    spark_type = _PARAMETER_TYPES.get(parameter.type_oid)
+    if spark_type is not None:
+        return exp.cast(literal, exp.DataType.build(spark_type, dialect="spark"))
+    if parameter.type_oid == 1700:
+        return exp.Literal.number(parameter.text)
+    if parameter.type_oid == 17:
+        return exp.HexString(this=parameter.text.removeprefix("\\x"))
+    return literal
+
+
+def generate(tree: exp.Expression) -> str:
+    """Spark SQL text."""
+    try:
+        return str(tree.sql(dialect="spark"))
+    except SqlglotError as error:
+        raise FeatureNotSupportedError(f"statement is not supported: {error}") from None
+
+
+# ---- names of result columns ------------------------------------------------------
+
+
+def result_names(tree: exp.Expression) -> tuple[str | None, ...] | None:
+    """PostgreSQL's column names of a query (FigureColname in parse_target.c)."""
+    node: exp.Expression = tree
+    while isinstance(node, (exp.SetOperation, exp.Subquery)):
+        node = node.this
+    if isinstance(node, exp.Values):
+        first = node.expressions[0]
+        return tuple(f"column{i + 1}" for i in range(len(first.expressions)))
+    if not isinstance(node, exp.Select):
+        return None
+    names: list[str | None] = []
+    for item in node.expressions:
+        if item.is_star:
+            return None
+        names.append(_figure_name(item) or "?column?")
+    return tuple(names)
+
+
+def _figure_name(item: exp.Expression) -> str | None:
+    if isinstance(item, exp.Alias):
+        return item.alias
+    if isinstance(item, exp.Column):
+        return item.name
+    if isinstance(item, exp.Paren):
+        return _figure_name(item.this)
+    if isinstance(item, exp.Cast):
+        inner = _figure_name(item.this)
+        return inner or _type_name(item.to)
+    if isinstance(item, exp.Case):
+        return (
+            _figure_name(item.args["default"]) if item.args.get("default") else None
+        ) or "case"
+    if isinstance(item, exp.Subquery):
+        names = result_names(item)
+        return names[0] if names else None
+    if isinstance(item, exp.Exists):
+        return "exists"
+    if isinstance(item, exp.Window):
+        return _figure_name(item.this)
+    if isinstance(item, exp.Anonymous):
+        return item.name.lower()
+    if isinstance(item, exp.Func) and not isinstance(item, (exp.And, exp.Or)):
+        return _FUNCTION_NAMES.get(type(item), item.sql_name().lower())
+    return None
+
+
+def _type_name(kind: exp.DataType) -> str:
+    name = kind.sql(dialect="postgres").lower().split("(")[0]
+    return _TYPE_NAMES.get(name, name)
+
+
+_TYPE_NAMES: Final = {
+    "bigint": "int8",
+    "int": "int4",
+    "integer": "int4",
+    "smallint": "int2",
+    "double precision": "float8",
+    "real": "float4",
+    "decimal": "numeric",
+    "boolean": "bool",
+}
+
+_FUNCTION_NAMES: Final[dict[type[exp.Expression], str]] = {
+    exp.CurrentTimestamp: "now",
+    exp.StrPosition: "strpos",
+    exp.Substring: "substring",
+    exp.ArrayAgg: "array_agg",
+    exp.GroupConcat: "string_agg",
+    exp.Pow: "power",
+    exp.TimestampTrunc: "date_trunc",
+}

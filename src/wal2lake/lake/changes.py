@@ -1,0 +1,90 @@
+"""The layout of staged changes: what staging writes and the net change reads.
+
+A staged file holds typed rows of one target table, one row per event of the log, columns
+by the target's position so that no column name of a user can clash with ours:
+
+    lsn bigint        commit LSN of the event's transaction
+    ord bigint        its ordinal there; (lsn, ord) orders the batch and is unique in it
+    op tinyint        ASCII I, U, D or T
+    moved boolean     an UPDATE that changed the key
+    n<i> <type>       I, U: new value of target column i; D: its key columns; T: null
+    u<i> boolean      n<i> is not known: the stored value stays. Only columns that have it
+    o<i> <type>       moved: the old key's columns. Only if the batch has such rows
+
+So ``n`` at the key's positions is the key of every event but T, and a batch without
+moved rows needs nothing else. A file lacks the u<i> and o<i> that it has no use for;
+Spark reads a missing column as null, which means false and "not moved".
+
+Pure values: executors import this module, and so may tests without Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from wal2lake.lake.port import FieldSpec
+
+INSERT: Final = ord("I")
+UPDATE: Final = ord("U")
+DELETE: Final = ord("D")
+TRUNCATE: Final = ord("T")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Seq:
+    """Where an event stands: ordered first by commit, then inside the transaction."""
+
+    commit_lsn: int
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowFailure:
+    """One event that cannot be applied, located well enough to cut the batch below it."""
+
+    seq: Seq
+    column: str | None
+    """The column whose value does not convert; None: the row as a whole."""
+    sqlstate: str
+    message: str
+    """PostgreSQL's primary message."""
+    conflict: str | None = None
+    """PostgreSQL 18's conflict type (insert_exists, update_exists), if it is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeShape:
+    """What one table's staged batch can contain; a smaller shape has a cheaper plan."""
+
+    fields: tuple[FieldSpec, ...]
+    """The target's columns; position i is column i of the staged files."""
+    key: tuple[int, ...]
+    """Positions of the target's primary key, in key order; never empty."""
+    unchanged: frozenset[int] = frozenset()
+    """Columns of which some value in the batch is not known."""
+    moved: bool = False
+    """Some UPDATE changed the key."""
+    truncate: Seq | None = None
+    """The last TRUNCATE: only what comes after it counts, on an empty table."""
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The key's columns as the table calls them."""
+        return tuple(self.fields[i].name for i in self.key)
+
+
+def spark_schema(shape: ChangeShape) -> str:
+    """The DDL that reads staged files of this shape."""
+    parts = ["lsn bigint", "ord bigint", "op tinyint", "moved boolean"]
+    parts += [f"n{i} {f.spark_ddl}" for i, f in enumerate(shape.fields)]
+    parts += [f"u{i} boolean" for i in sorted(shape.unchanged)]
+    if shape.moved:
+        parts += [f"o{i} {shape.fields[i].spark_ddl}" for i in shape.key]
+    return ", ".join(parts)
+
+
+def smallest(failures: Iterable[RowFailure]) -> RowFailure | None:
+    """The first failure in log order, below whose transaction a batch is cut."""
+    return min(failures, key=lambda f: f.seq, default=None)

@@ -1,0 +1,407 @@
+"""The table port for Delta Lake.
+
+Comes in: what ``port.TablePort`` says. Goes out: commits in the tables' own logs. Used by
+apply, tablesync and frontend through the port.
+
+Why this way. Files that executors wrote with PyArrow become visible through Delta's own
+OptimisticTransaction, driven over py4j: Delta checks the protocol, the conflicts and the
+file's statistics exactly as for its own writes, writes checksums and checkpoints, and one
+commit carries the ``add`` actions, the removes of a replacement and the cursor (``txn``).
+Two reads are registered with the transaction, and they are what makes it safe:
+
+- the cursor (``txnVersion``): a concurrent commit of the same application conflicts;
+- with ``read_version``, the whole table (``readWholeTable``): any concurrent change of
+  data conflicts, so check-then-append has no gap between check and append.
+
+In the table's history the operation is STREAMING UPDATE, whose query id and epoch are
+the cursor's, and user metadata says what it was for.
+
+Durability: ``durability.py`` syncs the files before and the commit after. Versions are
+synced without gaps; the first time a process touches a table the last ``LOOK_BACK``
+versions are, since its predecessor may have been killed between commit and sync.
+
+Sources: Delta transaction log protocol; delta-spark 4.4 OptimisticTransaction.scala,
+ConflictChecker.scala, DeltaOperations.scala.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from delta import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType, StructField, StructType
+
+from wal2lake.errors import (
+    DuplicateObjectError,
+    FeatureNotSupportedError,
+    InternalError,
+    StorageError,
+    UndefinedObjectError,
+)
+from wal2lake.lake.durability import (
+    local_path,
+    sync_commit,
+    sync_created,
+    sync_files,
+)
+from wal2lake.lake.fields import from_struct_field, metadata_of
+from wal2lake.lake.port import (
+    AddedFile,
+    CommitConflict,
+    Committed,
+    Cursor,
+    FieldSpec,
+    PhysicalField,
+    TableState,
+)
+from wal2lake.lake.sparkerrors import translated
+from wal2lake.observe import failpoint
+
+LOOK_BACK: Final = 16
+"""More versions than a table can have in flight when a process dies (one, or a few if
+foreign writers interleave); syncing what is durable already costs microseconds."""
+
+_UNSAFE_IN_NAMES: Final = frozenset(" ,;{}()\n\t=")
+"""Delta refuses these in a column's name unless column mapping is on."""
+
+_PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
+_FIELD_ID: Final = "delta.columnMapping.id"
+
+_PATH_SAFE: Final = "/!$&'()*+,;=@-._~"
+
+
+class DeltaTables:
+    """Delta tables by location; one instance per session, safe for all threads."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        # py4j's views are untyped; java, scala and Delta classes are all below it.
+        self._jvm: Any = spark._jvm
+        self._synced: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def create(
+        self,
+        location: str,
+        fields: Sequence[FieldSpec],
+        properties: Mapping[str, str] | None = None,
+    ) -> TableState:
+        """See TablePort. Deletion vectors are on unless ``properties`` says otherwise."""
+        _check_names(fields)
+        wanted = {"delta.enableDeletionVectors": "true"}
+        if any(_UNSAFE_IN_NAMES & set(field.name) for field in fields):
+            wanted["delta.columnMapping.mode"] = "name"
+        wanted.update(properties or {})
+        with self._calling(location):
+            if self.exists(location):
+                raise DuplicateObjectError(
+                    f'there is a Delta table at "{location}" already', sqlstate="42P07"
+                )
+            schema = StructType(
+                [
+                    StructField(
+                        field.name,
+                        DataType.fromDDL(field.spark_ddl),
+                        True,
+                        metadata_of(field),
+                    )
+                    for field in fields
+                ]
+            )
+            builder = DeltaTable.create(self._spark).location(location)
+            builder = builder.addColumns(schema)
+            for key, value in wanted.items():
+                builder = builder.property(key, value)
+            builder.execute()
+        sync_created(location)
+        with self._lock:
+            self._synced[location] = 0
+        return self.state(location)
+
+    def drop(self, location: str) -> None:
+        """See TablePort. Refuses a directory that is not a table."""
+        with self._calling(location):
+            path = self._jvm.org.apache.hadoop.fs.Path(location)
+            files = path.getFileSystem(self._hadoop_conf())
+            if files.exists(path):
+                log = self._jvm.org.apache.hadoop.fs.Path(path, "_delta_log")
+                children = list(files.listStatus(path))
+                if children and not files.exists(log):
+                    raise StorageError(
+                        f'directory "{location}" is not a Delta table',
+                        sqlstate="58000",
+                        hint="It is left as it is; remove it by hand if it is not"
+                        " needed.",
+                    )
+                for child in children:
+                    if child.getPath().getName() != "_delta_log":
+                        files.delete(child.getPath(), True)
+                files.delete(path, True)
+            self._jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(
+                self._spark._jsparkSession, path
+            )
+        with self._lock:
+            self._synced.pop(location, None)
+
+    def exists(self, location: str) -> bool:
+        """See TablePort."""
+        with self._calling(location):
+            pattern = self._jvm.org.apache.hadoop.fs.Path(location, "_delta_log")
+            files = pattern.getFileSystem(self._hadoop_conf())
+            if not files.exists(pattern):
+                return False
+            version: int = self._snapshot(self._log(location)).version()
+            return version >= 0
+
+    def state(self, location: str) -> TableState:
+        """See TablePort."""
+        with self._calling(location):
+            return self._state_of(location, self._existing(location))
+
+    def commit_files(
+        self,
+        location: str,
+        adds: Sequence[AddedFile],
+        cursor: Cursor,
+        *,
+        read_version: int | None = None,
+        replace: bool = False,
+        operation: str = "append",
+    ) -> Committed:
+        """See TablePort; ``operation`` becomes the commit's user metadata."""
+        root = local_path(location)
+        if root is not None:
+            sync_files([root / added.path for added in adds])
+        failpoint("lake.files_synced")
+        with self._calling(location):
+            state = self._state_of(location, self._existing(location))
+            self._check_schemas(state, adds, root)
+            transaction = self._log(location).startTransaction()
+            # Registers the read: a concurrent commit of this application conflicts.
+            committed: int = transaction.txnVersion(cursor.app_id)
+            found: int = transaction.readVersion()
+            if committed >= cursor.version:
+                done = Committed(found, already_done=True)
+            else:
+                _require(location, read_version, found)
+                if read_version is not None or replace:
+                    transaction.readWholeTable()
+                removes = transaction.filterFiles() if replace else None
+                version: int = transaction.commit(
+                    self._actions(adds, cursor, removes),
+                    self._operation(cursor, replace, operation),
+                )
+                done = Committed(
+                    version,
+                    interlopers=()
+                    if read_version is None
+                    else tuple(range(read_version + 1, version)),
+                )
+        failpoint("lake.committed")
+        self.sync(location, done.version)
+        failpoint("lake.commit_synced")
+        return done
+
+    def sync(self, location: str, version: int) -> None:
+        """See TablePort."""
+        with self._lock:
+            synced = self._synced.get(location)
+        if synced is not None and synced >= version:
+            return
+        first = max(0, version - LOOK_BACK) if synced is None else synced + 1
+        sync_commit(location, version, first=first)
+        with self._lock:
+            self._synced[location] = max(version, self._synced.get(location, 0))
+
+    @contextmanager
+    def _calling(self, location: str) -> Iterator[None]:
+        """Delta takes settings from the thread's active session: make it ours."""
+        with translated(f'Delta table "{location}"'):
+            self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(
+                self._spark._jsparkSession
+            )
+            yield
+
+    def _log(self, location: str) -> Any:
+        return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+            self._spark._jsparkSession, location
+        )
+
+    def _snapshot(self, log: Any) -> Any:
+        none = self._jvm.scala.Option.empty()
+        return log.update(False, none, none)
+
+    def _existing(self, location: str) -> Any:
+        snapshot = self._snapshot(self._log(location))
+        if snapshot.version() < 0:
+            raise UndefinedObjectError(
+                f'there is no Delta table at "{location}"', sqlstate="42P01"
+            )
+        return snapshot
+
+    def _hadoop_conf(self) -> Any:
+        state = self._spark._jsparkSession.sessionState()
+        return state.newHadoopConf()
+
+    def _state_of(self, location: str, snapshot: Any) -> TableState:
+        metadata = snapshot.metadata()
+        schema = json.loads(metadata.schemaString())
+        struct = StructType.fromJson(schema)
+        properties = self._python_dict(metadata.configuration())
+        fields = tuple(from_struct_field(field) for field in struct.fields)
+        return TableState(
+            location=location,
+            table_id=metadata.id(),
+            version=snapshot.version(),
+            cursors=self._python_dict(snapshot.transactions()),
+            fields=fields,
+            physical_fields=tuple(
+                PhysicalField(
+                    field.name,
+                    field.metadata.get(_PHYSICAL_NAME, field.name),
+                    field.metadata.get(_FIELD_ID),
+                    spec.spark_ddl,
+                )
+                for field, spec in zip(struct.fields, fields, strict=True)
+            ),
+            column_mapping=properties.get("delta.columnMapping.mode", "none") != "none",
+            properties=properties,
+        )
+
+    def _python_dict(self, scala_map: Any) -> dict[str, Any]:
+        converters = self._jvm.scala.jdk.javaapi.CollectionConverters
+        return dict(converters.asJava(scala_map))
+
+    def _actions(
+        self, adds: Sequence[AddedFile], cursor: Cursor, removes: Any | None
+    ) -> Any:
+        from_json = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson
+        actions = self._jvm.java.util.ArrayList()
+        now = int(time.time() * 1000)
+        token = {"appId": cursor.app_id, "version": cursor.version, "lastUpdated": now}
+        actions.add(from_json(json.dumps({"txn": token})))
+        if removes is not None:
+            converters = self._jvm.scala.jdk.javaapi.CollectionConverters
+            for file in converters.asJava(removes):
+                actions.add(file.remove())
+        for added in adds:
+            actions.add(from_json(json.dumps({"add": _add_action(added)})))
+        return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
+
+    def _operation(self, cursor: Cursor, replace: bool, operation: str) -> Any:
+        modes = self._jvm.org.apache.spark.sql.streaming.OutputMode
+        return getattr(
+            self._jvm.org.apache.spark.sql.delta, "DeltaOperations$StreamingUpdate"
+        )(
+            modes.Complete() if replace else modes.Append(),
+            cursor.app_id,
+            cursor.version,
+            self._jvm.scala.Option.apply(operation),
+        )
+
+    def _check_schemas(
+        self, state: TableState, adds: Sequence[AddedFile], root: Path | None
+    ) -> None:
+        """A file that does not fit would poison every later read of the table.
+
+        Footers are read for local storage only; elsewhere that is a request per file.
+        """
+        if root is None:
+            return
+        wanted = {
+            field.physical_name: _arrow_type(field.spark_ddl)
+            for field in state.physical_fields
+        }
+        for added in adds:
+            for column in pq.read_schema(root / added.path):
+                expected = wanted.get(column.name)
+                if expected is None or not _same_type(column.type, expected):
+                    raise InternalError(
+                        f'file "{added.path}" does not fit the table at'
+                        f' "{state.location}": column "{column.name}" is {column.type},'
+                        f" expected {expected or 'no such column'}"
+                    )
+
+
+def _require(location: str, read_version: int | None, found: int) -> None:
+    if read_version is None or read_version == found:
+        return
+    newer = ",".join(map(str, range(read_version + 1, found + 1)))
+    conflict = CommitConflict(
+        "could not serialize access due to concurrent update",
+        detail=f'Table at "{location}" is at version {found}, expected {read_version}.',
+    )
+    conflict.interlopers = newer
+    raise conflict
+
+
+def _add_action(added: AddedFile) -> dict[str, object]:
+    action: dict[str, object] = {
+        "path": quote(added.path, safe=_PATH_SAFE),
+        "partitionValues": {},
+        "size": added.size,
+        "modificationTime": added.modified_ms,
+        "dataChange": True,
+    }
+    if added.stats is not None:
+        action["stats"] = added.stats
+    return action
+
+
+def _check_names(fields: Sequence[FieldSpec]) -> None:
+    if not fields:
+        raise FeatureNotSupportedError("a lake table must have at least one column")
+    seen: dict[str, str] = {}
+    for field in fields:
+        other = seen.setdefault(field.name.lower(), field.name)
+        if other is field.name:
+            continue
+        if other == field.name:
+            raise DuplicateObjectError(
+                f'column "{field.name}" specified more than once', sqlstate="42701"
+            )
+        raise FeatureNotSupportedError(
+            f'columns "{other}" and "{field.name}" differ in case only, which Delta'
+            " Lake cannot store",
+            hint="Leave one of them out with a column list of the publication.",
+        )
+
+
+def _arrow_type(ddl: str) -> pa.DataType:
+    return to_arrow_type(DataType.fromDDL(ddl))
+
+
+def _same_type(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Same values; how Arrow lays them out and names list items does not matter."""
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if pa.types.is_map(wanted):
+        return (
+            pa.types.is_map(found)
+            and _same_type(found.key_type, wanted.key_type)
+            and _same_type(found.item_type, wanted.item_type)
+        )
+    if pa.types.is_list(wanted):
+        return (
+            pa.types.is_list(found) or pa.types.is_large_list(found)
+        ) and _same_type(found.value_type, wanted.value_type)
+    if pa.types.is_string(wanted):
+        return bool(pa.types.is_string(found) or pa.types.is_large_string(found))
+    if pa.types.is_binary(wanted):
+        return bool(pa.types.is_binary(found) or pa.types.is_large_binary(found))
+    if pa.types.is_timestamp(wanted):
+        return pa.types.is_timestamp(found) and (found.tz is None) == (
+            wanted.tz is None
+        )
+    return bool(found == wanted)

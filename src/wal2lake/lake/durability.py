@@ -1,0 +1,258 @@
+"""Making a Delta commit survive a power loss.
+
+Comes in: a table's location and version, or file paths. Goes out: nothing; when a
+function returns, what it names is on stable storage. Called by ``delta.py``.
+
+Why this way. Spark's local filesystem never calls fsync, and Delta's log store renames
+the commit into place without it. So before a commit its files are synced, and after it
+everything that the commit's own JSON names: data files, deletion vectors, change files,
+then the JSON, then checkpoints of that version, Hadoop's ``.crc`` companions (a torn one
+makes Spark refuse a good file) and the directories. Versions are synced in order and
+without gaps: a durable version above a lost one would break the log's chain.
+
+Only ``file:`` URLs and plain paths are synced here. Object stores and HDFS make a closed
+file durable themselves, so for any other scheme these functions do nothing.
+
+``discard_torn_commits`` is the counterpart at start: a commit that was never synced may be
+left torn by a power loss. Nobody was told of it, so it is removed, as if it had never
+happened.
+
+Sources: fsync(2), rename(2); Delta transaction log protocol, "Delta Log Entries",
+"Deletion Vectors" ("Derived Fields" for file names, Z85 of ZeroMQ RFC 32).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from wal2lake.errors import StorageError
+
+SYNC_THREADS = 8
+"""fsync waits for the device; a few at once let the device order them."""
+
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_UUID_CHARACTERS = 20
+
+
+def local_path(location: str) -> Path | None:
+    """Return the path of a ``file:`` URL or plain path; None for any other scheme."""
+    if location.startswith("/"):
+        return Path(location)
+    parts = urlsplit(location)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return Path(unquote(parts.path))
+    return None
+
+
+def sync_files(paths: Iterable[Path]) -> None:
+    """Fsync files, then each directory that holds one."""
+    files = sorted(set(paths))
+    _each(files)
+    _each(sorted({path.parent for path in files}))
+
+
+def sync_commit(location: str, version: int, *, first: int | None = None) -> None:
+    """Make versions ``first`` (default: ``version``) to ``version`` durable, in order.
+
+    A version whose JSON Delta's log cleanup has removed is older than any promise that
+    is still open and is passed over.
+    """
+    table = local_path(location)
+    if table is None:
+        return
+    log = table / "_delta_log"
+    for number in range(version if first is None else first, version + 1):
+        commit = log / f"{number:020}.json"
+        try:
+            text = commit.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            continue
+        named = set(_named_files(table, text))
+        directories = {path.parent for path in named}
+        _each(_with_checksums(named))
+        _each(_with_new_parents(directories, table))
+        _each(_with_checksums([commit, *log.glob(f"{number:020}.c*")]))
+    last = log / "_last_checkpoint"
+    _each([*_with_checksums([last] if last.exists() else []), *_sidecars(log)])
+    _each([log, table])
+
+
+def sync_created(location: str) -> None:
+    """Make a new table's directory and its parents durable, with version 0."""
+    table = local_path(location)
+    if table is None:
+        return
+    sync_commit(location, 0)
+    _each([table.parent, table.parent.parent])
+
+
+def newest_version(location: str) -> int | None:
+    """Highest version in a local log; None when there is none or it is not local."""
+    table = local_path(location)
+    if table is None:
+        return None
+    return max(_versions(table / "_delta_log"), default=None)
+
+
+def discard_torn_commits(location: str, synced_version: int) -> tuple[int, ...]:
+    """Remove versions above ``synced_version`` that a power loss left incomplete.
+
+    Returns the removed ones; everything above the first torn version goes, for it was
+    built on that. Call it before the first use of the table, with the last version
+    whose sync is on record.
+    """
+    table = local_path(location)
+    if table is None:
+        return ()
+    log = table / "_delta_log"
+    above = sorted(v for v in _versions(log) if v > synced_version)
+    torn = next((v for v in above if not _is_whole(table, log, v)), None)
+    if torn is None:
+        return ()
+    removed = tuple(v for v in above if v >= torn)
+    # From the top, so that a crash in between leaves a log without gaps; _last_checkpoint
+    # first, for it may name a version that goes.
+    (log / "_last_checkpoint").unlink(missing_ok=True)
+    for version in reversed(removed):
+        for path in [*log.glob(f"{version:020}.*"), *log.glob(f".{version:020}.*")]:
+            path.unlink()
+        _each([log])
+    return removed
+
+
+def _versions(log: Path) -> Iterator[int]:
+    if log.is_dir():
+        for path in log.glob("*.json"):
+            if path.stem.isdecimal() and len(path.stem) == 20:
+                yield int(path.stem)
+
+
+def _is_whole(table: Path, log: Path, version: int) -> bool:
+    try:
+        text = (log / f"{version:020}.json").read_text(encoding="utf-8")
+        actions = [json.loads(line) for line in text.splitlines()]
+    except (ValueError, FileNotFoundError):
+        return False
+    if not any("commitInfo" in action for action in actions):
+        return False
+    for action in actions:
+        add = action.get("add") or action.get("cdc")
+        if add is not None and _size(_resolve(table, add["path"])) != add["size"]:
+            return False
+        vector = _vector_file(table, (add or {}).get("deletionVector"))
+        if vector is not None:
+            end = add["deletionVector"].get("offset", 0)
+            if (_size(vector) or 0) < end + add["deletionVector"]["sizeInBytes"]:
+                return False
+    return True
+
+
+def _size(path: Path | None) -> int | None:
+    try:
+        return None if path is None else path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def _named_files(table: Path, commit: str) -> Iterator[Path]:
+    """Every file on this machine that a commit's JSON adds."""
+    for line in commit.splitlines():
+        action = json.loads(line)
+        content = action.get("add") or action.get("cdc")
+        if content is None:
+            continue
+        for path in (
+            _resolve(table, content["path"]),
+            _vector_file(table, content.get("deletionVector")),
+        ):
+            if path is not None:
+                yield path
+
+
+def _resolve(table: Path, path: str) -> Path | None:
+    """A log's path is percent-encoded, and relative or an absolute URL."""
+    if urlsplit(path).scheme or path.startswith("/"):
+        return local_path(path)
+    return table / unquote(path)
+
+
+def _vector_file(table: Path, vector: dict[str, str] | None) -> Path | None:
+    if vector is None or vector["storageType"] == "i":
+        return None
+    name = vector["pathOrInlineDv"]
+    if vector["storageType"] == "p":
+        return _resolve(table, name)
+    prefix = name[:-_UUID_CHARACTERS]
+    identity = uuid.UUID(bytes=_decode_z85(name[-_UUID_CHARACTERS:]))
+    return table / prefix / f"deletion_vector_{identity}.bin"
+
+
+def _decode_z85(text: str) -> bytes:
+    decoded = bytearray()
+    for start in range(0, len(text), 5):
+        value = 0
+        for character in text[start : start + 5]:
+            value = value * 85 + _Z85.index(character)
+        decoded += value.to_bytes(4, "big")
+    return bytes(decoded)
+
+
+def _with_checksums(paths: Iterable[Path]) -> list[Path]:
+    """Add Hadoop's companion ``.name.crc`` of each file that has one."""
+    found = []
+    for path in sorted(set(paths)):
+        found.append(path)
+        companion = path.with_name(f".{path.name}.crc")
+        if companion.exists():
+            found.append(companion)
+    return found
+
+
+def _with_new_parents(directories: Iterable[Path], table: Path) -> list[Path]:
+    """Directories between a file and its table may be as new as the file."""
+    found = set()
+    for directory in directories:
+        current = directory
+        while current != table and table in current.parents:
+            found.add(current)
+            current = current.parent
+        found.add(current)
+    return sorted(found)
+
+
+def _sidecars(log: Path) -> list[Path]:
+    folder = log / "_sidecars"
+    return [*_with_checksums(folder.iterdir()), folder] if folder.is_dir() else []
+
+
+def _each(paths: list[Path]) -> None:
+    if len(paths) <= 2:
+        for path in paths:
+            _sync(path)
+        return
+    with ThreadPoolExecutor(min(SYNC_THREADS, len(paths))) as pool:
+        for _ in pool.map(_sync, paths):
+            pass
+
+
+def _sync(path: Path) -> None:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except FileNotFoundError:
+        # Removed since it was named: a later commit of this table has vacuumed it, or
+        # it never was there, which readers report with the name.
+        return
+    except OSError as error:
+        raise StorageError(
+            f'could not fsync file "{path}": {error.strerror}', sqlstate="58030"
+        ) from error

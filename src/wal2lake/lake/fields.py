@@ -1,0 +1,45 @@
+"""A column's PostgreSQL type inside Spark's field metadata, and back.
+
+Comes in: FieldSpec or Spark's StructField. Goes out: the other. Used by ``delta.py`` when
+it creates and reads tables, and by ``query.py``: metadata survives projection, so a
+query's result still knows the PostgreSQL type of each plain column.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyspark.sql.types import StructField
+
+from wal2lake.lake.port import FieldSpec
+from wal2lake.model import INVALID_OID, Oid
+
+TYPE_OID: Final = "wal2lake.pg_type_oid"
+TYPMOD: Final = "wal2lake.pg_typmod"
+TYPE_NAME: Final = "wal2lake.pg_type_name"
+
+
+def metadata_of(field: FieldSpec) -> dict[str, Any]:
+    """Return what the table's schema stores; empty if there is no PostgreSQL type."""
+    if field.pg_type_oid == INVALID_OID:
+        return {}
+    metadata: dict[str, Any] = {
+        TYPE_OID: int(field.pg_type_oid),
+        TYPMOD: field.pg_typmod,
+    }
+    if field.pg_type_name is not None:
+        metadata[TYPE_NAME] = field.pg_type_name
+    return metadata
+
+
+def from_struct_field(field: StructField) -> FieldSpec:
+    """Read a field back; foreign tables have no metadata of ours."""
+    metadata = field.metadata or {}
+    return FieldSpec(
+        name=field.name,
+        spark_ddl=field.dataType.simpleString(),
+        nullable=field.nullable,
+        pg_type_oid=Oid(metadata.get(TYPE_OID, 0)),
+        pg_typmod=metadata.get(TYPMOD, -1),
+        pg_type_name=metadata.get(TYPE_NAME),
+    )

@@ -1,0 +1,354 @@
+"""The Java side's prerequisites: a Java runtime, and Delta's jars.
+
+Comes in: where to look (settings, environment). Goes out: paths of verified jars, the
+path of ``java``. Called by ``session.py`` and, through ``python -m wal2lake.lake.jars``,
+by make.
+
+Why this way. Spark's own ``spark.jars.packages`` resolves ranges and transitive
+dependencies at each start, trusts what it finds, and drags in 35 jars of which Delta on
+Spark needs two (the others are for Unity Catalog and the Delta kernel; the test suite
+runs on just these two). Here the list is pinned by checksum, a start with a filled cache
+touches no network, and a site without one names a folder. The download itself is done
+by Apache Ivy, which every pyspark wheel carries and whose default repository is Maven
+Central, so it behaves as Spark users know it.
+
+A jar enters the cache under its final name only after its checksum was verified, by an
+atomic rename: two processes may fetch at once, and a kill leaves a temporary folder that
+nobody reads.
+
+Sources: Ivy 2.5 manual ("Standalone usage", "ibiblio resolver"); Delta Lake releases.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit
+from xml.sax.saxutils import quoteattr
+
+from wal2lake.errors import ConfigurationError
+
+SUPPORTED_JAVA = (17, 21)
+"""What Spark 4.1 is tested with by its project."""
+
+DOWNLOAD_TIMEOUT_SECONDS = 900
+"""10 MB at 11 kB/s; whoever is slower copies the files by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One pinned artifact of a Maven repository."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """The name that the repository, and hence a hand-filled folder, uses."""
+        return f"{self.artifact}-{self.version}.jar"
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+
+DELTA_JARS: tuple[Jar, ...] = (
+    Jar(
+        "io.delta",
+        "delta-spark_4.1_2.13",
+        "4.4.0",
+        "75a9400986853c061f5109f012547de2545a5759e5e752e5ef633dabe16a4f10",
+    ),
+    Jar(
+        "io.delta",
+        "delta-storage",
+        "4.4.0",
+        "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JarSource:
+    """Where jars come from."""
+
+    cache: Path
+    """Filled from ``repository`` when something is missing."""
+    folder: Path | None = None
+    """If set, jars are taken from here and nothing is ever downloaded."""
+    repository: str | None = None
+    """URL of a Maven repository (a mirror); None: Maven Central."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> JarSource:
+        """Read WAL2LAKE_JAR_CACHE, WAL2LAKE_JARS_DIR, WAL2LAKE_MAVEN_REPOSITORY.
+
+        An empty variable counts as unset.
+        """
+        cache = environment.get("WAL2LAKE_JAR_CACHE")
+        folder = environment.get("WAL2LAKE_JARS_DIR")
+        if not cache:
+            home = environment.get("XDG_CACHE_HOME")
+            base = Path(home) if home else Path("~/.cache").expanduser()
+            cache = str(base / "wal2lake" / "jars")
+        return cls(
+            cache=Path(cache).expanduser(),
+            folder=Path(folder).expanduser() if folder else None,
+            repository=environment.get("WAL2LAKE_MAVEN_REPOSITORY") or None,
+        )
+
+
+def locate_jars(
+    source: JarSource,
+    environment: Mapping[str, str],
+    jars: Sequence[Jar] = DELTA_JARS,
+) -> tuple[Path, ...]:
+    """Return verified paths in the order of ``jars``; downloads what is missing.
+
+    Raises ConfigurationError that names jar, place and remedy.
+    """
+    if source.folder is not None:
+        return tuple(_from_folder(jar, source.folder) for jar in jars)
+    missing = [
+        jar for jar in jars if _digest(source.cache / jar.file_name) != jar.sha256
+    ]
+    if missing:
+        _download(missing, source, environment)
+    return tuple(source.cache / jar.file_name for jar in jars)
+
+
+def find_java(environment: Mapping[str, str]) -> Path:
+    """Return the ``java`` that Spark's scripts will start, its version checked."""
+    home = environment.get("JAVA_HOME")
+    wanted = " or ".join(str(v) for v in SUPPORTED_JAVA)
+    remedy = (
+        f"Install Java {SUPPORTED_JAVA[0]} (Debian and Ubuntu: "
+        f"apt-get install openjdk-{SUPPORTED_JAVA[0]}-jre-headless) or set JAVA_HOME."
+    )
+    if home:
+        java = Path(home) / "bin" / "java"
+        if not os.access(java, os.X_OK):
+            raise ConfigurationError(
+                f"no Java at JAVA_HOME ({home}); Java {wanted} is needed",
+                hint=remedy,
+            )
+    else:
+        found = shutil.which("java", path=environment.get("PATH"))
+        if found is None:
+            raise ConfigurationError(
+                f"Java {wanted} is needed and there is none on PATH", hint=remedy
+            )
+        java = Path(found)
+    version = _java_version(java, environment)
+    if version not in SUPPORTED_JAVA:
+        shown = "an unknown version" if version is None else f"version {version}"
+        raise ConfigurationError(
+            f"Java {wanted} is needed, but {java} is {shown}", hint=remedy
+        )
+    return java
+
+
+def _java_version(java: Path, environment: Mapping[str, str]) -> int | None:
+    try:
+        answer = subprocess.run(
+            [java, "-version"],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    # openjdk version "17.0.15" 2025-04-15; Java 8 and older say "1.8.0_402".
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    return int(match[1]) if match else None
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _from_folder(jar: Jar, folder: Path) -> Path:
+    path = folder / jar.file_name
+    digest = _digest(path)
+    if digest == jar.sha256:
+        return path
+    if digest is None:
+        problem = f"jar {jar} is not in the folder {folder}"
+        remedy = f"Copy {jar.file_name} into it"
+    else:
+        problem = f"{path} is not the expected jar {jar} (SHA-256 differs)"
+        remedy = f"Replace it by the original {jar.file_name}"
+    raise ConfigurationError(
+        problem,
+        hint=f"{remedy}, or unset spark.jars_dir (WAL2LAKE_JARS_DIR) to download it.",
+    )
+
+
+def _download(
+    jars: Sequence[Jar], source: JarSource, environment: Mapping[str, str]
+) -> None:
+    java = find_java(environment)
+    try:
+        source.cache.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".fetch-", dir=source.cache))
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot write the jar cache {source.cache}: {error.strerror}",
+            hint="Set WAL2LAKE_JAR_CACHE to a writable directory.",
+        ) from error
+    try:
+        output = _run_ivy(java, jars, source, work, environment)
+        for jar in jars:
+            fetched = work / "jars" / jar.file_name
+            digest = _digest(fetched)
+            if digest is None:
+                raise _download_failed(jar, source, _reason(output, jar))
+            if digest != jar.sha256:
+                raise _download_failed(jar, source, "the SHA-256 checksum differs")
+            fetched.chmod(0o644)
+            fetched.rename(source.cache / jar.file_name)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _run_ivy(
+    java: Path,
+    jars: Sequence[Jar],
+    source: JarSource,
+    work: Path,
+    environment: Mapping[str, str],
+) -> str:
+    """Let Ivy retrieve into ``work/jars``; return what it printed."""
+    module = work / "ivy.xml"
+    module.write_text(_ivy_module(jars), encoding="utf-8")
+    command = [str(java), *_proxy_options(environment), "-jar", str(_ivy_jar())]
+    if source.repository:
+        settings = work / "ivysettings.xml"
+        settings.write_text(_ivy_settings(source.repository), encoding="utf-8")
+        command += ["-settings", str(settings)]
+    command += ["-ivy", str(module), "-cache", str(work / "cache")]
+    command += ["-m2compatible", "-confs", "default", "-types", "jar"]
+    command += ["-retrieve", str(work / "jars" / "[artifact]-[revision].[ext]")]
+    try:
+        answer = subprocess.run(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=DOWNLOAD_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"(no answer within {DOWNLOAD_TIMEOUT_SECONDS} seconds)"
+    return answer.stdout
+
+
+def _ivy_jar() -> Path:
+    spec = find_spec("pyspark")
+    assert spec is not None and spec.origin is not None
+    found = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
+    if not found:
+        raise ConfigurationError(
+            "the installed pyspark carries no Apache Ivy to download jars with",
+            hint="Reinstall pyspark, or fill a folder by hand and set"
+            " WAL2LAKE_JARS_DIR.",
+        )
+    return found[-1]
+
+
+def _ivy_module(jars: Sequence[Jar]) -> str:
+    wanted = "".join(
+        f"<dependency org={quoteattr(jar.group)} name={quoteattr(jar.artifact)}"
+        f' rev={quoteattr(jar.version)} conf="default->master" transitive="false"/>'
+        for jar in jars
+    )
+    return (
+        '<ivy-module version="2.0"><info organisation="wal2lake" module="jars"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{wanted}</dependencies></ivy-module>"
+    )
+
+
+def _ivy_settings(repository: str) -> str:
+    root = repository.rstrip("/") + "/"
+    return (
+        '<ivysettings><settings defaultResolver="mirror"/><resolvers>'
+        f'<ibiblio name="mirror" m2compatible="true" root={quoteattr(root)}/>'
+        "</resolvers></ivysettings>"
+    )
+
+
+def _proxy_options(environment: Mapping[str, str]) -> list[str]:
+    """Java does not read the proxy variables that every other tool obeys."""
+    options = []
+    for scheme in ("http", "https"):
+        name = f"{scheme}_proxy"
+        url = environment.get(name) or environment.get(name.upper())
+        if not url:
+            continue
+        parts = urlsplit(url if "//" in url else f"//{url}")
+        if parts.hostname:
+            options.append(f"-D{scheme}.proxyHost={parts.hostname}")
+            options.append(f"-D{scheme}.proxyPort={parts.port or 80}")
+    return options
+
+
+def _reason(output: str, jar: Jar) -> str:
+    """Pick from Ivy's page of text the one line that says why."""
+    for pattern in (
+        rf"Server access error at url \S*{re.escape(jar.artifact)}\S* \((.*)\)",
+        r"\((no answer within .*)\)",
+        rf"(?:::|\[FAILED\s*\])\s*{re.escape(jar.group)}#{re.escape(jar.artifact)}"
+        rf";{re.escape(jar.version)}\S*: (.*\S)",
+    ):
+        match = re.search(pattern, output)
+        if match:
+            return match[1]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return lines[-1] if lines else "no answer"
+
+
+def _download_failed(jar: Jar, source: JarSource, reason: str) -> ConfigurationError:
+    place = source.repository or "Maven Central"
+    return ConfigurationError(
+        f"could not download jar {jar} from {place}: {reason}",
+        hint="Try again with a network, set WAL2LAKE_MAVEN_REPOSITORY to a mirror, or"
+        f" put {jar.file_name} into a folder and set WAL2LAKE_JARS_DIR to it.",
+    )
+
+
+def main() -> int:
+    """Fetch the jars for make; one line for each, or one error."""
+    try:
+        find_java(os.environ)
+        paths = locate_jars(JarSource.from_environment(os.environ), os.environ)
+    except ConfigurationError as error:
+        print(f"ERROR:  {error.describe()}", file=sys.stderr)
+        return 1
+    for path in paths:
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

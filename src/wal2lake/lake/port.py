@@ -1,0 +1,215 @@
+"""The table port: what the rest of the node may ask of a lakehouse table.
+
+Comes in: locations (a URL or an absolute path), column definitions, lists of Parquet
+files that already lie in the table's directory. Goes out: versions, cursors, schemas.
+Called by apply, tablesync and frontend; implemented for Delta in ``delta.py``. No Spark
+here: executor functions and pure code import these values freely.
+
+Why this way. A table gets new content in exactly two ways: files that somebody wrote
+into its directory become visible together in one commit (``commit_files``), or Spark SQL
+writes (MERGE, DML). Both carry a *cursor*, the idempotence token of that commit: after
+any crash, who reads the table also reads how far it is. ``read_version`` is the
+requirement of a commit, as in Iceberg's and Delta's own protocols: (updates,
+requirements), and a failed requirement says what was expected and what was found.
+
+Sources: Delta transaction log protocol, sections "Add File and Remove File",
+"Transaction Identifiers", "Column Mapping".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from wal2lake.errors import Retry, StorageError, Wal2LakeError
+from wal2lake.model import INVALID_OID, Oid
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """One column of a lake table, with the PostgreSQL type that it stands for."""
+
+    name: str
+    spark_ddl: str
+    """Spark's name of the type: ``bigint``, ``decimal(10,2)``, ``array<string>`` ..."""
+    nullable: bool = True
+    """What an existing table declares. ``create`` makes every column nullable: NOT NULL
+    belongs to our catalog, where an ALTER costs no commit and readers need no support."""
+    pg_type_oid: Oid = INVALID_OID
+    """0: the table was not made by a node."""
+    pg_typmod: int = -1
+    pg_type_name: str | None = None
+    """The publisher's name of a type that we keep as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalField:
+    """How a column is called inside the table's Parquet files.
+
+    Without column mapping that is its own name and no field id. With it a writer must
+    use both, and file statistics are keyed by ``physical_name``.
+    """
+
+    name: str
+    physical_name: str
+    field_id: int | None
+    spark_ddl: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The idempotence token of a commit (Delta's ``txn`` action)."""
+
+    app_id: str
+    """``wal2lake:<node>:<subid>:<epoch>``."""
+    version: int
+    """The *next* position: transactions with commit LSN >= it are still to come."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFile:
+    """A finished Parquet file below the table's location: Delta's ``add`` as data."""
+
+    path: str
+    """Relative to the location, ``/`` between segments, not percent-encoded."""
+    size: int
+    """Bytes."""
+    modified_ms: int
+    """Modification time, milliseconds since 1970."""
+    stats: str | None
+    """Delta's statistics as JSON text (see ``stats.stats_for``), or None."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain JSON values, for the catalog's copy_range rows."""
+        return {
+            "path": self.path,
+            "size": self.size,
+            "modified_ms": self.modified_ms,
+            "stats": self.stats,
+        }
+
+
+def files_to_json(files: Iterable[AddedFile]) -> str:
+    """Text for the catalog; ``files_from_json`` is its inverse."""
+    return json.dumps([f.to_dict() for f in files], separators=(",", ":"))
+
+
+def files_from_json(text: str) -> tuple[AddedFile, ...]:
+    """Read what ``files_to_json`` wrote."""
+    return tuple(
+        AddedFile(f["path"], f["size"], f["modified_ms"], f["stats"])
+        for f in json.loads(text)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """One version of a table, as its own log tells it."""
+
+    location: str
+    table_id: str
+    """Changes when the table is dropped and created again."""
+    version: int
+    cursors: Mapping[str, int]
+    """The version last committed, by application id."""
+    fields: tuple[FieldSpec, ...]
+    physical_fields: tuple[PhysicalField, ...]
+    """Same order as ``fields``; what an executor's Parquet writer needs."""
+    column_mapping: bool
+    properties: Mapping[str, str]
+
+    def cursor(self, app_id: str) -> int | None:
+        """The cursor of one application; None: it has never committed here."""
+        return self.cursors.get(app_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The answer of ``commit_files``."""
+
+    version: int
+    """The version that now holds the files: this commit's, or, when
+    ``already_done``, the table's newest."""
+    already_done: bool = False
+    """The table's cursor was already at or past ours; nothing was written."""
+    interlopers: tuple[int, ...] = ()
+    """Versions committed by others between ``read_version`` and ours. They did not
+    change the data (a compaction, another application's cursor): anything else would
+    have been a CommitConflict."""
+
+
+class CommitConflict(StorageError):
+    """Another writer changed the table first; nothing was committed (40001).
+
+    ``interlopers``: the versions found above the expected one, comma separated.
+    """
+
+    sqlstate = "40001"
+    retry = Retry.LATER
+    _fields = (*Wal2LakeError._fields, "interlopers")
+    interlopers: str = ""
+
+
+class TablePort(Protocol):
+    """A table format. Every method may be called from any thread.
+
+    Raises StorageError and its kin; UndefinedObjectError (42P01) when there is no table.
+    """
+
+    def create(
+        self,
+        location: str,
+        fields: Sequence[FieldSpec],
+        properties: Mapping[str, str] | None = None,
+    ) -> TableState:
+        """Make an empty table; DuplicateObjectError (42P07) if there is one.
+
+        Durable when it returns (local storage).
+        """
+        ...
+
+    def drop(self, location: str) -> None:
+        """Remove the table and its files. No table: nothing happens.
+
+        Safe to repeat after a crash: the log goes last.
+        """
+        ...
+
+    def exists(self, location: str) -> bool:
+        """Is there a table (not merely a directory)?"""
+        ...
+
+    def state(self, location: str) -> TableState:
+        """The newest version, read from storage now."""
+        ...
+
+    def commit_files(
+        self,
+        location: str,
+        adds: Sequence[AddedFile],
+        cursor: Cursor,
+        *,
+        read_version: int | None = None,
+        replace: bool = False,
+        operation: str = "append",
+    ) -> Committed:
+        """Make files part of the table, with the cursor, in ONE commit.
+
+        Fsyncs the files before and the commit after (local storage), so it is durable
+        when it returns. ``replace`` removes everything that the table held (TRUNCATE,
+        re-copy); ``adds`` may be empty. A cursor that is already at or past ours means
+        that this commit happened before a crash: ``already_done``. With
+        ``read_version`` the commit happens only if nobody has changed the data since
+        that version. ``operation`` is a word for people who read the table's history.
+        Raises CommitConflict; then nothing was written.
+        """
+        ...
+
+    def sync(self, location: str, version: int) -> None:
+        """Make everything up to ``version`` survive a power loss (local storage).
+
+        For commits that Spark SQL made (MERGE, DML): only then do they count.
+        """
+        ...

@@ -1,0 +1,334 @@
+"""The engine's Spark session: one JVM, owned by this process.
+
+Comes in: ``SessionOptions``. Goes out: a SparkSession that every thread of the engine
+shares. Called once by the engine (and by tests).
+
+Why this way. The JVM must live exactly as long as the engine needs it:
+
+- It ends when this process ends, however that happens: Spark's gateway reads its standard
+  input, a pipe whose other end only this process holds, and exits at end of file.
+- It is *not* in our process group. A terminal's Ctrl-C or a service manager's SIGTERM to
+  the group reaches the engine alone, which then drains running commits and stops Spark.
+- PySpark replaces SIGINT's handler when it starts in a main thread; ours is put back.
+
+Threads: each Python thread has a JVM thread of its own (PySpark's pinned mode), so job
+groups and scheduler pools set by one thread are not seen by another. ``use_pool`` puts the
+calling thread's jobs into one of three FAIR pools, so that a large initial copy cannot
+starve the apply workers or a query.
+
+The settings in ``REQUIRED`` carry correctness (value semantics, Delta itself). A user's
+``[spark]`` section that contradicts one is refused; everything else in it wins over our
+defaults.
+
+Sources: Spark 4.1 "Configuration", "Job Scheduling"; pyspark/java_gateway.py;
+PythonGatewayServer.scala (exit at end of input).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from wal2lake.errors import ConfigurationError, StorageError
+
+STOP_TIMEOUT_SECONDS = 20.0
+"""Spark's own shutdown hooks take under two; then it is killed: commits are atomic."""
+
+DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+
+REQUIRED: Final[Mapping[str, str]] = {
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # PostgreSQL's arithmetic raises errors where Spark's old one gave null.
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    # "Id" and id are two columns of a PostgreSQL table.
+    "spark.sql.caseSensitive": "true",
+    # Dates before 1582 are proleptic Gregorian in PostgreSQL as in Parquet.
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.app.name": "wal2lake",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.scheduler.mode": "FAIR",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.python.worker.reuse": "true",
+    # Snapshots of small logs: more partitions only cost task starts.
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # History for a UI that is off; the default keeps a thousand plans in memory.
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "500",
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.sql.maxPlanStringLength": "4096",
+}
+
+_LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
+    # Nothing but this process talks to a local master.
+    "spark.driver.host": "localhost",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+_POOLS: Final = """<?xml version="1.0"?>
+<allocations>
+  <pool name="apply"><schedulingMode>FAIR</schedulingMode><weight>4</weight></pool>
+  <pool name="sync"><schedulingMode>FAIR</schedulingMode><weight>1</weight></pool>
+  <pool name="query"><schedulingMode>FAIR</schedulingMode><weight>4</weight></pool>
+</allocations>
+"""
+
+# Errors reach us as exceptions, without the stack and without the row's values that
+# these loggers print; what is left is what nobody would see otherwise.
+_LOGGING: Final = """status = error
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.console.type = Console
+appender.console.name = stderr
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark %p %c{1}: %m %ex{short.message}%n
+logger.executor.name = org.apache.spark.executor
+logger.executor.level = off
+logger.scheduler.name = org.apache.spark.scheduler.TaskSetManager
+logger.scheduler.level = off
+logger.writer.name = org.apache.spark.sql.execution.datasources
+logger.writer.level = off
+logger.utils.name = org.apache.spark.util.Utils
+logger.utils.level = off
+logger.writev2.name = org.apache.spark.sql.execution.datasources.v2
+logger.writev2.level = off
+logger.delta.name = org.apache.spark.sql.delta
+logger.delta.level = off
+logger.python.name = org.apache.spark.api.python
+logger.python.level = off
+# A Python driver's JVM takes this logger's level for its root.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+"""
+
+
+class Pool(Enum):
+    """FAIR scheduler pools; under contention apply gets four times sync's share."""
+
+    APPLY = "apply"
+    SYNC = "sync"
+    QUERY = "query"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What a session needs to know."""
+
+    jars: Sequence[Path]
+    """From ``jars.locate_jars``."""
+    local_dir: Path
+    """For shuffle files, spills and Spark's small configuration files; made if absent."""
+    warehouse: str
+    """URL or absolute path; only for tables that a query creates without a location."""
+    master: str = "local[*]"
+    driver_memory: str = "1g"
+    """JVM heap, in Java's notation."""
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """Further Spark settings; they win over our defaults, not over ``REQUIRED``."""
+
+    @property
+    def is_local(self) -> bool:
+        """Driver and executors are one JVM on this machine."""
+        return self.master == "local" or self.master.startswith("local[")
+
+    @property
+    def cores(self) -> int:
+        """Task slots of a local master; this machine's cores otherwise."""
+        inside = self.master.removeprefix("local[").split("]")[0].split(",")[0]
+        if self.master == "local":
+            return 1
+        return int(inside) if inside.isdecimal() else len(os.sched_getaffinity(0))
+
+
+def start_session(options: SessionOptions) -> SparkSession:
+    """Start a JVM and return its session; about five seconds.
+
+    One per process at a time. Raises ConfigurationError for settings that contradict
+    ``REQUIRED`` and StorageError when the JVM does not come up.
+    """
+    if SparkContext._active_spark_context is not None:
+        raise ConfigurationError("this process has a Spark session already")
+    conf = SparkConf(loadDefaults=False)
+    for key, value in configuration(options).items():
+        conf.set(key, value)
+    _prepare_local_dir(options)
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        gateway = launch_gateway(conf, {"process_group": 0})
+    except (PySparkRuntimeError, OSError) as error:
+        raise StorageError(
+            "could not start the Java virtual machine of Spark",
+            sqlstate="58000",
+            detail=str(error),
+            hint="Its own message is above in this log; check spark.driver_memory and"
+            " the [spark] settings.",
+        ) from error
+    try:
+        context = SparkContext(gateway=gateway, conf=conf)
+    except Exception as error:
+        # The text lies in the JVM: ask before it is gone.
+        reason = _first_line(error)
+        _end_jvm(gateway.proc, 0.0)
+        _forget_gateway()
+        raise StorageError(
+            "could not start Spark",
+            sqlstate="58000",
+            detail=reason,
+            hint="Check the [spark] settings.",
+        ) from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
+    if options.is_local:
+        # PySpark's default is whatever "python3" means on PATH.
+        context.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    return SparkSession(context)
+
+
+def stop_session(spark: SparkSession) -> None:
+    """End the session and its JVM; returns when the JVM is gone."""
+    process = _process(spark)
+    try:
+        if process is None or process.poll() is None:
+            spark.stop()
+    finally:
+        _end_jvm(process, STOP_TIMEOUT_SECONDS)
+        _forget_gateway()
+
+
+def jvm_pid(spark: SparkSession) -> int | None:
+    """Process id of the JVM; None if somebody else started it."""
+    process = _process(spark)
+    return None if process is None else process.pid
+
+
+def jvm_alive(spark: SparkSession) -> bool:
+    """False once the JVM has died; the engine then ends too and is restarted."""
+    process = _process(spark)
+    return process is None or process.poll() is None
+
+
+def use_pool(spark: SparkSession, pool: Pool) -> None:
+    """Let the calling thread's jobs run in ``pool`` from now on."""
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool.value)
+
+
+def configuration(options: SessionOptions) -> dict[str, str]:
+    """Return the Spark settings that ``start_session`` uses."""
+    settings = dict(_DEFAULTS)
+    settings["spark.sql.shuffle.partitions"] = str(options.cores)
+    if options.is_local:
+        settings.update(_LOCAL_DEFAULTS)
+    # Where an operator's value is a list, ours joins it instead of losing to it.
+    extra = dict(options.extra)
+    extensions = [DELTA_EXTENSION]
+    extensions += extra.pop("spark.sql.extensions", "").split(",")
+    jvm_options = ["-XX:+ExitOnOutOfMemoryError", _logging_option(options)]
+    jvm_options.append(extra.pop("spark.driver.extraJavaOptions", ""))
+    jars_key, separator = (
+        # A local JVM has them on its class path; a cluster's executors are sent them.
+        ("spark.driver.extraClassPath", ":")
+        if options.is_local
+        else ("spark.jars", ",")
+    )
+    jars = [*map(str, options.jars), extra.pop(jars_key, "")]
+    for key, value in extra.items():
+        if REQUIRED.get(key, value) != value:
+            raise ConfigurationError(
+                f'setting "{key}" of [spark] must be "{REQUIRED[key]}"',
+                hint="Remove it: results would differ from PostgreSQL's.",
+            )
+    settings.update(extra)
+    settings.update(REQUIRED)
+    settings["spark.master"] = options.master
+    settings["spark.driver.memory"] = options.driver_memory
+    settings["spark.local.dir"] = str(options.local_dir)
+    settings["spark.sql.warehouse.dir"] = options.warehouse
+    settings["spark.scheduler.allocation.file"] = _file_url(options, "pools.xml")
+    settings["spark.sql.extensions"] = ",".join(dict.fromkeys(filter(None, extensions)))
+    settings["spark.driver.extraJavaOptions"] = " ".join(filter(None, jvm_options))
+    settings[jars_key] = separator.join(filter(None, jars))
+    return settings
+
+
+def _file_url(options: SessionOptions, name: str) -> str:
+    # Hadoop wants spaces and the like as they are, not percent-encoded.
+    return f"file://{options.local_dir.absolute() / name}"
+
+
+def _logging_option(options: SessionOptions) -> str:
+    path = options.local_dir.absolute() / "log4j2.properties"
+    return f"-Dlog4j2.configurationFile={path.as_uri()}"
+
+
+def _prepare_local_dir(options: SessionOptions) -> None:
+    try:
+        options.local_dir.mkdir(parents=True, exist_ok=True)
+        (options.local_dir / "pools.xml").write_text(_POOLS)
+        (options.local_dir / "log4j2.properties").write_text(_LOGGING)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot write Spark's local directory {options.local_dir}:"
+            f" {error.strerror}"
+        ) from error
+
+
+def _process(spark: SparkSession) -> subprocess.Popen[bytes] | None:
+    process: subprocess.Popen[bytes] | None = getattr(
+        spark.sparkContext._gateway, "proc", None
+    )
+    return process
+
+
+def _end_jvm(process: subprocess.Popen[bytes] | None, timeout_seconds: float) -> None:
+    """Close the JVM's standard input, wait, and kill it if it does not go."""
+    if process is None:
+        return
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(timeout_seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _first_line(error: Exception) -> str:
+    java: Any = getattr(error, "java_exception", None)
+    text = str(error) if java is None else str(java.toString())
+    return text.partition("\n")[0]
+
+
+def _forget_gateway() -> None:
+    """Let a later ``start_session`` of this process start a JVM of its own."""
+    gateway: Any = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None

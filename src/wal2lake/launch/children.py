@@ -1,0 +1,225 @@
+"""The supervisor's children as processes: start, signal, reap.
+
+Every child leads a session of its own (a Ctrl-C at the terminal reaches the supervisor
+alone, which then stops things in order) and inherits the lifeline, the marker and, the
+engine, the listening sockets. When a child has ended, whatever is left of its session is
+killed before anybody may take its place.
+
+Comes in: what to run. Goes out: pids, and ``Ended`` for each that is gone. Called by:
+supervisor.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from wal2lake.launch.child import LIFELINE_FD, LISTEN_FD, SUPERVISOR_PID
+from wal2lake.launch.plan import Desired, Role, Running, WorkerKey
+from wal2lake.launch.processes import MARKER, kill_session
+from wal2lake.launch.status import WorkerStatus
+from wal2lake.model import Oid
+
+_CHILD: Final = (sys.executable, "-m", "wal2lake.launch.child")
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """The command lines of the children; tests put scripts of their own here."""
+
+    engine: tuple[str, ...]
+    receiver: Callable[[Oid], tuple[str, ...]]
+
+
+def node_commands(directory: Path) -> Commands:
+    """The real ones."""
+
+    def receiver(subid: Oid) -> tuple[str, ...]:
+        return (
+            *_CHILD,
+            "wal2lake.receive",
+            "-D",
+            str(directory),
+            "--subscription",
+            str(int(subid)),
+        )
+
+    return Commands(
+        engine=(*_CHILD, "wal2lake.frontend.engine", "-D", str(directory)),
+        receiver=receiver,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A started process and its place in the plan."""
+
+    process: subprocess.Popen[bytes]
+    desired: Desired
+    running: Running
+    wall_started_at: float
+
+    @property
+    def label(self) -> str:
+        """``receiver process for subscription "s" (PID 12)``."""
+        return f"{describe(self.desired)} (PID {self.process.pid})"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A child that is gone, with all of its session."""
+
+    child: Child
+    returncode: int
+    """As subprocess has it: negative for a signal."""
+    remains: int
+    """Processes of its session that had to be killed after it."""
+
+
+def describe(worker: Desired) -> str:
+    """``engine process``, or ``receiver process for subscription "s"``."""
+    if worker.key.role is Role.ENGINE:
+        return "engine process"
+    return f'receiver process for subscription "{worker.name}"'
+
+
+class Children:
+    """All of them. Not thread-safe: the supervisor has one thread."""
+
+    def __init__(
+        self,
+        directory: Path,
+        commands: Commands,
+        environ: Mapping[str, str],
+        *,
+        lifeline: int,
+        listeners: Sequence[int],
+    ) -> None:
+        """``lifeline`` is the reading end; both it and ``listeners`` stay the caller's."""
+        self._commands = commands
+        self._lifeline = lifeline
+        self._listeners = tuple(listeners)
+        self._environ = {
+            **environ,
+            MARKER: str(directory),
+            SUPERVISOR_PID: str(os.getpid()),
+            LIFELINE_FD: str(lifeline),
+        }
+        self._children: dict[WorkerKey, Child] = {}
+        self._starts: dict[WorkerKey, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def get(self, key: WorkerKey) -> Child | None:
+        """The running worker of that key."""
+        return self._children.get(key)
+
+    def has_pid(self, pid: int) -> bool:
+        """Whether this pid is one of them, reaped or not."""
+        return any(c.process.pid == pid for c in self._children.values())
+
+    def running(self) -> list[Running]:
+        """All, as the plan sees them."""
+        return [child.running for child in self._children.values()]
+
+    def desired(self, role: Role) -> list[Desired]:
+        """What the running ones of a role were started as."""
+        return [c.desired for k, c in self._children.items() if k.role is role]
+
+    def statuses(self) -> tuple[WorkerStatus, ...]:
+        """All, as the status file shows them; the engine first."""
+        return tuple(
+            WorkerStatus(
+                role=key.role.value,
+                pid=child.process.pid,
+                started_at=child.wall_started_at,
+                starts=self._starts[key],
+                subid=int(key.subid),
+                subscription=child.desired.name,
+            )
+            for key, child in sorted(
+                self._children.items(), key=lambda item: int(item[0].subid)
+            )
+        )
+
+    def start(self, worker: Desired, now: float) -> Child:
+        """Start a process; OSError if the system has none to give."""
+        environ = dict(self._environ)
+        descriptors = [self._lifeline]
+        command: tuple[str, ...]
+        if worker.key.role is Role.ENGINE:
+            command = self._commands.engine
+            environ[LISTEN_FD] = ",".join(map(str, self._listeners))
+            descriptors.extend(self._listeners)
+        else:
+            command = self._commands.receiver(worker.key.subid)
+        process = subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            pass_fds=descriptors,
+            start_new_session=True,
+        )
+        child = Child(
+            process, worker, Running(worker.key, worker.generation, now), time.time()
+        )
+        self._children[worker.key] = child
+        self._starts[worker.key] = self._starts.get(worker.key, 0) + 1
+        return child
+
+    def stop(self, key: WorkerKey, number: signal.Signals, now: float) -> None:
+        """Ask one to end; its deadline counts from the first time."""
+        child = self._children[key]
+        child.process.send_signal(number)
+        if child.running.stopping_since is None:
+            self._note(key, replace(child.running, stopping_since=now))
+
+    def send(self, role: Role, number: signal.Signals) -> None:
+        """A signal that is no request to end, to all of a role."""
+        for key, child in self._children.items():
+            if key.role is role:
+                child.process.send_signal(number)
+
+    def kill(self, key: WorkerKey) -> None:
+        """SIGKILL one with its whole session, and wait for the latter."""
+        child = self._children[key]
+        since = child.running.stopping_since
+        self._note(
+            key,
+            replace(
+                child.running,
+                killed=True,
+                stopping_since=child.running.started_at if since is None else since,
+            ),
+        )
+        kill_session(child.process.pid)
+
+    def workers(self) -> list[WorkerKey]:
+        """Of all that run."""
+        return list(self._children)
+
+    def reap(self) -> list[Ended]:
+        """Those that have ended since the last call."""
+        ended = []
+        for key, child in list(self._children.items()):
+            pid = child.process.pid
+            state = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if state is None:
+                continue
+            # Before its number is given back, so that the session is surely its own.
+            remains = kill_session(pid)
+            returncode = child.process.wait()
+            del self._children[key]
+            ended.append(Ended(child, returncode, remains))
+        return ended
+
+    def _note(self, key: WorkerKey, running: Running) -> None:
+        self._children[key] = replace(self._children[key], running=running)

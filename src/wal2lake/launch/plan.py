@@ -1,0 +1,213 @@
+"""What to start, stop and kill now: a pure function of what is wanted and what runs.
+
+Comes in: the desired workers (from the catalog), the running ones, what is remembered of
+those that ended, the time. Goes out: actions, and when to look again. The supervisor
+calls it after every event and carries the actions out; it keeps no opinion of its own.
+
+The rules are those of PostgreSQL's logical replication launcher:
+
+    worker               running as desired    other generation    not desired
+    ------------------   ------------------    ----------------    -----------
+    running              nothing               stop                stop
+    told to stop         kill when overdue     kill when overdue   kill when overdue
+    not there            start when due        start at once       nothing
+
+A receiver is due ``wal_retrieve_retry_interval`` after its last *start*, so that one
+which ran for long comes back at once and one that fails at once is throttled. A new generation
+(ALTER SUBSCRIPTION) is never throttled. The engine is due at once after its first death, since
+every client waits for it, then after growing pauses, counted from its end.
+
+Sources: launcher.c, ApplyLauncherMain and logicalrep_worker_stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from wal2lake.model import INVALID_OID, Oid
+
+ENGINE_PAUSES_SECONDS: Final = (0.0, 1.0, 2.0, 4.0, 5.0)
+"""Pause before restart number n of an engine that keeps dying; the last one for all
+further. A session needs about five seconds to start, so more would not spare much."""
+
+ENGINE_STABLE_SECONDS: Final = 60.0
+"""An engine that has lived so long did not die of its start. A guess."""
+
+
+class Role(Enum):
+    """The kinds of children."""
+
+    ENGINE = "engine"
+    """Spark's driver, the workers and the listener. One."""
+    RECEIVER = "receiver"
+    """The walreceiver of one subscription."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKey:
+    """Which worker: there is at most one process of each at any time."""
+
+    role: Role
+    subid: Oid = INVALID_OID
+    """The subscription of a receiver."""
+
+
+ENGINE: Final = WorkerKey(Role.ENGINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """A worker that should run."""
+
+    key: WorkerKey
+    name: str = ""
+    """The subscription's name, for messages."""
+    generation: int = 0
+    """A running worker of another generation must be replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A worker that runs. Times are of one monotonic clock, in seconds."""
+
+    key: WorkerKey
+    generation: int
+    started_at: float
+    stopping_since: float | None = None
+    """When it was told to stop; None: it was not."""
+    killed: bool = False
+    """It has been sent SIGKILL: nothing more can be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is remembered of a worker that ended."""
+
+    generation: int
+    started_at: float
+    ended_at: float
+    failures: int
+    """Deaths in a row, none of them asked for and each soon after the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The settings that the plan depends on."""
+
+    receiver_interval_seconds: float
+    """wal_retrieve_retry_interval."""
+    stop_timeout_seconds: Mapping[Role, float]
+    """From being told to stop to being killed."""
+    max_receivers: int
+    """max_logical_replication_workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start this worker now."""
+
+    worker: Desired
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Ask this worker to end."""
+
+    key: WorkerKey
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """It was asked and did not."""
+
+    key: WorkerKey
+
+
+Action = Start | Stop | Kill
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now."""
+
+    actions: tuple[Action, ...] = ()
+    wake_at: float | None = None
+    """When the answer may change without an event; None: not before one."""
+    out_of_slots: tuple[Desired, ...] = field(default=())
+    """Due receivers for which max_logical_replication_workers leaves no room."""
+
+
+def plan(
+    desired: Sequence[Desired],
+    running: Sequence[Running],
+    past: Mapping[WorkerKey, Past],
+    now: float,
+    policy: Policy,
+) -> Plan:
+    """Compare and decide. Doing the actions and asking again changes nothing."""
+    wanted = {d.key: d for d in desired}
+    there = {r.key for r in running}
+    actions: list[Action] = []
+    wake: list[float] = []
+    for worker in running:
+        target = wanted.get(worker.key)
+        if worker.stopping_since is not None:
+            overdue = (
+                worker.stopping_since + policy.stop_timeout_seconds[worker.key.role]
+            )
+            if worker.killed:
+                continue
+            if now >= overdue:
+                actions.append(Kill(worker.key))
+            else:
+                wake.append(overdue)
+        elif target is None or target.generation != worker.generation:
+            actions.append(Stop(worker.key))
+    room = policy.max_receivers - sum(k.role is Role.RECEIVER for k in there)
+    out_of_slots: list[Desired] = []
+    for worker_due, due in _absent(desired, there, past, policy):
+        if due > now:
+            wake.append(due)
+        elif worker_due.key.role is Role.RECEIVER and room <= 0:
+            out_of_slots.append(worker_due)
+        else:
+            room -= worker_due.key.role is Role.RECEIVER
+            actions.append(Start(worker_due))
+    return Plan(tuple(actions), min(wake, default=None), tuple(out_of_slots))
+
+
+def _absent(
+    desired: Sequence[Desired],
+    there: set[WorkerKey],
+    past: Mapping[WorkerKey, Past],
+    policy: Policy,
+) -> Iterator[tuple[Desired, float]]:
+    for worker in desired:
+        if worker.key not in there:
+            yield worker, _due(worker, past.get(worker.key), policy)
+
+
+def _due(worker: Desired, before: Past | None, policy: Policy) -> float:
+    if before is None or before.generation != worker.generation:
+        return float("-inf")
+    if worker.key.role is Role.RECEIVER:
+        return before.started_at + policy.receiver_interval_seconds
+    if before.failures == 0:
+        return before.ended_at
+    step = min(before.failures, len(ENGINE_PAUSES_SECONDS)) - 1
+    return before.ended_at + ENGINE_PAUSES_SECONDS[step]
+
+
+def remember(worker: Running, before: Past | None, now: float) -> Past:
+    """What to keep of a worker that has just ended."""
+    lived = now - worker.started_at
+    if worker.stopping_since is not None:
+        failures = 0
+    elif before is None or lived >= ENGINE_STABLE_SECONDS:
+        failures = 1
+    else:
+        failures = before.failures + 1
+    return Past(worker.generation, worker.started_at, now, failures)

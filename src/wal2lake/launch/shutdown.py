@@ -1,0 +1,110 @@
+"""How a node stops: phases in order, as a table.
+
+    phase               wanted                    clients    left when
+    -----------------   ----------------------    -------    -------------------------
+    RUNNING             engine and receivers      yes        a shutdown request
+    DRAINING (smart)    what runs, no restarts    old ones   the engine has ended
+    STOPPING_ENGINE     the running receivers     no         the engine has ended
+    STOPPING_RECEIVERS  nothing                   no         the receivers have ended
+    ABORTING            nothing, by SIGKILL       no         all have ended
+    DONE
+
+The engine goes first: it finishes or abandons its batch, and what it has applied by then still
+reaches the publisher in the receivers' last feedback.
+
+Requests only go down the table: a fast shutdown can overtake a smart one, an immediate
+one any. Called by: supervisor. Source: PostgreSQL manual, 18.5 (shutting down).
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+from wal2lake.launch.plan import ENGINE, Desired, Role
+
+
+class Mode(Enum):
+    """A request to stop, as ``wal2lake stop --mode`` names it."""
+
+    SMART = "smart"
+    """Wait for the clients to leave."""
+    FAST = "fast"
+    """Disconnect them and end in order."""
+    IMMEDIATE = "immediate"
+    """End now; the next start finds everything that was confirmed."""
+
+
+SIGNAL_OF_MODE: Final[Mapping[Mode, signal.Signals]] = MappingProxyType(
+    {
+        Mode.SMART: signal.SIGUSR2,
+        Mode.FAST: signal.SIGTERM,
+        Mode.IMMEDIATE: signal.SIGQUIT,
+    }
+)
+"""What the supervisor is sent. Smart is not PostgreSQL's SIGTERM: DESIGN 2.1 gives that one
+to the fast shutdown, which is what service managers mean by it."""
+
+
+class Phase(Enum):
+    """See the module's table."""
+
+    RUNNING = 0
+    """Everything that should run is started and restarted."""
+    DRAINING = 1
+    """No new clients; the engine ends when the last one leaves."""
+    STOPPING_ENGINE = 2
+    """The engine has been told to end."""
+    STOPPING_RECEIVERS = 3
+    """The receivers have been told to send their last feedback and end."""
+    ABORTING = 4
+    """Everything has been killed."""
+    DONE = 5
+    """No child is left."""
+
+
+_REQUESTED: Final[Mapping[Mode, Phase]] = MappingProxyType(
+    {
+        Mode.SMART: Phase.DRAINING,
+        Mode.FAST: Phase.STOPPING_ENGINE,
+        Mode.IMMEDIATE: Phase.ABORTING,
+    }
+)
+
+
+def mode_of_signal(number: signal.Signals) -> Mode | None:
+    """The request that a signal is; SIGINT is a fast one too."""
+    if number == signal.SIGINT:
+        return Mode.FAST
+    return next((m for m, s in SIGNAL_OF_MODE.items() if s == number), None)
+
+
+def request(phase: Phase, mode: Mode) -> Phase:
+    """The phase after a request; never an earlier one."""
+    return max(phase, _REQUESTED[mode], key=lambda p: p.value)
+
+
+def advance(phase: Phase, running: Sequence[Role]) -> Phase:
+    """The phase that follows from who is still there."""
+    engine = Role.ENGINE in running
+    if phase in (Phase.DRAINING, Phase.STOPPING_ENGINE) and not engine:
+        phase = Phase.STOPPING_RECEIVERS
+    if phase in (Phase.STOPPING_RECEIVERS, Phase.ABORTING) and not running:
+        phase = Phase.DONE
+    return phase
+
+
+def wanted(
+    phase: Phase, subscribed: Sequence[Desired], receivers: Sequence[Desired]
+) -> list[Desired]:
+    """What should run: ``subscribed`` by the catalog, ``receivers`` running now."""
+    if phase is Phase.RUNNING:
+        return [Desired(ENGINE), *subscribed]
+    if phase is Phase.DRAINING:
+        return [Desired(ENGINE), *receivers]
+    if phase is Phase.STOPPING_ENGINE:
+        return list(receivers)
+    return []

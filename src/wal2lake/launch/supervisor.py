@@ -1,0 +1,484 @@
+"""The first process of a node: PostgreSQL would call it the postmaster.
+
+Takes the directory's lock and the listening sockets, then repeats: reap who has
+ended, compare what should run (catalog) with what does (``plan``), act, wait for a signal,
+a word from the engine, or a second. It opens no connection, reads no table and
+imports neither Spark nor NumPy, so that there is little in it that can fail: when an
+engine or a JVM dies, this process and the receivers go on.
+
+    SIGTERM, SIGINT   fast shutdown       SIGHUP    read the settings again
+    SIGQUIT           immediate shutdown  SIGUSR1   look at the catalog now
+    SIGUSR2           smart shutdown      SIGCHLD   look at the children now
+
+Exit codes: 0 after any shutdown that was asked for, 1 if the node could not start.
+
+Called by: ``wal2lake start``. Sources: postmaster.c (order of shutdown, texts), launcher.c.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import signal
+import socket
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from wal2lake import __version__
+from wal2lake.catalog import Catalog, Subscription
+from wal2lake.errors import ConfigurationError, Wal2LakeError
+from wal2lake.launch import listeners as listening
+from wal2lake.launch import shutdown
+from wal2lake.launch.child import EXIT_CONFIGURATION
+from wal2lake.launch.children import (
+    Children,
+    Commands,
+    Ended,
+    describe,
+    node_commands,
+)
+from wal2lake.launch.guardian import start_guardian
+from wal2lake.launch.lockfile import LockFacts, LockFile
+from wal2lake.launch.plan import (
+    ENGINE,
+    Desired,
+    Kill,
+    Past,
+    Plan,
+    Policy,
+    Role,
+    Start,
+    Stop,
+    WorkerKey,
+    plan,
+    remember,
+)
+from wal2lake.launch.processes import describe_exit, kill_marked
+from wal2lake.launch.shutdown import Mode, Phase
+from wal2lake.launch.status import NodeStatus, write_status
+from wal2lake.launch.wakeup import CHANGED, READY, Wakeup
+from wal2lake.observe import configure, get_logger
+from wal2lake.settings import Settings, load
+
+POLL_SECONDS: Final = 1.0
+"""The catalog is looked at this often even if nobody says that it has changed."""
+
+RECEIVER_STOP_SECONDS: Final = 5.0
+"""A receiver only has to send one message: after this it is killed. A guess."""
+
+_GRACE_SECONDS: Final = 2.0
+"""The engine abandons its work by itself at shutdown_timeout_ms; this is for the last of
+its threads to notice."""
+
+
+class SubscriptionCatalog(Protocol):
+    """What the supervisor asks of the catalog."""
+
+    @property
+    def change_counter(self) -> int:
+        """Equal numbers: nothing has changed."""
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        """All of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """What is set once the node has started. ``sockets`` close when clients must go."""
+
+    lock: LockFile
+    sockets: list[socket.socket]
+    address: str
+    port: int
+    lifeline: int
+    started_at: float
+
+
+class Supervisor:
+    """One node's supervisor. ``run`` once, in the main thread of its own process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        catalog: SubscriptionCatalog,
+        commands: Commands,
+        reload: Callable[[], Settings],
+        environ: Mapping[str, str],
+    ) -> None:
+        """``environ`` becomes the children's; ``reload`` reads the settings again."""
+        self._settings = settings
+        self._directory = settings.directory.resolve()
+        self._catalog = catalog
+        self._commands = commands
+        self._reload = reload
+        self._environ = environ
+        self._log = get_logger()
+        self._phase = Phase.RUNNING
+        self._state = "starting"
+        self._was_ready = False
+        self._past: dict[WorkerKey, Past] = {}
+        self._subscribed: list[Desired] = []
+        self._seen_counter: int | None = None
+        self._out_of_slots: tuple[Desired, ...] = ()
+        self._guardian = 0
+        self._exit_code = 0
+        self._written: object = None
+
+    def run(self) -> int:
+        """Run the node until it is told to stop; returns the exit code.
+
+        ConfigurationError if the directory or a port is taken.
+        """
+        with contextlib.ExitStack() as stack:
+            lock = LockFile.acquire(self._directory)
+            stack.callback(lock.release)
+            run_directory = self._settings.run_directory
+            run_directory.mkdir(mode=0o700, exist_ok=True)
+            lifeline, ours = os.pipe()
+            # Closing our end is what tells everybody; the guardian lets go of the
+            # lock and is reaped before this process ends.
+            stack.callback(self._dismiss_guardian)
+            stack.callback(os.close, ours)
+            stack.callback(os.close, lifeline)
+            self._start_guardian(lock, lifeline)
+            remains = kill_marked(self._directory)
+            if remains:
+                self._log.warning(
+                    f"killed {remains} processes that an earlier node left behind"
+                )
+            node = self._settings.node
+            self._log.info(f"starting wal2lake {__version__} on {_platform()}")
+            sockets = listening.open_listeners(node.listen_addresses, node.port)
+            stack.callback(_close, sockets)
+            for listener in sockets:
+                self._log.info(f"listening on {listening.describe(listener)}")
+            self._fixed = _Fixed(
+                lock,
+                sockets,
+                listening.reachable_address(sockets[0]),
+                sockets[0].getsockname()[1],
+                lifeline,
+                time.time(),
+            )
+            self._children = Children(
+                self._directory,
+                self._commands,
+                self._environ,
+                lifeline=lifeline,
+                listeners=[s.fileno() for s in sockets],
+            )
+            self._wakeup = stack.enter_context(Wakeup(run_directory))
+            self._loop()
+        return self._exit_code
+
+    # ---- the loop -----------------------------------------------------------------
+
+    def _loop(self) -> None:
+        try:
+            while True:
+                self._reap()
+                self._phase = shutdown.advance(
+                    self._phase, [k.role for k in self._children.workers()]
+                )
+                if self._phase is Phase.DONE:
+                    break
+                wake_at = self._act()
+                self._write_status()
+                timeout = POLL_SECONDS
+                if wake_at is not None:
+                    timeout = min(timeout, wake_at - time.monotonic())
+                wake = self._wakeup.wait(timeout)
+                for number in wake.signals:
+                    self._on_signal(number)
+                for word in wake.words:
+                    self._on_word(word)
+        finally:
+            # Also after a bug of ours: no child without a supervisor.
+            for key in self._children.workers():
+                self._children.kill(key)
+        if self._exit_code == 0:
+            self._log.info("database system is shut down")
+
+    def _act(self) -> float | None:
+        now = time.monotonic()
+        self._read_catalog()
+        decided = plan(
+            shutdown.wanted(
+                self._phase,
+                self._subscribed,
+                self._children.desired(Role.RECEIVER),
+            ),
+            self._children.running(),
+            self._past,
+            now,
+            self._policy(),
+        )
+        self._report_out_of_slots(decided)
+        wake_at = decided.wake_at
+        for action in decided.actions:
+            if isinstance(action, Start):
+                if not self._start(action.worker, now):
+                    wake_at = now
+            elif isinstance(action, Stop):
+                self._children.stop(action.key, signal.SIGTERM, now)
+            elif isinstance(action, Kill):
+                self._kill(action.key)
+        if any(not isinstance(action, Start) for action in decided.actions):
+            # Their deadlines, or their ends, are news to the plan.
+            wake_at = now
+        return wake_at
+
+    def _start(self, worker: Desired, now: float) -> bool:
+        try:
+            child = self._children.start(worker, now)
+        except OSError as error:
+            self._log.error(f"could not fork {describe(worker)}: {error.strerror}")
+            before = self._past.get(worker.key)
+            failures = 1 + (before.failures if before else 0)
+            self._past[worker.key] = Past(worker.generation, now, now, failures)
+            return False
+        if worker.key.role is Role.RECEIVER:
+            self._log.info(
+                f'receiver for subscription "{worker.name}" has started',
+                pid=child.process.pid,
+            )
+        return True
+
+    def _kill(self, key: WorkerKey) -> None:
+        child = self._children.get(key)
+        if child is not None:
+            self._log.warning(f"{child.label} did not stop in time, sending it SIGKILL")
+            self._children.kill(key)
+
+    def _reap(self) -> None:
+        for ended in self._children.reap():
+            self._on_end(ended)
+        self._reap_strangers()
+
+    def _reap_strangers(self) -> None:
+        # The guardian; and, as process 1 of a container, any orphan.
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if found is None or self._children.has_pid(found.si_pid):
+                return
+            os.waitpid(found.si_pid, 0)
+            if found.si_pid == self._guardian:
+                self._log.warning("guardian process ended, starting another")
+                self._start_guardian(self._fixed.lock, self._fixed.lifeline)
+
+    def _on_end(self, ended: Ended) -> None:
+        child, now = ended.child, time.monotonic()
+        key = child.running.key
+        asked = child.running.stopping_since is not None
+        self._past[key] = remember(child.running, self._past.get(key), now)
+        text = f"{child.label} {describe_exit(ended.returncode)}"
+        if asked and ended.returncode == 0:
+            self._log.debug(text)
+        else:
+            self._log.info(text)
+        if ended.remains:
+            self._log.info(f"killed {ended.remains} processes that it left behind")
+        if key != ENGINE:
+            return
+        if self._phase is Phase.RUNNING:
+            self._state = "starting"
+            if ended.returncode == EXIT_CONFIGURATION and not self._was_ready:
+                # Its own message says what is wrong; trying again says it again.
+                self._log.critical("the engine could not start, shutting down")
+                self._exit_code = 1
+                self._shut_down(Mode.FAST)
+
+    # ---- events -----------------------------------------------------------------------
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        mode = shutdown.mode_of_signal(number)
+        if mode is not None:
+            self._log.info(f"received {mode.value} shutdown request")
+            self._shut_down(mode)
+        elif number == signal.SIGHUP:
+            self._reload_settings()
+        elif number == signal.SIGUSR1:
+            self._seen_counter = None
+
+    def _on_word(self, word: str) -> None:
+        if word == CHANGED:
+            self._seen_counter = None
+        elif word == READY and self._phase is Phase.RUNNING:
+            self._was_ready = True
+            self._state = "ready"
+            self._log.info("database system is ready to accept connections")
+
+    def _shut_down(self, mode: Mode) -> None:
+        before, self._phase = self._phase, shutdown.request(self._phase, mode)
+        if self._phase is before:
+            return
+        self._state = "stopping"
+        # The engine holds its own copies: it stops accepting when it is told.
+        _close(self._fixed.sockets)
+        if mode is Mode.SMART:
+            self._children.send(Role.ENGINE, signal.SIGUSR2)
+        elif mode is Mode.IMMEDIATE:
+            for key in self._children.workers():
+                self._children.kill(key)
+
+    def _reload_settings(self) -> None:
+        self._log.info("received SIGHUP, reloading configuration files")
+        try:
+            found = self._reload()
+        except Wal2LakeError as error:
+            self._log.error(
+                "configuration file contains errors; no changes were applied",
+                error=error,
+            )
+            return
+        for name in ("listen_addresses", "port"):
+            if getattr(found.node, name) != getattr(self._settings.node, name):
+                self._log.warning(
+                    f'parameter "node.{name}" cannot be changed without restarting'
+                    " the server"
+                )
+        self._settings = found
+        for role in Role:
+            self._children.send(role, signal.SIGHUP)
+
+    # ---- facts ------------------------------------------------------------------------
+
+    def _read_catalog(self) -> None:
+        try:
+            counter = self._catalog.change_counter
+            if counter == self._seen_counter:
+                return
+            found = self._catalog.subscriptions()
+        except sqlite3.Error as error:
+            # What should run is still what should have run a moment ago.
+            self._log.error("could not read the catalog", error=error)
+            return
+        self._seen_counter = counter
+        self._subscribed = [
+            Desired(WorkerKey(Role.RECEIVER, s.oid), s.name, s.generation)
+            for s in found
+            if s.enabled and s.slot_name is not None
+        ]
+        known = {d.key for d in self._subscribed} | {ENGINE}
+        known.update(self._children.workers())
+        self._past = {k: p for k, p in self._past.items() if k in known}
+
+    def _policy(self) -> Policy:
+        subscription = self._settings.subscription
+        return Policy(
+            subscription.wal_retrieve_retry_interval_ms / 1000,
+            {
+                Role.ENGINE: self._settings.node.shutdown_timeout_ms / 1000
+                + _GRACE_SECONDS,
+                Role.RECEIVER: RECEIVER_STOP_SECONDS,
+            },
+            subscription.max_logical_replication_workers,
+        )
+
+    def _report_out_of_slots(self, decided: Plan) -> None:
+        if decided.out_of_slots and decided.out_of_slots != self._out_of_slots:
+            names = ", ".join(f'"{d.name}"' for d in decided.out_of_slots)
+            self._log.warning(
+                "out of logical replication worker slots",
+                error=ConfigurationError(
+                    "out of logical replication worker slots",
+                    detail=f"Subscriptions that do not run: {names}.",
+                    hint="You might need to increase"
+                    ' "subscription.max_logical_replication_workers".',
+                ),
+            )
+        self._out_of_slots = decided.out_of_slots
+
+    def _write_status(self) -> None:
+        fixed = self._fixed
+        status = NodeStatus(
+            supervisor_pid=os.getpid(),
+            guardian_pid=self._guardian,
+            state=self._state,
+            version=__version__,
+            address=fixed.address,
+            port=fixed.port,
+            started_at=fixed.started_at,
+            workers=self._children.statuses(),
+        )
+        if status == self._written:
+            return
+        try:
+            write_status(self._settings.run_directory, status)
+            fixed.lock.write(
+                LockFacts(
+                    os.getpid(),
+                    str(self._directory),
+                    fixed.started_at,
+                    fixed.port,
+                    fixed.address,
+                    self._state,
+                )
+            )
+        except OSError as error:
+            # A full disk must not stop the node; the next round tries again.
+            if not isinstance(self._written, OSError):
+                self._log.error(f"could not write the status file: {error.strerror}")
+            self._written = error
+            return
+        self._written = status
+
+    # ---- guardian -----------------------------------------------------------------
+
+    def _start_guardian(self, lock: LockFile, lifeline: int) -> None:
+        self._guardian = start_guardian(self._directory, lifeline, [lock.fileno])
+
+    def _dismiss_guardian(self) -> None:
+        # The lifeline is closed by now; it ends when nothing is left to kill.
+        if self._guardian:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._guardian, 0)
+
+
+def run_node(
+    directory: Path, overrides: Mapping[str, str], environ: Mapping[str, str]
+) -> int:
+    """Be the supervisor of the node in ``directory``; returns the exit code.
+
+    ``overrides`` (``section.name`` to text) come from the command line and hold for
+    the children too. ConfigurationError if the node cannot start.
+    """
+    configure("supervisor")
+    settings = load(directory, environ, overrides)
+    inherited = {
+        **environ,
+        **{
+            "WAL2LAKE_" + name.replace(".", "_", 1).upper(): text
+            for name, text in overrides.items()
+        },
+    }
+    if os.geteuid() == 0:
+        get_logger().warning("running as root; any other user would do")
+    supervisor = Supervisor(
+        settings,
+        catalog=Catalog(settings.catalog_file),
+        commands=node_commands(settings.directory),
+        reload=lambda: load(directory, environ, overrides),
+        environ=inherited,
+    )
+    return supervisor.run()
+
+
+def _platform() -> str:
+    return f"{platform.machine()}-{platform.system().lower()}, Python " + (
+        platform.python_version()
+    )
+
+
+def _close(sockets: list[socket.socket]) -> None:
+    for listener in sockets:
+        listener.close()

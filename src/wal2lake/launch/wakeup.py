@@ -1,0 +1,141 @@
+"""The supervisor's one wait: signals, words from the engine, or the time.
+
+Signals arrive through Python's wakeup descriptor and words through a datagram socket in the
+node's ``run/``; both are read in the loop, so no code runs inside a signal handler. The
+engine says ``changed`` after a command has changed a subscription and ``ready`` once it
+accepts clients; a word that gets lost costs a poll interval and nothing else.
+
+Called by: supervisor (``Wakeup``), the engine (``notify``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Final
+
+SOCKET_NAME: Final = "supervisor.sock"
+
+CHANGED: Final = "changed"
+"""A subscription was created, altered or dropped."""
+
+READY: Final = "ready"
+"""The engine accepts clients."""
+
+SIGNALS: Final = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCHLD,
+)
+
+_Handler = Callable[[int, FrameType | None], object] | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Why the wait ended; both empty: the time."""
+
+    signals: tuple[signal.Signals, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+class Wakeup:
+    """Catches ``SIGNALS`` and opens the socket, as a context. Main thread only."""
+
+    def __init__(self, run_directory: Path) -> None:
+        """Nothing happens before the context is entered."""
+        self._run_directory = run_directory
+        self._before: dict[signal.Signals, _Handler] = {}
+
+    def __enter__(self) -> Wakeup:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        (self._run_directory / SOCKET_NAME).unlink(missing_ok=True)
+        with _address(self._run_directory) as address:
+            self._socket.bind(address)
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+        # A full pipe means that the loop will look anyway.
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for number in SIGNALS:
+            self._before[number] = signal.signal(number, _note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        for descriptor in (self._reader, self._writer):
+            os.close(descriptor)
+        self._socket.close()
+        (self._run_directory / SOCKET_NAME).unlink(missing_ok=True)
+
+    def wait(self, timeout_seconds: float) -> Wake:
+        """Sleep until something happens, that long at most."""
+        sources = [self._reader, self._socket.fileno()]
+        ready, _, _ = select.select(sources, [], [], max(timeout_seconds, 0))
+        if not ready:
+            return Wake()
+        return Wake(tuple(self._read_signals()), tuple(self._read_words()))
+
+    def _read_signals(self) -> Iterator[signal.Signals]:
+        with contextlib.suppress(BlockingIOError):
+            # More than this many at once are repetitions.
+            for number in dict.fromkeys(os.read(self._reader, 65536)):
+                yield signal.Signals(number)
+
+    def _read_words(self) -> Iterator[str]:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                yield self._socket.recv(256).decode(errors="replace")
+
+
+def notify(run_directory: Path, word: str) -> bool:
+    """Say a word to the supervisor; False if there is none that listens.
+
+    Does not wait: a supervisor whose queue is full is about to look anyway.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        try:
+            with _address(run_directory) as address:
+                sender.sendto(word.encode(), address)
+        except OSError:
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def _address(run_directory: Path) -> Iterator[str]:
+    # An address holds 107 bytes, a path many more: go through an open directory.
+    path = str(run_directory / SOCKET_NAME)
+    if len(os.fsencode(path)) <= 100 or not Path("/proc/self/fd").exists():
+        yield path
+        return
+    directory = os.open(run_directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{SOCKET_NAME}"
+    finally:
+        os.close(directory)
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    # The number has been written to the pipe: that is all.
+    return None

@@ -1,0 +1,22 @@
+"""The words that every room shares.
+
+Takes: nothing. Gives: immutable values with PostgreSQL's names. Owns: no state, no I/O.
+Never: imports another room (errors excepted).
+"""
+
+from wal2lake.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid, Xid
+from wal2lake.model.relation import Column, Relation, ReplicaIdentity
+from wal2lake.model.syncstate import HandoverState, SyncState
+
+__all__ = [
+    "INVALID_LSN",
+    "INVALID_OID",
+    "Column",
+    "HandoverState",
+    "Lsn",
+    "Oid",
+    "Relation",
+    "ReplicaIdentity",
+    "SyncState",
+    "Xid",
+]

@@ -1,0 +1,61 @@
+"""A relation as pgoutput's Relation message describes it.
+
+The receiver keys its cache by ``relid`` and replaces an entry at each Relation message; a
+change of any field is a new *relation version*, and the log keeps one file per version.
+
+Source: PostgreSQL manual, "Logical Replication Message Formats"; pg_class.relreplident.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from wal2lake.model.lsn import Oid
+
+
+class ReplicaIdentity(Enum):
+    """What old-row information an UPDATE or DELETE carries (pg_class.relreplident)."""
+
+    DEFAULT = "d"
+    """The primary key's columns, if there is one."""
+    NOTHING = "n"
+    """No old row: the publisher refuses UPDATE and DELETE."""
+    FULL = "f"
+    """The whole old row."""
+    INDEX = "i"
+    """The columns of the index chosen by REPLICA IDENTITY USING INDEX."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One published column, in the order of TupleData."""
+
+    name: str
+    type_oid: Oid
+    typmod: int
+    """pg_attribute.atttypmod; -1 means no modifier."""
+    is_key: bool
+    """Part of the replica identity; with FULL every column is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One version of a published table."""
+
+    relid: Oid
+    namespace: str
+    """Never empty here: the wire's "" has been replaced by pg_catalog."""
+    name: str
+    identity: ReplicaIdentity
+    columns: tuple[Column, ...]
+
+    @property
+    def key_positions(self) -> tuple[int, ...]:
+        """Positions in ``columns`` of the replica identity."""
+        return tuple(i for i, c in enumerate(self.columns) if c.is_key)
+
+    @property
+    def qualified(self) -> str:
+        """``schema.table`` as PostgreSQL's messages print it, unquoted."""
+        return f"{self.namespace}.{self.name}"

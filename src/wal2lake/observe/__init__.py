@@ -1,0 +1,10 @@
+"""What an operator and a test can see of a running process.
+
+Takes: events as key-value pairs, failpoint names. Gives: log lines on stderr, faults on
+request. Owns: the log configuration of a process. Never: decides anything.
+"""
+
+from wal2lake.observe.failpoints import failpoint
+from wal2lake.observe.logs import configure, get_logger
+
+__all__ = ["configure", "failpoint", "get_logger"]

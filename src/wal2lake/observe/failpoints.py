@@ -1,0 +1,109 @@
+"""Named places where a test can make the process fail.
+
+``failpoint("segment.manifest_renamed")`` does nothing unless the environment variable
+WAL2LAKE_FAILPOINTS names a directory that holds a file of that name. The first process to
+arrive claims the file (by removing it, so one file is one fault, whatever restarts) and
+obeys its content:
+
+    kill              SIGKILL this process
+    kill-tree         SIGKILL the supervisor, its children, then this process
+    error             raise InternalError
+    enospc            raise OSError(ENOSPC)
+    pause SECONDS     sleep that long, once
+    always ACTION     any of these, and the file stays
+
+Every name is listed in ``NAMES``: a test that arms an unknown one is a test that can never
+fail, so arming and hitting both check it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+from wal2lake.errors import InternalError
+
+VARIABLE: Final = "WAL2LAKE_FAILPOINTS"
+
+NAMES: Final = frozenset(
+    {
+        # receive: the journal, the segments, the words upstream
+        "journal.appended",
+        "journal.synced",
+        "segment.file_written",
+        "segment.manifest_written",
+        "segment.manifest_renamed",
+        "log.trimmed",
+        "feedback.sent",
+        # lake: one Delta commit
+        "lake.files_synced",
+        "lake.committed",
+        "lake.commit_synced",
+        # apply: a batch
+        "apply.staged",
+        "apply.table_committed",
+        "apply.tables_committed",
+        "apply.vector_recorded",
+        # tablesync: a copy
+        "copy.snapshot_taken",
+        "copy.range_recorded",
+        "copy.committed",
+        "copy.state_written",
+        # commands
+        "subscription.slot_created",
+        "subscription.recorded",
+        "subscription.slot_dropped",
+    }
+)
+
+
+def failpoint(name: str) -> None:
+    """Obey the armed fault of this name, if there is one."""
+    directory = os.environ.get(VARIABLE)
+    if directory is None:
+        return
+    if name not in NAMES:
+        raise InternalError(f'unknown failpoint "{name}"')
+    path = Path(directory) / name
+    try:
+        action = path.read_text().strip()
+        if action.startswith("always "):
+            action = action.removeprefix("always ")
+        else:
+            path.unlink()
+    except FileNotFoundError:
+        return
+    _obey(name, action)
+
+
+def arm(directory: Path, name: str, action: str) -> None:
+    """Place a fault (for tests); raises ValueError for a name no code can reach."""
+    if name not in NAMES:
+        raise ValueError(f"no such failpoint: {name}")
+    directory.mkdir(parents=True, exist_ok=True)
+    # The file must appear with its content: a reader may arrive between the two.
+    temporary = directory / f".{name}.tmp"
+    temporary.write_text(action)
+    temporary.rename(directory / name)
+
+
+def _obey(name: str, action: str) -> None:
+    verb, _, argument = action.partition(" ")
+    if verb == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif verb == "kill-tree":
+        # Children carry PDEATHSIG: the supervisor's death is the tree's death.
+        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif verb == "error":
+        raise InternalError(f'failpoint "{name}" was asked for an error')
+    elif verb == "enospc":
+        raise OSError(errno.ENOSPC, "No space left on device")
+    elif verb == "pause":
+        time.sleep(float(argument))
+    else:
+        raise InternalError(f'failpoint "{name}": unknown action "{action}"')

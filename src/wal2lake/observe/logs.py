@@ -1,0 +1,88 @@
+"""Log lines on stderr, in the shape of a PostgreSQL server's.
+
+    2026-01-02 03:04:05.678 UTC [123] receiver LOG:  message  key=value ...
+
+Events are dicts through pure functions (structlog); what carries an exception of ours
+prints its DETAIL, HINT and CONTEXT on lines of their own, as PostgreSQL does. Values of rows
+are never logged.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import MutableMapping
+from typing import Any, TextIO
+
+import structlog
+
+from wal2lake.errors import Wal2LakeError
+
+_LEVELS = {
+    "debug": "DEBUG",
+    "info": "LOG",
+    "warning": "WARNING",
+    "error": "ERROR",
+    "critical": "FATAL",
+}
+
+
+def _stamp(
+    logger: object, method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    now = time.time()
+    day = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(now))
+    event["timestamp"] = f"{day}.{int(now * 1000) % 1000:03d} UTC"
+    event["level"] = _LEVELS.get(method, method.upper())
+    return event
+
+
+def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
+    """One event as text; the fields of an error follow on indented lines."""
+    stamp = event.pop("timestamp")
+    level = event.pop("level")
+    role = event.pop("process", "")
+    message = str(event.pop("event"))
+    error = event.pop("error", None)
+    trace = event.pop("exc_info", None)
+    pairs = "".join(f"  {key}={value}" for key, value in event.items())
+    head = f"{stamp} [{os.getpid()}] {role + ' ' if role else ''}"
+    lines = [f"{head}{level}:  {message}{pairs}"]
+    if isinstance(error, Wal2LakeError):
+        if error.message not in message:
+            lines.append(f"{head}DETAIL:  {error.message}")
+        for label in ("detail", "hint", "context"):
+            text = getattr(error, label)
+            if text:
+                lines.append(f"{head}{label.upper()}:  {text}")
+    elif error is not None:
+        lines.append(f"{head}DETAIL:  {error}")
+    if trace:
+        shown = sys.exc_info() if trace is True else trace
+        if isinstance(shown, BaseException):
+            shown = (type(shown), shown, shown.__traceback__)
+        lines.append("".join(traceback.format_exception(*shown)).rstrip())
+    return "\n".join(lines)
+
+
+def configure(process: str, *, stream: TextIO | None = None) -> None:
+    """Set this process's log up; ``process`` is its role (supervisor, engine ...)."""
+    def name(
+        logger: object, method: str, event: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        event["process"] = process
+        return event
+
+    structlog.configure(
+        processors=[structlog.contextvars.merge_contextvars, name, _stamp, render],
+        wrapper_class=structlog.make_filtering_bound_logger(20),
+        logger_factory=structlog.PrintLoggerFactory(file=stream or sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def get_logger() -> Any:
+    """A logger; its keyword arguments become fields of the event."""
+    return structlog.get_logger()

@@ -1,0 +1,29 @@
+"""Connections to PostgreSQL servers: mechanism, no policy. The only room with psycopg.
+
+Takes: conninfo strings and statements. Gives: rows as text, CopyData payloads, COPY
+output; every failure as PublisherError with the server's SQLSTATE and text. Owns:
+sockets. Never: decides when to connect, retry or what a row means.
+"""
+
+from wal2lake.pg.connection import Session, connect, parse_conninfo, redact
+from wal2lake.pg.publisher import (
+    Identity,
+    Publisher,
+    RemoteColumn,
+    RemoteTable,
+    SlotCreated,
+)
+from wal2lake.pg.replication import CopyBothStream
+
+__all__ = [
+    "CopyBothStream",
+    "Identity",
+    "Publisher",
+    "RemoteColumn",
+    "RemoteTable",
+    "Session",
+    "SlotCreated",
+    "connect",
+    "parse_conninfo",
+    "redact",
+]

@@ -1,0 +1,243 @@
+"""One libpq connection, blocking, simple query protocol, text rows.
+
+``connect`` adds what a PostgreSQL subscriber adds to the user's conninfo: the output
+settings that make text canonical (ISO dates, UTC, shortest floats, hex bytea) after the
+user's own ``options``, and an application_name that the user's own wins over. With
+``replication=True`` the session is a walsender that accepts replication commands and
+simple queries.
+
+Rows come back as tuples of ``str | None``: the caller parses what it asked for.
+
+Source: PostgreSQL manual, 32.1 (libpq connection), libpqwalreceiver.c.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Final
+
+from psycopg import Error, conninfo, pq
+
+from wal2lake.errors import PublisherError, UsageError
+
+_OUTPUT_SETTINGS: Final = (
+    "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3"
+    " -c timezone=UTC -c bytea_output=hex"
+)
+
+_SECRETS: Final = ("password", "sslpassword", "passfile", "oauth_client_secret")
+
+Rows = list[tuple[str | None, ...]]
+
+
+def parse_conninfo(text: str) -> dict[str, str]:
+    """The keywords of a conninfo string or URI; 42601 with libpq's text if malformed."""
+    try:
+        parsed = conninfo.conninfo_to_dict(text)
+    except Error as error:
+        raise UsageError(
+            f"invalid connection string syntax: {str(error).strip()}",
+            sqlstate="42601",
+        ) from None
+    return {key: str(value) for key, value in parsed.items() if value is not None}
+
+
+def redact(text: str) -> str:
+    """The same conninfo with every secret replaced by ``********``."""
+    try:
+        parsed = parse_conninfo(text)
+    except UsageError:
+        return "********"
+    for name in _SECRETS:
+        if name in parsed:
+            parsed[name] = "********"
+    return conninfo.make_conninfo("", **parsed)
+
+
+class Session:
+    """A connection. Not thread-safe, except ``cancel``."""
+
+    def __init__(self, pgconn: pq.abc.PGconn) -> None:
+        """Use ``connect``."""
+        self._pgconn = pgconn
+        self._cancel_lock = threading.Lock()
+
+    @property
+    def pgconn(self) -> pq.abc.PGconn:
+        """The libpq connection, for this room's own modules."""
+        return self._pgconn
+
+    @property
+    def server_version(self) -> int:
+        """For instance 180004."""
+        return self._pgconn.server_version
+
+    @property
+    def fileno(self) -> int:
+        """The socket."""
+        return self._pgconn.socket
+
+    def query(self, sql: str) -> Rows:
+        """Run statements and return the last one's rows; PublisherError if refused."""
+        result = self._run(sql)
+        rows: Rows = []
+        for i in range(result.ntuples):
+            cells = (result.get_value(i, j) for j in range(result.nfields))
+            rows.append(tuple(None if c is None else c.decode() for c in cells))
+        return rows
+
+    def execute(self, sql: str) -> str:
+        """Run statements for their effect; returns the last command tag."""
+        status = self._run(sql).command_status
+        return status.decode() if status else ""
+
+    def value(self, sql: str) -> str | None:
+        """The single value of a single row."""
+        rows = self.query(sql)
+        return rows[0][0] if rows else None
+
+    def copy_out(self, sql: str) -> Iterator[bytes]:
+        """The CopyData payloads of a COPY ... TO STDOUT, in order."""
+        self._run(sql, expect=pq.ExecStatus.COPY_OUT)
+        pgconn = self._pgconn
+        while True:
+            try:
+                size, data = pgconn.get_copy_data(0)
+            except Error as error:
+                raise self._failure(error) from None
+            if size == -1:
+                break
+            yield bytes(data)
+        self._check(pgconn.get_result(), pq.ExecStatus.COMMAND_OK)
+        while pgconn.get_result() is not None:
+            pass
+
+    def copy_in(self, sql: str, payloads: Iterator[bytes]) -> str:
+        """Feed a COPY ... FROM STDIN and return its command tag."""
+        self._run(sql, expect=pq.ExecStatus.COPY_IN)
+        pgconn = self._pgconn
+        for payload in payloads:
+            pgconn.put_copy_data(payload)
+        pgconn.put_copy_end()
+        result = self._check(pgconn.get_result(), pq.ExecStatus.COMMAND_OK)
+        while pgconn.get_result() is not None:
+            pass
+        return (result.command_status or b"").decode()
+
+    def cancel(self) -> None:
+        """Ask the server to cancel what runs, from any thread."""
+        with self._cancel_lock:
+            if self._pgconn.status == pq.ConnStatus.OK:
+                self._pgconn.get_cancel().cancel()
+
+    def is_alive(self) -> bool:
+        """False once the server has closed the connection; does not wait."""
+        try:
+            readable, _, _ = select.select([self.fileno], [], [], 0)
+            if readable:
+                self._pgconn.consume_input()
+        except (Error, OSError, ValueError):
+            return False
+        return self._pgconn.status == pq.ConnStatus.OK
+
+    def close(self) -> None:
+        """Close the socket; safe to call twice."""
+        with self._cancel_lock:
+            self._pgconn.finish()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self, sql: str, *, expect: pq.ExecStatus | None = None) -> pq.abc.PGresult:
+        try:
+            result = self._pgconn.exec_(sql.encode())
+        except Error as error:
+            raise self._failure(error) from None
+        if expect is not None:
+            return self._check(result, expect)
+        return self._check(result, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+
+    def _check(
+        self, result: pq.abc.PGresult | None, *expected: pq.ExecStatus
+    ) -> pq.abc.PGresult:
+        if result is None:
+            raise self._failure(None)
+        if result.status in expected:
+            return result
+        raise result_error(result, self._pgconn)
+
+    def _failure(self, error: Error | None) -> PublisherError:
+        text = self._pgconn.get_error_message() or str(error or "connection lost")
+        return PublisherError(text.strip(), sqlstate="08006")
+
+
+def result_error(result: pq.abc.PGresult, pgconn: pq.abc.PGconn) -> PublisherError:
+    """A failed result as our error, with the server's own fields."""
+
+    def field(code: pq.DiagnosticField) -> str | None:
+        value = result.error_field(code)
+        return value.decode(errors="replace") if value else None
+
+    message = field(pq.DiagnosticField.MESSAGE_PRIMARY)
+    if message is None:
+        message = pgconn.get_error_message() or "unexpected result from the server"
+    return PublisherError(
+        message.strip(),
+        sqlstate=field(pq.DiagnosticField.SQLSTATE) or "08006",
+        detail=field(pq.DiagnosticField.MESSAGE_DETAIL),
+        hint=field(pq.DiagnosticField.MESSAGE_HINT),
+        context=field(pq.DiagnosticField.CONTEXT),
+    )
+
+
+def connect(
+    text: str,
+    *,
+    application_name: str,
+    replication: bool = False,
+    connect_timeout_seconds: int = 30,
+    on_notice: Callable[[str], None] | None = None,
+) -> Session:
+    """Open a connection; PublisherError (08006) with libpq's text if it fails.
+
+    The user's own ``application_name``, ``connect_timeout`` and ``options`` win or stay.
+    """
+    parameters = parse_conninfo(text)
+    own = parameters.pop("options", "")
+    parameters["options"] = f"{own} {_OUTPUT_SETTINGS}".strip()
+    parameters["client_encoding"] = "UTF8"
+    parameters.setdefault("application_name", application_name)
+    parameters.setdefault("connect_timeout", str(connect_timeout_seconds))
+    if replication:
+        parameters["replication"] = "database"
+    pgconn = pq.PGconn.connect(conninfo.make_conninfo("", **parameters).encode())
+    if pgconn.status != pq.ConnStatus.OK:
+        message = pgconn.get_error_message().strip()
+        pgconn.finish()
+        raise PublisherError(message, sqlstate="08006")
+    if on_notice is not None:
+        # Kept as a closure: libpq hands over a result, the caller wants its text.
+        def forward(result: pq.abc.PGresult) -> None:
+            primary = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
+            if primary:
+                on_notice(primary.decode(errors="replace"))
+
+        pgconn.notice_handler = forward
+    else:
+        pgconn.notice_handler = lambda result: None
+    session = Session(pgconn)
+    # As PostgreSQL's subscriber: nothing may be found through a search path
+    # (CVE-2018-1058).
+    session.query("SELECT pg_catalog.set_config('search_path', '', false)")
+    return session

@@ -1,0 +1,370 @@
+"""What a subscriber asks a publisher, typed. One method a question.
+
+The statements are those of PostgreSQL's own subscriber (reference section 3), where it asks
+the same; questions of ours (row estimates, page counts, unchanged file nodes) stand beside
+them. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from wal2lake.errors import PublisherError
+from wal2lake.model import Lsn, Oid, ReplicaIdentity
+from wal2lake.pg.connection import Rows, Session
+
+_UNDEFINED_OBJECT: Final = "42704"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """IDENTIFY_SYSTEM."""
+
+    system_identifier: str
+    timeline: int
+    position: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCreated:
+    """CREATE_REPLICATION_SLOT."""
+
+    name: str
+    consistent_point: Lsn
+    snapshot: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteColumn:
+    """A published column as the publisher's catalog has it."""
+
+    name: str
+    type_oid: Oid
+    typmod: int
+    type_name: str
+    """``schema.name`` of a type that is not built in, else the plain name."""
+    type_kind: str
+    """pg_type.typtype: b base, d domain, e enum, c composite, r range, m multirange."""
+    dimensions: int
+    """pg_attribute.attndims: 0 for a scalar."""
+    not_null: bool
+    default: str | None
+    is_identity_key: bool
+    toastable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTable:
+    """A published table as the publisher's catalog has it."""
+
+    oid: Oid
+    namespace: str
+    name: str
+    kind: str
+    """pg_class.relkind: r or p."""
+    identity: ReplicaIdentity
+    columns: tuple[RemoteColumn, ...]
+    key: tuple[str, ...]
+    """The primary key's columns in key order; empty: none."""
+    identity_key: tuple[str, ...]
+    """The replica identity index's columns; empty: none."""
+    row_filters: tuple[str, ...]
+    """Expressions, OR-ed; empty: all rows."""
+    estimated_rows: int | None
+    pages: int
+    file_node: str | None
+    """pg_relation_filenode: another one means that the rows have moved."""
+    persistence: str
+    """pg_class.relpersistence: p, u or t."""
+    row_security: bool
+
+    @property
+    def qualified(self) -> str:
+        """``schema.table`` quoted as needed."""
+        return f"{quote_ident(self.namespace)}.{quote_ident(self.name)}"
+
+
+def quote_ident(name: str) -> str:
+    """An identifier, always safe to paste into a statement."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_literal(text: str) -> str:
+    """A string constant, standard_conforming_strings on or off."""
+    quoted = "'" + text.replace("'", "''") + "'"
+    return "E" + quoted.replace("\\", "\\\\") if "\\" in text else quoted
+
+
+class Publisher:
+    """Questions over one session. Replication commands need a replication session."""
+
+    def __init__(self, session: Session) -> None:
+        """``session`` stays the caller's to close."""
+        self.session = session
+
+    # ---- the server ------------------------------------------------------------
+
+    def identify(self) -> Identity:
+        """IDENTIFY_SYSTEM; needs a replication session."""
+        row = self.session.query("IDENTIFY_SYSTEM")[0]
+        return Identity(str(row[0]), int(str(row[1])), Lsn.parse(str(row[2])))
+
+    def timeline_history(self, timeline: int) -> str:
+        """The content of the timeline's history file; needs a replication session."""
+        rows = self.session.query(f"TIMELINE_HISTORY {timeline}")
+        return str(rows[0][1] or "")
+
+    def setting(self, name: str) -> str | None:
+        """current_setting, None if the server does not know it."""
+        return self.session.value(
+            f"SELECT pg_catalog.current_setting({quote_literal(name)}, true)"
+        )
+
+    def current_wal_lsn(self) -> Lsn:
+        """How far the server's WAL is written (or received, on a standby)."""
+        text = self.session.value(
+            "SELECT CASE WHEN pg_catalog.pg_is_in_recovery()"
+            " THEN pg_catalog.pg_last_wal_replay_lsn()"
+            " ELSE pg_catalog.pg_current_wal_lsn() END"
+        )
+        return Lsn.parse(str(text))
+
+    def nudge_slot_creation(self) -> None:
+        """Log a running-xacts record, so that a new slot on an idle server need not
+        wait for the next periodic one; does nothing where it is not allowed."""
+        try:
+            if self.session.server_version >= 160000:
+                self.session.query("SELECT pg_catalog.pg_log_standby_snapshot()")
+        except PublisherError:
+            return
+
+    # ---- slots ---------------------------------------------------------------------
+
+    def create_slot(
+        self, name: str, *, temporary: bool = False, snapshot: str = "nothing"
+    ) -> SlotCreated:
+        """CREATE_REPLICATION_SLOT ... LOGICAL pgoutput; snapshot: nothing|export|use."""
+        kind = "TEMPORARY LOGICAL" if temporary else "LOGICAL"
+        if self.session.server_version >= 150000:
+            option = f"(SNAPSHOT '{snapshot}')"
+        else:
+            option = {
+                "nothing": "NOEXPORT_SNAPSHOT",
+                "export": "EXPORT_SNAPSHOT",
+                "use": "USE_SNAPSHOT",
+            }[snapshot]
+        row = self.session.query(
+            f"CREATE_REPLICATION_SLOT {quote_ident(name)} {kind} pgoutput {option}"
+        )[0]
+        return SlotCreated(str(row[0]), Lsn.parse(str(row[1])), row[2])
+
+    def drop_slot(self, name: str, *, missing_ok: bool = False) -> bool:
+        """DROP_REPLICATION_SLOT ... WAIT; False if it was not there."""
+        try:
+            self.session.execute(f"DROP_REPLICATION_SLOT {quote_ident(name)} WAIT")
+        except PublisherError as error:
+            if missing_ok and error.sqlstate == _UNDEFINED_OBJECT:
+                return False
+            raise
+        return True
+
+    def slot(self, name: str) -> dict[str, str | None] | None:
+        """pg_replication_slots of one slot: plugin, database, active_pid, wal_status,
+        confirmed_flush_lsn; None if there is none."""
+        rows = self.session.query(
+            "SELECT plugin, database, active_pid, wal_status, confirmed_flush_lsn"
+            " FROM pg_catalog.pg_replication_slots"
+            f" WHERE slot_name = {quote_literal(name)}"
+        )
+        if not rows:
+            return None
+        names = (
+            "plugin",
+            "database",
+            "active_pid",
+            "wal_status",
+            "confirmed_flush_lsn",
+        )
+        return dict(zip(names, rows[0], strict=True))
+
+    # ---- publications ----------------------------------------------------------------
+
+    def existing_publications(self, names: tuple[str, ...]) -> set[str]:
+        """Those of ``names`` that exist."""
+        rows = self.session.query(
+            "SELECT t.pubname FROM pg_catalog.pg_publication t"
+            f" WHERE t.pubname IN ({_literals(names)})"
+        )
+        return {str(r[0]) for r in rows}
+
+    def published_tables(self, names: tuple[str, ...]) -> list[tuple[str, str]]:
+        """(schema, table) of every table of the publications, once each.
+
+        Raises PublisherError (0A000) as PostgreSQL does when two publications give
+        one table different column lists.
+        """
+        version = self.session.server_version
+        if version >= 160000:
+            rows = self.session.query(
+                "SELECT DISTINCT n.nspname, c.relname, gpt.attrs"
+                " FROM pg_catalog.pg_class c"
+                " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+                " JOIN (SELECT (pg_catalog.pg_get_publication_tables("
+                "VARIADIC array_agg(pubname::text))).*"
+                " FROM pg_catalog.pg_publication"
+                f" WHERE pubname IN ({_literals(names)})) AS gpt"
+                " ON gpt.relid = c.oid"
+            )
+        else:
+            columns = ", t.attnames" if version >= 150000 else ""
+            rows = self.session.query(
+                f"SELECT DISTINCT t.schemaname, t.tablename{columns}"
+                " FROM pg_catalog.pg_publication_tables t"
+                f" WHERE t.pubname IN ({_literals(names)})"
+            )
+        found = sorted((str(r[0]), str(r[1])) for r in rows)
+        for before, after in pairwise(found):
+            if before == after:
+                raise PublisherError(
+                    'cannot use different column lists for table "{}.{}" in'
+                    " different publications".format(*after),
+                    sqlstate="0A000",
+                )
+        return found
+
+    def table(
+        self, namespace: str, name: str, publications: tuple[str, ...]
+    ) -> RemoteTable:
+        """All about one published table; PublisherError (42P01) if it is gone."""
+        rows = self.session.query(
+            "SELECT c.oid, c.relreplident, c.relkind, c.reltuples::bigint,"
+            " pg_catalog.pg_relation_size(c.oid)"
+            " / pg_catalog.current_setting('block_size')::bigint,"
+            " pg_catalog.pg_relation_filenode(c.oid), c.relpersistence,"
+            " c.relrowsecurity"
+            " FROM pg_catalog.pg_class c"
+            " INNER JOIN pg_catalog.pg_namespace n ON (c.relnamespace = n.oid)"
+            f" WHERE n.nspname = {quote_literal(namespace)}"
+            f" AND c.relname = {quote_literal(name)}"
+        )
+        if not rows:
+            raise PublisherError(
+                f'table "{namespace}.{name}" not found on publisher', sqlstate="42P01"
+            )
+        oid, identity, kind, tuples, pages, node, persistence, security = rows[0]
+        relid = Oid(int(str(oid)))
+        attnums = self._column_list(relid, publications)
+        columns = self._columns(relid, attnums)
+        return RemoteTable(
+            oid=relid,
+            namespace=namespace,
+            name=name,
+            kind=str(kind),
+            identity=ReplicaIdentity(identity),
+            columns=columns,
+            key=self._index_columns(relid, "i.indisprimary"),
+            identity_key=self._index_columns(relid, "i.indisreplident"),
+            row_filters=self._row_filters(relid, publications),
+            estimated_rows=None if tuples is None or int(tuples) < 0 else int(tuples),
+            pages=int(pages or 0),
+            file_node=node,
+            persistence=str(persistence),
+            row_security=security == "t",
+        )
+
+    def file_node(self, relid: Oid) -> str | None:
+        """pg_relation_filenode now."""
+        return self.session.value(
+            f"SELECT pg_catalog.pg_relation_filenode({int(relid)})"
+        )
+
+    def _columns(
+        self, relid: Oid, attnums: tuple[int, ...] | None
+    ) -> tuple[RemoteColumn, ...]:
+        generated = " AND a.attgenerated = ''" if attnums is None else ""
+        rows = self.session.query(
+            "SELECT a.attnum, a.attname, a.atttypid, a.atttypmod,"
+            " CASE WHEN tn.nspname = 'pg_catalog' THEN t.typname"
+            " ELSE tn.nspname || '.' || t.typname END, t.typtype, a.attndims,"
+            " a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid),"
+            " COALESCE(a.attnum = ANY(i.indkey), false), a.attstorage <> 'p'"
+            " FROM pg_catalog.pg_attribute a"
+            " JOIN pg_catalog.pg_type t ON t.oid = a.atttypid"
+            " JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace"
+            " LEFT JOIN pg_catalog.pg_attrdef d"
+            " ON d.adrelid = a.attrelid AND d.adnum = a.attnum"
+            " AND a.attgenerated = ''"
+            " LEFT JOIN pg_catalog.pg_index i ON i.indexrelid ="
+            f" pg_catalog.pg_get_replica_identity_index({int(relid)})"
+            " WHERE a.attnum > 0::pg_catalog.int2 AND NOT a.attisdropped"
+            f"{generated} AND a.attrelid = {int(relid)} ORDER BY a.attnum"
+        )
+        return tuple(
+            RemoteColumn(
+                name=str(r[1]),
+                type_oid=Oid(int(str(r[2]))),
+                typmod=int(str(r[3])),
+                type_name=str(r[4]),
+                type_kind=str(r[5]),
+                dimensions=int(str(r[6])),
+                not_null=r[7] == "t",
+                default=r[8],
+                is_identity_key=r[9] == "t",
+                toastable=r[10] == "t",
+            )
+            for r in rows
+            if attnums is None or int(str(r[0])) in attnums
+        )
+
+    def _index_columns(self, relid: Oid, which: str) -> tuple[str, ...]:
+        rows = self.session.query(
+            "SELECT a.attname FROM pg_catalog.pg_index i,"
+            " pg_catalog.unnest(i.indkey::pg_catalog.int2[])"
+            " WITH ORDINALITY AS k(attnum, position),"
+            " pg_catalog.pg_attribute a"
+            f" WHERE i.indrelid = {int(relid)} AND {which} AND i.indisvalid"
+            " AND k.position <= i.indnkeyatts AND a.attrelid = i.indrelid"
+            " AND a.attnum = k.attnum ORDER BY k.position"
+        )
+        return tuple(str(r[0]) for r in rows)
+
+    def _column_list(
+        self, relid: Oid, publications: tuple[str, ...]
+    ) -> tuple[int, ...] | None:
+        if self.session.server_version < 150000:
+            return None
+        rows = self.session.query(
+            "SELECT DISTINCT (CASE WHEN (array_length(gpt.attrs, 1) = c.relnatts)"
+            " THEN NULL ELSE gpt.attrs END)"
+            " FROM pg_catalog.pg_publication p,"
+            " LATERAL pg_catalog.pg_get_publication_tables(p.pubname) gpt,"
+            " pg_catalog.pg_class c"
+            f" WHERE gpt.relid = {int(relid)} AND c.oid = gpt.relid"
+            f" AND p.pubname IN ({_literals(publications)})"
+        )
+        if not rows or rows[0][0] is None:
+            return None
+        return tuple(int(part) for part in rows[0][0].split())
+
+    def _row_filters(
+        self, relid: Oid, publications: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        if self.session.server_version < 150000:
+            return ()
+        rows: Rows = self.session.query(
+            "SELECT DISTINCT pg_catalog.pg_get_expr(gpt.qual, gpt.relid)"
+            " FROM pg_catalog.pg_publication p,"
+            " LATERAL pg_catalog.pg_get_publication_tables(p.pubname) gpt"
+            f" WHERE gpt.relid = {int(relid)}"
+            f" AND p.pubname IN ({_literals(publications)})"
+        )
+        # One publication without a filter publishes every row.
+        if any(r[0] is None for r in rows):
+            return ()
+        return tuple(str(r[0]) for r in rows)
+
+
+def _literals(names: tuple[str, ...]) -> str:
+    return ", ".join(quote_literal(name) for name in names)

@@ -1,0 +1,356 @@
+"""Which Spark type a PostgreSQL type becomes, as data, and what users may choose instead.
+
+Comes in: a column's type (OID, typmod, name, dimensions) and the subscription's overrides.
+Goes out: a ``TypeMapping``, which says everything that the conversions need. Called when a
+table is created, by ``wal2lake check``, and by the executors that convert (it is picklable).
+
+Why this way (DESIGN 8): a type that Spark has too is stored as Spark's; everything else as
+PostgreSQL's canonical text, because text loses nothing. So no default mapping rounds. What
+the target type cannot hold (NaN in a decimal, infinity in a date) is a located error of
+the conversion, never another value.
+
+Limits of DATE, TIMESTAMP and TIMESTAMP_NTZ: 0001-01-01 to 9999-12-31 (UTC). Arrow and
+Parquet could hold more, but it is the range that Spark SQL documents, the only one its
+Python side and most readers of Delta tables can represent, and the one in which the text in Delta's
+column statistics is unambiguous. PostgreSQL and Spark both count in the proleptic Gregorian calendar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import MappingProxyType
+
+import pyarrow as pa
+
+from wal2lake.errors import UsageError, Wal2LakeError
+from wal2lake.model import Oid
+from wal2lake.pgtypes.registry import (
+    PgType,
+    format_type,
+    numeric_precision_scale,
+    type_by_oid,
+)
+from wal2lake.pgtypes.spark_ddl import (
+    arrow_from_ddl,
+    ddl_from_arrow,
+    list_of,
+    map_of,
+)
+from wal2lake.pgtypes.type_names import parse_type_name
+
+MAX_DECIMAL_PRECISION = 38
+"""Spark's DecimalType.MAX_PRECISION, and what Arrow's decimal128 holds."""
+
+
+class Kind(Enum):
+    """Which conversion a column takes."""
+
+    BOOL = "bool"
+    """t and f."""
+    INTEGER = "integer"
+    """Decimal digits to an integer of the Arrow type's width."""
+    FLOAT = "float"
+    """Shortest round-trip digits, NaN, Infinity."""
+    DECIMAL = "decimal"
+    """numeric to a fixed scale."""
+    DATE = "date"
+    """ISO date."""
+    TIMESTAMP = "timestamp"
+    """ISO timestamp, no zone, microseconds."""
+    TIMESTAMPTZ = "timestamptz"
+    """ISO timestamp with its zone's offset, an instant in microseconds UTC."""
+    TEXT = "text"
+    """UTF-8 text, kept byte for byte."""
+    BYTEA = "bytea"
+    """Bytes, written as hex or escape."""
+    ARRAY = "array"
+    """One-dimensional array of a scalar mapping (``element``)."""
+    HSTORE = "hstore"
+    """hstore to a map of text."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeMapping:
+    """How one column is stored."""
+
+    kind: Kind
+    arrow_type: pa.DataType
+    spark_ddl: str
+    """Spark's name of the type, upper case."""
+    type_name: str
+    """PostgreSQL's, as format_type prints it; in the conversion's messages."""
+    lossless_text: bool = False
+    """A type other than text whose canonical text is stored."""
+    note: str | None = None
+    """What ``wal2lake check`` tells the user about such a column; None: nothing."""
+    element: TypeMapping | None = None
+    """Of an array's elements."""
+    delimiter: str = ","
+    """Between an array's elements."""
+
+
+_DATETIME_NOTE = "infinity and years outside 1-9999 cannot be stored"
+_SCALARS: Mapping[str, tuple[Kind, pa.DataType, str | None]] = MappingProxyType(
+    {
+        "bool": (Kind.BOOL, pa.bool_(), None),
+        "int2": (Kind.INTEGER, pa.int16(), None),
+        "int4": (Kind.INTEGER, pa.int32(), None),
+        "int8": (Kind.INTEGER, pa.int64(), None),
+        "float4": (Kind.FLOAT, pa.float32(), None),
+        "float8": (Kind.FLOAT, pa.float64(), None),
+        "date": (Kind.DATE, pa.date32(), _DATETIME_NOTE),
+        "timestamp": (Kind.TIMESTAMP, pa.timestamp("us"), _DATETIME_NOTE),
+        "timestamptz": (Kind.TIMESTAMPTZ, pa.timestamp("us", "UTC"), _DATETIME_NOTE),
+        "bytea": (Kind.BYTEA, pa.binary(), None),
+        "text": (Kind.TEXT, pa.string(), None),
+        "varchar": (Kind.TEXT, pa.string(), None),
+        "bpchar": (Kind.TEXT, pa.string(), None),
+        "name": (Kind.TEXT, pa.string(), None),
+        "char": (Kind.TEXT, pa.string(), None),
+        "uuid": (Kind.TEXT, pa.string(), None),
+    }
+)
+"""The default mapping, by pg_type.typname; numeric is decided by its typmod."""
+
+_INTEGRAL = frozenset((Kind.INTEGER, Kind.DECIMAL))
+_CHOICES: Mapping[str, frozenset[Kind]] = MappingProxyType(
+    {
+        "int2": _INTEGRAL,
+        "int4": _INTEGRAL,
+        "int8": _INTEGRAL,
+        "oid": _INTEGRAL,
+        "xid": _INTEGRAL,
+        "cid": _INTEGRAL,
+        "xid8": _INTEGRAL,
+        "float4": frozenset((Kind.FLOAT,)),
+        "float8": frozenset((Kind.FLOAT,)),
+        "numeric": frozenset((Kind.DECIMAL, Kind.FLOAT)),
+    }
+)
+"""What an override may choose for a type, besides STRING, which all can be."""
+
+_TEXT_EXTENSIONS = frozenset(("citext",))
+
+
+def mapping_for(
+    type_oid: int,
+    typmod: int = -1,
+    *,
+    type_name: str | None = None,
+    attndims: int = 0,
+    overrides: Mapping[str, str] | None = None,
+) -> TypeMapping:
+    """The mapping of one column.
+
+    ``type_name`` is the publisher's name of a type that is not built in (schema allowed):
+    hstore and citext are known by it, anything else is kept as text. ``attndims`` is
+    pg_attribute's: more than 1 declares a multi-dimensional array, kept as text.
+    ``overrides`` maps PostgreSQL type names (any spelling; with a modifier they mean
+    that one only) to Spark DDL types. An override of an element type holds for its
+    arrays too. Raises UsageError (22023) for an override that cannot work.
+    """
+    known = type_by_oid(type_oid)
+    if known is None:
+        return _foreign(type_name, overrides)
+    name = format_type(type_oid, typmod)
+    chosen = _override(known, typmod, name, overrides)
+    if known.is_array:
+        return _array(known, typmod, name, attndims, chosen, overrides)
+    default = _scalar(known, typmod, name)
+    return default if chosen is None else _choose(known.name, default, chosen)
+
+
+def _scalar(known: PgType, typmod: int, name: str) -> TypeMapping:
+    row = _SCALARS.get(known.name)
+    if row is not None:
+        kind, arrow, note = row
+        return TypeMapping(kind, arrow, ddl_from_arrow(arrow), name, note=note)
+    if known.name == "numeric":
+        return _numeric(typmod, name)
+    return _as_text(name, f"kept as text: Spark has no type for {name}")
+
+
+def _numeric(typmod: int, name: str) -> TypeMapping:
+    limits = numeric_precision_scale(typmod)
+    if limits is None:
+        return _as_text(
+            name,
+            "kept as text: numeric without precision has no Spark type; choose "
+            "decimal(p,s) to store it as a number",
+        )
+    precision, scale = limits
+    if precision > MAX_DECIMAL_PRECISION or not 0 <= scale <= precision:
+        return _as_text(name, f"kept as text: {name} has no Spark type")
+    arrow = pa.decimal128(precision, scale)
+    return TypeMapping(
+        Kind.DECIMAL, arrow, ddl_from_arrow(arrow), name, note="NaN cannot be stored"
+    )
+
+
+def _as_text(name: str, note: str) -> TypeMapping:
+    return TypeMapping(
+        Kind.TEXT, pa.string(), "STRING", name, lossless_text=True, note=note
+    )
+
+
+def _foreign(name: str | None, overrides: Mapping[str, str] | None) -> TypeMapping:
+    shown = name or "unknown"
+    bare = shown.rpartition(".")[2].strip('"')
+    chosen = None
+    for key, ddl in (overrides or {}).items():
+        if key in (shown, bare):
+            chosen = arrow_from_ddl(ddl)
+    if chosen is not None and chosen != pa.string():
+        raise _impossible(shown, chosen)
+    if bare in _TEXT_EXTENSIONS:
+        return TypeMapping(Kind.TEXT, pa.string(), "STRING", shown)
+    if bare == "hstore" and chosen is None:
+        arrow = map_of(pa.string(), pa.string())
+        return TypeMapping(Kind.HSTORE, arrow, ddl_from_arrow(arrow), shown)
+    return _as_text(shown, f"kept as text: Spark has no type for {shown}")
+
+
+def _array(
+    known: PgType,
+    typmod: int,
+    name: str,
+    attndims: int,
+    chosen: pa.DataType | None,
+    overrides: Mapping[str, str] | None,
+) -> TypeMapping:
+    if chosen is not None:
+        if chosen != pa.string():
+            raise _impossible(name, chosen)
+        return _as_text(name, "kept as text by choice")
+    if attndims > 1:
+        return _as_text(name, "kept as text: declared with several dimensions")
+    element = mapping_for(known.element_oid, typmod, overrides=overrides)
+    arrow = list_of(element.arrow_type)
+    note = "only one-dimensional values with lower bound 1 can be stored"
+    if element.note is not None:
+        note = f"{note}; elements: {element.note}"
+    return TypeMapping(
+        Kind.ARRAY,
+        arrow,
+        ddl_from_arrow(arrow),
+        name,
+        note=note,
+        element=element,
+        delimiter=known.delimiter,
+    )
+
+
+def _override(
+    known: PgType, typmod: int, name: str, overrides: Mapping[str, str] | None
+) -> pa.DataType | None:
+    """The Arrow type that the user chose; the entry with a modifier wins."""
+    if not overrides:
+        return None
+    general: pa.DataType | None = None
+    for key, ddl in overrides.items():
+        try:
+            oid, key_typmod = parse_type_name(key)
+        except Wal2LakeError:
+            continue
+        bare = "(" not in key
+        if oid != known.oid:
+            continue
+        if not bare and key_typmod == typmod:
+            return arrow_from_ddl(ddl)
+        if bare:
+            general = arrow_from_ddl(ddl)
+    return general
+
+
+_CHOSEN_NOTES = MappingProxyType(
+    {
+        Kind.DECIMAL: "NaN, and values that do not fit {ddl} exactly, cannot be stored",
+        Kind.FLOAT: "stored as {ddl} by choice: digits beyond its precision are lost",
+        Kind.INTEGER: "stored as {ddl} by choice",
+    }
+)
+
+
+def _choose(typname: str, default: TypeMapping, chosen: pa.DataType) -> TypeMapping:
+    if chosen == default.arrow_type:
+        return default
+    name = default.type_name
+    if chosen == pa.string():
+        return _as_text(name, "kept as text by choice")
+    kind = _kind_of(chosen)
+    narrower = chosen == pa.float32() and typname != "float4"
+    if kind is None or narrower or kind not in _CHOICES.get(typname, frozenset()):
+        raise _impossible(name, chosen)
+    ddl = ddl_from_arrow(chosen)
+    return replace(
+        default,
+        kind=kind,
+        arrow_type=chosen,
+        spark_ddl=ddl,
+        lossless_text=False,
+        note=_CHOSEN_NOTES[kind].format(ddl=ddl),
+    )
+
+
+def _kind_of(arrow: pa.DataType) -> Kind | None:
+    if pa.types.is_integer(arrow):
+        return Kind.INTEGER
+    if pa.types.is_decimal(arrow):
+        return Kind.DECIMAL
+    if pa.types.is_floating(arrow):
+        return Kind.FLOAT
+    return None
+
+
+def _impossible(name: str, chosen: pa.DataType) -> UsageError:
+    return UsageError(
+        f"type {name} cannot be stored as {ddl_from_arrow(chosen)}",
+        hint="STRING is possible for every type.",
+    )
+
+
+def result_type(type_or_ddl: pa.DataType | str) -> tuple[Oid, int]:
+    """PostgreSQL's (type OID, typmod) for a query result without metadata.
+
+    Takes an Arrow type or Spark DDL. Structs are records (2249); maps, and arrays of what
+    has no array type, are text (25). Raises UndefinedObjectError for an unknown DDL.
+    """
+    arrow = (
+        arrow_from_ddl(type_or_ddl) if isinstance(type_or_ddl, str) else type_or_ddl
+    )
+    types = pa.types
+    if types.is_list(arrow) or types.is_large_list(arrow):
+        oid, typmod = result_type(arrow.value_type)
+        element = type_by_oid(oid)
+        if element is None or element.is_array or not element.array_oid:
+            return Oid(25), -1
+        return element.array_oid, typmod
+    if types.is_decimal(arrow):
+        return parse_type_name(f"numeric({arrow.precision},{arrow.scale})")
+    if types.is_timestamp(arrow):
+        return Oid(1114 if arrow.tz is None else 1184), -1
+    if types.is_struct(arrow):
+        return Oid(2249), -1
+    return Oid(_RESULT_OIDS.get(arrow.id, 25)), -1
+
+
+_RESULT_OIDS: Mapping[int, int] = MappingProxyType(
+    {
+        pa.bool_().id: 16,
+        pa.binary().id: 17,
+        pa.large_binary().id: 17,
+        pa.int8().id: 21,
+        pa.int16().id: 21,
+        pa.int32().id: 23,
+        pa.int64().id: 20,
+        pa.float32().id: 700,
+        pa.float64().id: 701,
+        pa.date32().id: 1082,
+        pa.date64().id: 1082,
+        pa.time32("s").id: 1083,
+        pa.time64("us").id: 1083,
+        pa.duration("us").id: 1186,
+    }
+)

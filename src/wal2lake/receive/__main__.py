@@ -1,0 +1,87 @@
+"""Process of one subscription's receiver: ``python -m wal2lake.receive -D DIR --subscription OID``.
+
+Started by the supervisor. Recovers the log, then runs one connection; ends with 0 when told
+to (SIGTERM), with 1 after an error, which is in the log and in the catalog. The
+supervisor decides when to start it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from wal2lake.catalog import Catalog, ProgressFile, Subscription
+from wal2lake.changelog import ChangeLog
+from wal2lake.errors import Wal2LakeError
+from wal2lake.model import Oid
+from wal2lake.observe import configure, get_logger
+from wal2lake.receive.keeper import SnapshotKeeper
+from wal2lake.receive.walreceiver import WalReceiver
+from wal2lake.settings import Settings, load
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run it; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="wal2lake.receive")
+    parser.add_argument("-D", dest="directory", type=Path, required=True)
+    parser.add_argument("--subscription", type=int, required=True)
+    options = parser.parse_args(arguments)
+    configure("receiver")
+    # The reader hands gulps to two threads that hold the interpreter for long: let it
+    # have its turn sooner than after the default 5 ms.
+    sys.setswitchinterval(0.001)
+    settings = load(options.directory, os.environ)
+    catalog = Catalog(settings.catalog_file)
+    subscription = catalog.subscription(Oid(options.subscription))
+    if subscription is None or subscription.slot_name is None:
+        return 0
+    try:
+        return _run(settings, catalog, subscription)
+    except Wal2LakeError as error:
+        catalog.note_error(subscription.oid, error.describe())
+        get_logger().error(
+            f'walreceiver for subscription "{subscription.name}" ended:'
+            f" {error.message}",
+            error=error,
+        )
+        return 1
+
+
+def _run(settings: Settings, catalog: Catalog, subscription: Subscription) -> int:
+    directory = settings.log_directory / str(int(subscription.oid))
+    log = ChangeLog.open(
+        directory,
+        settings.log,
+    )
+    with ProgressFile(settings.run_directory, subscription.oid) as progress:
+        logged = log.logged
+        progress.set(
+            receiver_pid=os.getpid(), received=logged, logged=logged, sealed=log.sealed
+        )
+        receiver = WalReceiver(catalog, subscription, settings, log, progress)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: receiver.request_stop())
+        streaming = threading.Event()
+        keeper = SnapshotKeeper(
+            catalog,
+            subscription.oid,
+            streaming,
+            retry_interval_seconds=settings.subscription.wal_retrieve_retry_interval_ms
+            / 1000,
+        )
+        keeper.start()
+        try:
+            receiver.run(streaming)
+        finally:
+            keeper.stop()
+            progress.set(receiver_pid=0)
+            log.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Is this still the same source, with at least the history that we have logged?
+
+Asked at every connect, before START_REPLICATION. Another system identifier, a position below what
+was logged, or a timeline that left ours before that point means that the changes we hold
+never happened there: an error with its remedy, never silently skipped changes.
+
+Source: DESIGN 6; PostgreSQL manual, 26.3.6 (timelines), TIMELINE_HISTORY in 54.4.
+"""
+
+from __future__ import annotations
+
+from wal2lake.errors import PublisherError, Retry
+from wal2lake.model import Lsn
+from wal2lake.pg import Identity
+
+_REMEDY = (
+    "Connect to the original server or its promoted standby, or drop the subscription"
+    " and create it again to copy the tables from the new source."
+)
+
+
+class DivergedHistory(PublisherError):
+    """The source is another one, or has lost transactions that are logged here."""
+
+    sqlstate = "55000"
+    retry = Retry.NEVER
+
+
+def check_history(
+    now: Identity,
+    *,
+    known_system: str | None,
+    known_timeline: int | None,
+    logged: Lsn,
+    timeline_history: str | None,
+) -> None:
+    """Raise DivergedHistory unless the log can be continued from ``now``.
+
+    ``timeline_history`` is the content of TIMELINE_HISTORY of the present timeline,
+    needed only if the timeline has changed.
+    """
+    if known_system is None or known_timeline is None:
+        return
+    if now.system_identifier != known_system:
+        raise DivergedHistory(
+            "publisher has a different system identifier"
+            f" ({now.system_identifier}) than the one subscribed to ({known_system})",
+            hint=_REMEDY,
+        )
+    if now.position < logged:
+        raise DivergedHistory(
+            f"publisher's history ends at {now.position}, before {logged}, which has"
+            " been received from it",
+            detail="It may be a lagging standby, or restored from a backup.",
+            hint=_REMEDY,
+        )
+    if now.timeline == known_timeline:
+        return
+    switch = switch_point(timeline_history or "", known_timeline)
+    if switch is None or switch < logged:
+        raise DivergedHistory(
+            f"publisher is on timeline {now.timeline}, which left timeline"
+            f" {known_timeline} at {switch or 'an unknown position'}, before {logged},"
+            " which has been received",
+            hint=_REMEDY,
+        )
+
+
+def switch_point(history: str, timeline: int) -> Lsn | None:
+    """Where a timeline history file says that ``timeline`` was left."""
+    for line in history.splitlines():
+        fields = line.split()
+        if len(fields) >= 2 and fields[0] == str(timeline):
+            return Lsn.parse(fields[1])
+    return None

@@ -1,0 +1,469 @@
+"""The walreceiver: one connection's stream into the change log, positions back upstream.
+
+    walsender ─▶ reader (main thread) ─▶ queue ─▶ journal thread ─▶ seal thread ─▶ segments
+        ▲              │                          append, fsync      decode, seal
+        └── feedback ──┘◀── wake ─────────────────── logged
+
+The reader only moves bytes and speaks: it never waits for a disk, so it answers
+keepalives while a slow or full disk holds the journal thread up. Then the queue fills to
+its bound, the reader stops reading (the publisher keeps its WAL), and goes on sending
+status updates until there is space again.
+
+Positions. *received* is what has left the socket. *logged* is the end of the last whole
+transaction behind an fsync. *applied* is the engine's word in the progress file. What goes
+upstream is ``feedback.Feedback``'s decision, made anew whenever one of the three moves.
+
+One object is one connection; an error ends it with an exception, the process exits and
+the supervisor starts another after wal_retrieve_retry_interval.
+
+Source: walreceiver and LogicalRepApplyLoop in worker.c; reference 3.4, 3.7, 4.2.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from wal2lake.catalog import Catalog, ProgressFile, Subscription
+from wal2lake.changelog import (
+    ChangeLog,
+    LimitState,
+    Retention,
+    check_limit,
+    log_size,
+)
+from wal2lake.changelog.gulp import Lengths
+from wal2lake.errors import PublisherError, StorageError
+from wal2lake.model import Lsn
+from wal2lake.observe import failpoint, get_logger
+from wal2lake.pg import CopyBothStream, Identity, Publisher, Session, connect
+from wal2lake.pg.publisher import quote_ident, quote_literal
+from wal2lake.receive.feedback import Feedback
+from wal2lake.receive.history import check_history
+from wal2lake.settings import Settings
+from wal2lake.wire.copyboth import (
+    Keepalive,
+    StandbyStatus,
+    read_from_server,
+    write_payload,
+)
+
+_GULP_BYTES: Final = 4 << 20
+"""Most that one journal record takes: one fsync for it costs about what its write does."""
+
+_QUEUE_BYTES: Final = 64 << 20
+"""Bound of what waits for the journal thread; a guess at a second of a busy walsender."""
+
+_WATCH_SECONDS: Final = 0.02
+"""How often the engine's word is looked at: the latency that remote_apply sees."""
+
+_STORAGE_RETRY_SECONDS: Final = 1.0
+
+_UPKEEP_SECONDS: Final = 1.0
+"""How often the log is trimmed and its size compared with the limit."""
+
+_XLOGDATA_HEADER: Final = 25
+_KEEPALIVE: Final = ord("k")
+_COMMIT: Final = ord("C")
+
+
+def now_us() -> int:
+    """Microseconds since 2000-01-01 UTC, the protocol's clock."""
+    return int(time.time() * 1_000_000) - 946_684_800_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Gulp:
+    data: bytes
+    lengths: Lengths
+    open_at_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Logged:
+    lsn: Lsn
+    open_at_end: bool
+
+
+class WalReceiver:
+    """One run of a subscription's receiver, from connecting to its end."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        subscription: Subscription,
+        settings: Settings,
+        log: ChangeLog,
+        progress: ProgressFile,
+    ) -> None:
+        """The log is open and recovered; it stays the caller's to close."""
+        self._catalog = catalog
+        self._subscription = subscription
+        self._settings = settings
+        self._log = log
+        self._progress = progress
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._queue: queue.SimpleQueue[_Gulp | None] = queue.SimpleQueue()
+        self._queued_bytes = 0
+        self._done: queue.SimpleQueue[_Logged] = queue.SimpleQueue()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._full = False
+        self._checker: Session | None = None
+        self._events = get_logger()
+
+    # ---- the run -----------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        """End the run in order; safe in a signal handler."""
+        self._stop.set()
+        self._wake()
+
+    def run(self, on_streaming: threading.Event) -> None:
+        """Stream until stopped. Raises what ended it; sets ``on_streaming`` once the
+        publisher has accepted the publications."""
+        subscription = self._subscription
+        session = connect(
+            subscription.conninfo,
+            application_name=subscription.name,
+            replication=True,
+            connect_timeout_seconds=self._settings.subscription.connect_timeout_ms
+            // 1000,
+            on_notice=lambda text: self._events.warning(
+                f"publisher says: {text}", subscription=subscription.name
+            ),
+        )
+        workers: list[threading.Thread] = []
+        try:
+            identity = self._check_source(session)
+            start = self._log.logged
+            stream = CopyBothStream(session, self._start_command(start))
+            self._log.connected(start)
+            on_streaming.set()
+            self._catalog.note_error(subscription.oid, None)
+            self._events.info(
+                f'walreceiver for subscription "{subscription.name}" has started',
+                streaming_from=start,
+            )
+            feedback = Feedback(logged=start, applied=self._applied())
+            feedback.received = start
+            feedback.verified = identity.position
+            for name, target in (("journal", self._journal), ("seal", self._seal)):
+                worker = threading.Thread(target=target, name=name, daemon=True)
+                worker.start()
+                workers.append(worker)
+            self._read(stream, feedback)
+            self._send(stream, feedback)
+            stream.finish()
+        finally:
+            self._stop.set()
+            self._queue.put(None)
+            self._log.wake()
+            for worker in workers:
+                worker.join(timeout=10.0)
+            session.close()
+            if self._checker is not None:
+                self._checker.close()
+
+    def _start_command(self, start: Lsn) -> str:
+        names = ",".join(quote_ident(p) for p in self._subscription.publications)
+        slot = quote_ident(str(self._subscription.slot_name))
+        return (
+            f"START_REPLICATION SLOT {slot} LOGICAL {start}"
+            f" (proto_version '1', publication_names {quote_literal(names)})"
+        )
+
+    def _check_source(self, session: Session) -> Identity:
+        publisher = Publisher(session)
+        identity = publisher.identify()
+        known = self._subscription
+        history = None
+        if known.timeline is not None and known.timeline != identity.timeline:
+            history = publisher.timeline_history(identity.timeline)
+        check_history(
+            identity,
+            known_system=known.system_identifier,
+            known_timeline=known.timeline,
+            logged=self._log.logged,
+            timeline_history=history,
+        )
+        if (known.system_identifier, known.timeline) != (
+            identity.system_identifier,
+            identity.timeline,
+        ):
+            self._catalog.update_subscription(
+                known.oid,
+                system_identifier=identity.system_identifier,
+                timeline=identity.timeline,
+            )
+        return identity
+
+    # ---- reader: the main thread ---------------------------------------------------
+
+    def _read(self, stream: CopyBothStream, feedback: Feedback) -> None:
+        timeouts = self._settings.subscription
+        timeout = timeouts.wal_receiver_timeout_ms / 1000
+        status = timeouts.wal_receiver_status_interval_ms / 1000
+        last_heard = last_status = time.monotonic()
+        pinged = False
+        while not self._stop.is_set():
+            self._raise_failure()
+            reply = False
+            if self._full or self._queued_bytes >= _QUEUE_BYTES:
+                # Not reading is not silence of the publisher's.
+                select.select([self._wake_read], [], [], _WATCH_SECONDS)
+                last_heard = time.monotonic()
+            else:
+                payloads = stream.read(_WATCH_SECONDS, _GULP_BYTES, self._wake_read)
+                if payloads is None:
+                    raise PublisherError(
+                        "data stream from publisher has ended", sqlstate="08006"
+                    )
+                if payloads:
+                    last_heard, pinged = time.monotonic(), False
+                    reply = self._take(payloads, feedback)
+            self._drain_wake()
+            self._collect(feedback)
+            now = time.monotonic()
+            silence = now - last_heard
+            if timeout and silence >= timeout:
+                raise PublisherError(
+                    "terminating logical replication worker due to timeout"
+                )
+            ping = bool(timeout) and silence >= timeout / 2 and not pinged
+            due = bool(status) and now - last_status >= status
+            if reply or ping or due or feedback.worth_sending():
+                self._send(stream, feedback, ping=ping)
+                pinged = pinged or ping
+                last_status = now
+
+    def _take(self, payloads: Sequence[memoryview], feedback: Feedback) -> bool:
+        """Hand changes to the journal thread; True if a keepalive wants an answer."""
+        reply = False
+        data = b"".join(payloads)
+        lengths = np.fromiter(map(len, payloads), np.uint32, len(payloads))
+        starts = np.cumsum(lengths, dtype=np.int64) - lengths
+        first = np.frombuffer(data, np.uint8)[starts]
+        special = np.flatnonzero(first != ord("w"))
+        stamp = now_us()
+        if special.size:
+            for i in special.tolist():
+                message = read_from_server(bytes(payloads[i]))
+                if isinstance(message, Keepalive):
+                    feedback.keepalive(message.end_lsn)
+                    reply = reply or message.reply_requested
+                    self._progress.set(last_msg_send_time=message.send_time)
+            changes = [p for p in payloads if p[0] == ord("w")]
+            data = b"".join(changes)
+            lengths = np.fromiter(map(len, changes), np.uint32, len(changes))
+        if len(lengths):
+            last = len(data) - int(lengths[-1])
+            end = Lsn(int.from_bytes(data[last + 9 : last + 17], "big"))
+            sent = int.from_bytes(data[last + 17 : last + 25], "big")
+            open_at_end = data[last + _XLOGDATA_HEADER] != _COMMIT
+            feedback.data_arrived(end)
+            self._queued_bytes += len(data)
+            self._queue.put(_Gulp(data, lengths, open_at_end))
+            self._progress.set(last_msg_send_time=sent)
+        self._progress.set(received=feedback.received, last_msg_receipt_time=stamp)
+        return reply
+
+    def _collect(self, feedback: Feedback) -> None:
+        """Take what the journal thread and the engine have reached since."""
+        while True:
+            try:
+                one = self._done.get_nowait()
+            except queue.Empty:
+                break
+            feedback.data_logged(one.lsn, one.open_at_end)
+        feedback.applied = self._applied()
+        if feedback.needs_verification():
+            self._verify(feedback)
+        positions = feedback.positions()
+        self._progress.set(logged=positions.flush)
+        if feedback.idle and self._log.sealed >= feedback.logged:
+            self._progress.set(sealed=positions.flush)
+
+    def _verify(self, feedback: Feedback) -> None:
+        """Ask on another connection how far the server's WAL really is."""
+        try:
+            if self._checker is None:
+                self._checker = connect(
+                    self._subscription.conninfo,
+                    application_name=self._subscription.name,
+                    replication=True,
+                )
+            feedback.verified = Publisher(self._checker).identify().position
+        except PublisherError as error:
+            # Nothing is lost: the position is believed once a later check succeeds.
+            self._events.debug("could not verify a keepalive", error=error)
+            if self._checker is not None:
+                self._checker.close()
+                self._checker = None
+
+    def _send(
+        self, stream: CopyBothStream, feedback: Feedback, *, ping: bool = False
+    ) -> None:
+        positions = feedback.positions()
+        stamp = now_us()
+        stream.write(
+            write_payload(
+                StandbyStatus(
+                    write_lsn=positions.write,
+                    flush_lsn=positions.flush,
+                    apply_lsn=positions.apply,
+                    send_time=stamp,
+                    reply_requested=ping,
+                )
+            )
+        )
+        feedback.last_sent = positions
+        self._progress.set(latest_end_lsn=positions.flush, latest_end_time=stamp)
+        failpoint("feedback.sent")
+
+    def _applied(self) -> Lsn:
+        return Lsn(max(self._progress.word("applied"), self._subscription.floor))
+
+    # ---- journal thread --------------------------------------------------------------
+
+    def _journal(self) -> None:
+        try:
+            while (one := self._next_gulps()) is not None:
+                self._write(one)
+        except BaseException as error:
+            self._fail(error)
+
+    def _next_gulps(self) -> list[_Gulp] | None:
+        """All that waits, up to one record's size: the group of a group fsync."""
+        first = self._queue.get()
+        if first is None:
+            return None
+        group, size = [first], len(first.data)
+        while size < _GULP_BYTES:
+            try:
+                more = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if more is None:
+                self._queue.put(None)
+                break
+            group.append(more)
+            size += len(more.data)
+        return group
+
+    def _write(self, group: list[_Gulp]) -> None:
+        data = group[0].data if len(group) == 1 else b"".join(g.data for g in group)
+        lengths = (
+            group[0].lengths
+            if len(group) == 1
+            else np.concatenate([g.lengths for g in group])
+        )
+        while True:
+            try:
+                self._log.append(data, lengths)
+                break
+            except StorageError as error:
+                self._hold("could not write the change log", error)
+                if self._stop.wait(_STORAGE_RETRY_SECONDS):
+                    return
+        self._resume()
+        failpoint("journal.appended")
+        logged = self._log.sync()
+        failpoint("journal.synced")
+        for one in group:
+            self._queued_bytes -= len(one.data)
+            self._done.put(_Logged(logged, one.open_at_end))
+        self._wake()
+
+    def _hold(self, what: str, error: StorageError) -> None:
+        if not self._full:
+            self._full = True
+            self._events.error(f"{what}; receiving is paused", error=error)
+            self._catalog.note_error(self._subscription.oid, error.describe())
+
+    def _resume(self) -> None:
+        if self._full:
+            self._full = False
+            self._events.info("the change log can be written again")
+            self._catalog.note_error(self._subscription.oid, None)
+
+    # ---- seal thread -----------------------------------------------------------------
+
+    def _seal(self) -> None:
+        interval = self._settings.log.segment_interval_ms / 1000
+        directory = self._settings.log_directory / str(int(self._subscription.oid))
+        retention = Retention(directory, history_bytes=self._settings.log.history_bytes)
+        last_seal = last_upkeep = time.monotonic()
+        try:
+            while not self._stop.is_set():
+                try:
+                    self._log.absorb(interval)
+                    now = time.monotonic()
+                    if now - last_seal >= interval:
+                        if self._log.seal() is not None:
+                            self._progress.set(sealed=self._log.sealed)
+                        last_seal = now
+                    if now - last_upkeep >= _UPKEEP_SECONDS:
+                        retention.trim(self._applied())
+                        self._compare_with_limit()
+                        last_upkeep = now
+                except StorageError as error:
+                    self._events.error("could not seal a segment", error=error)
+                    self._catalog.note_error(self._subscription.oid, error.describe())
+                    self._stop.wait(_STORAGE_RETRY_SECONDS)
+        except BaseException as error:
+            self._fail(error)
+
+    def _compare_with_limit(self) -> None:
+        directory = self._settings.log_directory / str(int(self._subscription.oid))
+        if not self._settings.log.size_limit_bytes:
+            return
+        size = log_size(directory)
+        state = check_limit(size, self._settings.log)
+        if state is LimitState.REACHED:
+            self._hold(
+                "the change log has reached its size limit",
+                StorageError(
+                    f"change log has {size.total_bytes} bytes, limit is"
+                    f" {self._settings.log.size_limit_bytes}",
+                    hint="See wal2lake.subscription_errors for what holds apply up,"
+                    " or raise log.size_limit_bytes.",
+                ),
+            )
+        elif state is LimitState.NEAR:
+            self._events.warning(
+                "the change log is near its size limit", bytes=size.total_bytes
+            )
+        if state is not LimitState.REACHED and self._full:
+            self._resume()
+
+    # ---- between the threads ------------------------------------------------------------
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self._wake()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"x")
+        except (BlockingIOError, OSError):
+            return
+
+    def _drain_wake(self) -> None:
+        try:
+            while os.read(self._wake_read, 4096):
+                pass
+        except BlockingIOError:
+            return

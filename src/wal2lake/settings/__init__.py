@@ -1,0 +1,31 @@
+"""What an operator can choose.
+
+Takes: ``wal2lake.toml`` of a node's directory, environment variables, overrides of a
+command line. Gives: one frozen ``Settings``, checked; a commented default file. Owns: the
+names, units, defaults and ranges of all settings. Never: applies a setting, reads the
+catalog.
+"""
+
+from wal2lake.settings.loading import FILE_NAME, load, parameter_names
+from wal2lake.settings.rendering import render_default_toml
+from wal2lake.settings.sections import (
+    ApplySettings,
+    LogSettings,
+    NodeSettings,
+    Settings,
+    SparkSettings,
+    SubscriptionSettings,
+)
+
+__all__ = [
+    "FILE_NAME",
+    "ApplySettings",
+    "LogSettings",
+    "NodeSettings",
+    "Settings",
+    "SparkSettings",
+    "SubscriptionSettings",
+    "load",
+    "parameter_names",
+    "render_default_toml",
+]

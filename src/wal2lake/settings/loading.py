@@ -1,0 +1,244 @@
+"""From a file, the environment and a command line to one checked ``Settings``.
+
+Later sources win: defaults, ``wal2lake.toml``, ``WAL2LAKE_<SECTION>_<NAME>`` variables,
+overrides (``section.name`` to text). Everything unknown or out of range is a
+ConfigurationError that names its source, the parameter and what is allowed: a setting that
+is silently ignored is worse than a node that does not start.
+
+Called by: every process of a node at its start, and the supervisor on SIGHUP.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from wal2lake.errors import ConfigurationError
+from wal2lake.settings.sections import SECTIONS, Settings
+
+FILE_NAME: Final = "wal2lake.toml"
+
+_PREFIX: Final = "WAL2LAKE_"
+
+_TRUE: Final = frozenset({"on", "true", "yes", "1"})
+_FALSE: Final = frozenset({"off", "false", "no", "0"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A value and where it was given."""
+
+    value: object
+    source: str
+    is_text: bool
+    """From the environment or a command line: a number comes as text."""
+
+
+def load(
+    directory: Path,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, str] | None = None,
+) -> Settings:
+    """Read the settings of the node in ``directory``.
+
+    A missing file is an error: the directory is not a node's. ``overrides`` maps
+    ``section.name`` to its text, as a command line gives it.
+    """
+    given: dict[tuple[str, str], _Given] = {}
+    given.update(_from_file(directory / FILE_NAME))
+    given.update(_from_environment(environ))
+    for name, text in (overrides or {}).items():
+        section, _, key = name.partition(".")
+        source = "the command line"
+        _known(section, key, name, source)
+        given[section, key] = _Given(text, source, True)
+    sections: dict[str, Any] = {}
+    for section, kind in SECTIONS.items():
+        values = {
+            f.name: _convert(section, f, given[section, f.name])
+            for f in fields(kind)
+            if (section, f.name) in given
+        }
+        sections[section] = kind(**values)
+    return Settings(directory=directory.absolute(), **sections)
+
+
+def parameter_names() -> tuple[str, ...]:
+    """Every ``section.name``."""
+    return tuple(f"{section}.{f.name}" for section, f in _all_fields())
+
+
+def _all_fields() -> Iterator[tuple[str, Field[Any]]]:
+    for section, kind in SECTIONS.items():
+        for f in fields(kind):
+            yield section, f
+
+
+# ---- sources ------------------------------------------------------------------------
+
+
+def _from_file(path: Path) -> dict[tuple[str, str], _Given]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f'could not access the server configuration file "{path}":'
+            " No such file or directory",
+            hint=f'Run "wal2lake init -D {path.parent}" first, or give another'
+            " directory with -D.",
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigurationError(
+            f'could not read configuration file "{path}": {reason}'
+        ) from None
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(
+            f'syntax error in file "{path}": {error}',
+            hint='Write text in quotes and one "name = value" on a line'
+            " (https://toml.io).",
+        ) from None
+    source = f'file "{path}"'
+    given: dict[tuple[str, str], _Given] = {}
+    for section, table in document.items():
+        if section not in SECTIONS or not isinstance(table, dict):
+            raise ConfigurationError(
+                f'unrecognized section "{section}" in {source}',
+                hint=_suggest(section, list(SECTIONS), "The sections are"),
+            )
+        for key, value in table.items():
+            _known(section, key, f"{section}.{key}", source)
+            given[section, key] = _Given(value, source, False)
+    return given
+
+
+def _from_environment(
+    environ: Mapping[str, str],
+) -> dict[tuple[str, str], _Given]:
+    given: dict[tuple[str, str], _Given] = {}
+    for variable, text in environ.items():
+        if not variable.startswith(_PREFIX):
+            continue
+        section, separator, key = variable.removeprefix(_PREFIX).lower().partition("_")
+        # Variables that are no settings (WAL2LAKE_FAILPOINTS ...) have no section.
+        if section not in SECTIONS or not separator:
+            continue
+        source = f"environment variable {variable}"
+        _known(section, key, f"{section}.{key}", source)
+        given[section, key] = _Given(text, source, True)
+    return given
+
+
+def _known(section: str, key: str, name: str, source: str) -> None:
+    if section in SECTIONS and key in {f.name for f in fields(SECTIONS[section])}:
+        return
+    if section in SECTIONS:
+        names = [f"{section}.{f.name}" for f in fields(SECTIONS[section])]
+    else:
+        names = list(parameter_names())
+    raise ConfigurationError(
+        f'unrecognized configuration parameter "{name}" in {source}',
+        hint=_suggest(name, names, "Allowed are"),
+    )
+
+
+def _suggest(name: str, names: list[str], lead: str) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    guess = f'Perhaps you meant "{close[0]}". ' if close else ""
+    return f"{guess}{lead}: {', '.join(names)}."
+
+
+# ---- values ---------------------------------------------------------------------------
+
+
+def _convert(section: str, f: Field[Any], given: _Given) -> object:
+    name = f"{section}.{f.name}"
+    kind = str(f.type)
+    if kind == "int":
+        return _integer(name, f.metadata, given)
+    if kind == "bool":
+        return _boolean(name, given)
+    if kind == "str":
+        return _text(name, f.metadata, given)
+    return _table(name, given)
+
+
+def _integer(name: str, limits: Mapping[str, Any], given: _Given) -> int:
+    value = given.value
+    if given.is_text and re.fullmatch(r"-?[0-9]+", str(value).strip()):
+        value = int(str(value))
+    low, high = limits["minimum"], limits["maximum"]
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _invalid(name, given, f"a whole number from {low} to {high}")
+    if not low <= value <= high:
+        raise ConfigurationError(
+            f'{value} is outside the valid range for parameter "{name}"'
+            f" ({low} .. {high}) in {given.source}",
+            hint=f"Choose a value from {low} to {high}.",
+        )
+    return value
+
+
+def _boolean(name: str, given: _Given) -> bool:
+    value = given.value
+    if isinstance(value, bool):
+        return value
+    if given.is_text and str(value).lower() in _TRUE | _FALSE:
+        return str(value).lower() in _TRUE
+    raise _invalid(name, given, "true or false")
+
+
+def _text(name: str, limits: Mapping[str, Any], given: _Given) -> str:
+    value = given.value
+    if not isinstance(value, str):
+        raise _invalid(name, given, limits["allowed"] or "text in quotes")
+    if limits["choices"] and value not in limits["choices"]:
+        raise _invalid(name, given, " or ".join(limits["choices"]))
+    if limits["pattern"] and not re.fullmatch(limits["pattern"], value):
+        raise _invalid(name, given, limits["allowed"])
+    return value
+
+
+def _table(name: str, given: _Given) -> Mapping[str, str]:
+    value = given.value
+    words = 'a table of texts, for example { "spark.ui.enabled" = "true" }'
+    if given.is_text:
+        try:
+            value = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            raise _invalid(name, given, words) from None
+    if not isinstance(value, dict):
+        raise _invalid(name, given, words)
+    flat = dict(_flatten(name, value, given, words))
+    return MappingProxyType(flat)
+
+
+def _flatten(
+    name: str, table: Mapping[str, object], given: _Given, words: str, prefix: str = ""
+) -> Iterator[tuple[str, str]]:
+    # In TOML an unquoted a.b.c = 1 is a nest of tables: the same property to Spark.
+    for key, value in table.items():
+        path = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, dict):
+            yield from _flatten(name, value, given, words, path)
+        elif isinstance(value, bool):
+            yield path, "true" if value else "false"
+        elif isinstance(value, str | int | float):
+            yield path, str(value)
+        else:
+            raise _invalid(f"{name}.{path}", given, words)
+
+
+def _invalid(name: str, given: _Given, allowed: str) -> ConfigurationError:
+    return ConfigurationError(
+        f'invalid value for parameter "{name}" in {given.source}: {given.value!r}',
+        hint=f"Allowed is {allowed}.",
+    )

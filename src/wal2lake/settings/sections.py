@@ -1,0 +1,296 @@
+"""Every setting: name, type, default, range and meaning, in one place.
+
+A section of ``wal2lake.toml`` is a frozen dataclass, a setting one of its fields. The
+field's metadata carries what the loader checks (range, choices) and what the default file
+prints, so the three cannot disagree. A name that PostgreSQL has keeps its meaning; ours add
+the unit (``_ms``, ``_bytes``) that PostgreSQL leaves to the value's suffix.
+
+Called by: ``loading`` (checks), ``rendering`` (the default file), every room (reads).
+
+Source: PostgreSQL manual, chapter 19 (server configuration).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+_INT_MAX: Final = 2**31 - 1
+"""PostgreSQL's upper bound of an integer parameter."""
+
+_BYTES_MAX: Final = 2**62
+
+_MIB: Final = 1 << 20
+
+
+def setting(
+    default: T,
+    doc: str,
+    *,
+    minimum: int | None = None,
+    maximum: int | None = None,
+    choices: tuple[str, ...] = (),
+    pattern: str | None = None,
+    allowed: str | None = None,
+    restart: bool = False,
+) -> T:
+    """Declare one field. ``pattern`` is a regular expression for the whole value and
+    ``allowed`` says in words what it takes; ``restart``: read at start only."""
+    metadata = {
+        "doc": doc,
+        "minimum": minimum,
+        "maximum": maximum,
+        "choices": choices,
+        "pattern": pattern,
+        "allowed": allowed,
+        "restart": restart,
+    }
+    if isinstance(default, Mapping):
+        made: Any = field(
+            default_factory=lambda: MappingProxyType({}), metadata=metadata
+        )
+    else:
+        made = field(default=default, metadata=metadata)
+    # The type checker sees the field's value, the dataclass decorator sees the field.
+    result: T = made
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """Where the node listens and whom it lets in."""
+
+    listen_addresses: str = setting(
+        "127.0.0.1",
+        "Host names or IP addresses to listen on, comma-separated; '*' for all.",
+        restart=True,
+    )
+    port: int = setting(
+        5480,
+        "TCP port to listen on; 0 lets the system choose (see wal2lake status).",
+        minimum=0,
+        maximum=65535,
+        restart=True,
+    )
+    max_connections: int = setting(
+        100, "Clients that may be connected at once.", minimum=1, maximum=262143
+    )
+    authentication: str = setting(
+        "scram-sha-256",
+        "How clients prove who they are; trust lets anybody in as anybody.",
+        choices=("scram-sha-256", "trust"),
+    )
+    authentication_timeout_ms: int = setting(
+        60_000,
+        "A client that has not authenticated by then is disconnected.",
+        minimum=1_000,
+        maximum=600_000,
+    )
+    shutdown_timeout_ms: int = setting(
+        20_000,
+        "A fast shutdown that takes longer ends with SIGKILL, which loses nothing.",
+        minimum=0,
+        maximum=_INT_MAX,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """The durable change log between the publisher and the tables."""
+
+    directory: str = setting(
+        "",
+        "Where the change log lives; empty: log/ in the node's directory.",
+        restart=True,
+    )
+    journal_file_bytes: int = setting(
+        64 * _MIB,
+        "The journal starts a new file at this size.",
+        minimum=_MIB,
+        maximum=_INT_MAX,
+    )
+    segment_bytes: int = setting(
+        32 * _MIB,
+        "A segment is sealed when this much has been received for it.",
+        minimum=64 * 1024,
+        maximum=_INT_MAX,
+    )
+    segment_interval_ms: int = setting(
+        250,
+        "A segment that holds a commit is sealed after this time at the latest.",
+        minimum=1,
+        maximum=_INT_MAX,
+    )
+    size_limit_bytes: int = setting(
+        0,
+        "At this size of a subscription's log receiving stops, so that the publisher"
+        " keeps the WAL instead; 0: no limit but the disk.",
+        minimum=0,
+        maximum=_BYTES_MAX,
+    )
+    size_warning_percent: int = setting(
+        80,
+        "A log that fills this much of size_limit_bytes is reported.",
+        minimum=1,
+        maximum=100,
+    )
+    history_bytes: int = setting(
+        256 * _MIB,
+        "Sealed segments that all tables have applied are kept up to this size.",
+        minimum=0,
+        maximum=_BYTES_MAX,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionSettings:
+    """How subscriptions reach their publishers. Names and meanings are PostgreSQL's."""
+
+    wal_retrieve_retry_interval_ms: int = setting(
+        5_000,
+        "Time between two starts of a worker that keeps failing.",
+        minimum=1,
+        maximum=_INT_MAX,
+    )
+    wal_receiver_timeout_ms: int = setting(
+        60_000,
+        "A publisher that sends nothing for so long counts as gone; 0: never.",
+        minimum=0,
+        maximum=_INT_MAX,
+    )
+    wal_receiver_status_interval_ms: int = setting(
+        10_000,
+        "Longest time between two position reports to the publisher; 0: only when"
+        " asked.",
+        minimum=0,
+        maximum=_INT_MAX,
+    )
+    max_logical_replication_workers: int = setting(
+        64,
+        "Receivers that may run at once, one for each enabled subscription.",
+        minimum=0,
+        maximum=262143,
+    )
+    max_sync_workers_per_subscription: int = setting(
+        2,
+        "Tables of one subscription that are copied at the same time.",
+        minimum=1,
+        maximum=262143,
+    )
+    copy_range_bytes: int = setting(
+        64 * _MIB,
+        "A table is copied in ranges of about this size, in parallel.",
+        minimum=_MIB,
+        maximum=_BYTES_MAX,
+    )
+    connect_timeout_ms: int = setting(
+        30_000,
+        "Longest wait for a connection to a publisher, if its connection string does"
+        " not say.",
+        minimum=1_000,
+        maximum=_INT_MAX,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ApplySettings:
+    """How much of the change log becomes one commit of a table."""
+
+    batch_bytes: int = setting(
+        256 * _MIB,
+        "Segments of this size together are applied as one batch at most.",
+        minimum=64 * 1024,
+        maximum=_BYTES_MAX,
+    )
+    batch_rows: int = setting(
+        2_000_000,
+        "Row changes in one batch at most; a larger transaction is a batch by itself.",
+        minimum=1,
+        maximum=_INT_MAX,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """Spark's own settings. What is under [spark.conf] is passed through as it is."""
+
+    master: str = setting(
+        "local[*]", "Spark master URL; local[*] uses all cores here.", restart=True
+    )
+    driver_memory: str = setting(
+        "2g",
+        "Heap of the driver's JVM, with Spark's suffix (512m, 4g).",
+        pattern=r"[1-9][0-9]*[kmgtKMGT]",
+        allowed="a number followed by k, m, g or t, for example 512m or 4g",
+        restart=True,
+    )
+    warehouse: str = setting(
+        "",
+        "URL or path under which tables are kept; empty: warehouse/ in the node's"
+        " directory.",
+        restart=True,
+    )
+    jars_dir: str = setting(
+        "",
+        "Folder that holds Spark's extra jars, for sites without a network; empty:"
+        " they are downloaded once and cached.",
+        restart=True,
+    )
+    conf: Mapping[str, str] = setting(
+        MappingProxyType({}),
+        "Any Spark property, one a line: \"spark.sql.shuffle.partitions\" = \"4\".",
+        restart=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings of the node in ``directory``."""
+
+    directory: Path
+    """Absolute path of the node's directory."""
+    node: NodeSettings = NodeSettings()
+    log: LogSettings = LogSettings()
+    subscription: SubscriptionSettings = SubscriptionSettings()
+    apply: ApplySettings = ApplySettings()
+    spark: SparkSettings = SparkSettings()
+
+    @property
+    def log_directory(self) -> Path:
+        """Where the change log lives."""
+        return self.directory / (self.log.directory or "log")
+
+    @property
+    def warehouse(self) -> str:
+        """URL or absolute path of the warehouse; no slash at the end."""
+        chosen = self.spark.warehouse
+        if "://" in chosen:
+            return chosen.rstrip("/")
+        return str(self.directory / (chosen or "warehouse"))
+
+    @property
+    def run_directory(self) -> Path:
+        """Sockets, positions and other facts of running processes."""
+        return self.directory / "run"
+
+    @property
+    def catalog_file(self) -> Path:
+        """The catalog's SQLite file."""
+        return self.directory / "catalog.sqlite"
+
+
+SECTIONS: Final[Mapping[str, type[Any]]] = MappingProxyType(
+    {
+        "node": NodeSettings,
+        "log": LogSettings,
+        "subscription": SubscriptionSettings,
+        "apply": ApplySettings,
+        "spark": SparkSettings,
+    }
+)
+"""Section name in the file to its class; the order of the file."""

@@ -1,0 +1,159 @@
+"""One range of one table's copy, as it runs in a Spark executor.
+
+Comes in: a ``CopyTask`` (picklable; nothing of the driver's process). Goes out: a
+``CopyResult`` with the finished Parquet files, already in the table's directory and
+fsynced, but not part of the table until somebody commits them.
+
+COPY's CSV is parsed by Arrow in blocks, converted by the same kernels that convert
+changes, and written in files of bounded size, so memory does not grow with the range.
+
+Source: PostgreSQL manual, COPY (CSV format); 9.28.5 (snapshot synchronisation).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from wal2lake.errors import ApplyError
+from wal2lake.lake.port import AddedFile, FieldSpec, PhysicalField
+from wal2lake.lake.staging import convert_columns, write_data_file
+from wal2lake.pg import connect
+from wal2lake.pg.publisher import quote_literal
+
+_BLOCK_BYTES: Final = 8 << 20
+"""CSV parsed at a time: large enough that Arrow's per-block cost does not show."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """All that a reader of one range needs."""
+
+    conninfo: str
+    application_name: str
+    snapshot: str
+    statement: str
+    columns: tuple[str, ...]
+    """Names in the order of the statement."""
+    location: str
+    """The table's directory."""
+    fields: tuple[FieldSpec, ...]
+    """The target's columns; one that is not copied is null."""
+    physical_fields: tuple[PhysicalField, ...]
+    file_bytes: int
+    """Arrow bytes gathered before a Parquet file is written."""
+    relation: str
+    """``schema.table`` for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyResult:
+    """What one range became."""
+
+    rows: int
+    files: tuple[AddedFile, ...]
+
+
+class _CopyReader(io.RawIOBase):
+    """COPY's payloads as a readable file, which is what Arrow's CSV parser takes."""
+
+    def __init__(self, payloads: Iterator[bytes]) -> None:
+        super().__init__()
+        self._payloads = payloads
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        gathered = [self._rest]
+        total = len(self._rest)
+        for payload in self._payloads:
+            gathered.append(payload)
+            total += len(payload)
+            if 0 <= size <= total:
+                break
+        data = b"".join(gathered)
+        if size < 0:
+            self._rest = b""
+            return data
+        self._rest = data[size:]
+        return data[:size]
+
+
+def copy_range(task: CopyTask) -> CopyResult:
+    """Read, convert and write one range. Raises PublisherError or ApplyError."""
+    with connect(
+        task.conninfo, application_name=task.application_name
+    ) as session:
+        session.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        session.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(task.snapshot)}")
+        files: list[AddedFile] = []
+        rows = 0
+        held: list[pa.Table] = []
+        held_bytes = 0
+        for batch in _batches(task, session.copy_out(task.statement)):
+            converted = _convert(task, batch)
+            rows += converted.num_rows
+            held.append(converted)
+            held_bytes += converted.nbytes
+            if held_bytes >= task.file_bytes:
+                files.append(_write(task, held))
+                held, held_bytes = [], 0
+        if held_bytes or any(t.num_rows for t in held):
+            files.append(_write(task, held))
+        session.execute("COMMIT")
+    return CopyResult(rows, tuple(files))
+
+
+def _batches(task: CopyTask, payloads: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
+    names = [f"c{i}" for i in range(len(task.columns))]
+    source = pa.PythonFile(_CopyReader(payloads), mode="r")
+    try:
+        reader = pacsv.open_csv(
+            source,
+            read_options=pacsv.ReadOptions(
+                column_names=names, block_size=_BLOCK_BYTES, use_threads=False
+            ),
+            parse_options=pacsv.ParseOptions(
+                newlines_in_values=True, ignore_empty_lines=False
+            ),
+            convert_options=pacsv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.binary()),
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        # Arrow's way to say that there was no row at all.
+        if "Empty CSV file" in str(error):
+            return
+        raise
+    yield from reader
+
+
+def _convert(task: CopyTask, batch: pa.RecordBatch) -> pa.Table:
+    columns: dict[str, Any] = dict(zip(task.columns, batch.columns, strict=True))
+    table, failures = convert_columns(columns, task.fields)
+    if failures:
+        first = failures[0]
+        raise ApplyError(
+            first.message,
+            sqlstate=first.sqlstate,
+            context=f"COPY {task.relation}, column {first.column}",
+            hint="Change the value at the source, or leave the column out of the"
+            " publication.",
+        )
+    return table
+
+
+def _write(task: CopyTask, tables: list[pa.Table]) -> AddedFile:
+    return write_data_file(
+        pa.concat_tables(tables), task.location, task.fields, task.physical_fields
+    )

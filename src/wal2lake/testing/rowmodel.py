@@ -1,0 +1,229 @@
+"""What a table must hold after a history of events: a dict by key, one event at a time.
+
+The model that every faster way of applying changes is compared with, and a generator of
+histories that visit its corners: chains of unchanged values, key changes and swaps through
+a third key, insert-delete-insert, events on rows that are not there, TRUNCATE. Histories
+consist of many *groups* whose keys never meet, so that one run of a slow engine
+checks hundreds of small cases, and a failure names one of them.
+
+Pure: no clock, no I/O, randomness from the caller.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+from typing import Final
+
+Key = tuple[object, ...]
+Row = tuple[object, ...]
+
+
+class Unchanged(Enum):
+    """The one value that means: an unchanged TOAST value, not sent."""
+
+    UNCHANGED = "unchanged"
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One row change as the log has it."""
+
+    lsn: int
+    """Commit LSN of its transaction."""
+    ordinal: int
+    kind: str
+    """I, U, D or T."""
+    new: Row | None = None
+    """I, U: values, UNCHANGED among them in U."""
+    old: Key | None = None
+    """D: the key. U: the old key, only if it was sent."""
+
+
+class KeyTaken(Exception):
+    """An event puts a row where one is: insert_exists or update_exists."""
+
+    def __init__(self, event: Event) -> None:
+        super().__init__(event)
+        self.event = event
+
+
+@dataclass(slots=True)
+class TableModel:
+    """Rows by key, and how often an event found none."""
+
+    key: tuple[int, ...]
+    """Positions of the key's columns."""
+    rows: dict[Key, Row] = field(default_factory=dict)
+    missing: int = 0
+
+    def key_of(self, row: Row) -> Key:
+        """The key's columns of a row."""
+        return tuple(row[i] for i in self.key)
+
+    def apply(self, event: Event) -> None:
+        """Apply one event; raises KeyTaken and changes nothing then."""
+        if event.kind == "T":
+            self.rows.clear()
+            return
+        if event.kind == "D":
+            assert event.old is not None
+            if self.rows.pop(event.old, None) is None:
+                self.missing += 1
+            return
+        assert event.new is not None
+        target = self.key_of(event.new)
+        if event.kind == "I":
+            if target in self.rows:
+                raise KeyTaken(event)
+            self.rows[target] = event.new
+            return
+        source = target if event.old is None else event.old
+        stored = self.rows.get(source)
+        if stored is None:
+            self.missing += 1
+            return
+        if target != source and target in self.rows:
+            raise KeyTaken(event)
+        del self.rows[source]
+        self.rows[target] = tuple(
+            old if new is UNCHANGED else new
+            for old, new in zip(stored, event.new, strict=True)
+        )
+
+    def apply_all(self, events: Iterable[Event]) -> None:
+        """Apply events in the order given."""
+        for event in events:
+            self.apply(event)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryShape:
+    """Which corners a generated history visits. Rows are (group, number, text, text)."""
+
+    groups: int
+    transactions: int
+    moves: bool = True
+    unchanged: bool = True
+    truncates: int = 0
+    """How many TRUNCATEs, each at a random place."""
+    missing: bool = False
+    """UPDATE and DELETE may name rows that are not there."""
+    conflicts: bool = False
+    """INSERT and key changes may hit rows that are there."""
+    keys_per_group: int = 4
+
+
+KEY: Final = (0, 1)
+"""The key of generated rows: group and number."""
+
+
+def initial_rows(shape: HistoryShape, rng: random.Random) -> dict[Key, Row]:
+    """A table's content before the history: about half of the keys."""
+    return {
+        (g, k): (g, k, f"base {g}/{k}", _text(rng))
+        for g in range(shape.groups)
+        for k in range(shape.keys_per_group)
+        if rng.random() < 0.5
+    }
+
+
+def history(
+    shape: HistoryShape, start: dict[Key, Row], rng: random.Random, first_lsn: int = 100
+) -> list[Event]:
+    """Events in log order; valid on ``start`` as far as ``shape`` wants them to be.
+
+    With ``conflicts`` the model stops at the first one: what comes later is noise.
+    """
+    model = TableModel(KEY, dict(start))
+    every = shape.groups * 2
+    cut_at = {rng.randrange(shape.transactions * every) for _ in range(shape.truncates)}
+    events: list[Event] = []
+    lsn, step = first_lsn, 0
+    for _ in range(shape.transactions):
+        lsn += rng.randint(1, 1000)
+        ordinal = 0
+        for _ in range(every):
+            step += 1
+            ordinal += rng.randint(1, 3)
+            event: Event | None
+            if step - 1 in cut_at:
+                event = Event(lsn, ordinal, "T")
+            else:
+                group = rng.randrange(shape.groups)
+                event = _event(shape, model, group, lsn, ordinal, rng)
+            if event is None:
+                continue
+            try:
+                model.apply(event)
+            except KeyTaken:
+                assert shape.conflicts
+            events.append(event)
+    return events
+
+
+def batches(
+    events: Sequence[Event], rng: random.Random, parts: int
+) -> list[list[Event]]:
+    """Split at transaction boundaries; a part may be empty."""
+    lsns = sorted({e.lsn for e in events})
+    cuts = sorted(rng.choice([*lsns, lsns[-1] + 1]) for _ in range(parts - 1))
+    bounds = [0, *cuts, lsns[-1] + 1]
+    return [
+        [e for e in events if low <= e.lsn < high] for low, high in pairwise(bounds)
+    ]
+
+
+def _event(
+    shape: HistoryShape,
+    model: TableModel,
+    group: int,
+    lsn: int,
+    ordinal: int,
+    rng: random.Random,
+) -> Event | None:
+    keys = [(group, k) for k in range(shape.keys_per_group)]
+    stored = [k for k in keys if k in model.rows]
+    absent = [k for k in keys if k not in model.rows]
+    sources = keys if shape.missing and rng.random() < 0.3 else stored
+    targets = keys if shape.conflicts and rng.random() < 0.01 else absent
+    kind = rng.choice("IIUUUMMD" if shape.moves else "IIUUUUD")
+    if kind == "I":
+        if not targets:
+            return None
+        new = (*rng.choice(targets), _text(rng), _text(rng))
+        return Event(lsn, ordinal, "I", new)
+    if not sources:
+        return None
+    source = rng.choice(sources)
+    if kind == "D":
+        return Event(lsn, ordinal, "D", old=source)
+    target = source
+    if kind == "M":
+        others = [k for k in targets if k != source]
+        if not others:
+            return None
+        target = rng.choice(others)
+    new = (*target, _value(shape, rng), _value(shape, rng))
+    # An old key may be sent although it did not change (an external key, FULL).
+    sent = source != target or rng.random() < 0.1
+    return Event(lsn, ordinal, "U", new, old=source if sent else None)
+
+
+def _value(shape: HistoryShape, rng: random.Random) -> object:
+    if shape.unchanged and rng.random() < 0.4:
+        return UNCHANGED
+    return _text(rng)
+
+
+def _text(rng: random.Random) -> object:
+    return None if rng.random() < 0.1 else f"v{rng.randrange(10**6)}"

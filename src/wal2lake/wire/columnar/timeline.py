@@ -1,0 +1,270 @@
+"""Which transaction each message of a run belongs to, and the transactions themselves.
+
+In: Frames, the class of each message and the StreamState before the run. Out: a Timeline
+(per message: its transaction; per transaction: Begin, Commit, Origin), from which come the
+rows' commit LSN and ordinal, the Arrow batch of finished transactions and the state behind
+the run. Everything is vectorised, for a run may be nothing but single-row transactions.
+
+Transactions are numbered by *slot*: slot 0 is the one that was open before the run (and
+unused if there was none), slot i the i-th Begin of the run.
+
+The rules are those of wire/stream.py; a broken one raises Suspect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from wal2lake.model import INVALID_LSN, Lsn, Xid
+from wal2lake.wire.columnar.columns import binary_array
+from wal2lake.wire.columnar.framing import (
+    COMMIT_LENGTH,
+    Bytes,
+    Frames,
+    Ints,
+    Suspect,
+    Words,
+    require,
+    where,
+)
+from wal2lake.wire.stream import LSN_LIMIT, OpenTransaction, StreamState
+
+BEGIN: Final = 1
+COMMIT: Final = 2
+ORIGIN: Final = 3
+ROW: Final = 4
+"""INSERT, UPDATE or DELETE."""
+TRUNCATE: Final = 5
+DESCRIPTION: Final = 6
+"""RELATION or TYPE."""
+MESSAGE: Final = 7
+CLASSES: Final = 8
+
+_BEGIN_LENGTH: Final = 21
+_ORIGIN_SHORTEST: Final = 10
+
+TRANSACTIONS_SCHEMA: Final = pa.schema(
+    [
+        pa.field("xid", pa.int64(), nullable=False),
+        pa.field("commit_lsn", pa.int64(), nullable=False),
+        pa.field("end_lsn", pa.int64(), nullable=False),
+        pa.field("commit_time", pa.int64(), nullable=False),
+        pa.field("origin", pa.string()),
+        pa.field("origin_lsn", pa.int64()),
+        pa.field("changes", pa.int64(), nullable=False),
+    ]
+)
+
+
+def no_transactions() -> Any:
+    """A batch of no transactions."""
+    return pa.RecordBatch.from_pylist([], schema=TRANSACTIONS_SCHEMA)
+
+
+def _classes() -> Bytes:
+    table = np.zeros(256, np.uint8)
+    for kinds, of in (
+        (b"B", BEGIN),
+        (b"C", COMMIT),
+        (b"O", ORIGIN),
+        (b"IUD", ROW),
+        (b"T", TRUNCATE),
+        (b"RY", DESCRIPTION),
+        (b"M", MESSAGE),
+    ):
+        table[list(kinds)] = of
+    return table
+
+
+CLASS_OF_KIND: Final = _classes()
+"""Message kind to class; 0: not in protocol 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The transactions of one run."""
+
+    opened: bool
+    """Slot 0 is in use."""
+    slot: Ints
+    """Per message: the newest transaction begun so far."""
+    closed: Ints
+    """Per message: how many Commits so far, this message included."""
+    counted: Ints
+    """Per message: row changes and truncates so far, this message included."""
+    final_lsn: Ints
+    """Per slot, like all that follow."""
+    commit_time: Ints
+    xid: Ints
+    counted_before: Ints
+    """``counted`` when it began; slot 0's is negative, what earlier runs have had."""
+    origin: Any
+    """Arrow strings; null: no Origin."""
+    origin_lsn: Any
+    end_lsn: Ints
+    """Per finished transaction, in order."""
+    commits: Ints
+    """Their Commits' message numbers."""
+
+    def inside(self, messages: Ints) -> bool:
+        """Whether each of these messages stands in an open transaction."""
+        begun = self.slot[messages] + self.opened
+        return bool((begun - self.closed[messages] == 1).all())
+
+    def ordinals(self, messages: Ints) -> Ints:
+        """Each message's position among the changes of its transaction."""
+        return self.counted[messages] - 1 - self.counted_before[self.slot[messages]]
+
+    def finished(self, skip_below: Lsn) -> Any:
+        """The batch of transactions whose Commit is in the run."""
+        first = 0 if self.opened else 1
+        of = np.arange(first, first + len(self.commits))
+        keep = self.final_lsn[of] >= skip_below
+        of = of[keep]
+        taken = pa.array(of)
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(self.xid[of]),
+                pa.array(self.final_lsn[of]),
+                pa.array(self.end_lsn[keep]),
+                pa.array(self.commit_time[of]),
+                self.origin.take(taken),
+                self.origin_lsn.take(taken),
+                pa.array(
+                    self.counted[self.commits[keep]] - self.counted_before[of],
+                ),
+            ],
+            schema=TRANSACTIONS_SCHEMA,
+        )
+
+    def open_at_end(self, just_begun: bool) -> OpenTransaction | None:
+        """The transaction that the run leaves open."""
+        last = len(self.final_lsn) - 1
+        if self.opened + last == len(self.commits):
+            return None
+        origin_lsn = self.origin_lsn[last].as_py()
+        return OpenTransaction(
+            xid=Xid(self.xid[last]),
+            final_lsn=Lsn(int(self.final_lsn[last])),
+            commit_time=int(self.commit_time[last]),
+            origin=self.origin[last].as_py(),
+            origin_lsn=None if origin_lsn is None else Lsn(origin_lsn),
+            next_ordinal=int(self.counted[-1] - self.counted_before[last]),
+            just_begun=just_begun,
+        )
+
+
+def read_timeline(frames: Frames, classes: Bytes, state: StreamState) -> Timeline:
+    """Read all B, C and O of a run that is not empty; raises Suspect."""
+    open_before = state.transaction
+    opened = open_before is not None
+    begin_mask, commit_mask = classes == BEGIN, classes == COMMIT
+    begins, commits = where(begin_mask), where(commit_mask)
+    _alternate(begins, commits, opened)
+
+    at = frames.fields[begins]
+    require((frames.lengths(begins) == _BEGIN_LENGTH).all())
+    final_lsn = _prepend(
+        open_before.final_lsn if open_before else 0, _lsns(frames.words(at))
+    )
+    require((final_lsn[1:] != 0).all())
+    commit_time = _prepend(
+        open_before.commit_time if open_before else 0, frames.integers(at + 8)
+    )
+    # The xid is the last field: the word that ends with it is inside the message.
+    xids = (frames.words(at + 12) & np.uint64(0xFFFFFFFF)).view(np.int64)
+    xid = _prepend(open_before.xid if open_before else 0, xids)
+
+    at = frames.fields[commits]
+    require((frames.lengths(commits) == COMMIT_LENGTH).all())
+    require((frames.bytes[at] == 0).all())
+    own = final_lsn[0 if opened else 1 :]
+    require((frames.words(at + 1).view(np.int64) == own[: len(commits)]).all())
+    end_lsn = _lsns(frames.words(at + 9))
+    require((end_lsn > own[: len(commits)]).all())
+    # Each Begin comes after the end of the transaction before it.
+    ends = end_lsn if opened else _prepend(state.last_end_lsn, end_lsn)
+    require((final_lsn[1:] >= ends[: len(begins)]).all())
+
+    counted = np.cumsum((classes == ROW) | (classes == TRUNCATE), dtype=np.int64)
+    slot = np.cumsum(begin_mask, dtype=np.int64)
+    had = open_before.next_ordinal if open_before else 0
+    origin, origin_lsn = _origins(frames, classes, slot, open_before)
+    return Timeline(
+        opened=opened,
+        slot=slot,
+        closed=np.cumsum(commit_mask, dtype=np.int64),
+        counted=counted,
+        final_lsn=final_lsn,
+        commit_time=commit_time,
+        xid=xid,
+        counted_before=_prepend(-had, counted[begins]),
+        origin=origin,
+        origin_lsn=origin_lsn,
+        end_lsn=end_lsn,
+        commits=commits,
+    )
+
+
+def _alternate(begins: Ints, commits: Ints, opened: bool) -> None:
+    """Begin, Commit, Begin, Commit ...: at most one transaction is open at any time."""
+    if opened:
+        begins = np.concatenate((np.array([-1]), begins))
+    require(len(begins) - len(commits) in (0, 1))
+    require((begins[: len(commits)] < commits).all())
+    require((commits[: len(begins) - 1] < begins[1:]).all() if len(begins) else True)
+
+
+def _prepend(first: int, rest: Ints) -> Ints:
+    return np.concatenate((np.array([first], np.int64), rest))
+
+
+def _lsns(words: Words) -> Ints:
+    require((words < np.uint64(LSN_LIMIT)).all())
+    return words.view(np.int64)
+
+
+def _origins(
+    frames: Frames, classes: Bytes, slot: Ints, open_before: OpenTransaction | None
+) -> tuple[Any, Any]:
+    """Per slot: the origin's name and its commit LSN, as Arrow arrays with nulls."""
+    slots = int(slot[-1]) + 1
+    names: list[str] = []
+    name_of = np.full(slots, -1, np.int64)
+    lsns = np.zeros(slots, np.int64)
+    if open_before is not None and open_before.origin is not None:
+        names.append(open_before.origin)
+        name_of[0] = 0
+        lsns[0] = open_before.origin_lsn or INVALID_LSN
+    origins = where(classes == ORIGIN)
+    if len(origins):
+        if origins[0] == 0:
+            require(open_before is not None and open_before.just_begun)
+        behind = origins[1:] if origins[0] == 0 else origins
+        require((classes[behind - 1] == BEGIN).all())
+        require((frames.lengths(origins) >= _ORIGIN_SHORTEST).all())
+        at = frames.fields[origins]
+        stop = frames.ends[origins] - 1
+        require((frames.bytes[stop] == 0).all())
+        # There are few names, however many transactions: look at each once.
+        encoded = binary_array(frames.data, at + 8, stop).dictionary_encode()
+        lsns[slot[origins]] = _lsns(frames.words(at))
+        name_of[slot[origins]] = encoded.indices.to_numpy() + len(names)
+        names += [_name(value) for value in encoded.dictionary.to_pylist()]
+    absent = name_of < 0
+    return (
+        pa.array(names, pa.string()).take(pa.array(name_of, mask=absent)),
+        pa.array(lsns, mask=absent),
+    )
+
+
+def _name(value: bytes) -> str:
+    require(b"\0" not in value)
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise Suspect from None

@@ -1,0 +1,81 @@
+"""pgoutput, protocols 1 to 4, message by message.
+
+Takes the payload of an XLogData, gives a frozen dataclass, and the other way round.
+messages is the table of kinds (start there), transactions and changes hold the layouts.
+This is the scalar path, written for clarity; rows at speed are wire/columnar's business,
+the rules between messages wire/stream's.
+"""
+
+from __future__ import annotations
+
+from wal2lake.wire.pgoutput.changes import (
+    UNCHANGED,
+    BinaryValue,
+    Delete,
+    Insert,
+    LogicalMessage,
+    OldKind,
+    OldTuple,
+    RelationMessage,
+    Truncate,
+    TupleData,
+    TypeMessage,
+    Unchanged,
+    Update,
+    Value,
+)
+from wal2lake.wire.pgoutput.messages import (
+    PROTOCOL_MAX,
+    Message,
+    message_name,
+    read_message,
+    write_message,
+)
+from wal2lake.wire.pgoutput.transactions import (
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    Origin,
+    Prepare,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+)
+
+__all__ = [
+    "PROTOCOL_MAX",
+    "UNCHANGED",
+    "Begin",
+    "BeginPrepare",
+    "BinaryValue",
+    "Commit",
+    "CommitPrepared",
+    "Delete",
+    "Insert",
+    "LogicalMessage",
+    "Message",
+    "OldKind",
+    "OldTuple",
+    "Origin",
+    "Prepare",
+    "RelationMessage",
+    "RollbackPrepared",
+    "StreamAbort",
+    "StreamCommit",
+    "StreamPrepare",
+    "StreamStart",
+    "StreamStop",
+    "Truncate",
+    "TupleData",
+    "TypeMessage",
+    "Unchanged",
+    "Update",
+    "Value",
+    "message_name",
+    "read_message",
+    "write_message",
+]

@@ -1,0 +1,259 @@
+"""SCRAM-SHA-256, the server's side: no password is known, sent or stored.
+
+In: the client's two messages and a verifier. Out: the server's two messages and a verdict.
+
+    client                                     server
+    n,,n=,r=<nonce>                 ->         INITIAL
+                                    <-         r=<nonce><more>,s=<salt>,i=<iterations>
+    c=biws,r=<nonce><more>,p=<proof> ->        CHALLENGED
+                                    <-         v=<signature>    DONE   (or a failure)
+
+An unknown user gets the same exchange with a salt made of his name and a secret of the node
+("mock authentication"), so that names cannot be found out; it fails at the end. The user's
+name inside the SCRAM message is ignored, as in PostgreSQL: the startup packet has it.
+
+No channel binding: the node has no TLS, so it offers SCRAM-SHA-256 and not -PLUS.
+
+Source: RFC 5802, RFC 7677, RFC 5803 (verifier); src/backend/libpq/auth-scram.c.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from wal2lake.errors import FeatureNotSupportedError, ProtocolViolation, Wal2LakeError
+from wal2lake.wire.saslprep import saslprep
+
+MECHANISM: Final = "SCRAM-SHA-256"
+
+DEFAULT_ITERATIONS: Final = 4096
+"""PostgreSQL's scram_iterations, RFC 7677's minimum."""
+
+SALT_BYTES: Final = 16
+"""SCRAM_DEFAULT_SALT_LEN."""
+
+NONCE_BYTES: Final = 18
+"""SCRAM_RAW_NONCE_LEN: 24 characters of base64."""
+
+_KEY_BYTES: Final = 32
+
+_VERIFIER = re.compile(
+    r"SCRAM-SHA-256\$(\d{1,10}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)"
+)
+_PRINTABLE = re.compile(rb"[\x21-\x2b\x2d-\x7e]+")
+"""RFC 5802 "printable": ASCII without space and comma."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """What the catalog keeps instead of a password; RFC 5803's form is ``str()``."""
+
+    iterations: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+
+    def __str__(self) -> str:
+        return (
+            f"{MECHANISM}${self.iterations}:{_b64(self.salt)}"
+            f"${_b64(self.stored_key)}:{_b64(self.server_key)}"
+        )
+
+    def __repr__(self) -> str:
+        # A verifier is worth an offline guessing attack: not for logs.
+        return f"Verifier(iterations={self.iterations})"
+
+    def matches(self, password: str | bytes) -> bool:
+        """Whether it was made of this password (as libpq would prepare it)."""
+        made = create_verifier(password, self.salt, iterations=self.iterations)
+        return hmac.compare_digest(made.stored_key, self.stored_key)
+
+
+def create_verifier(
+    password: str | bytes, salt: bytes, *, iterations: int = DEFAULT_ITERATIONS
+) -> Verifier:
+    """Make a verifier; the caller brings the random salt (SALT_BYTES of it)."""
+    raw = password.encode("utf-8") if isinstance(password, str) else password
+    salted = hashlib.pbkdf2_hmac("sha256", saslprep(raw), salt, iterations)
+    client_key = _hmac(salted, b"Client Key")
+    stored_key = hashlib.sha256(client_key).digest()
+    return Verifier(iterations, salt, stored_key, _hmac(salted, b"Server Key"))
+
+
+def parse_verifier(text: str) -> Verifier | None:
+    """Read ``SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>``; None: is none."""
+    match = _VERIFIER.fullmatch(text)
+    if match is None:
+        return None
+    try:
+        salt, stored, server = (
+            base64.b64decode(part, validate=True) for part in match.groups()[1:]
+        )
+    except binascii.Error:
+        return None
+    iterations = int(match[1])
+    if len(stored) != _KEY_BYTES or len(server) != _KEY_BYTES or iterations < 1:
+        return None
+    return Verifier(iterations, salt, stored, server)
+
+
+def mock_verifier(user: str, secret: bytes) -> Verifier:
+    """A verifier no password fits; the same user and secret give the same salt."""
+    salt = hashlib.sha256(user.encode("utf-8") + secret).digest()[:SALT_BYTES]
+    return Verifier(DEFAULT_ITERATIONS, salt, bytes(_KEY_BYTES), bytes(_KEY_BYTES))
+
+
+class ScramState(Enum):
+    """Where the exchange is."""
+
+    INITIAL = "initial"
+    """The client's first message has not come."""
+    CHALLENGED = "challenged"
+    """Salt and nonce are sent."""
+    DONE = "done"
+    """The client has proved its password and may see our signature."""
+    FAILED = "failed"
+    """Wrong proof, or the exchange was broken off."""
+
+
+class ScramServer:
+    """One exchange. Pure: the nonce comes from outside, so a test can fix it."""
+
+    __slots__ = (
+        "_auth_message",
+        "_doomed",
+        "_gs2_header",
+        "_nonce",
+        "_verifier",
+        "state",
+    )
+
+    def __init__(self, verifier: Verifier, nonce: bytes, *, doomed: bool) -> None:
+        """``nonce``: NONCE_BYTES random bytes. ``doomed``: fail whatever the proof."""
+        self._verifier = verifier
+        self._doomed = doomed
+        self._nonce = base64.b64encode(nonce)
+        self._gs2_header = b""
+        self._auth_message = b""
+        self.state = ScramState.INITIAL
+
+    def first(self, message: bytes) -> bytes:
+        """client-first-message → server-first-message; raises ProtocolViolation."""
+        self._enter(ScramState.INITIAL)
+        header, bare = _split_gs2(message)
+        attributes = bare.split(b",")
+        if attributes[0][:2] == b"m=":
+            raise FeatureNotSupportedError(
+                "client requires an unsupported SCRAM extension"
+            )
+        if len(attributes) < 2 or attributes[0][:2] != b"n=":
+            raise _malformed('Expected attribute "n" in the client\'s first message.')
+        client_nonce = _attribute(attributes[1], b"r")
+        if not _PRINTABLE.fullmatch(client_nonce):
+            raise _malformed("The nonce has characters that are not printable.")
+        self._gs2_header = header
+        self._nonce = client_nonce + self._nonce
+        challenge = b"r=%s,s=%s,i=%d" % (
+            self._nonce,
+            base64.b64encode(self._verifier.salt),
+            self._verifier.iterations,
+        )
+        self._auth_message = bare + b"," + challenge
+        self.state = ScramState.CHALLENGED
+        return challenge
+
+    def final(self, message: bytes) -> bytes | None:
+        """client-final-message → server-final-message, or None if the proof is wrong.
+
+        Raises ProtocolViolation for a message that is not one.
+        """
+        self._enter(ScramState.CHALLENGED)
+        without_proof, separator, proof_text = message.rpartition(b",p=")
+        if not separator:
+            raise _malformed("The client's final message has no proof.")
+        attributes = without_proof.split(b",")
+        if len(attributes) < 2:
+            raise _malformed('Expected attribute "r" in the client\'s final message.')
+        if _unb64(_attribute(attributes[0], b"c")) != self._gs2_header:
+            raise _malformed("Unexpected channel binding data.")
+        if not hmac.compare_digest(_attribute(attributes[1], b"r"), self._nonce):
+            raise ProtocolViolation(
+                "invalid SCRAM response", detail="Nonce does not match."
+            )
+        proof = _unb64(proof_text)
+        if len(proof) != _KEY_BYTES:
+            raise _malformed("The proof has the wrong length.")
+        auth_message = self._auth_message + b"," + without_proof
+        # Both are always computed: an unknown user must not be answered sooner.
+        proved = self._proves(proof, auth_message)
+        if self._doomed or not proved:
+            return None
+        self.state = ScramState.DONE
+        signature = _hmac(self._verifier.server_key, auth_message)
+        return b"v=" + base64.b64encode(signature)
+
+    def _proves(self, proof: bytes, auth_message: bytes) -> bool:
+        signature = _hmac(self._verifier.stored_key, auth_message)
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        stored_key = hashlib.sha256(client_key).digest()
+        return hmac.compare_digest(stored_key, self._verifier.stored_key)
+
+    def _enter(self, expected: ScramState) -> None:
+        if self.state is not expected:
+            raise _malformed("The message comes out of turn.")
+        # Until the step succeeds: an exchange that was broken off cannot be resumed.
+        self.state = ScramState.FAILED
+
+
+def _split_gs2(message: bytes) -> tuple[bytes, bytes]:
+    """The GS2 header (with its commas) and client-first-message-bare."""
+    flag, _, rest = message.partition(b",")
+    if flag.startswith(b"p="):
+        raise _malformed(
+            "The client selected SCRAM-SHA-256 without channel binding, but the "
+            "SCRAM message includes channel binding data."
+        )
+    if flag not in (b"n", b"y"):
+        raise _malformed("Unexpected channel-binding flag.")
+    authzid, comma, bare = rest.partition(b",")
+    if authzid:
+        if authzid.startswith(b"a="):
+            raise FeatureNotSupportedError(
+                "client uses authorization identity, but it is not supported"
+            )
+        raise _malformed("Unexpected attribute in the client's first message.")
+    if not comma:
+        raise _malformed("The client's first message is too short.")
+    return flag + b",,", bare
+
+
+def _attribute(text: bytes, name: bytes) -> bytes:
+    if text[:2] != name + b"=":
+        raise _malformed(f'Expected attribute "{name.decode()}".')
+    return text[2:]
+
+
+def _unb64(text: bytes) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise _malformed("An attribute is not base64.") from None
+
+
+def _malformed(detail: str) -> Wal2LakeError:
+    return ProtocolViolation("malformed SCRAM message", detail=detail)
+
+
+def _hmac(key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, "sha256")
+
+
+def _b64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

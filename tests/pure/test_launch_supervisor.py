@@ -1,0 +1,418 @@
+"""The supervisor as a process, with fake children: deaths, throttles, shutdowns."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wal2lake.catalog import Catalog, Subscription
+from wal2lake.launch import is_locked, notify, read_lock, read_status
+from wal2lake.launch.processes import is_alive, session_members
+from wal2lake.model import Oid
+from wal2lake.settings import FILE_NAME, render_default_toml
+from wal2lake.testing.waits import wait_until
+
+HERE = Path(__file__).parent
+
+
+class FakeNode:
+    """A node's directory, its supervisor, and what the fake children have noted."""
+
+    def __init__(self, directory: Path, **chosen: object) -> None:
+        self.directory = directory
+        (directory / "fake").mkdir()
+        defaults = {"node.port": 0, "subscription.wal_retrieve_retry_interval_ms": 700}
+        dotted = {k.replace("__", "."): v for k, v in chosen.items()}
+        (directory / FILE_NAME).write_text(render_default_toml({**defaults, **dotted}))
+        self.catalog = Catalog.create(directory / "catalog.sqlite", "me", None)
+        self.log = directory / "stderr"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, str(HERE / "launch_runner.py"), str(self.directory)],
+                env={**os.environ, "PYTHONPATH": str(HERE)},
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def start(self) -> FakeNode:
+        self.process = self.launch()
+        wait_until(self.ready, describe=self.log_text)
+        return self
+
+    def ready(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log_text()
+        facts = read_lock(self.directory)
+        return (
+            facts is not None
+            and facts.pid == self.process.pid
+            and facts.state == "ready"
+        )
+
+    def log_text(self) -> str:
+        return self.log.read_text()
+
+    def events(self, role: str, event: str = "up") -> list[tuple[float, int, str]]:
+        """(time, pid, rest) of each noted event that starts with ``event``."""
+        path = self.directory / "fake" / "events"
+        found = []
+        for line in path.read_text().splitlines() if path.exists() else []:
+            at, who, pid, what = line.split(" ", 3)
+            if who == role and what.startswith(event):
+                found.append((float(at), int(pid), what))
+        return found
+
+    def wait_events(self, role: str, count: int, event: str = "up") -> list[int]:
+        """The pids, once there are ``count`` such events."""
+        wait_until(
+            lambda: len(self.events(role, event)) >= count,
+            describe=lambda: f"{count} x {role} {event}\n{self.log_text()}",
+        )
+        return [pid for _, pid, _ in self.events(role, event)]
+
+    def pids(self) -> list[int]:
+        """Every process below the supervisor, found by what the children noted."""
+        status = read_status(self.directory / "run")
+        assert status is not None
+        found = [status.guardian_pid]
+        for worker in status.workers:
+            found.extend(session_members(worker.pid))
+        return found
+
+    def subscribe(self, number: int, **changes: object) -> Oid:
+        oid = Oid(20000 + number)
+        fields: dict[str, object] = {"enabled": True, "slot_name": f"s{number}"}
+        self.catalog.create_subscription(
+            Subscription(
+                oid=oid,
+                name=f"s{number}",
+                owner=Oid(10),
+                conninfo="",
+                publications=("p",),
+                **{**fields, **changes},
+            ),
+            [],
+        )
+        notify(self.directory / "run", "changed")
+        return oid
+
+    def change(self, oid: Oid, **changes: object) -> None:
+        self.catalog.update_subscription(oid, **changes)
+        notify(self.directory / "run", "changed")
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def wait_end(self, timeout: float = 20.0) -> int:
+        assert self.process is not None
+        return self.process.wait(timeout)
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        wait_until(lambda: not is_locked(self.directory))
+        self.catalog.close()
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[FakeNode]:
+    node = FakeNode(tmp_path)
+    yield node
+    node.close()
+
+
+def test_a_node_starts_its_engine_and_one_receiver_per_enabled_subscription(fake):
+    one = fake.subscribe(1)
+    fake.subscribe(2, enabled=False)
+    fake.subscribe(3, slot_name=None)
+    fake.start()
+    fake.wait_events(f"receiver{one}", 1)
+    status = read_status(fake.directory / "run")
+    assert status is not None and status.state == "ready"
+    assert [(w.role, w.subscription) for w in status.workers] == [
+        ("engine", ""),
+        ("receiver", "s1"),
+    ]
+    # The engine got the very socket that the pid file speaks of.
+    facts = read_lock(fake.directory)
+    assert facts is not None
+    assert fake.events("engine", "listening")[0][2] == f"listening {facts.port}"
+    assert f'address "127.0.0.1", port {facts.port}' in fake.log_text()
+    assert "database system is ready to accept connections" in fake.log_text()
+
+
+def test_a_second_start_is_refused_and_names_the_first(fake):
+    fake.start()
+    second = fake.launch()
+    assert second.wait(10) == 1
+    assert 'lock file "wal2lake.pid" already exists' in fake.log_text()
+    assert f"Is another wal2lake (PID {fake.process.pid}) running" in fake.log_text()
+    assert fake.ready()
+
+
+def test_a_port_in_use_is_a_clear_error(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        fake = FakeNode(tmp_path, node__port=taken.getsockname()[1])
+        process = fake.launch()
+        assert process.wait(10) == 1
+    assert (
+        'could not bind IPv4 address "127.0.0.1": Address already in use'
+        in fake.log_text()
+    )
+    assert "HINT:  Is another server already running on port" in fake.log_text()
+    assert fake.events("engine", "start") == []
+    assert not is_locked(tmp_path)
+    fake.close()
+
+
+def test_a_killed_engine_comes_back_while_receivers_go_on_and_clients_wait(fake):
+    subid = fake.subscribe(1)
+    fake.start()
+    (receiver,) = fake.wait_events(f"receiver{subid}", 1)
+    (engine,) = fake.wait_events("engine", 1)
+    grandchild = int(fake.events("engine", "grandchild")[0][2].split()[1])
+    os.kill(engine, signal.SIGKILL)
+    facts = read_lock(fake.directory)
+    assert facts is not None
+    with socket.create_connection(("127.0.0.1", facts.port), timeout=5):
+        pass
+    assert fake.wait_events("engine", 2)[1] != engine
+    assert not is_alive(grandchild), "what the engine leaves behind may still write"
+    assert is_alive(receiver)
+    assert f"engine process (PID {engine}) was terminated by signal 9" in (
+        fake.log_text()
+    )
+
+
+def test_a_killed_receiver_comes_back_alone(fake):
+    subid = fake.subscribe(1)
+    fake.start()
+    (engine,) = fake.wait_events("engine", 1)
+    (receiver,) = fake.wait_events(f"receiver{subid}", 1)
+    os.kill(receiver, signal.SIGKILL)
+    fake.wait_events(f"receiver{subid}", 2)
+    assert is_alive(engine)
+    starts = [at for at, _, _ in fake.events(f"receiver{subid}", "start")]
+    assert starts[1] - starts[0] >= 0.6
+
+
+def test_a_receiver_that_always_fails_is_throttled(fake):
+    subid = fake.subscribe(1)
+    (fake.directory / "fake" / f"receiver{subid}.exit").write_text("1")
+    fake.start()
+    wait_until(lambda: len(fake.events(f"receiver{subid}", "start")) >= 3)
+    starts = [at for at, _, _ in fake.events(f"receiver{subid}", "start")]
+    gaps = [b - a for a, b in itertools.pairwise(starts)]
+    assert min(gaps) > 0.5, gaps
+    assert 'for subscription "s1" (PID' in fake.log_text()
+    assert "exited with exit code 1" in fake.log_text()
+
+
+def test_an_altered_subscription_restarts_its_receiver_unthrottled(tmp_path):
+    fake = FakeNode(tmp_path, subscription__wal_retrieve_retry_interval_ms=600_000)
+    fake.start()
+    subid = fake.subscribe(1)
+    (first,) = fake.wait_events(f"receiver{subid}", 1)
+    fake.change(subid, bump=True)
+    second = fake.wait_events(f"receiver{subid}", 2)[1]
+    assert not is_alive(first)
+    fake.change(subid, enabled=False)
+    wait_until(lambda: not is_alive(second))
+    fake.close()
+
+
+def test_a_word_from_the_engine_is_heard_before_the_next_poll(fake):
+    fake.start()
+    begin = time.time()
+    # Ten commands one after the other: a poll a second would take ten times as long.
+    for number in range(1, 11):
+        subid = fake.subscribe(number)
+        fake.wait_events(f"receiver{subid}", 1, "start")
+    assert time.time() - begin < 10 * 0.9
+
+
+def test_sigusr1_makes_the_supervisor_look_at_the_catalog(fake):
+    fake.start()
+    oid = Oid(20001)
+    fake.catalog.create_subscription(
+        Subscription(oid, "s1", Oid(10), True, "", "s1", ("p",)), []
+    )
+    fake.signal(signal.SIGUSR1)
+    fake.wait_events(f"receiver{oid}", 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_fast_shutdown_stops_the_engine_first_and_exits_with_0(fake, number):
+    subid = fake.subscribe(1)
+    fake.start()
+    fake.wait_events(f"receiver{subid}", 1)
+    pids = fake.pids()
+    fake.signal(number)
+    assert fake.wait_end() == 0
+    engine = fake.events("engine", "signal SIGTERM")[0][0]
+    receiver = fake.events(f"receiver{subid}", "signal SIGTERM")[0][0]
+    assert engine < receiver
+    assert not [pid for pid in pids if is_alive(pid)]
+    assert not (fake.directory / "wal2lake.pid").exists()
+    assert "received fast shutdown request" in fake.log_text()
+    assert "database system is shut down" in fake.log_text()
+
+
+def test_a_shutdown_ends_also_when_a_child_does_not_listen(tmp_path):
+    fake = FakeNode(tmp_path, node__shutdown_timeout_ms=100)
+    (tmp_path / "fake" / "engine.stubborn").touch()
+    fake.start()
+    fake.signal(signal.SIGTERM)
+    assert fake.wait_end() == 0
+    assert "did not stop in time, sending it SIGKILL" in fake.log_text()
+    fake.close()
+
+
+def test_an_immediate_shutdown_overtakes_a_fast_one(fake):
+    (fake.directory / "fake" / "engine.stubborn").touch()
+    subid = fake.subscribe(1)
+    fake.start()
+    fake.wait_events(f"receiver{subid}", 1)
+    pids = fake.pids()
+    fake.signal(signal.SIGTERM)
+    fake.wait_events("engine", 1, "signal SIGTERM")
+    begin = time.monotonic()
+    fake.signal(signal.SIGQUIT)
+    assert fake.wait_end() == 0
+    assert time.monotonic() - begin < 5
+    assert not [pid for pid in pids if is_alive(pid)]
+    assert fake.events(f"receiver{subid}", "signal") == []
+
+
+def test_a_smart_shutdown_refuses_new_clients_and_waits_for_the_engine(fake):
+    (fake.directory / "fake" / "engine.stubborn").touch()
+    subid = fake.subscribe(1)
+    fake.start()
+    (receiver,) = fake.wait_events(f"receiver{subid}", 1)
+    fake.signal(signal.SIGUSR2)
+    fake.wait_events("engine", 1, "signal SIGUSR2")
+    assert is_alive(receiver) and fake.process.poll() is None
+    (engine,) = [pid for _, pid, _ in fake.events("engine", "up")]
+    os.kill(engine, signal.SIGKILL)
+    assert fake.wait_end() == 0
+    assert len(fake.events("engine", "start")) == 1
+
+
+def test_no_process_outlives_a_killed_supervisor(fake):
+    subid = fake.subscribe(1)
+    fake.start()
+    fake.wait_events(f"receiver{subid}", 1)
+    pids = fake.pids()
+    assert len(pids) == 5, "guardian, two children, two grandchildren"
+    fake.process.kill()
+    fake.process.wait()
+    wait_until(
+        lambda: not [pid for pid in pids if is_alive(pid)],
+        timeout_seconds=5,
+        describe=lambda: str([pid for pid in pids if is_alive(pid)]),
+    )
+
+
+def test_a_start_after_a_kill_waits_for_the_remains_of_the_old_tree(fake):
+    fake.start()
+    pids = fake.pids()
+    fake.process.kill()
+    fake.process.wait()
+    fake.start()
+    assert not [pid for pid in pids if is_alive(pid)]
+
+
+def test_a_start_buries_what_a_killed_guardian_could_not(fake):
+    fake.start()
+    grandchild = int(fake.events("engine", "grandchild")[0][2].split()[1])
+    status = read_status(fake.directory / "run")
+    assert status is not None
+    (engine,) = fake.wait_events("engine", 1)
+    # The grandchild alone survives: nobody who knows of it is left.
+    for pid in (fake.process.pid, status.guardian_pid, engine):
+        os.kill(pid, signal.SIGSTOP)
+    for pid in (status.guardian_pid, fake.process.pid, engine):
+        os.kill(pid, signal.SIGKILL)
+    fake.process.wait()
+    assert is_alive(grandchild)
+    fake.start()
+    assert not is_alive(grandchild)
+    assert "that an earlier node left behind" in fake.log_text()
+
+
+def test_a_killed_guardian_is_replaced(fake):
+    fake.start()
+    first = read_status(fake.directory / "run").guardian_pid
+    os.kill(first, signal.SIGKILL)
+    second = wait_until(
+        lambda: (
+            (found := read_status(fake.directory / "run")).guardian_pid != first
+            and found.guardian_pid
+        )
+    )
+    pids = fake.pids()
+    assert second in pids
+    fake.process.kill()
+    fake.process.wait()
+    wait_until(lambda: not [pid for pid in pids if is_alive(pid)])
+
+
+def test_an_engine_that_cannot_be_configured_ends_the_node_at_its_start(fake):
+    (fake.directory / "fake" / "engine.exit").write_text("78")
+    fake.process = fake.launch()
+    assert fake.wait_end() == 1
+    assert len(fake.events("engine", "start")) == 1
+    assert "the engine could not start, shutting down" in fake.log_text()
+
+
+def test_sighup_reloads_the_settings_and_reports_a_bad_file(fake):
+    fake.start()
+    path = fake.directory / FILE_NAME
+    text = path.read_text()
+    path.write_text(text.replace("port = 0", "port = 1"))
+    fake.signal(signal.SIGHUP)
+    fake.wait_events("engine", 1, "signal SIGHUP")
+    assert 'parameter "node.port" cannot be changed without restarting' in (
+        fake.log_text()
+    )
+    path.write_text(text.replace("port = 0", 'port = "x"'))
+    fake.signal(signal.SIGHUP)
+    wait_until(lambda: "no changes were applied" in fake.log_text())
+    assert fake.ready()
+
+
+def test_a_directory_with_a_long_name_still_has_a_wake_up_socket(tmp_path):
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    fake = FakeNode(deep).start()
+    subid = fake.subscribe(1)
+    fake.wait_events(f"receiver{subid}", 1)
+    fake.close()
+
+
+def test_the_supervisor_imports_neither_spark_nor_numpy():
+    heavy = ("numpy", "pyarrow", "pyspark", "py4j", "delta", "duckdb", "psycopg")
+    code = (
+        "import sys, wal2lake.launch.supervisor, wal2lake.launch.child\n"
+        f"print([m for m in {heavy} if m in sys.modules])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"

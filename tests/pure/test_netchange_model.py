@@ -1,0 +1,121 @@
+"""The model that applying changes is compared with says what PostgreSQL does."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal2lake.testing.rowmodel import (
+    KEY,
+    UNCHANGED,
+    Event,
+    HistoryShape,
+    KeyTaken,
+    TableModel,
+    batches,
+    history,
+    initial_rows,
+)
+
+
+def model(*rows: tuple[object, ...]) -> TableModel:
+    return TableModel((0,), {(row[0],): row for row in rows})
+
+
+def apply(table: TableModel, *steps: tuple[object, ...]) -> TableModel:
+    for ordinal, (kind, new, old) in enumerate(steps):
+        table.apply(Event(1, ordinal, kind, new, old))  # type: ignore[arg-type]
+    return table
+
+
+def test_an_unchanged_value_survives_a_chain_of_updates_and_a_key_change() -> None:
+    table = apply(
+        model((1, "short", "LONG")),
+        ("U", (1, "a", UNCHANGED), None),
+        ("U", (2, UNCHANGED, UNCHANGED), (1,)),
+        ("U", (2, "b", UNCHANGED), None),
+    )
+    assert table.rows == {(2,): (2, "b", "LONG")}
+
+
+def test_keys_can_be_swapped_through_a_third_value() -> None:
+    table = apply(
+        model((1, "one", "L1"), (2, "two", "L2")),
+        ("U", (0, "one", UNCHANGED), (1,)),
+        ("U", (1, "two", UNCHANGED), (2,)),
+        ("U", (2, "one", UNCHANGED), (0,)),
+    )
+    assert table.rows == {(1,): (1, "two", "L2"), (2,): (2, "one", "L1")}
+
+
+def test_events_on_missing_rows_do_nothing_and_are_counted() -> None:
+    table = apply(
+        model((1, "one", "L1")),
+        ("U", (9, "x", UNCHANGED), None),
+        ("D", None, (9,)),
+        ("U", (1, "x", "y"), (9,)),
+    )
+    assert table.rows == {(1,): (1, "one", "L1")}
+    assert table.missing == 3
+
+
+def test_truncate_removes_what_was_before_it_only() -> None:
+    table = apply(
+        model((1, "one", "L1")),
+        ("I", (2, "two", "L2"), None),
+        ("T", None, None),
+        ("I", (3, "three", "L3"), None),
+        ("U", (2, "x", UNCHANGED), None),
+    )
+    assert table.rows == {(3,): (3, "three", "L3")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "new", "old"),
+    [("I", (2, "x", "y"), None), ("U", (2, "x", UNCHANGED), (1,))],
+)
+def test_a_taken_key_is_refused_and_nothing_changes(
+    kind: str, new: tuple[object, ...], old: tuple[object, ...] | None
+) -> None:
+    table = model((1, "one", "L1"), (2, "two", "L2"))
+    with pytest.raises(KeyTaken):
+        apply(table, (kind, new, old))
+    assert table.rows == {(1,): (1, "one", "L1"), (2,): (2, "two", "L2")}
+
+
+@given(st.integers(0, 2**32), st.booleans(), st.booleans(), st.integers(1, 4))
+def test_a_history_means_the_same_in_any_batches(
+    seed: int, missing: bool, moves: bool, parts: int
+) -> None:
+    rng = random.Random(seed)
+    shape = HistoryShape(5, 3, moves=moves, missing=missing, truncates=1)
+    start = initial_rows(shape, rng)
+    events = history(shape, start, rng)
+    whole = TableModel(KEY, dict(start))
+    whole.apply_all(events)
+    stepwise = TableModel(KEY, dict(start))
+    for batch in batches(events, rng, parts):
+        stepwise.apply_all(batch)
+    assert stepwise == whole
+    assert [(e.lsn, e.ordinal) for e in events] == sorted(
+        {(e.lsn, e.ordinal) for e in events}
+    )
+
+
+def test_histories_visit_the_corners() -> None:
+    rng = random.Random(7)
+    shape = HistoryShape(300, 4, missing=True)
+    start = initial_rows(shape, rng)
+    events = history(shape, start, rng)
+    moved = [
+        e for e in events if e.kind == "U" and e.old and e.new and e.old != e.new[:2]
+    ]
+    assert len(moved) > 200
+    assert sum(UNCHANGED in (e.new or ()) for e in moved) > 50
+    assert {e.kind for e in events} == {"I", "U", "D"}
+    table = TableModel(KEY, dict(start))
+    table.apply_all(events)
+    assert table.missing > 50

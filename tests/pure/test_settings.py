@@ -1,0 +1,179 @@
+"""Settings: every source, every check, and the default file."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal2lake.errors import ConfigurationError
+from wal2lake.settings import (
+    FILE_NAME,
+    Settings,
+    load,
+    parameter_names,
+    render_default_toml,
+)
+from wal2lake.settings.sections import SECTIONS
+
+
+def write(directory: Path, text: str) -> Path:
+    (directory / FILE_NAME).write_text(text)
+    return directory
+
+
+def refused(directory: Path, environ=None, overrides=None) -> ConfigurationError:
+    with pytest.raises(ConfigurationError) as caught:
+        load(directory, environ or {}, overrides)
+    return caught.value
+
+
+def test_the_default_file_gives_the_defaults(tmp_path):
+    found = load(write(tmp_path, render_default_toml()), {})
+    assert found == Settings(directory=tmp_path)
+
+
+def test_the_default_file_shows_every_setting_with_its_unit_and_default():
+    text = render_default_toml()
+    uncommented = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
+    shown = {}
+    for section, table in tomllib.loads(uncommented).items():
+        shown.update({f"{section}.{key}": value for key, value in table.items()})
+    assert set(shown) == set(parameter_names()) - {"spark.conf"}
+    defaults = Settings(directory=Path("/"))
+    for name, value in shown.items():
+        section, _, key = name.partition(".")
+        assert getattr(getattr(defaults, section), key) == value
+    assert "# [spark.conf]" in text
+    assert "(milliseconds, 1 to 2147483647, default 250)" in text.replace("\n# ", " ")
+
+
+def test_every_setting_has_a_sentence_and_a_range_that_holds_its_default():
+    for section, kind in SECTIONS.items():
+        for f in fields(kind):
+            assert f.metadata["doc"].rstrip("'").endswith("."), f"{section}.{f.name}"
+            if f.type == "int":
+                assert f.metadata["minimum"] <= f.default <= f.metadata["maximum"]
+            if f.metadata["choices"]:
+                assert f.default in f.metadata["choices"]
+
+
+def test_later_sources_win(tmp_path):
+    write(tmp_path, "[node]\nport = 1001\nmax_connections = 7\n")
+    environ = {"WAL2LAKE_NODE_PORT": "1002", "WAL2LAKE_LOG_SEGMENT_INTERVAL_MS": "9"}
+    assert load(tmp_path, {}).node.port == 1001
+    assert load(tmp_path, environ).node.port == 1002
+    found = load(tmp_path, environ, {"node.port": "1003"})
+    assert (found.node.port, found.node.max_connections) == (1003, 7)
+    assert found.log.segment_interval_ms == 9
+
+
+def test_paths_default_to_the_directory_and_urls_stay(tmp_path):
+    found = load(write(tmp_path, ""), {})
+    assert found.log_directory == tmp_path / "log"
+    assert found.warehouse == str(tmp_path / "warehouse")
+    write(tmp_path, '[spark]\nwarehouse = "s3a://b/w/"\n[log]\ndirectory = "/x"')
+    found = load(tmp_path, {})
+    assert found.log_directory == Path("/x")
+    assert found.warehouse == "s3a://b/w"
+
+
+def test_spark_properties_pass_through_however_they_are_quoted(tmp_path):
+    write(
+        tmp_path,
+        '[spark.conf]\n"spark.a.b" = "1"\nspark.c.d = 2\n"spark.e" = true\n',
+    )
+    wanted = {"spark.a.b": "1", "spark.c.d": "2", "spark.e": "true"}
+    assert dict(load(tmp_path, {}).spark.conf) == wanted
+    environ = {"WAL2LAKE_SPARK_CONF": '{ "spark.x" = "y" }'}
+    assert dict(load(tmp_path, environ).spark.conf) == {"spark.x": "y"}
+
+
+def test_variables_that_are_no_settings_are_left_alone(tmp_path):
+    environ = {"WAL2LAKE_FAILPOINTS": "/x", "WAL2LAKE_LISTEN_FD": "3", "PATH": "y"}
+    assert load(write(tmp_path, ""), environ) == Settings(directory=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        (
+            "[node]\nprot = 1",
+            'unrecognized configuration parameter "node.prot" in file',
+            'Perhaps you meant "node.port". Allowed are: node.listen_addresses,',
+        ),
+        ("[nod]\n", 'unrecognized section "nod" in file', 'you meant "node"'),
+        ("port = 1", 'unrecognized section "port" in file', "The sections are: node"),
+        (
+            "[node]\nport = 70000",
+            '70000 is outside the valid range for parameter "node.port" (0 .. 65535)',
+            "from 0 to 65535",
+        ),
+        (
+            '[node]\nport = "x"',
+            'invalid value for parameter "node.port" in file',
+            "a whole number from 0 to 65535",
+        ),
+        ("[node]\nport = true", 'invalid value for parameter "node.port"', "number"),
+        ("[node]\nport = 1.5", 'invalid value for parameter "node.port"', "number"),
+        (
+            '[node]\nauthentication = "md5"',
+            'invalid value for parameter "node.authentication"',
+            "Allowed is scram-sha-256 or trust.",
+        ),
+        (
+            "[spark]\nmaster = 3",
+            'invalid value for parameter "spark.master"',
+            "text in quotes",
+        ),
+        (
+            '[spark]\ndriver_memory = "2 gigs"',
+            'invalid value for parameter "spark.driver_memory"',
+            "a number followed by k, m, g or t",
+        ),
+        ("[spark]\nconf = 3", 'invalid value for parameter "spark.conf"', "a table"),
+        (
+            "[spark.conf]\na = [1]",
+            'invalid value for parameter "spark.conf.a"',
+            "a table of texts",
+        ),
+        ("[node\n", "syntax error in file", "Write text in quotes"),
+    ],
+)
+def test_a_bad_file_is_refused_with_what_is_allowed(tmp_path, text, message, hint):
+    error = refused(write(tmp_path, text))
+    assert error.message.startswith(message)
+    assert str(tmp_path / FILE_NAME) in error.message
+    assert hint in (error.hint or "")
+
+
+def test_bad_variables_and_overrides_name_their_source(tmp_path):
+    write(tmp_path, "")
+    error = refused(tmp_path, {"WAL2LAKE_NODE_PRT": "1"})
+    assert "in environment variable WAL2LAKE_NODE_PRT" in error.message
+    error = refused(tmp_path, {"WAL2LAKE_NODE_PORT": "one"})
+    assert "in environment variable WAL2LAKE_NODE_PORT: 'one'" in error.message
+    error = refused(tmp_path, {}, {"node.port": "-1"})
+    assert "(0 .. 65535) in the command line" in error.message
+    error = refused(tmp_path, {}, {"nothing": "1"})
+    assert 'parameter "nothing" in the command line' in error.message
+
+
+def test_a_directory_without_settings_is_not_a_node(tmp_path):
+    error = refused(tmp_path)
+    assert "could not access the server configuration file" in error.message
+    assert f"wal2lake init -D {tmp_path}" in (error.hint or "")
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_settings_or_a_configuration_error(tmp_path_factory, text):
+    directory = tmp_path_factory.getbasetemp()
+    (directory / FILE_NAME).write_text(text, encoding="utf-8", errors="replace")
+    with contextlib.suppress(ConfigurationError):
+        load(directory, {})

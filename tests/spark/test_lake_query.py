@@ -1,0 +1,211 @@
+"""Statements of the front door on real Spark."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from wal2lake.errors import (
+    SqlSyntaxError,
+    UndefinedObjectError,
+    UsageError,
+    Wal2LakeError,
+)
+from wal2lake.lake import FieldSpec
+from wal2lake.lake.delta import DeltaTables
+from wal2lake.lake.query import Queries, identifier, relation
+from wal2lake.model import Oid
+
+
+def rows(
+    queries: Queries, sql: str, group: str, limit: int | None = None
+) -> list[dict]:  # type: ignore[type-arg]
+    result = queries.run(sql, job_group=group, row_limit=limit)
+    return pa.Table.from_batches(result.batches, result.schema).to_pylist()
+
+
+def test_a_result_comes_in_order_and_in_pieces(queries: Queries) -> None:
+    result = queries.run(
+        "select id, cast(id as string) s from range(0, 50000, 1, 4) order by id desc",
+        job_group="order",
+    )
+    batches = list(result.batches)
+    assert len(batches) > 1
+    ids = pa.Table.from_batches(batches, result.schema)["id"].to_pylist()
+    assert ids == list(range(49_999, -1, -1))
+    assert [(f.name, f.spark_ddl) for f in result.fields] == [
+        ("id", "bigint"),
+        ("s", "string"),
+    ]
+
+
+def test_an_empty_result_still_has_its_columns(queries: Queries) -> None:
+    result = queries.run(
+        "select cast(1.5 as decimal(5,1)) d, timestamp'2024-01-01' t where false",
+        job_group="empty",
+    )
+    assert list(result.batches) == []
+    assert result.schema.field("d").type == pa.decimal128(5, 1)
+    assert result.schema.field("t").type == pa.timestamp("us", "UTC")
+
+
+def test_a_row_limit_caps_the_result(queries: Queries) -> None:
+    assert len(rows(queries, "select * from range(1000)", "limit", limit=7)) == 7
+
+
+def test_duplicate_column_names_are_no_problem(queries: Queries) -> None:
+    result = queries.run("select 1 a, 2 a", job_group="duplicates")
+    (batch,) = result.batches
+    assert [column.to_pylist() for column in batch.columns] == [[1], [2]]
+
+
+def test_a_plain_column_keeps_its_postgresql_type(
+    queries: Queries, lake: DeltaTables, location: str
+) -> None:
+    price = FieldSpec("p", "decimal(10,2)", pg_type_oid=Oid(1700), pg_typmod=655366)
+    lake.create(location, [price])
+    sql = f"select p as q, p + 1 as r from {relation(location)}"
+    for fields in (
+        queries.describe(sql),
+        queries.run(sql, job_group="types").fields,
+    ):
+        assert fields[0].pg_type_oid == 1700
+        assert fields[0].pg_typmod == 655366
+        assert fields[1].pg_type_oid == 0
+
+
+def test_describing_a_command_does_not_run_it(
+    queries: Queries, lake: DeltaTables, location: str
+) -> None:
+    lake.create(location, [FieldSpec("id", "int")])
+    queries.describe(f"insert into {relation(location)} values (1)")
+    assert lake.state(location).version == 0
+    list(
+        queries.run(
+            f"insert into {relation(location)} values (1)", job_group="i"
+        ).batches
+    )
+    assert lake.state(location).version == 1
+
+
+def test_a_version_can_be_read_as_of(
+    queries: Queries, lake: DeltaTables, tmp_path: Path
+) -> None:
+    location = str(tmp_path / "odd `name`")
+    assert identifier("a`b") == "`a``b`"
+    assert relation("/x", 3) == "delta.`/x` version as of 3"
+    location = str(tmp_path / "t")
+    lake.create(location, [FieldSpec("id", "int")])
+    for value in (1, 2):
+        list(
+            queries.run(
+                f"insert into {relation(location)} values ({value})",
+                job_group=f"v{value}",
+            ).batches
+        )
+    sql = f"select t.id from {relation(location, 1)} as t"
+    assert rows(queries, sql, "asof") == [{"id": 1}]
+
+
+@pytest.mark.parametrize(
+    ("sql", "sqlstate", "text"),
+    [
+        ("select 1/0", "22012", "division by zero"),
+        ("select id / (id - id) from range(3)", "22012", "division by zero"),
+        ("select 1 % 0", "22012", "division by zero"),
+        ("select 2147483647 + 1", "22003", "value out of range"),
+        ("select cast(300 as smallint) * cast(300 as smallint)", "22003", "value out of range"),
+        ("select cast(id + 3000000000 as int) from range(2)", "22003", "int out of range"),
+        ("select cast('x' as int)", "22P02", 'invalid input syntax for type int: "x"'),
+        ("select cast('x' as date)", "22P02", 'invalid input syntax for type date: "x"'),
+        ("select * from nowhere", "42P01", 'relation "nowhere" does not exist'),
+        ("select * from delta.`/no/where`", "42P01", None),
+        ("select nothing from range(1)", "42703", 'column "nothing" does not exist'),
+        ("select a.id from range(1) b", "42703", 'column "a.id" does not exist'),
+        ("select nofunc(1)", "42883", 'function "nofunc" does not exist'),
+        ("select id from range(1) a, range(1) b", "42702", 'column reference "id" is ambiguous'),
+        ("selec 1", "42601", None),
+        ("select (select id from range(2)) x", "21000", "more than one row returned by a subquery used as an expression"),
+        ("select sum(id), id from range(2)", "42803", None),
+        ("select array(1, 'x') + 1", "42804", None),
+    ],
+)  # fmt: skip
+def test_errors_are_postgresqls(
+    queries: Queries, sql: str, sqlstate: str, text: str | None
+) -> None:
+    with pytest.raises(Wal2LakeError) as caught:
+        rows(queries, sql, f"error {sql}")
+    error = caught.value
+    assert error.sqlstate == sqlstate, error.describe()
+    if text is not None:
+        assert error.message == text
+    assert "\n" not in error.message
+    assert "SQLSTATE" not in error.message
+    assert "org.apache" not in error.describe()
+
+
+def test_error_classes_say_what_kind(queries: Queries) -> None:
+    with pytest.raises(SqlSyntaxError):
+        queries.describe("selec 1")
+    with pytest.raises(UndefinedObjectError):
+        queries.describe("select * from nowhere")
+
+
+def test_an_error_in_a_late_partition_reaches_the_reader(queries: Queries) -> None:
+    result = queries.run(
+        "select 1 / (id - 9999) x from range(0, 10000, 1, 4)", job_group="late"
+    )
+    with pytest.raises(UsageError, match="division by zero"):
+        list(result.batches)
+
+
+SLOW = "select count(*) from range(0, 1000000000000, 1, 4) where id * 7 % 3 = 5"
+
+
+def test_a_running_statement_is_cancelled_from_another_thread(
+    queries: Queries, spark_session: SparkSession
+) -> None:
+    caught: list[Wal2LakeError] = []
+
+    def work() -> None:
+        try:
+            rows(queries, SLOW, "slow")
+        except Wal2LakeError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    tracker = spark_session.sparkContext.statusTracker()
+    deadline = time.monotonic() + 30
+    while not tracker.getJobIdsForGroup("slow") and time.monotonic() < deadline:
+        time.sleep(0.02)
+    queries.cancel("slow")
+    thread.join(30)
+    assert not thread.is_alive()
+    assert [e.sqlstate for e in caught] == ["57014"]
+    assert caught[0].message == "canceling statement due to user request"
+
+
+def test_a_cancel_before_the_first_job_is_not_lost(queries: Queries) -> None:
+    queries.cancel("early")
+    with pytest.raises(UsageError) as caught:
+        rows(queries, SLOW, "early")
+    assert caught.value.sqlstate == "57014"
+
+
+def test_an_abandoned_result_leaves_nothing_running(
+    queries: Queries, spark_session: SparkSession
+) -> None:
+    result = queries.run("select id from range(0, 400000, 1, 8)", job_group="abandoned")
+    next(result.batches)
+    result.batches.close()  # type: ignore[attr-defined]
+    tracker = spark_session.sparkContext.statusTracker()
+    deadline = time.monotonic() + 30
+    while tracker.getActiveJobsIds() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert list(tracker.getActiveJobsIds()) == []

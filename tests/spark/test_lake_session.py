@@ -1,0 +1,194 @@
+"""The session's JVM: how it starts, whom it obeys, when it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from wal2lake.errors import ConfigurationError
+from wal2lake.lake.session import (
+    Pool,
+    SessionOptions,
+    configuration,
+    jvm_alive,
+    jvm_pid,
+    start_session,
+    use_pool,
+)
+
+ENGINE = """
+import os, sys, time
+from pathlib import Path
+from wal2lake.lake.jars import JarSource, locate_jars
+from wal2lake.lake.session import SessionOptions, jvm_pid, start_session, stop_session
+import signal
+stopping = []
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda *_: stopping.append(1))
+work = Path(sys.argv[1])
+source = JarSource.from_environment(os.environ)
+spark = start_session(SessionOptions(
+    jars=locate_jars(source, os.environ), local_dir=work / "local dir",
+    warehouse=str(work), master="local[2]"))
+# A Python worker, which must not be left over either.
+spark.sparkContext.parallelize([1], 1).map(lambda x: x + 1).collect()
+print("ready", jvm_pid(spark), flush=True)
+while not stopping:
+    time.sleep(0.01)
+print("answer", spark.range(7).count(), flush=True)
+stop_session(spark)
+print("stopped", flush=True)
+"""
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+class Engine:
+    """A process of its own group with a session, as the node's engine is."""
+
+    def __init__(self, work: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", ENGINE, str(work)],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        self.lines: Iterator[str] = iter(self.process.stdout)
+        self.jvm = psutil.Process(int(next(self.lines).split()[1]))
+        self.workers = self.jvm.children(recursive=True)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = Engine(tmp_path)
+    yield engine
+    engine.end()
+
+
+def gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_jvm_and_python_workers_end_with_a_killed_engine(engine: Engine) -> None:
+    assert engine.workers
+    engine.process.kill()
+    assert wait_until(lambda: gone(engine.jvm))
+    assert wait_until(lambda: all(gone(worker) for worker in engine.workers))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_group_leaves_the_jvm_to_the_engine(
+    engine: Engine, number: signal.Signals
+) -> None:
+    os.killpg(engine.process.pid, number)
+    assert next(engine.lines) == "answer 7\n"
+    assert next(engine.lines) == "stopped\n"
+    assert engine.process.wait(30) == 0
+    assert gone(engine.jvm)
+    assert wait_until(lambda: all(gone(worker) for worker in engine.workers))
+
+
+def test_the_session_has_postgresqls_semantics(spark_session: SparkSession) -> None:
+    conf = spark_session.conf
+    assert conf.get("spark.sql.session.timeZone") == "UTC"
+    assert conf.get("spark.sql.ansi.enabled") == "true"
+    assert conf.get("spark.sql.caseSensitive") == "true"
+    assert conf.get("spark.sql.shuffle.partitions") == "2"
+    row = spark_session.sql("select 1 as Id, 2 as id").first()
+    assert row is not None
+    assert row.__fields__ == ["Id", "id"]
+    assert jvm_alive(spark_session)
+    assert jvm_pid(spark_session) is not None
+
+
+def test_executors_run_this_python(spark_session: SparkSession) -> None:
+    rdd = spark_session.sparkContext.parallelize([0], 1)
+    assert rdd.map(lambda _: sys.executable).collect() == [sys.executable]
+
+
+def test_the_callers_sigint_handler_is_kept(spark_session: SparkSession) -> None:
+    assert spark_session is not None
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_session_in_one_process_is_refused(
+    spark_session: SparkSession, session_options: SessionOptions
+) -> None:
+    assert spark_session is not None
+    with pytest.raises(ConfigurationError, match="already"):
+        start_session(session_options)
+
+
+def test_each_thread_has_its_own_pool(spark_session: SparkSession) -> None:
+    use_pool(spark_session, Pool.SYNC)
+    context = spark_session.sparkContext
+    assert context.getLocalProperty("spark.scheduler.pool") == "sync"
+    pools = context._jsc.sc().getAllPools()
+    names = {pools.apply(i).name() for i in range(pools.size())}
+    assert names >= {"apply", "sync", "query"}
+    context.setLocalProperty("spark.scheduler.pool", None)
+
+
+def test_an_operators_settings_win_unless_results_would_differ(
+    session_options: SessionOptions,
+) -> None:
+    options = replace(
+        session_options,
+        extra={
+            "spark.sql.shuffle.partitions": "7",
+            "spark.sql.extensions": "com.example.Ext",
+            "spark.driver.extraJavaOptions": "-Dx=y",
+            "spark.sql.ansi.enabled": "true",
+        },
+    )
+    settings = configuration(options)
+    assert settings["spark.sql.shuffle.partitions"] == "7"
+    assert settings["spark.sql.extensions"].split(",") == [
+        "io.delta.sql.DeltaSparkSessionExtension",
+        "com.example.Ext",
+    ]
+    assert settings["spark.driver.extraJavaOptions"].endswith("-Dx=y")
+    with pytest.raises(ConfigurationError, match=r"spark\.sql\.ansi\.enabled"):
+        configuration(replace(options, extra={"spark.sql.ansi.enabled": "false"}))
+
+
+def test_a_cluster_is_sent_the_jars(session_options: SessionOptions) -> None:
+    options = replace(session_options, master="spark://example:7077")
+    settings = configuration(options)
+    assert len(settings["spark.jars"].split(",")) == len(session_options.jars)
+    assert "spark.driver.extraClassPath" not in settings
+    assert "spark.driver.bindAddress" not in settings
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"), [("local", 1), ("local[3]", 3), ("local[4,2]", 4)]
+)
+def test_cores_follow_the_local_master(
+    session_options: SessionOptions, master: str, cores: int
+) -> None:
+    assert replace(session_options, master=master).cores == cores
