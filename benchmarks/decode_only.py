@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import cProfile
 import pstats
-import struct
 import time
 from collections.abc import Callable, Iterator
 

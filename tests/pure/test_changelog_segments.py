@@ -89,6 +89,31 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
+def test_a_seal_makes_each_thing_durable_before_what_relies_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    rename = Path.rename
+
+    def fsync(descriptor: int) -> None:
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        steps.append("fsync " + name.replace(tmp_path.name, "directory")[-14:])
+
+    def renamed(path: Path, target: Path) -> Path:
+        steps.append("rename " + path.name[-14:])
+        return rename(path, target)
+
+    writer = written(tmp_path, [inserts(100, 1)])
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", renamed)
+    writer.seal()
+    assert steps == [
+        *("fsync -0.parquet.tmp", "rename -0.parquet.tmp"),
+        *("fsync ns.parquet.tmp", "rename ns.parquet.tmp", "fsync directory"),
+        *("fsync 00001.json.tmp", "rename 00001.json.tmp", "fsync directory"),
+    ]
+
+
 def test_every_change_comes_back_in_its_transaction_and_order(tmp_path: Path) -> None:
     writer = written(tmp_path, MIXED)
     sealed = writer.seal()
@@ -123,6 +148,19 @@ def test_a_manifest_describes_each_file(tmp_path: Path) -> None:
     assert (wider.inserts, wider.deletes, wider.has_truncate) == (1, 1, False)
     # A DELETE always has its key: that is no key change.
     assert wider.has_old_rows and not wider.has_key_change
+
+
+def test_a_column_that_a_batch_lacks_says_what_its_absence_said(
+    tmp_path: Path,
+) -> None:
+    sealed = written(tmp_path, MIXED).seal()
+    assert sealed is not None
+    read = LogReader(tmp_path).read
+    table = read(sealed.files[0].file)
+    assert table.column("u1").to_pylist() == [False, False, False, True, False]
+    assert table.column("o0").to_pylist() == [None, None, None, None, b"1"]
+    options = read(sealed.files[1].file, ["options"]).column(0)
+    assert sorted(options.to_pylist()) == [0, 0, 0, 0, 2]
 
 
 def test_a_file_says_by_itself_whose_rows_it_has(tmp_path: Path) -> None:
@@ -196,6 +234,11 @@ def test_a_large_open_transaction_is_spilled_and_sealed_without_rewriting(
     assert content(tmp_path) == [inserts(100, 2), inserts(200, 60, size=100)]
     assert {n: (tmp_path / n).stat().st_mtime_ns for n in spilled} == stamps
     assert set(spilled) < {f.file.name for f in sealed.files}
+    for one in decoded([inserts(300, 1)]):
+        writer.add(one)
+    after = writer.seal()
+    assert after is not None
+    assert [f.file.name[:24] for f in after.files] == ["seg-00000000000000000003"]
 
 
 def test_discarding_the_open_transaction_removes_its_rows_and_files(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,7 @@ from wal2lake.wire.pgoutput import (
     StreamStart,
     StreamStop,
     Truncate,
+    TupleData,
     TypeMessage,
     Update,
     write_message,
@@ -56,13 +58,17 @@ names = st.text(
     st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8
 )
 namespaces = names.map(lambda name: name or "pg_catalog")
-old_values = st.one_of(st.none(), st.binary(max_size=9), st.builds(BinaryValue, st.binary(max_size=9)))
+old_values = st.one_of(
+    st.none(), st.binary(max_size=9), st.builds(BinaryValue, st.binary(max_size=9))
+)
 new_values = st.one_of(old_values, st.just(UNCHANGED))
 new_tuples = st.lists(new_values, max_size=5).map(tuple)
 old_tuples = st.builds(
     OldTuple, st.sampled_from(OldKind), st.lists(old_values, max_size=5).map(tuple)
 )
-columns = st.builds(Column, names, oids, st.integers(-(2**31), 2**31 - 1), st.booleans())
+columns = st.builds(
+    Column, names, oids, st.integers(-(2**31), 2**31 - 1), st.booleans()
+)
 relations = st.builds(
     Relation,
     oids,
@@ -149,7 +155,7 @@ def _relation(draw: st.DrawFn, relid: Oid) -> Relation:
 
 @st.composite
 def _row(draw: st.DrawFn, relation: Relation) -> Message:
-    def values(*, new: bool) -> tuple[object, ...]:
+    def values(*, new: bool) -> TupleData:
         # Mostly plain text, as in life: that is a path of its own.
         text = draw(st.booleans())
         one = st.binary(max_size=4) if text else _VALUES
@@ -214,8 +220,15 @@ def streams(draw: st.DrawFn) -> list[bytes]:
             if relid not in known or what == 0:
                 describe(relid)
             if what == 1:
-                some = draw(st.lists(st.sampled_from(sorted(known)), min_size=1, unique=True))
-                out.append(payload(Truncate(tuple(some), draw(st.booleans()), draw(st.booleans())), final))
+                some = draw(
+                    st.lists(st.sampled_from(sorted(known)), min_size=1, unique=True)
+                )
+                out.append(
+                    payload(
+                        Truncate(tuple(some), draw(st.booleans()), draw(st.booleans())),
+                        final,
+                    )
+                )
             elif what == 2:
                 message = LogicalMessage(draw(st.booleans()), Lsn(final), "p", b"xyz")
                 out.append(payload(message, final))
@@ -235,9 +248,7 @@ def split(draw: st.DrawFn, payloads: Sequence[bytes]) -> list[Run]:
     """The payloads as consecutive runs, cut anywhere."""
     cuts = draw(st.lists(st.integers(0, len(payloads)), max_size=4))
     edges = [0, *sorted(cuts), len(payloads)]
-    return [
-        run(payloads[a:b]) for a, b in zip(edges[:-1], edges[1:], strict=True)
-    ]
+    return [run(payloads[a:b]) for a, b in pairwise(edges)]
 
 
 @st.composite
@@ -252,7 +263,7 @@ def damaged(draw: st.DrawFn, payloads: Sequence[bytes]) -> list[bytes]:
         where = draw(st.integers(0, len(victim) - 1)) if victim else 0
         # Damage near the front hits headers, kinds and counts.
         where = min(where, draw(st.sampled_from((where, 25, 30, 33, 40))))
-        what = draw(st.integers(0, 6))
+        what = draw(st.integers(0, 9))
         if what == 0:
             out.pop(at)
         elif what == 1:
@@ -263,7 +274,9 @@ def damaged(draw: st.DrawFn, payloads: Sequence[bytes]) -> list[bytes]:
             victim[where:where] = draw(st.binary(min_size=1, max_size=3))
             out[at] = bytes(victim)
         elif where < len(victim):
-            victim[where] = draw(st.integers(0, 255) | st.sampled_from(b"nutbNKOIUDTBC"))
+            victim[where] = draw(
+                st.integers(0, 255) | st.sampled_from(b"nutbNKOIUDTBC")
+            )
             out[at] = bytes(victim)
     return out
 

@@ -56,15 +56,17 @@ class Batch:
 
 
 def choose(
-    waiting: Sequence[Manifest], *, max_bytes: int, max_rows: int
+    waiting: Sequence[Manifest], *, max_bytes: int, max_rows: int, at_least: Lsn
 ) -> tuple[Manifest, ...]:
-    """The first segments that fit the limits; at least one if there is any."""
+    """The first segments that fit the limits; at least one if there is any, and at
+    least up to the position ``at_least``."""
     chosen: list[Manifest] = []
     size = rows = 0
     for one in waiting:
         size += one.size
         rows += sum(f.rows for f in one.files)
-        if chosen and (size > max_bytes or rows > max_rows):
+        enough = bool(chosen) and chosen[-1].sealed_lsn >= at_least
+        if enough and (size > max_bytes or rows > max_rows):
             break
         chosen.append(one)
     return tuple(chosen)

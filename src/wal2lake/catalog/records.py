@@ -95,6 +95,8 @@ class Subscription:
     timeline: int | None = None
     last_error: str | None = None
     """The newest error of any of its workers, described; None once one succeeds."""
+    dropping: bool = False
+    """A DROP has begun; repeating it finishes it, whatever became of the slot."""
     options: dict[str, str] = field(default_factory=dict)
     """Further options as accepted (binary, streaming, origin ...), for display."""
 
@@ -118,6 +120,9 @@ class SubscriptionRel:
     """The publisher's estimate when the copy began (pg_class.reltuples)."""
     bytes_copied: int = 0
     error: str | None = None
+    trusted: bool = True
+    """Nobody but the subscription has written the table since its copy, so an INSERT
+    cannot meet a row that the publisher does not know."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ create table subscription (
     publications text not null, synchronous_commit text not null,
     create_tables integer not null, generation integer not null,
     floor integer not null, system_identifier text, timeline integer,
-    last_error text, options text not null);
+    last_error text, dropping integer not null, options text not null);
 create table subscription_rel (
     subid integer not null references subscription(oid) on delete cascade,
     relid integer not null,
@@ -48,6 +48,7 @@ create table subscription_rel (
     state text not null, lsn integer, epoch integer not null,
     rows_copied integer not null default 0, rows_expected integer,
     bytes_copied integer not null default 0, error text,
+    trusted integer not null default 1,
     primary key (subid, relid)) without rowid;
 create table copy_range (
     subid integer not null, relid integer not null, epoch integer not null,

@@ -460,23 +460,36 @@ class Catalog:
     # ---- published states -------------------------------------------------------------
 
     def publish(
-        self, subid: Oid, floor: Lsn, versions: Mapping[int, int]
-    ) -> SnapshotVector:
+        self,
+        subid: Oid,
+        reached: Lsn,
+        versions: Mapping[int, int],
+        *,
+        joined: Sequence[int] = (),
+    ) -> Lsn:
         """Advance the floor and publish the tables' versions, in one transaction.
 
         ``versions`` holds the changed tables only; the others keep theirs. Equal
         state at a new LSN moves the newest vector instead of adding one.
 
-        The subscription's floor follows ``floor`` but never goes back, and never passes
-        the snapshot of a table that is being copied: the log above must stay until
-        that table has caught up.
+        The subscription's floor follows ``reached`` but never goes back, and never
+        passes the snapshot of a table that is being copied: the log above must stay
+        until that table has caught up. Tables in ``joined`` take their next step to
+        ready: f -> s at ``reached``, s -> r. Returns the floor.
         """
         now = datetime.now(UTC).isoformat(timespec="microseconds")
         with self._transaction() as connection:
             connection.execute(
                 "update subscription set floor = max(floor, ?) where oid = ?",
-                (min(floor, _copy_bound(connection, subid, floor)), subid),
+                (min(reached, _copy_bound(connection, subid, reached)), subid),
             )
+            for relid in joined:
+                connection.execute(
+                    "update subscription_rel set lsn = case state when 'f' then ?"
+                    " else lsn end, state = case state when 'f' then 's'"
+                    " when 's' then 'r' else state end where subid = ? and relid = ?",
+                    (reached, subid, relid),
+                )
             row = connection.execute(
                 "select * from snapshot_vector where subid = ?"
                 " order by number desc limit 1",
@@ -492,13 +505,16 @@ class Catalog:
             connection.execute(
                 "insert or replace into snapshot_vector"
                 " (subid, lsn, committed_at, versions, number) values (?, ?, ?, ?, ?)",
-                (subid, floor, now, json.dumps(merged), number),
+                (subid, reached, now, json.dumps(merged), number),
             )
             connection.execute(
                 "delete from snapshot_vector where subid = ? and number <= ?",
                 (subid, number - _VECTORS_KEPT),
             )
-        return SnapshotVector(subid, floor, now, merged)
+            floor = connection.execute(
+                "select floor from subscription where oid = ?", (subid,)
+            ).fetchone()
+        return Lsn(floor[0] if floor is not None else 0)
 
     def forget_version(self, subid: Oid, relid: Oid) -> None:
         """A table left the subscription: the newest vector no longer pins it."""
@@ -584,6 +600,7 @@ _ENCODERS: Final[dict[str, Callable[[Any], Any]]] = {
     "options": json.dumps,
     "enabled": int,
     "create_tables": int,
+    "dropping": int,
     "floor": int,
 }
 
@@ -611,13 +628,14 @@ def _subscription(row: sqlite3.Row) -> Subscription:
         system_identifier=row["system_identifier"],
         timeline=row["timeline"],
         last_error=row["last_error"],
+        dropping=bool(row["dropping"]),
         options=json.loads(row["options"]),
     )
 
 
 def _insert_rel(connection: sqlite3.Connection, rel: SubscriptionRel) -> None:
     connection.execute(
-        "insert into subscription_rel values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "insert into subscription_rel values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             rel.subid,
             rel.relid,
@@ -630,6 +648,7 @@ def _insert_rel(connection: sqlite3.Connection, rel: SubscriptionRel) -> None:
             rel.rows_expected,
             rel.bytes_copied,
             rel.error,
+            int(rel.trusted),
         ),
     )
 
@@ -647,6 +666,7 @@ def _rel(row: sqlite3.Row) -> SubscriptionRel:
         rows_expected=row["rows_expected"],
         bytes_copied=row["bytes_copied"],
         error=row["error"],
+        trusted=bool(row["trusted"]),
     )
 
 

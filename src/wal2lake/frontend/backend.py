@@ -11,19 +11,21 @@ Calls come in this order, all from the session's thread except ``cancel``:
         prepare(sql, param_oids)       any number; a Prepared may be executed often, later,
         execute(prepared, ...)         and in other transactions
         Outcome.batches                read to its end, or closed early
+        savepoint, rollback_to, release   inside a BLOCK only
       commit() | rollback()            also for implicit transactions
     close()
 
 Every failure is a Wal2LakeError, shown to the client with all its fields; a
 SqlSyntaxError's position counts in the statement given. Any other exception is our bug: the
 client sees XX000 "internal error", the log sees the traceback, the session goes on.
-After an exception in a transaction the session calls ``rollback`` at once.
+After an exception in a transaction the session calls ``rollback`` at once, or, if there is a
+savepoint, ``rollback_to`` the innermost one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -81,7 +83,7 @@ class Outcome:
     """The command tag: ``INSERT 0 5``, ``CREATE TABLE``. A plain ``SELECT`` gets the number of
     rows sent appended by the session."""
     fields: tuple[FieldDescription, ...] | None = None
-    batches: Iterator[Batch] = iter(())
+    batches: Iterator[Batch] = field(default_factory=lambda: iter(()))
     """Consumed lazily, so that a result of any size takes the memory of a batch; ``close()``
     is called if there is one and the client wants no more."""
     notices: tuple[Notice, ...] = ()
@@ -114,7 +116,7 @@ class Backend(Protocol):
         parameters: Sequence[Parameter],
         result_formats: Sequence[Format],
     ) -> Outcome:
-        """Run it; ``result_formats`` has one entry per field (none: all text)."""
+        """Run it; ``result_formats`` has one entry per field of ``prepared``."""
         ...
 
     def begin(self, kind: TransactionKind) -> None:
@@ -127,6 +129,22 @@ class Backend(Protocol):
 
     def rollback(self) -> None:
         """Undo it. Called after any exception, also after one that ``begin`` raised."""
+        ...
+
+    def savepoint(self, depth: int) -> None:
+        """Mark this point of the block; ``depth`` counts the open marks, from 1."""
+        ...
+
+    def rollback_to(self, depth: int) -> None:
+        """Undo what came after mark ``depth``, which stays; later ones are gone.
+
+        An implementation that cannot undo raises FeatureNotSupportedError, if there is
+        anything to undo; the session then rolls back the whole transaction.
+        """
+        ...
+
+    def release(self, depth: int) -> None:
+        """Forget mark ``depth`` and later ones, keeping the work."""
         ...
 
     def cancel(self) -> None:

@@ -215,7 +215,15 @@ def net_of_lives(moves: Moves, shape: ChangeShape, table: Base | None) -> DataFr
     net = living.filter(rooted_here).select(*output(INSERT, False))
     if table is None:
         return net
-    stayed = living.filter(~rooted_here & stays).select(*output(UPDATE, True))
+    # Rows that have come to a key. Whatever the table seems to hold there has gone, or
+    # was updated without being there.
+    came = living.filter(rooted_here | ~stays)
+    taken = came.select(*(F.col(f"k{i}").alias(f"b{i}") for i in shape.key))
+    stayed = (
+        living.filter(~rooted_here & stays)
+        .join(taken, _columns("b", shape), "left_anti")
+        .select(*output(UPDATE, True))
+    )
     moved = living.filter(~rooted_here & ~stays)
     if unknown:
         moved = table.with_values(moved, unknown)
@@ -223,11 +231,8 @@ def net_of_lives(moves: Moves, shape: ChangeShape, table: Base | None) -> DataFr
             value = F.when(F.col(f"u{i}"), F.col(f"s{i}")).otherwise(F.col(f"n{i}"))
             moved = moved.withColumn(f"n{i}", value)
     moved = moved.select(*output(INSERT, False))
-    # A base row that died or went elsewhere leaves its key empty, unless another row
-    # has come to stay there.
     vacated = lives.filter(~rooted_here & (dead | ~stays)).select(*_columns("b", shape))
-    taken = living.select(*(F.col(f"k{i}").alias(f"b{i}") for i in shape.key))
-    empty = vacated.join(taken, [f"b{i}" for i in shape.key], "left_anti")
+    empty = vacated.join(taken, _columns("b", shape), "left_anti")
     deleted = empty.select(
         F.lit(DELETE).cast("tinyint").alias("op"),
         *(

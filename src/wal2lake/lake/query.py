@@ -6,20 +6,29 @@ batches. Called by frontend; one thread per running statement.
 
 Why this way. Batches are served one Spark partition after the other, in result order, and
 the next partition is computed while this one is consumed: memory is bounded by two
-partitions however large the result is. A statement is cancelled through its job group,
-which must therefore be unique per statement; the group stays cancelled, so a cancel that
-comes during planning stops the jobs that would follow.
+partitions however large the result is.
+
+A statement is cancelled by the name that its caller gave it (a session's, say); below it
+has a Spark job group of its own, for a group that was cancelled once stays so. Spark
+forgets a cancel that comes while a statement is still being planned (a later shuffle
+stage starts regardless), so ``cancel`` repeats it until the statement has ended. As in
+PostgreSQL, a cancel that finds nothing running has no effect.
 
 Sources: Spark 4.1 Dataset.toArrowBatchRdd, PythonRDD.toLocalIteratorAndServe,
-SparkContext.cancelJobGroupAndFutureJobs.
+SparkContext.cancelJobGroupAndFutureJobs, DAGScheduler.handleMapStageSubmitted.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.serializers import NoOpSerializer, read_int, write_int
@@ -28,20 +37,129 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from pyspark.util import local_connect_and_auth
 
+from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.lake.fields import from_struct_field
 from wal2lake.lake.port import FieldSpec
-from wal2lake.lake.sparkerrors import translated
+from wal2lake.lake.sparkerrors import QUERY_CANCELED, translated
+
+CANCEL_INTERVAL_SECONDS: Final = 0.05
+"""Between two attempts; each is one message to Spark's scheduler."""
+
+CANCEL_TIMEOUT_SECONDS: Final = 10.0
+"""Then ``cancel`` gives up waiting: planning alone can take long, and the statement
+still ends when it asks for its next partition."""
+
+
+@dataclass(slots=True)
+class _Statement:
+    job_group: str
+    cancelled: bool = False
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def check(self) -> None:
+        if self.cancelled:
+            raise UsageError(
+                "canceling statement due to user request", sqlstate=QUERY_CANCELED
+            )
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Translate errors; after a cancel every error is that cancel's."""
+        try:
+            self.check()
+            with translated():
+                yield
+        except Wal2LakeError:
+            self.ended.set()
+            self.check()
+            raise
+
+
+class Batches:
+    """An iterator of record batches for the thread that ran the statement.
+
+    Raises Wal2LakeError; 57014 after a cancel. ``close`` (idempotent; done by
+    exhaustion too) stops what an unfinished statement left running.
+    """
+
+    def __init__(
+        self, spark: SparkSession, statement: _Statement, served: Any, schema: pa.Schema
+    ) -> None:
+        port, secret, self._server = served
+        self._spark = spark
+        self._statement = statement
+        self._schema = schema
+        self._partition: Iterator[bytes] = iter(())
+        # At once: the JVM gives up listening after fifteen seconds.
+        self._stream, self._socket = local_connect_and_auth(port, secret)
+        # The handshake's timeout stays set; a slow partition is no error.
+        self._socket.settimeout(None)
+        self._open = True
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        try:
+            while self._open:
+                with self._statement.running():
+                    for message in self._partition:
+                        return pa.ipc.read_record_batch(
+                            pa.py_buffer(message), self._schema
+                        )
+                    self._next_partition()
+        except BaseException:
+            self.close()
+            raise
+        raise StopIteration
+
+    def __enter__(self) -> Batches:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _next_partition(self) -> None:
+        """Each is a run of length-prefixed frames after a status word."""
+        write_int(_NEXT_PARTITION, self._stream)
+        self._stream.flush()
+        status = read_int(self._stream)
+        if status == _PARTITION_FOLLOWS:
+            self._partition = NoOpSerializer().load_stream(self._stream)
+            return
+        if status == _FAILED:
+            self._server.getResult()  # Raises what went wrong.
+        self._statement.ended.set()
+        self.close()
+
+    def close(self) -> None:
+        """Release the connection; cancel what is unfinished."""
+        if not self._open:
+            return
+        self._open = False
+        self._stream.close()
+        self._socket.close()
+        if not self._statement.ended.is_set():
+            self._statement.ended.set()
+            with translated():
+                context = self._spark.sparkContext._jsc.sc()
+                context.cancelJobGroupAndFutureJobs(self._statement.job_group)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """A running statement's answer. Iterate ``batches`` once, in the same thread."""
+    """A running statement's answer."""
 
     fields: tuple[FieldSpec, ...]
     schema: pa.Schema
     """Of every batch; duplicate column names are possible."""
-    batches: Iterator[pa.RecordBatch]
-    """Raises Wal2LakeError; 57014 after ``cancel``."""
+    batches: Batches
+    """To be iterated once, then closed."""
 
 
 class Queries:
@@ -50,39 +168,75 @@ class Queries:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._jvm: Any = spark._jvm
+        self._statements: dict[str, _Statement] = {}
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
 
     def run(
         self, sql: str, *, job_group: str, row_limit: int | None = None
     ) -> QueryResult:
         """Execute. A command (DML, DDL) has happened when this returns.
 
-        ``row_limit`` caps a query's rows. ``job_group`` must be new for each statement.
+        ``job_group`` names the statement for ``cancel``; one at a time may run under a
+        name. ``row_limit`` caps a query's rows.
         """
-        context = self._spark.sparkContext
-        with translated():
-            context.setJobGroup(job_group, "wal2lake query", interruptOnCancel=False)
+        statement = _Statement(f"{job_group} {next(self._numbers)}")
+        with self._lock:
+            self._statements = {
+                name: other
+                for name, other in self._statements.items()
+                if not other.ended.is_set()
+            }
+            self._statements[job_group] = statement
+        with statement.running(), self._job_group(statement):
             frame = self._spark.sql(sql)
             if row_limit is not None:
                 frame = frame.limit(row_limit)
             fields = _fields(frame._jdf.schema())
             schema = to_arrow_schema(frame.schema)
+            statement.check()
             batches = frame._jdf.toArrowBatchRdd()
             served = self._jvm.PythonRDD.toLocalIteratorAndServe(batches, True)
-        return QueryResult(
-            fields, schema, _receive(self._spark, served, schema, job_group)
-        )
+            return QueryResult(
+                fields, schema, Batches(self._spark, statement, served, schema)
+            )
 
     def describe(self, sql: str) -> tuple[FieldSpec, ...]:
         """Return the result columns without running anything (commands neither)."""
         with translated():
             state = self._spark._jsparkSession.sessionState()
             plan = state.sqlParser().parsePlan(sql)
-            return _fields(state.analyzer().executeAndCheck(plan, None).schema())
+            # None: nobody asks how long the phases of planning took.
+            analyzed = state.analyzer().executeAndCheck(plan, None)
+            return _fields(analyzed.schema())
 
-    def cancel(self, job_group: str) -> None:
-        """Stop a statement, from any thread. Unknown groups do no harm."""
+    def cancel(self, job_group: str) -> bool:
+        """Stop a statement, from any thread; True when it has ended.
+
+        Returns at once if no such statement runs.
+        """
+        with self._lock:
+            statement = self._statements.get(job_group)
+        if statement is None or statement.ended.is_set():
+            return False
+        statement.cancelled = True
+        deadline = time.monotonic() + CANCEL_TIMEOUT_SECONDS
+        context = self._spark.sparkContext._jsc.sc()
         with translated():
-            self._spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(job_group)
+            while time.monotonic() < deadline:
+                context.cancelJobGroupAndFutureJobs(statement.job_group)
+                if statement.ended.wait(CANCEL_INTERVAL_SECONDS):
+                    return True
+        return False
+
+    @contextmanager
+    def _job_group(self, statement: _Statement) -> Iterator[None]:
+        """The thread that serves the result inherits the group; ours must lose it."""
+        self._spark.sparkContext.setJobGroup(statement.job_group, "wal2lake query")
+        try:
+            yield
+        finally:
+            self._spark.sparkContext._jsc.clearJobGroup()
 
 
 def identifier(name: str) -> str:
@@ -101,38 +255,6 @@ def _fields(java_schema: Any) -> tuple[FieldSpec, ...]:
     return tuple(from_struct_field(field) for field in struct.fields)
 
 
-_NEXT_PARTITION = 1
-_PARTITION_FOLLOWS = 1
-_FAILED = -1
-
-
-def _receive(
-    spark: SparkSession, served: Any, schema: pa.Schema, job_group: str
-) -> Iterator[pa.RecordBatch]:
-    """Ask for one partition after the other; each is a run of length-prefixed frames.
-
-    An abandoned iterator cancels what it left running.
-    """
-    port, secret, server = served
-    finished = False
-    with translated():
-        stream, connection = local_connect_and_auth(port, secret)
-        try:
-            # Spark's handshake leaves a timeout; a slow partition is no error.
-            connection.settimeout(None)
-            while not finished:
-                write_int(_NEXT_PARTITION, stream)
-                stream.flush()
-                status = read_int(stream)
-                finished = status != _PARTITION_FOLLOWS
-                if status == _FAILED:
-                    server.getResult()  # Raises what went wrong.
-                if finished:
-                    break
-                for message in NoOpSerializer().load_stream(stream):
-                    yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
-        finally:
-            stream.close()
-            connection.close()
-            if not finished:
-                spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(job_group)
+_NEXT_PARTITION: Final = 1
+_PARTITION_FOLLOWS: Final = 1
+_FAILED: Final = -1

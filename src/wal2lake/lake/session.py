@@ -40,6 +40,7 @@ from typing import Any, Final
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import ConfigurationError, StorageError
@@ -125,6 +126,9 @@ logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
 
+_PYSPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""They print each exception with its JVM stack before it is raised."""
+
 
 class Pool(Enum):
     """FAIR scheduler pools; under contention apply gets four times sync's share."""
@@ -172,6 +176,8 @@ def start_session(options: SessionOptions) -> SparkSession:
     """
     if SparkContext._active_spark_context is not None:
         raise ConfigurationError("this process has a Spark session already")
+    for name in _PYSPARK_LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
     conf = SparkConf(loadDefaults=False)
     for key, value in configuration(options).items():
         conf.set(key, value)

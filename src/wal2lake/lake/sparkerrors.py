@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from delta.exceptions import DeltaConcurrentModificationException
 from py4j.java_gateway import is_instance_of
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException, PythonException
 
@@ -62,6 +62,18 @@ _SQLSTATES: Final[Mapping[str, str]] = {
     "KD001": "58P01",
 }
 """Spark's to PostgreSQL's, where they differ or matter; others pass if they look alike."""
+
+_BY_CONDITION: Final[Mapping[str, str]] = {
+    "AMBIGUOUS_REFERENCE": "42702",
+    "DELTA_MISSING_DELTA_TABLE": "42P01",
+    "DELTA_ONLY_OPERATION": "42P01",
+    "DELTA_PATH_DOES_NOT_EXIST": "42P01",
+    "DELTA_TABLE_ALREADY_EXISTS": "42P07",
+    "DELTA_TABLE_NOT_FOUND": "42P01",
+    "TABLE_OR_VIEW_ALREADY_EXISTS": "42P07",
+    "UNRESOLVED_ROUTINE": "42883",
+}
+"""Where Spark's SQLSTATE is right for another database only."""
 
 _PARAMETERS: Final[Mapping[str, Callable[[Mapping[str, str]], str]]] = {
     "DIVIDE_BY_ZERO": lambda p: "division by zero",
@@ -163,14 +175,9 @@ def _from_condition(
 
 
 def _postgres_sqlstate(condition: str, state: str) -> str:
-    if condition in ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST"):
-        return "42P01"
-    if condition in ("DELTA_MISSING_DELTA_TABLE", "DELTA_ONLY_OPERATION"):
-        return "42P01"
-    if condition in ("TABLE_OR_VIEW_ALREADY_EXISTS", "DELTA_TABLE_ALREADY_EXISTS"):
-        return "42P07"
-    if condition.startswith("UNRESOLVED_ROUTINE"):
-        return "42883"
+    known = _BY_CONDITION.get(condition)
+    if known is not None:
+        return known
     known = _SQLSTATES.get(state)
     if known is not None:
         return known
@@ -195,7 +202,7 @@ def _class_of(sqlstate: str) -> type[Wal2LakeError]:
 
 
 def _without_jvm(error: BaseException, context: str | None) -> Wal2LakeError:
-    if isinstance(error, Py4JError | ConnectionError | EOFError):
+    if isinstance(error, Py4JNetworkError | ConnectionError | EOFError):
         return StorageError(
             "the Java virtual machine of Spark is gone",
             sqlstate="57P01",

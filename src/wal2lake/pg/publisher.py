@@ -122,12 +122,12 @@ class Publisher:
             f"SELECT pg_catalog.current_setting({quote_literal(name)}, true)"
         )
 
-    def current_wal_lsn(self) -> Lsn:
-        """How far the server's WAL is written (or received, on a standby)."""
+    def flushed_lsn(self) -> Lsn:
+        """How far the server's WAL is durable (replayed, on a standby)."""
         text = self.session.value(
             "SELECT CASE WHEN pg_catalog.pg_is_in_recovery()"
             " THEN pg_catalog.pg_last_wal_replay_lsn()"
-            " ELSE pg_catalog.pg_current_wal_lsn() END"
+            " ELSE pg_catalog.pg_current_wal_flush_lsn() END"
         )
         return Lsn.parse(str(text))
 

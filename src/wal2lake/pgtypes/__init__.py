@@ -1,1 +1,56 @@
-"""The pgtypes room."""
+"""PostgreSQL's types, in its own words, in Arrow's and in Spark's.
+
+Takes: values as PostgreSQL sends them (Arrow binary), typed Arrow columns, type names and
+OIDs. Gives: typed Arrow and located failures; text and binary as PostgreSQL would write
+them; the facts of pg_type; which Spark type a column becomes. Owns: the registry of
+built-in types and the table of mappings. Never: does I/O, imports Spark (its types are
+names), changes a value in silence.
+"""
+
+from wal2lake.pgtypes.conversion import Conversion, Failure
+from wal2lake.pgtypes.decode_text import text_to_arrow
+from wal2lake.pgtypes.encode_binary import arrow_to_binary
+from wal2lake.pgtypes.encode_text import arrow_to_text
+from wal2lake.pgtypes.mapping import Kind, TypeMapping, mapping_for, result_type
+from wal2lake.pgtypes.params import binary_param_to_text, text_param_to_python
+from wal2lake.pgtypes.registry import (
+    BUILT_IN,
+    PgType,
+    format_type,
+    multirange_range,
+    numeric_precision_scale,
+    numeric_typmod,
+    range_subtype,
+    type_by_name,
+    type_by_oid,
+)
+from wal2lake.pgtypes.spark_ddl import arrow_from_ddl, ddl_from_arrow
+from wal2lake.pgtypes.timezone import zone_for
+from wal2lake.pgtypes.type_names import parse_type_name
+
+__all__ = [
+    "BUILT_IN",
+    "Conversion",
+    "Failure",
+    "Kind",
+    "PgType",
+    "TypeMapping",
+    "arrow_from_ddl",
+    "arrow_to_binary",
+    "arrow_to_text",
+    "binary_param_to_text",
+    "ddl_from_arrow",
+    "format_type",
+    "mapping_for",
+    "multirange_range",
+    "numeric_precision_scale",
+    "numeric_typmod",
+    "parse_type_name",
+    "range_subtype",
+    "result_type",
+    "text_param_to_python",
+    "text_to_arrow",
+    "type_by_name",
+    "type_by_oid",
+    "zone_for",
+]

@@ -140,6 +140,26 @@ def valid_mask(values: pa.Array) -> Mask | None:
     return values.is_valid().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
+def packed(
+    values: pa.BinaryArray,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32], Mask | None]:
+    """Like ``raw``, but offsets begin at 0 and nulls have no bytes; and the null mask.
+
+    Copies only if some null's slot holds bytes.
+    """
+    data, offsets = raw(values)
+    data, offsets = data[offsets[0] : offsets[-1]], offsets - offsets[0]
+    valid = valid_mask(values)
+    if valid is None:
+        return data, offsets, None
+    lengths = np.diff(offsets)
+    if lengths[~valid].any():
+        data = data[np.repeat(valid, lengths)]
+        offsets = np.zeros(len(values) + 1, np.int32)
+        offsets[1:] = np.cumsum(np.where(valid, lengths, 0))
+    return data, offsets, ~valid
+
+
 def binary_array(
     data: npt.NDArray[np.uint8] | bytes,
     offsets: npt.NDArray[np.int32],
@@ -173,23 +193,33 @@ def convert(
     parse: Callable[[pa.BinaryArray], pa.Array],
     interpret: Callable[[bytes], object],
     suspects: Callable[[pa.BinaryArray, pa.Array], Mask | None] | None = None,
+    *,
+    plain: Callable[[pa.BinaryArray], Mask],
 ) -> Conversion:
     """Convert a column with a fast parser and a slow interpreter.
 
     ``parse`` is vectorised and raises ArrowInvalid when any value is not in its grammar.
     ``interpret`` takes one value's bytes and returns what Arrow makes a value of
     ``arrow_type`` from, or raises Rejected. ``suspects`` looks at a parsed array and
-    names the rows that must be interpreted all the same.
+    names the rows that must be interpreted all the same. ``plain`` says, vectorised or
+    nearly so, which rows look as ``parse`` wants them; it is asked only after ``parse`` has
+    failed, and keeps a column full of odd values (valid_until = infinity) from being
+    halved down to each of its rows. It may be wrong in both directions.
     """
     failures = Failures()
     try:
         array = parse(values)
         odd: list[int] = []
     except pa.ArrowInvalid:
-        odd = _offenders(values, parse)
-        mask = np.zeros(len(values), np.bool_)
-        mask[odd] = True
-        array = parse(without(values, mask))
+        mask = ~plain(values)
+        if values.null_count:
+            mask &= values.is_valid().to_numpy(zero_copy_only=False)
+        try:
+            array = parse(without(values, mask))
+        except pa.ArrowInvalid:
+            mask[_offenders(without(values, mask), parse)] = True
+            array = parse(without(values, mask))
+        odd = np.flatnonzero(mask).tolist()
     if suspects is not None:
         suspicious = suspects(values, array)
         if suspicious is not None:
@@ -197,17 +227,38 @@ def convert(
     if not odd:
         return Conversion(array, None)
     repaired: list[object] = []
-    for row in odd:
-        try:
-            repaired.append(interpret(values[row].as_py()))
-        except Rejected as reason:
-            repaired.append(None)
-            failures.add(row, reason.sqlstate, reason.message)
+    answers: dict[bytes, object] = {}
+    for row, text in zip(odd, values.take(pa.array(odd)).to_pylist(), strict=True):
+        if text not in answers:
+            answers[text] = _answer(interpret, text)
+        answer = answers[text]
+        if isinstance(answer, Rejected):
+            failures.add(row, answer.sqlstate, answer.message)
+            answer = None
+        repaired.append(answer)
     mask = np.zeros(len(values), np.bool_)
     mask[odd] = True
     replacements = pa.array(repaired, arrow_type)
     array = pc.replace_with_mask(array, pa.array(mask), replacements)
     return failures.conclude(array)
+
+
+def _answer(interpret: Callable[[bytes], object], text: bytes) -> object:
+    """The value, or the Rejected that says why there is none."""
+    try:
+        return interpret(text)
+    except Rejected as reason:
+        return reason
+
+
+def plain_by(pattern: str) -> Callable[[pa.BinaryArray], Mask]:
+    """The ``plain`` of ``convert``: values that match a whole RE2 pattern."""
+
+    def plain(values: pa.BinaryArray) -> Mask:
+        matches = pc.match_substring_regex(values, f"^(?:{pattern})$")
+        return matches.fill_null(False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+    return plain
 
 
 def _offenders(

@@ -30,6 +30,8 @@ from wal2lake.pgtypes.conversion import (
     Rejected,
     binary_array,
     convert,
+    packed,
+    plain_by,
     raw,
     valid_mask,
     without,
@@ -68,7 +70,7 @@ def decode_bool(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
                 return value
         raise _invalid_syntax(mapping)
 
-    return convert(values, pa.bool_(), _parse_bool, interpret)
+    return convert(values, pa.bool_(), _parse_bool, interpret, plain=plain_by("[tf]"))
 
 
 def _parse_bool(values: pa.BinaryArray) -> pa.Array:
@@ -115,7 +117,13 @@ def decode_integer(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
             raise _out_of_range(mapping)
         return number
 
-    return convert(values, arrow, lambda part: part.cast(arrow), interpret)
+    return convert(
+        values,
+        arrow,
+        lambda part: part.cast(arrow),
+        interpret,
+        plain=plain_by(f"-?[0-9]{{1,{len(str(high))}}}"),
+    )
 
 
 # --- floating point ---------------------------------------------------------------------
@@ -144,7 +152,12 @@ def decode_float(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
         return number
 
     return convert(
-        values, arrow, lambda part: part.cast(arrow), interpret, _suspect_floats
+        values,
+        arrow,
+        lambda part: part.cast(arrow),
+        interpret,
+        _suspect_floats,
+        plain=plain_by("-?[0-9.]+(e[+-]?[0-9]+)?|NaN|-?Infinity"),
     )
 
 
@@ -181,6 +194,8 @@ def decode_decimal(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
             number = Decimal(word)
         except InvalidOperation:
             raise _invalid_syntax(mapping) from None
+        if not number.is_finite():
+            raise _invalid_syntax(mapping)
         with localcontext(prec=2 * len(word) + 80):
             try:
                 stored = number.quantize(quantum)
@@ -192,7 +207,15 @@ def decode_decimal(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
             raise _overflow(shown)
         return stored
 
-    return convert(values, arrow, lambda part: part.cast(arrow), interpret)
+    whole = max(1, arrow.precision - arrow.scale)
+    fraction = f"([.][0-9]{{1,{arrow.scale}}})?" if arrow.scale else ""
+    return convert(
+        values,
+        arrow,
+        lambda part: part.cast(arrow),
+        interpret,
+        plain=plain_by(f"-?[0-9]{{1,{whole}}}{fraction}"),
+    )
 
 
 def _overflow(shown: str) -> Rejected:
@@ -217,7 +240,11 @@ def decode_text_family(values: pa.BinaryArray, mapping: TypeMapping) -> Conversi
                 raise Rejected("22021", _INVALID_UTF8) from None
 
         found = convert(
-            values, pa.string(), lambda part: part.cast(pa.string()), interpret
+            values,
+            pa.string(),
+            lambda part: part.cast(pa.string()),
+            interpret,
+            plain=_decodable,
         )
         failures.extend(found.failures, np.arange(len(values)))
         array = found.array
@@ -229,6 +256,16 @@ def decode_text_family(values: pa.BinaryArray, mapping: TypeMapping) -> Conversi
         failures.add_rows(np.flatnonzero(holds_nul), "22021", _INVALID_NUL)
         array = without(array, holds_nul)
     return failures.conclude(array)
+
+
+def _decodable(values: pa.BinaryArray) -> Mask:
+    found = np.ones(len(values), np.bool_)
+    for row, text in enumerate(values.to_pylist()):
+        try:
+            (text or b"").decode()
+        except UnicodeDecodeError:
+            found[row] = False
+    return found
 
 
 # --- bytea ------------------------------------------------------------------------------
@@ -250,7 +287,13 @@ def decode_bytea(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
                 raise Rejected("22023", f"invalid hexadecimal data: {what}") from None
         return _ESCAPE.sub(_unescape(mapping), text)
 
-    return convert(values, pa.binary(), _parse_hex, interpret)
+    return convert(
+        values,
+        pa.binary(),
+        _parse_hex,
+        interpret,
+        plain=plain_by(r"\\x([0-9a-fA-F]{2})*"),
+    )
 
 
 def _unescape(mapping: TypeMapping) -> Callable[[re.Match[bytes]], bytes]:
@@ -266,21 +309,22 @@ def _unescape(mapping: TypeMapping) -> Callable[[re.Match[bytes]], bytes]:
 
 def _parse_hex(values: pa.BinaryArray) -> pa.Array:
     """All digits of the column decoded by one call; the offsets are halved."""
-    data, offsets = raw(values)
-    valid = valid_mask(values)
+    data, offsets, null = packed(values)
     lengths = np.diff(offsets)
-    if valid is not None and lengths[~valid].any():
-        return _parse_hex(pc.fill_null(values, b"\\x")).filter(pa.array(valid))
-    starts = offsets[:-1] if valid is None else offsets[:-1][valid]
-    sizes = lengths if valid is None else lengths[valid]
+    present = np.ones(len(values), np.bool_) if null is None else ~null
+    starts = offsets[:-1][present]
+    sizes = lengths[present]
     if (sizes < 2).any() or (sizes & 1).any():
         raise pa.ArrowInvalid("not hex")
     if (data[starts] != ord("\\")).any() or (data[starts + 1] != ord("x")).any():
         raise pa.ArrowInvalid("not hex")
-    digits, digit_offsets = raw(pc.binary_slice(values, 2))
+    digits = np.ones(len(data), np.bool_)
+    digits[starts] = False
+    digits[starts + 1] = False
     try:
-        decoded = binascii.unhexlify(digits[digit_offsets[0] : digit_offsets[-1]])
+        decoded = binascii.unhexlify(data[digits].tobytes())
     except binascii.Error:
         raise pa.ArrowInvalid("not hex") from None
-    halved = (digit_offsets - digit_offsets[0]) // 2
-    return binary_array(decoded, halved, None if valid is None else ~valid)
+    halved = np.zeros(len(offsets), np.int32)
+    halved[1:] = np.cumsum(np.where(present, lengths // 2 - 1, 0))
+    return binary_array(decoded, halved, null)

@@ -11,8 +11,9 @@ the conversion, never another value.
 
 Limits of DATE, TIMESTAMP and TIMESTAMP_NTZ: 0001-01-01 to 9999-12-31 (UTC). Arrow and
 Parquet could hold more, but it is the range that Spark SQL documents, the only one its
-Python side and most readers of Delta tables can represent, and the one in which the text in Delta's
-column statistics is unambiguous. PostgreSQL and Spark both count in the proleptic Gregorian calendar.
+Python side and most readers of Delta tables can represent, and the one in which the text
+in Delta's column statistics is unambiguous. PostgreSQL and Spark both count in the
+proleptic Gregorian calendar.
 """
 
 from __future__ import annotations
@@ -317,9 +318,7 @@ def result_type(type_or_ddl: pa.DataType | str) -> tuple[Oid, int]:
     Takes an Arrow type or Spark DDL. Structs are records (2249); maps, and arrays of what
     has no array type, are text (25). Raises UndefinedObjectError for an unknown DDL.
     """
-    arrow = (
-        arrow_from_ddl(type_or_ddl) if isinstance(type_or_ddl, str) else type_or_ddl
-    )
+    arrow = arrow_from_ddl(type_or_ddl) if isinstance(type_or_ddl, str) else type_or_ddl
     types = pa.types
     if types.is_list(arrow) or types.is_large_list(arrow):
         oid, typmod = result_type(arrow.value_type)

@@ -50,7 +50,9 @@ _SIMPLE: Mapping[str, pa.DataType] = MappingProxyType(
 _DECIMAL = re.compile(r"(?:DECIMAL|DEC|NUMERIC)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)\Z")
 _CHARACTER = re.compile(r"(?:VARCHAR|CHAR)\s*\(\s*\d+\s*\)\Z|STRING\s+COLLATE\s+\w+\Z")
 _TIME = re.compile(r"TIME(?:\s*\(\s*[0-6]\s*\))?\Z")
-_INTERVAL = re.compile(r"INTERVAL (?:DAY|HOUR|MINUTE|SECOND)( TO (?:HOUR|MINUTE|SECOND))?\Z")
+_INTERVAL = re.compile(
+    r"INTERVAL (?:DAY|HOUR|MINUTE|SECOND)( TO (?:HOUR|MINUTE|SECOND))?\Z"
+)
 
 
 def list_of(element: pa.DataType) -> pa.DataType:
@@ -77,7 +79,11 @@ def arrow_from_ddl(ddl: str) -> pa.DataType:
     if simple is not None:
         return simple
     decimal = _DECIMAL.match(upper)
-    if decimal and 1 <= int(decimal[1]) <= 38 and int(decimal[2] or 0) <= int(decimal[1]):
+    if (
+        decimal
+        and 1 <= int(decimal[1]) <= 38
+        and int(decimal[2] or 0) <= int(decimal[1])
+    ):
         return pa.decimal128(int(decimal[1]), int(decimal[2] or 0))
     if _CHARACTER.match(upper):
         return pa.string()

@@ -309,7 +309,9 @@ def _typmod(known: PgType, modifiers: list[int]) -> int:
             if number < 0:
                 word = known.name.removesuffix("tz").upper()
                 zone = " WITH TIME ZONE" if known.name.endswith("tz") else ""
-                raise UsageError(f"{word}({number}){zone} precision must not be negative")
+                raise UsageError(
+                    f"{word}({number}){zone} precision must not be negative"
+                )
             return min(number, _MAX_TIME_PRECISION)
 
 

@@ -296,12 +296,13 @@ class WalReceiver:
         """Ask on another connection how far the server's WAL really is."""
         try:
             if self._checker is None:
+                # An ordinary session: it takes no walsender, and pg_stat_replication
+                # shows one row for the subscription.
                 self._checker = connect(
                     self._subscription.conninfo,
-                    application_name=self._subscription.name,
-                    replication=True,
+                    application_name=f"pg_{self._subscription.oid}_check",
                 )
-            feedback.verified = Publisher(self._checker).identify().position
+            feedback.verified = Publisher(self._checker).flushed_lsn()
         except PublisherError as error:
             # Nothing is lost: the position is believed once a later check succeeds.
             self._events.debug("could not verify a keepalive", error=error)

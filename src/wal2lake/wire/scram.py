@@ -206,10 +206,11 @@ class ScramServer:
         return hmac.compare_digest(stored_key, self._verifier.stored_key)
 
     def _enter(self, expected: ScramState) -> None:
-        if self.state is not expected:
-            raise _malformed("The message comes out of turn.")
+        found = self.state
         # Until the step succeeds: an exchange that was broken off cannot be resumed.
         self.state = ScramState.FAILED
+        if found is not expected:
+            raise _malformed("The message comes out of turn.")
 
 
 def _split_gs2(message: bytes) -> tuple[bytes, bytes]:

@@ -11,7 +11,12 @@ from __future__ import annotations
 
 from typing import Final
 
-RESERVED: Final = frozenset(
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+RESERVED: Final = _words(
     """
     all analyse analyze and any array as asc asymmetric both case cast check collate
     column constraint create current_catalog current_date current_role current_time
@@ -20,20 +25,20 @@ RESERVED: Final = frozenset(
     leading limit localtime localtimestamp not null offset on only or order placing
     primary references returning select session_user some symmetric system_user table
     then to trailing true union unique user using variadic when where window with
-    """.split()
+    """
 )
 """Never a name without quotes, except as a label."""
 
-TYPE_OR_FUNCTION: Final = frozenset(
+TYPE_OR_FUNCTION: Final = _words(
     """
     authorization binary collation concurrently cross current_schema freeze full ilike
     inner is isnull join left like natural notnull outer overlaps right similar
     tablesample verbose
-    """.split()
+    """
 )
 """May name a type or a function, no column or table."""
 
-COLUMN_NAME: Final = frozenset(
+COLUMN_NAME: Final = _words(
     """
     between bigint bit boolean char character coalesce dec decimal exists extract float
     greatest grouping inout int integer interval json json_array json_arrayagg
@@ -42,7 +47,7 @@ COLUMN_NAME: Final = frozenset(
     numeric out overlay position precision real row setof smallint substring time
     timestamp treat trim values varchar xmlattributes xmlconcat xmlelement xmlexists
     xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize xmltable
-    """.split()
+    """
 )
 """May name a column or a table, no function or type."""
 

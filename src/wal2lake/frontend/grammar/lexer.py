@@ -77,9 +77,7 @@ class Token:
 
     def is_mark(self, mark: str) -> bool:
         """Whether it is this punctuation mark or operator."""
-        return (
-            self.kind in (TokenKind.MARK, TokenKind.OPERATOR) and self.value == mark
-        )
+        return self.kind in (TokenKind.MARK, TokenKind.OPERATOR) and self.value == mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +127,9 @@ _UNTERMINATED: Final = {
 }
 
 _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
-_CONTINUATION: Final = re.compile(r"(?:[ \t\f\v]|--[^\n\r]*+)*[\n\r](?:\s|--[^\n\r]*+)*'")
+_CONTINUATION: Final = re.compile(
+    r"(?:[ \t\f\v]|--[^\n\r]*+)*[\n\r](?:\s|--[^\n\r]*+)*'"
+)
 _REST_OF_STRING: Final = re.compile(r"[^']*+(?:''[^']*+)*+(')?")
 _REST_OF_ESCAPE: Final = re.compile(r"[^'\\]*+(?:(?:''|\\.)[^'\\]*+)*+(')?", re.DOTALL)
 
@@ -174,11 +174,8 @@ def tokens(sql: str) -> Iterator[Token]:
         match = _PATTERN.match(sql, at)
         assert match is not None
         start, at = at, match.end()
-        name = next(
-            n
-            for n in _GROUPS[(match.lastgroup or "").partition("_")[0]]
-            if match[n] is not None
-        )
+        # The last group to close is the outer one: the alternative that matched.
+        name = match.lastgroup or ""
         if name == "space":
             continue
         if name == "comment":
@@ -207,37 +204,7 @@ def split_statements(sql: str) -> list[StatementText]:
     return statements
 
 
-# The pattern's last group tells which alternative matched, up to its own inner groups.
-_GROUPS: Final = {
-    **{
-        name: (name,)
-        for name in (
-            "space",
-            "comment",
-            "escape",
-            "bits",
-            "unicode",
-            "string",
-            "uquoted",
-            "quoted",
-            "dollar",
-            "param",
-            "word",
-            "number",
-            "mark",
-            "operator",
-            "other",
-        )
-    },
-    "point": ("number",),
-    "bare": ("number",),
-    "exponent": ("number",),
-}
-
-
-def _token(
-    sql: str, name: str, match: re.Match[str], start: int
-) -> tuple[Token, int]:
+def _token(sql: str, name: str, match: re.Match[str], start: int) -> tuple[Token, int]:
     text, at = match[0], match.end()
     kind, value = TokenKind.WORD, text
     match name:
@@ -253,9 +220,7 @@ def _token(
             kind = TokenKind.INTEGER
             if match["number_junk"] is not None or sql[at : at + 1] == "_":
                 junk = text if match["number_junk"] is not None else text + "_"
-                raise syntax_error(
-                    "trailing junk after numeric literal", start, junk
-                )
+                raise syntax_error("trailing junk after numeric literal", start, junk)
             if match["point"] or match["bare"] or match["exponent"]:
                 kind = TokenKind.FLOAT
         case "param":
@@ -273,9 +238,7 @@ def _token(
             _require_end(match, name, sql, start)
             body = text[text.index('"') + 1 : -1].replace('""', '"')
             if not body:
-                raise syntax_error(
-                    "zero-length delimited identifier", start, text
-                )
+                raise syntax_error("zero-length delimited identifier", start, text)
             value = _cut(_unicode(body, start) if name == "uquoted" else body)
         case "dollar":
             kind = TokenKind.STRING

@@ -11,7 +11,7 @@ from wal2lake.frontend.parameters.encodings import (
     decode_text,
     is_utf8,
 )
-from wal2lake.frontend.parameters.state import Parameters
+from wal2lake.frontend.parameters.state import ParameterMark, Parameters
 from wal2lake.frontend.parameters.table import (
     PARAMETERS,
     SERVER_VERSION,
@@ -21,7 +21,7 @@ from wal2lake.frontend.parameters.table import (
     ParameterDefinition,
     Unit,
 )
-from wal2lake.frontend.parameters.values import parse_boolean
+from wal2lake.frontend.parameters.values import parse_boolean, time_zone
 
 __all__ = [
     "PARAMETERS",
@@ -30,6 +30,7 @@ __all__ = [
     "Context",
     "Kind",
     "ParameterDefinition",
+    "ParameterMark",
     "Parameters",
     "Unit",
     "codec_name",
@@ -37,4 +38,5 @@ __all__ = [
     "decode_text",
     "is_utf8",
     "parse_boolean",
+    "time_zone",
 ]

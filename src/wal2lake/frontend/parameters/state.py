@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.errors import (
@@ -49,6 +50,15 @@ _OLD_NAMES: Final = {
 
 MAX_CUSTOM_PARAMETERS: Final = 1000
 """Bounds what a client can make a session keep. A guess, far above any real use."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterMark:
+    """The values at a savepoint; opaque to others."""
+
+    current: dict[str, str]
+    before: dict[str, str | None]
+    kept: dict[str, str | None]
 
 
 class Parameters(Mapping[str, str]):
@@ -152,6 +162,19 @@ class Parameters(Mapping[str, str]):
     def rollback(self) -> None:
         """The transaction failed: every SET of it is undone."""
         self._restore(self._before)
+
+    def mark(self) -> ParameterMark:
+        """A savepoint."""
+        return ParameterMark(dict(self._current), dict(self._before), dict(self._kept))
+
+    def return_to(self, mark: ParameterMark) -> None:
+        """Undo every SET since the mark; it can be returned to again."""
+        self._current.update(mark.current)
+        for key in self._current.keys() - mark.current.keys():
+            # Defined, or first set, after the mark.
+            _put(self._current, key, self._reset.get(key))
+        self._before = dict(mark.before)
+        self._kept = dict(mark.kept)
 
     def _assign(self, key: str, value: str | None, *, local: bool) -> None:
         before = self._current.get(key)

@@ -9,6 +9,7 @@ src/backend/commands/variable.c (check_datestyle, check_timezone, check_client_e
 
 from __future__ import annotations
 
+import datetime
 import re
 import zoneinfo
 from collections.abc import Callable
@@ -176,27 +177,21 @@ def _date_style(text: str) -> str:
 
 _OFFSET = re.compile(r"([+-]?)(\d{1,2})(?::?([0-5]\d))?(?:\.(\d+))?")
 _POSIX_OFFSET = re.compile(
-    r"<([+-]?)(\d{2})(?::?(\d{2}))?>([+-]?)(\d{1,2})(?::(\d{2}))?"
+    r"(?:<[A-Za-z0-9:+-]{3,}>|[A-Za-z]{3,})([+-]?)(\d{1,2})(?::?([0-5]\d))?"
 )
-_MAX_OFFSET_HOURS: Final = 167
-"""MAX_TZDISP_HOUR of PostgreSQL's POSIX rules; ISO offsets stay below 16."""
+_MAX_OFFSET_MINUTES: Final = 24 * 60 - 1
+"""Python's limit; PostgreSQL's is 167 hours, but no place on Earth is beyond 14."""
 
 
 def _time_zone(text: str) -> str:
-    """A name of the zone database, or hours east of Greenwich."""
+    """A name of the zone database, a POSIX offset, or hours east of Greenwich."""
     if match := _OFFSET.fullmatch(text.strip()):
         return _fixed_offset(text, match)
-    if text.upper() in ("UTC", "GMT", "Z", "ZULU"):
-        return "UTC" if text.upper() in ("UTC", "Z") else text
-    if _POSIX_OFFSET.fullmatch(text):
+    if text.upper() in ("UTC", "Z", "ZULU"):
+        return "UTC"
+    if _zone_info(text) is not None:
         return text
-    try:
-        zoneinfo.ZoneInfo(text)
-    except (ValueError, OSError):  # ZoneInfoNotFoundError is a KeyError
-        pass
-    except zoneinfo.ZoneInfoNotFoundError:
-        pass
-    else:
+    if (match := _POSIX_OFFSET.fullmatch(text)) and _posix_minutes(match) is not None:
         return text
     for name in zoneinfo.available_timezones():
         if name.lower() == text.lower():
@@ -204,12 +199,43 @@ def _time_zone(text: str) -> str:
     raise _invalid("TimeZone", text)
 
 
+def time_zone(name: str) -> datetime.tzinfo:
+    """What a value of TimeZone stands for, to convert with."""
+    if name == "UTC":
+        # Also where the system has no zone database.
+        return datetime.UTC
+    found = _zone_info(name)
+    if found is not None:
+        return found
+    match = _POSIX_OFFSET.fullmatch(name)
+    east = None if match is None else _posix_minutes(match)
+    if east is None:
+        raise _invalid("TimeZone", name)
+    return datetime.timezone(datetime.timedelta(minutes=east))
+
+
+def _posix_minutes(match: re.Match[str]) -> int | None:
+    """Minutes east of Greenwich (POSIX counts west); None: too many."""
+    size = int(match[2]) * 60 + int(match[3] or 0)
+    if size > _MAX_OFFSET_MINUTES:
+        return None
+    return size if match[1] == "-" else -size
+
+
+def _zone_info(name: str) -> zoneinfo.ZoneInfo | None:
+    # ZoneInfo("") opens the directory itself; a key outside of it is a ValueError.
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        return None
+
+
 def _fixed_offset(text: str, match: re.Match[str]) -> str:
     """``-7`` becomes ``<-07>+07``: POSIX counts west of Greenwich."""
     sign, hours, minutes, fraction = match.groups()
     part = Fraction(int(fraction), 10 ** len(fraction)) if fraction else Fraction(0)
     total = int(hours) * 60 + int(minutes or 0) + round(part * 60)
-    if total > _MAX_OFFSET_HOURS * 60:
+    if total > _MAX_OFFSET_MINUTES:
         raise _invalid("TimeZone", text)
     east, west = ("-", "+") if sign == "-" and total else ("+", "-")
     size = f"{total // 60:02d}"

@@ -109,7 +109,9 @@ def _read_initial_response(data: bytes) -> bytes:
     cursor = Body(data)
     mechanism = cursor.string()
     if mechanism != MECHANISM.encode("ascii"):
-        raise ProtocolViolation("client selected an invalid SASL authentication mechanism")
+        raise ProtocolViolation(
+            "client selected an invalid SASL authentication mechanism"
+        )
     first = cursor.value()
     cursor.end()
     # A mechanism may begin with an empty challenge; SCRAM does not need one.

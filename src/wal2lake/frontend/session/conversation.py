@@ -6,6 +6,8 @@ Terminate where nothing else is expected, is a TransportClosed like any other di
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from wal2lake.frontend.session.transport import Transport, TransportClosed
 from wal2lake.wire.frontback import (
     BackendMessage,
@@ -24,12 +26,12 @@ class Conversation:
     def __init__(self, transport: Transport, *, max_message_bytes: int) -> None:
         self.transport = transport
         self._reader = FrontendReader(max_message_bytes=max_message_bytes)
-        self.codec = "utf-8"
-        """Python's codec for the text that goes out."""
+        self.codec: Callable[[], str] = lambda: "utf-8"
+        """Gives Python's codec for the text that goes out: it changes with each SET."""
 
     def send(self, message: BackendMessage) -> None:
         """Queue a message; raises TransportClosed."""
-        self.transport.write(write_backend(message, encoding=self.codec))
+        self.transport.write(write_backend(message, encoding=self.codec()))
 
     def send_raw(self, data: bytes) -> None:
         """Queue bytes that are no message (the answer to SSLRequest)."""

@@ -7,7 +7,7 @@ transaction state, so simple and extended protocol cannot differ.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
@@ -47,7 +47,6 @@ class Executor:
 
     __slots__ = (
         "_backend",
-        "_notice",
         "_parameters",
         "_table",
         "_transaction",
@@ -62,18 +61,14 @@ class Executor:
         parameters: Parameters,
         transaction: Transaction,
         table: StatementTable,
-        notice: Callable[[Notice], None],
     ) -> None:
         self._user = user
         self._backend = backend
         self._parameters = parameters
         self._transaction = transaction
         self._table = table
-        self._notice = notice
 
-    def prepare_string(
-        self, sql: str, param_oids: Sequence[int]
-    ) -> PreparedStatement:
+    def prepare_string(self, sql: str, param_oids: Sequence[int]) -> PreparedStatement:
         """Parse's string: one statement or none; raises 42601 for more."""
         statements = split(sql)
         if len(statements) > 1:

@@ -143,7 +143,7 @@ def admit(conversation: Conversation, startup: StartupMessage, door: Door) -> Gr
     if database != door.database:
         raise UsageError(f'database "{database}" does not exist', sqlstate="3D000")
     parameters = _parameters(role, given, door.node_parameters)
-    conversation.codec = codec_name(parameters.raw("client_encoding"))
+    conversation.codec = lambda: codec_name(parameters.raw("client_encoding"))
     return Greeting(role, parameters, replication)
 
 

@@ -33,9 +33,7 @@ class Interrupts:
 
     __slots__ = ("_cancel", "_lock", "_pending", "_running", "_wake", "terminating")
 
-    def __init__(
-        self, cancel: Callable[[], None], wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, cancel: Callable[[], None], wake: Callable[[], None]) -> None:
         """``cancel``: Backend.cancel. ``wake``: ends the session's wait for its client."""
         self._lock = threading.Lock()
         self._cancel = cancel

@@ -23,6 +23,7 @@ Source: src/backend/tcop/postgres.c; PostgreSQL manual, section 54.2.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from wal2lake.errors import (
@@ -32,7 +33,7 @@ from wal2lake.errors import (
     Wal2LakeError,
 )
 from wal2lake.frontend.backend import Backend, Notice, TransactionKind
-from wal2lake.frontend.parameters import Parameters, codec_name, decode_text
+from wal2lake.frontend.parameters import Parameters, decode_text
 from wal2lake.frontend.session.conversation import Conversation
 from wal2lake.frontend.session.diagnostics import (
     SessionEnd,
@@ -44,7 +45,7 @@ from wal2lake.frontend.session.diagnostics import (
 from wal2lake.frontend.session.executor import Executor
 from wal2lake.frontend.session.extended import ExtendedQuery
 from wal2lake.frontend.session.interrupts import Interrupts
-from wal2lake.frontend.session.results import RowStream
+from wal2lake.frontend.session.results import RowStream, completion_tag
 from wal2lake.frontend.session.scan import Statement, split
 from wal2lake.frontend.session.statements import PreparedStatement, StatementTable
 from wal2lake.frontend.session.transaction import Transaction
@@ -67,6 +68,12 @@ from wal2lake.wire.frontback import (
 _SKIPPED = frozenset((b"d", b"c", b"f"))
 """Left over from a copy that failed: PostgreSQL ignores them too."""
 
+_ACTIVITIES = {
+    TransactionStatus.IDLE: "idle",
+    TransactionStatus.BLOCK: "idle in transaction",
+    TransactionStatus.FAILED: "idle in transaction (aborted)",
+}
+
 
 class Session:
     """One client's session, from its first ReadyForQuery to its end."""
@@ -77,35 +84,31 @@ class Session:
         conversation: Conversation,
         parameters: Parameters,
         user: str,
+        make_backend: Callable[[Callable[[Notice], None]], Backend],
         max_bytes: int,
         log: Any,
     ) -> None:
-        """Call ``attach`` before ``run``: the Backend needs ``notice`` to be made."""
+        """``make_backend`` gets what its notices go to; ``max_bytes``: StatementTable's."""
         self._conversation = conversation
         self._parameters = parameters
-        self._user = user
         self._log = log
-        self._table = StatementTable(max_bytes)
         self._ready = False
         self._skipping = False
-
-    def attach(self, backend: Backend) -> None:
-        """Connect the Backend."""
-        self.interrupts = Interrupts(backend.cancel, self._conversation.transport.wake)
-        self._backend = backend
-        self._transaction = Transaction(backend, self._parameters)
+        self._backend = backend = make_backend(self.notice)
+        self.interrupts = Interrupts(backend.cancel, conversation.transport.wake)
+        self._table = StatementTable(max_bytes)
+        self._transaction = Transaction(backend, parameters)
         self._executor = Executor(
-            user=self._user,
+            user=user,
             backend=backend,
-            parameters=self._parameters,
+            parameters=parameters,
             transaction=self._transaction,
             table=self._table,
-            notice=self.notice,
         )
         self._extended = ExtendedQuery(
-            conversation=self._conversation,
+            conversation=conversation,
             executor=self._executor,
-            parameters=self._parameters,
+            parameters=parameters,
             transaction=self._transaction,
             table=self._table,
             interrupts=self.interrupts,
@@ -113,14 +116,16 @@ class Session:
         )
 
     @property
-    def status(self) -> TransactionStatus:
+    def application_name(self) -> str:
         """For pg_stat_activity; may be read from any thread."""
-        return self._transaction.status
+        return self._parameters.raw("application_name")
 
     @property
-    def is_idle(self) -> bool:
-        """It waits for a command; may be read from any thread."""
-        return self._ready
+    def activity(self) -> str:
+        """pg_stat_activity.state; may be read from any thread."""
+        if not self._ready:
+            return "active"
+        return _ACTIVITIES[self._transaction.status]
 
     def run(self, pid: int, secret: bytes) -> None:
         """Serve until the client goes or has to; the Backend is closed afterwards."""
@@ -251,17 +256,93 @@ class Session:
                 else TransactionKind.STATEMENT
             )
             for statement in statements:
-                timeout_ms = self._parameters.number("statement_timeout")
-                with self.interrupts.running(timeout_ms):
-                    self._simple_statement(statement, kind)
-                    if statement is statements[-1]:
-                        # The commit belongs to the last statement: its completion must
-                        # not be announced before.
-                        self._transaction.finish()
-                self._complete()
+                self._simple_statement(statement, kind, statement is statements[-1])
         except (TransportClosed, SessionEnd):
             raise
         except Exception as error:
             self._fail(error, offset=0 if statement is None else statement.offset)
         self._finish()
         self._send_ready()
+
+    def _simple_statement(
+        self, statement: Statement, kind: TransactionKind, is_last: bool
+    ) -> None:
+        timeout_ms = self._parameters.number("statement_timeout")
+        with self.interrupts.running(timeout_ms):
+            prepared = self._executor.prepare(statement.text, (), kind)
+            if prepared.param_oids:
+                raise UsageError("there is no parameter $1", sqlstate="42P02")
+            tag = self._run_simple(prepared, kind)
+            if is_last:
+                # Its completion must not be announced before it is committed.
+                self._transaction.finish()
+        self._conversation.send(CommandComplete(tag))
+
+    def _run_simple(self, prepared: PreparedStatement, kind: TransactionKind) -> str:
+        fields = prepared.fields
+        formats = (Format.TEXT,) * len(fields or ())
+        outcome = self._executor.run(prepared, (), formats, kind)
+        for notice in outcome.notices:
+            self.notice(notice)
+        if outcome.fields is None:
+            return outcome.tag
+        # The outcome's own fields count: nobody was told others before.
+        formats = (Format.TEXT,) * len(outcome.fields)
+        stream = RowStream(outcome, formats)
+        try:
+            self._conversation.send(RowDescription(outcome.fields, formats))
+            rows, _ = stream.send(
+                self._conversation.transport,
+                0,
+                encoding=self._parameters.raw("client_encoding"),
+                check=self.interrupts.check,
+            )
+        finally:
+            stream.close()
+        return completion_tag(outcome, rows)
+
+    # -- what the client is told
+
+    def _send_ready(self) -> None:
+        self._report_parameters()
+        self._conversation.send(ReadyForQuery(self._transaction.status))
+        self._ready = True
+
+    def _report_parameters(self) -> None:
+        for name, value in self._parameters.changes():
+            self._conversation.send(ParameterStatus(name, value))
+
+    def _fail(self, error: Exception, *, offset: int = 0) -> None:
+        ours = as_ours(error)
+        if ours is error:
+            self._log.error(ours.message, error=ours, sqlstate=ours.sqlstate)
+        else:
+            self._log.error("internal error", exc_info=error)
+        self._conversation.send(ErrorResponse(error_fields(ours, offset=offset)))
+        self._table.close_portals()
+        try:
+            self._transaction.fail()
+        except Exception as failure:
+            # Told already that the statement failed, a client can do nothing more here.
+            self._log.error("could not roll back", exc_info=failure)
+
+    def _tell_fatal(self, error: Wal2LakeError) -> None:
+        self._log.critical(error.message, error=error, sqlstate=error.sqlstate)
+        try:
+            self._conversation.send(
+                ErrorResponse(error_fields(error, severity="FATAL"))
+            )
+            self._conversation.transport.flush()
+        except TransportClosed:
+            pass
+
+    def _end(self) -> None:
+        for step in (
+            self._table.close_portals,
+            self._transaction.close,
+            self._backend.close,
+        ):
+            try:
+                step()
+            except Exception as failure:
+                self._log.error("could not end the session", exc_info=failure)

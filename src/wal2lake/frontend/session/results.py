@@ -121,3 +121,8 @@ class RowStream:
     def _adapt(self, size: int, rows: int) -> None:
         width = max(1, size // max(1, rows))
         self._slice_rows = max(1, min(_MAX_SLICE_ROWS, _SLICE_BYTES // width))
+
+
+def completion_tag(outcome: Outcome, rows: int) -> str:
+    """The command tag; SELECT's counts the rows of this run only, as PostgreSQL's does."""
+    return f"SELECT {rows}" if outcome.tag == "SELECT" else outcome.tag

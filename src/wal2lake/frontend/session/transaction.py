@@ -2,25 +2,28 @@
 
 In: what happens (a statement, an error, the end of a string, COMMIT ...). Out: calls of the
 Backend and of the parameters, and the status that ReadyForQuery reports. The table is that of
-src/backend/access/transam/xact.c without savepoints:
+src/backend/access/transam/xact.c, made smaller:
 
-    state     statement  finish    error     BEGIN     COMMIT    ROLLBACK
-    IDLE      IMPLICIT   -         -         BLOCK     warn      warn
-    IMPLICIT  -          commit    rollback  BLOCK     commit,w  rollback,w
-    BLOCK     -          -         FAILED    warn      commit    rollback
-    FAILED    refused    -         -         refused   rollback  IDLE
+    state     statement  finish    error     BEGIN     COMMIT    ROLLBACK    ROLLBACK TO
+    IDLE      IMPLICIT   -         -         BLOCK     warn      warn        25P01
+    IMPLICIT  -          commit    rollback  BLOCK     commit,w  rollback,w  25P01
+    BLOCK     -          -         FAILED    warn      commit    rollback    BLOCK
+    FAILED    refused    -         -         refused   rollback  IDLE        BLOCK
 
 "finish" is the end of a query string, or Sync. An error in a block rolls the Backend back at
-once; the block's end is then only a word, as in PostgreSQL.
+once, to the innermost savepoint if there is one: only then is anything left for the
+block's end to commit or roll back.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.frontend.backend import Backend, Notice, TransactionKind
-from wal2lake.frontend.parameters import Parameters
+from wal2lake.frontend.parameters import ParameterMark, Parameters
 from wal2lake.frontend.session.commands import TransactionControl, TransactionVerb
 from wal2lake.wire.frontback import TransactionStatus
 
@@ -30,29 +33,53 @@ FAILED_MESSAGE = (
     "current transaction is aborted, commands ignored until end of transaction block"
 )
 
+MAX_SAVEPOINTS: Final = 1000
+"""Bounds what a client can make a session keep. A guess, far above any real use."""
+
+_SAVEPOINT_TAGS: Final = {
+    TransactionVerb.SAVEPOINT: "SAVEPOINT",
+    TransactionVerb.RELEASE: "RELEASE",
+    TransactionVerb.ROLLBACK_TO: "ROLLBACK",
+}
+
+_SAVEPOINT_WORDS: Final = {
+    TransactionVerb.SAVEPOINT: "SAVEPOINT",
+    TransactionVerb.RELEASE: "RELEASE SAVEPOINT",
+    TransactionVerb.ROLLBACK_TO: "ROLLBACK TO SAVEPOINT",
+}
+
 
 class _State(Enum):
     """Rows of the table above."""
 
     IDLE = TransactionStatus.IDLE, False
-    """No transaction."""
+    """No transaction. (The second value: the Backend has one that an error ends.)"""
     IMPLICIT = TransactionStatus.IDLE, True
     """Statements have run that no BEGIN encloses; the client is not told."""
     BLOCK = TransactionStatus.BLOCK, True
     """Between BEGIN and its end."""
     FAILED = TransactionStatus.FAILED, False
-    """The same after an error: the Backend has been rolled back."""
+    """The same after an error; the Backend is rolled back, whole or to a savepoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Savepoint:
+    """A name may occur twice: the newer one hides the older."""
+
+    name: str
+    mark: ParameterMark
 
 
 class Transaction:
     """One session's transactions, over its Backend."""
 
-    __slots__ = ("_backend", "_parameters", "_state")
+    __slots__ = ("_backend", "_parameters", "_savepoints", "_state")
 
     def __init__(self, backend: Backend, parameters: Parameters) -> None:
         self._backend = backend
         self._parameters = parameters
         self._state = _State.IDLE
+        self._savepoints: list[_Savepoint] = []
 
     @property
     def status(self) -> TransactionStatus:
@@ -96,13 +123,16 @@ class Transaction:
             self._roll_back()
         elif self._state is _State.BLOCK:
             self._state = _State.FAILED
-            self._roll_back()
+            if self._savepoints:
+                self._return_to(len(self._savepoints))
+            else:
+                self._roll_back()
         elif self._state is _State.IDLE:
             self._parameters.rollback()
 
     def close(self) -> None:
         """The session ends; what is open is rolled back."""
-        if self._state.value[1]:
+        if self._state.value[1] or self._savepoints:
             self._state = _State.IDLE
             self._roll_back()
 
@@ -118,6 +148,9 @@ class Transaction:
         if verb is TransactionVerb.PREPARE and self.failed:
             # PostgreSQL: preparing a failed block is rolling it back.
             return self._end(TransactionControl(TransactionVerb.ROLLBACK), keep=False)
+        if verb in _SAVEPOINT_TAGS:
+            self._control_savepoint(command)
+            return _SAVEPOINT_TAGS[verb], []
         raise self._refused(command)
 
     def _begin(self, command: TransactionControl) -> list[Notice]:
@@ -164,8 +197,9 @@ class Transaction:
             (mode, self._parameters.raw(f"transaction_{mode}")) for mode in _MODES
         )
         tag = "COMMIT" if keep and not self.failed else "ROLLBACK"
-        if self._state.value[1]:
-            if keep:
+        if self._state.value[1] or self._savepoints:
+            # A failed block with savepoints is still open in the Backend.
+            if keep and not self.failed:
                 self._commit()
             else:
                 self._state = _State.IDLE
@@ -180,6 +214,7 @@ class Transaction:
         return tag, notices
 
     def _commit(self) -> None:
+        self._savepoints.clear()
         try:
             self._backend.commit()
         except BaseException:
@@ -192,30 +227,62 @@ class Transaction:
             self._state = _State.IDLE
 
     def _roll_back(self) -> None:
+        self._savepoints.clear()
         self._parameters.rollback()
         self._backend.rollback()
 
-    def _refused(self, command: TransactionControl) -> Exception:
+    # -- savepoints
+
+    def _control_savepoint(self, command: TransactionControl) -> None:
         verb, name = command.verb, command.name
-        if verb in (TransactionVerb.COMMIT_PREPARED, TransactionVerb.ROLLBACK_PREPARED):
-            self.check_usable()
-            return UsageError(
-                f'prepared transaction with identifier "{name}" does not exist',
-                sqlstate="42704",
-            )
-        if verb is TransactionVerb.PREPARE:
-            return FeatureNotSupportedError("PREPARE TRANSACTION is not supported")
-        word = "RELEASE SAVEPOINT" if verb is TransactionVerb.RELEASE else verb.value
-        word = "ROLLBACK TO SAVEPOINT" if verb is TransactionVerb.ROLLBACK_TO else word
         if not self.in_block:
-            return UsageError(
-                f"{word} can only be used in transaction blocks", sqlstate="25P01"
+            raise UsageError(
+                f"{_SAVEPOINT_WORDS[verb]} can only be used in transaction blocks",
+                sqlstate="25P01",
             )
-        if verb is not TransactionVerb.ROLLBACK_TO:
-            self.check_usable()
+        if verb is TransactionVerb.ROLLBACK_TO:
+            self._return_to(self._depth_of(name))
+            self._state = _State.BLOCK
+            return
+        self.check_usable()
         if verb is TransactionVerb.SAVEPOINT:
-            return FeatureNotSupportedError("savepoints are not supported")
-        return UsageError(f'savepoint "{name}" does not exist', sqlstate="3B001")
+            if len(self._savepoints) >= MAX_SAVEPOINTS:
+                raise FeatureNotSupportedError(
+                    f"a transaction cannot have more than {MAX_SAVEPOINTS} savepoints"
+                )
+            self._backend.savepoint(len(self._savepoints) + 1)
+            self._savepoints.append(_Savepoint(name, self._parameters.mark()))
+        else:
+            depth = self._depth_of(name)
+            self._backend.release(depth)
+            del self._savepoints[depth - 1 :]
+
+    def _depth_of(self, name: str) -> int:
+        for depth in range(len(self._savepoints), 0, -1):
+            if self._savepoints[depth - 1].name == name:
+                return depth
+        raise UsageError(f'savepoint "{name}" does not exist', sqlstate="3B001")
+
+    def _return_to(self, depth: int) -> None:
+        """Roll back to a savepoint; if the Backend cannot, roll back everything."""
+        try:
+            self._backend.rollback_to(depth)
+        except BaseException:
+            self._state = _State.FAILED
+            self._roll_back()
+            raise
+        self._parameters.return_to(self._savepoints[depth - 1].mark)
+        del self._savepoints[depth:]
+
+    def _refused(self, command: TransactionControl) -> Exception:
+        """Two-phase commit by clients."""
+        self.check_usable()
+        if command.verb is TransactionVerb.PREPARE:
+            return FeatureNotSupportedError("PREPARE TRANSACTION is not supported")
+        return UsageError(
+            f'prepared transaction with identifier "{command.name}" does not exist',
+            sqlstate="42704",
+        )
 
 
 def _warning(sqlstate: str, message: str) -> Notice:

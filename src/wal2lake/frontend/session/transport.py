@@ -27,6 +27,9 @@ _GULP_BYTES: Final = 64 * 1024
 _FLUSH_BYTES: Final = 64 * 1024
 """Write-buffer size; PostgreSQL has 8 KiB, but pays no interpreter per send."""
 
+_LINGER_S: Final = 1.0
+"""How long a client is listened to after the last word. A guess: many round trips."""
+
 
 class TransportClosed(Exception):
     """The client is gone, or was cut off; nothing can be sent."""
@@ -52,7 +55,11 @@ class Transport:
     )
 
     def __init__(
-        self, connection: socket.socket, *, write_timeout_s: float, peer: tuple[str, int]
+        self,
+        connection: socket.socket,
+        *,
+        write_timeout_s: float,
+        peer: tuple[str, int],
     ) -> None:
         connection.setblocking(False)
         self._socket = connection
@@ -147,3 +154,19 @@ class Transport:
         self._closed = True
         with contextlib.suppress(OSError):
             self._socket.close()
+
+    def linger(self) -> None:
+        """Say goodbye so that the last message arrives, then close.
+
+        Closing a socket that holds unread bytes resets the connection, and the reset
+        overtakes the error message; so what the client still sends is read for a while.
+        """
+        try:
+            self.flush()
+            self._socket.shutdown(socket.SHUT_WR)
+            self.deadline = time.monotonic() + _LINGER_S
+            while self.read():
+                pass
+        except (TransportClosed, ReadTimeout, OSError):
+            pass
+        self.close()

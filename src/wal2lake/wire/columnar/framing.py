@@ -121,7 +121,8 @@ class Frames:
         """The eight bytes from each position on, zeros behind the end of the run.
 
         Positions ascend. Only those in the last message can be so near the end, so only
-        the last position can need the zeros.
+        the last position can need the zeros; others beyond it (of messages that lie
+        about their lengths) get any eight bytes.
         """
         found = self.words(np.minimum(at, self._limit))
         if len(at) and at[-1] > self._limit:

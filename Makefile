@@ -1,0 +1,64 @@
+# Every target that needs the environment makes it (tools/setup); "make" alone is help.
+# PYTHON=/path/to/python3.12 chooses the interpreter; ARGS="..." is passed on.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+PY := .venv/bin/python
+READY := .venv/.ready
+export PYTHON
+
+# From the fastest to the slowest: a failure shows as early as it can.
+LAYERS := pure postgres spark node faults
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all lint format bench clean
+
+help: ## show this
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
+	    sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+$(READY): requirements.lock pyproject.toml tools/setup
+	@tools/setup
+
+setup: $(READY) ## make .venv and fetch Spark's jars (all others do it when needed)
+
+demo: $(READY) ## replicate a live PostgreSQL into Delta tables, kill -9 included
+	@.venv/bin/wal2lake demo $(ARGS)
+
+test: lint ## lint, then all tests but the slow ones, fast layers first
+	@$(call layers,-m "not slow")
+
+test-all: lint ## lint, then all tests
+	@$(call layers,)
+
+lint: $(READY) ## ruff, mypy --strict and the import contract
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check --quiet .
+	@$(PY) -m mypy
+	@.venv/bin/lint-imports --no-logo
+
+format: $(READY) ## rewrite the sources as lint wants them
+	@$(PY) -m ruff check --fix-only --quiet .
+	@$(PY) -m ruff format --quiet .
+
+bench: $(READY) ## measure; ratios to a native subscriber in the same run
+	@$(PY) -m benchmarks $(ARGS)
+
+clean: ## remove everything that make has made, .venv too
+	rm -rf .venv build dist src/*.egg-info spark-warehouse metastore_db derby.log \
+	    .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks tools -name __pycache__ -prune -exec rm -rf {} +
+
+# pytest's exit code 5: the folder has no test for this selection.
+define layers
+for layer in $(LAYERS); do \
+    if [ -d tests/$$layer ]; then \
+        echo "== $$layer"; \
+        code=0; \
+        $(PY) -m pytest -q tests/$$layer $(1) $(ARGS) || code=$$?; \
+        if [ $$code -ne 0 ] && [ $$code -ne 5 ]; then exit $$code; fi; \
+    fi; \
+done
+endef

@@ -1,0 +1,421 @@
+"""The apply worker of one subscription: sealed segments into table commits.
+
+    segments ─▶ choose ─▶ divide by table ─▶ check ─▶ stage ─▶ (cut?) ─▶ commit ─▶ publish
+                                                       all tables      all tables   floor
+                                                       in parallel     in parallel  + vector
+
+A loop over batches. What a crash leaves behind is found again from durable facts alone:
+each table's cursor is in its own last commit, the floor in the catalog, the changes in
+the log. A table that had committed when the crash came has a cursor above the floor and
+skips what it has; the vector was not published, so no reader saw it alone.
+
+Positions. A table's position is the higher of its cursor and the floor. A table that was just
+copied joins with its cursor S; the batch starts at the lowest position, so it catches up
+while the others skip. It turns visible (f -> s -> r) with the first vector whose LSN has
+reached S.
+
+Errors. A value, constraint or mapping that fails is located (commit LSN, ordinal): the batch is cut
+below that transaction, what is before it is applied, and the error is reported with
+PostgreSQL's context and the finish LSN; the worker tries again after
+wal_retrieve_retry_interval. Other subscriptions are other workers.
+
+Source: DESIGN 6 (Apply), invariants 1, 2, 6; worker.c.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+from wal2lake.apply.batch import Batch, RelationName, TableChanges, choose, divide
+from wal2lake.apply.relationmap import RelationUse, check_target, error_context
+from wal2lake.catalog import (
+    Catalog,
+    ProgressFile,
+    Subscription,
+    SubscriptionRel,
+    TableDef,
+)
+from wal2lake.changelog import LogReader, Manifest
+from wal2lake.errors import ApplyError, Wal2LakeError
+from wal2lake.lake import CommitConflict, Cursor, TablePort
+from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
+from wal2lake.lake.logrows import LogSource, LsnRange
+from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.observe import failpoint, get_logger
+from wal2lake.settings import Settings
+
+_POLL_SECONDS: Final = 0.02
+"""How soon a new segment is noticed; small beside a table commit's 200 ms."""
+
+_PARALLEL_TABLES: Final = 4
+"""Tables of one batch that Spark works on at once: their driver-side steps overlap."""
+
+_JOINING: Final = (SyncState.FINISHEDCOPY, SyncState.SYNCDONE, SyncState.READY)
+
+
+def cursor_name(node: int, subid: Oid, epoch: int) -> str:
+    """The application id of a table's cursor (invariant 2)."""
+    return f"wal2lake:{node}:{subid}:{epoch}"
+
+
+@dataclass(slots=True)
+class _Table:
+    """One participating table, as this worker knows it."""
+
+    rel: SubscriptionRel
+    definition: TableDef
+    cursor: Lsn
+    """0: no commit of ours carries one (copy_data = false)."""
+    version: int
+    """The newest Delta version that the worker has made or found."""
+    trusted: bool
+    """Every version since the copy is ours."""
+
+    @property
+    def ready(self) -> bool:
+        """Published already; others wait for a vector that reaches their cursor."""
+        return self.rel.state is SyncState.READY
+
+
+@dataclass(slots=True)
+class _Failure:
+    """Where a batch has to be cut, and why."""
+
+    cut: Lsn
+    error: Wal2LakeError
+
+
+@dataclass(slots=True)
+class _Outcome:
+    versions: dict[int, int] = field(default_factory=dict)
+    failure: _Failure | None = None
+
+
+class ApplyWorker:
+    """Runs in its own thread from ``start`` until ``stop``."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        settings: Settings,
+        subid: Oid,
+        tables: TablePort,
+        batches: BatchPort,
+        progress: ProgressFile,
+        commit_lock: threading.RLock,
+    ) -> None:
+        """``commit_lock`` is held while tables commit and the vector is published:
+        writers at the front door hold it too, so that a vector is never torn."""
+        self._catalog = catalog
+        self._settings = settings
+        self._subid = subid
+        self._port = tables
+        self._batches = batches
+        self._progress = progress
+        self._commit_lock = commit_lock
+        self._node = catalog.system_identifier
+        directory = settings.log_directory / str(int(subid))
+        # The receiver may come later than we do.
+        directory.mkdir(parents=True, exist_ok=True)
+        self._reader = LogReader(directory)
+        self._tables: dict[Oid, _Table] = {}
+        self._seen_change = -1
+        self._stop = threading.Event()
+        self._events = get_logger()
+        self._pool = ThreadPoolExecutor(_PARALLEL_TABLES, f"apply-{int(subid)}")
+        self._thread = threading.Thread(
+            target=self._run, name=f"apply-{int(subid)}", daemon=True
+        )
+
+    # ---- life ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """End after the batch in hand; False if that takes longer than the time."""
+        self._stop.set()
+        self._thread.join(timeout_seconds)
+        if not self._thread.is_alive():
+            self._pool.shutdown(wait=False)
+        return not self._thread.is_alive()
+
+    @property
+    def alive(self) -> bool:
+        """The thread runs."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        retry = self._settings.subscription.wal_retrieve_retry_interval_ms / 1000
+        self._events.info(
+            f"logical replication apply worker for subscription {self._subid}"
+            " has started"
+        )
+        while not self._stop.is_set():
+            try:
+                if not self._step():
+                    self._stop.wait(_POLL_SECONDS)
+            except Wal2LakeError as error:
+                self._catalog.note_error(self._subid, error.describe())
+                self._events.error("apply stopped", error=error)
+                self._tables.clear()
+                self._seen_change = -1
+                self._stop.wait(retry)
+            except Exception as error:
+                self._catalog.note_error(self._subid, f"internal error: {error!r}")
+                self._events.error("apply failed", exc_info=error)
+                self._tables.clear()
+                self._seen_change = -1
+                self._stop.wait(retry)
+
+    # ---- one batch ---------------------------------------------------------------------
+
+    def _step(self) -> bool:
+        """Apply the next batch; False if there was nothing to do."""
+        # In this order: what is sealed now is in the listing that follows.
+        sealed = Lsn(self._progress.word("sealed"))
+        change = self._catalog.change_counter
+        subscription = self._catalog.subscription(self._subid)
+        if subscription is None:
+            return False
+        if change != self._seen_change:
+            self._refresh(subscription)
+            self._seen_change = change
+        floor = subscription.floor
+        start = min(
+            (max(t.cursor, floor) for t in self._tables.values()), default=floor
+        )
+        waiting = self._reader.above(start)
+        if not waiting:
+            return self._settle(subscription, max(sealed, start))
+        limits = self._settings.apply
+        # A table that was ahead when a crash came must not be passed by a vector that
+        # lacks what it already has: the batch reaches at least as far as the table.
+        ahead = max((t.cursor for t in self._tables.values() if t.ready), default=floor)
+        chosen = choose(
+            waiting,
+            max_bytes=limits.batch_bytes,
+            max_rows=limits.batch_rows,
+            at_least=ahead,
+        )
+        end = chosen[-1].sealed_lsn
+        batch = divide(chosen, positions=self._positions(floor), end=end)
+        self._apply(subscription, batch)
+        return True
+
+    def _refresh(self, subscription: Subscription) -> None:
+        """Take over relation states, and read the cursors of tables that are new."""
+        known = self._tables
+        self._tables = {}
+        vector = self._catalog.newest_vector(self._subid)
+        published = vector.versions if vector is not None else {}
+        floor = subscription.floor
+        for rel in self._catalog.rels(self._subid):
+            if rel.state not in _JOINING:
+                continue
+            definition = self._catalog.table_by_oid(rel.relid)
+            if definition is None:
+                continue
+            before = known.get(rel.relid)
+            if before is not None and before.rel.epoch == rel.epoch:
+                before.rel, before.definition = rel, definition
+                self._tables[rel.relid] = before
+                continue
+            state = self._port.state(definition.location)
+            name = cursor_name(self._node, self._subid, rel.epoch)
+            cursor = state.cursor(name)
+            expected = published.get(int(rel.relid))
+            self._tables[rel.relid] = _Table(
+                rel,
+                definition,
+                Lsn(cursor or 0),
+                state.version,
+                trusted=rel.trusted
+                and _only_ours(expected, state.version, cursor, floor),
+            )
+
+    def _positions(self, floor: Lsn) -> Mapping[RelationName, tuple[Oid, Lsn]]:
+        return {
+            (t.rel.remote_namespace, t.rel.remote_name): (
+                relid,
+                Lsn(max(t.cursor, floor)),
+            )
+            for relid, t in self._tables.items()
+        }
+
+    def _settle(self, subscription: Subscription, reached: Lsn) -> bool:
+        """Nothing to apply below ``reached``: let copied tables join."""
+        joining = [
+            t for t in self._tables.values() if not t.ready and t.cursor <= reached
+        ]
+        if not joining:
+            if self._progress.word("applied") < subscription.floor:
+                self._progress.set(applied=subscription.floor)
+            return False
+        self._publish(reached, {int(t.rel.relid): t.version for t in joining})
+        return True
+
+    def _apply(self, subscription: Subscription, batch: Batch) -> None:
+        outcome = self._attempt(subscription, batch, cut=None)
+        if outcome.failure is not None:
+            failure = outcome.failure
+            if failure.cut > min(t.position for t in batch.tables):
+                self._attempt(subscription, batch, cut=failure.cut)
+            raise failure.error
+        if batch.tables:
+            self._catalog.note_error(self._subid, None)
+
+    def _attempt(
+        self, subscription: Subscription, batch: Batch, cut: Lsn | None
+    ) -> _Outcome:
+        """Stage all; commit all and publish if nothing failed."""
+        reached = batch.end if cut is None else cut
+        parts = [t for t in batch.tables if t.position < reached]
+        failures = self._check_targets(subscription, parts, cut)
+        if failures:
+            return _Outcome(failure=min(failures, key=lambda f: f.cut))
+        with self._commit_lock:
+            staged = list(self._pool.map(lambda part: self._stage(part, cut), parts))
+            failure = self._first_failure(subscription, batch, parts, staged)
+            if failure is not None:
+                for one in staged:
+                    self._batches.discard(one)
+                return _Outcome(failure=failure)
+            failpoint("apply.staged")
+            versions = dict(
+                self._pool.map(
+                    lambda pair: self._commit(pair[0], pair[1], reached),
+                    zip(parts, staged, strict=True),
+                )
+            )
+            failpoint("apply.tables_committed")
+            self._publish(reached, versions)
+        return _Outcome(versions=versions)
+
+    def _check_targets(
+        self, subscription: Subscription, parts: list[TableChanges], cut: Lsn | None
+    ) -> list[_Failure]:
+        failures = []
+        for part in parts:
+            table = self._catalog.table_by_oid(part.relid)
+            for file in part.files:
+                if cut is not None and file.min_commit_lsn >= cut:
+                    continue
+                use = RelationUse(
+                    file.relation, changes_rows=bool(file.updates or file.deletes)
+                )
+                try:
+                    check_target(use, table)
+                except ApplyError as error:
+                    at = max(file.min_commit_lsn, part.position)
+                    error.context = error_context(
+                        origin=f"pg_{subscription.oid}",
+                        relation=file.relation.qualified,
+                        finish_lsn=at,
+                    )
+                    failures.append(_Failure(at, error))
+        return failures
+
+    def _stage(self, part: TableChanges, cut: Lsn | None) -> Staged:
+        known = self._tables[part.relid]
+        state = self._port.state(known.definition.location)
+        if state.version != known.version:
+            known.trusted = False
+            known.version = state.version
+            if known.rel.trusted:
+                self._catalog.update_rel(self._subid, part.relid, trusted=False)
+        definition = known.definition
+        request = StageRequest(
+            namespace=definition.namespace,
+            name=definition.name,
+            state=state,
+            key=definition.key,
+            constraint=definition.key_name or f"{definition.name}_pkey",
+            sources=[
+                LogSource(str(self._reader.path(f.file)), f.relation, f.rows)
+                for f in part.files
+            ],
+            span=LsnRange(part.position, cut),
+            append=part.insert_only and (known.trusted or not definition.key),
+            trusted=known.trusted,
+        )
+        return self._batches.stage(request)
+
+    def _first_failure(
+        self,
+        subscription: Subscription,
+        batch: Batch,
+        parts: list[TableChanges],
+        staged: list[Staged],
+    ) -> _Failure | None:
+        found: list[_Failure] = []
+        for part, one in zip(parts, staged, strict=True):
+            for failure in one.failures:
+                at = Lsn(failure.seq.commit_lsn)
+                definition = self._tables[part.relid].definition
+                error = ApplyError(
+                    failure.message,
+                    sqlstate=failure.sqlstate,
+                    context=error_context(
+                        origin=f"pg_{subscription.oid}",
+                        relation=definition.qualified,
+                        column=failure.column,
+                        finish_lsn=at,
+                    ),
+                    hint="Correct the row at the source or in the table; transactions"
+                    " before this one have been applied.",
+                )
+                found.append(_Failure(at, error))
+        return min(found, key=lambda f: f.cut, default=None)
+
+    def _commit(
+        self, part: TableChanges, staged: Staged, reached: Lsn
+    ) -> tuple[int, int]:
+        known = self._tables[part.relid]
+        name = cursor_name(self._node, self._subid, known.rel.epoch)
+        try:
+            version = self._batches.commit(staged, Cursor(name, int(reached)))
+        except CommitConflict:
+            self._batches.discard(staged)
+            raise
+        known.cursor, known.version = reached, version
+        failpoint("apply.table_committed")
+        return int(part.relid), version
+
+    def _publish(self, reached: Lsn, versions: Mapping[int, int]) -> None:
+        """Floor, vector, states; then the word that feedback and retention watch."""
+        if any(t.ready and t.cursor > reached for t in self._tables.values()):
+            return
+        joined = {
+            int(t.rel.relid): t.version
+            for t in self._tables.values()
+            if not t.ready and t.cursor <= reached
+        }
+        floor = self._catalog.publish(
+            self._subid, reached, {**joined, **versions}, joined=list(joined)
+        )
+        failpoint("apply.vector_recorded")
+        self._progress.set(applied=floor)
+
+    def waiting_segments(self) -> list[Manifest]:
+        """For status: what is sealed above the floor."""
+        subscription = self._catalog.subscription(self._subid)
+        return [] if subscription is None else self._reader.above(subscription.floor)
+
+
+def _only_ours(
+    published: int | None, found: int, cursor: int | None, floor: Lsn
+) -> bool:
+    """Is the version found after a start one that nobody else can have made?
+
+    It is the published one; or the next one, made by the commit that moved the cursor
+    above the floor before a crash. None: never published, just copied.
+    """
+    if published is None or found == published:
+        return True
+    return found == published + 1 and cursor is not None and cursor > floor

@@ -1,0 +1,270 @@
+"""CREATE and DROP of schemas and tables.
+
+A table is two things: storage (a Delta table at its location) and a definition in the
+catalog (PostgreSQL types, key, defaults, NOT NULL). Storage is made first and removed
+last, so that a crash leaves at worst a directory that nothing names; a directory with
+a table in it that the catalog does not know is only reused if it is empty and ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from wal2lake.catalog import ColumnDef, TableDef
+from wal2lake.errors import (
+    DuplicateObjectError,
+    UndefinedObjectError,
+    UsageError,
+)
+from wal2lake.frontend.backend import Notice
+from wal2lake.frontend.commands.node import (
+    Caller,
+    Node,
+    find_table,
+    require_superuser,
+    target_schema,
+)
+from wal2lake.frontend.grammar.statements import (
+    CreateSchema,
+    CreateTable,
+    DropSchema,
+    DropTable,
+)
+from wal2lake.lake import FieldSpec
+from wal2lake.model import Oid
+from wal2lake.pgtypes.mapping import mapping_for
+
+OWNER_PROPERTY: Final = "wal2lake.table"
+"""Table property: ``<node>:<table OID>`` of the catalog entry it was made for."""
+
+_DEPENDENT: Final = "2BP01"
+
+_SAFE: Final = "-_."
+
+
+@dataclass(frozen=True, slots=True)
+class NewTable:
+    """What to create, whoever asked."""
+
+    namespace: str
+    name: str
+    columns: tuple[ColumnDef, ...]
+    key: tuple[str, ...]
+    key_name: str | None = None
+    dimensions: tuple[int, ...] = ()
+    """pg_attribute.attndims per column, where known."""
+
+
+def create_schema(node: Node, caller: Caller, statement: CreateSchema) -> str:
+    """CREATE SCHEMA."""
+    require_superuser(caller, "create schema")
+    name = statement.name
+    if name is None:
+        name = statement.authorization.name if statement.authorization else ""
+    if name.startswith("pg_"):
+        raise UsageError(
+            f'unacceptable schema name "{name}"',
+            sqlstate="42939",
+            detail='The prefix "pg_" is reserved for system schemas.',
+        )
+    with node.ddl_lock:
+        try:
+            node.catalog.create_namespace(name, caller.role.oid)
+        except DuplicateObjectError:
+            if not statement.if_not_exists:
+                raise
+            caller.notice(
+                Notice(f'schema "{name}" already exists, skipping', sqlstate="42P06")
+            )
+    return "CREATE SCHEMA"
+
+
+def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
+    """CREATE TABLE."""
+    require_superuser(caller, "create table")
+    with node.ddl_lock:
+        schema = target_schema(node.catalog, caller, statement.table.schema)
+        name = statement.table.name
+        if node.catalog.table(schema, name) is not None:
+            if statement.if_not_exists:
+                caller.notice(
+                    Notice(
+                        f'relation "{name}" already exists, skipping', sqlstate="42P07"
+                    )
+                )
+                return "CREATE TABLE"
+            raise DuplicateObjectError(
+                f'relation "{name}" already exists', sqlstate="42P07"
+            )
+        columns = tuple(
+            ColumnDef(
+                c.name, c.type_oid, c.typmod, not_null=c.not_null, default=c.default
+            )
+            for c in statement.columns
+        )
+        make_table(
+            node,
+            caller,
+            NewTable(schema, name, columns, statement.key, statement.key_name),
+        )
+    return "CREATE TABLE"
+
+
+def make_table(node: Node, caller: Caller, new: NewTable) -> TableDef:
+    """Storage, then catalog. The caller holds the DDL lock."""
+    if not new.columns:
+        raise UsageError(
+            f'table "{new.namespace}.{new.name}" has no columns, which a Delta table'
+            " cannot be",
+            sqlstate="0A000",
+            hint="Add a column, or take the table out of the publication.",
+        )
+    oid = node.catalog.new_oid()
+    location = table_location(node.settings.warehouse, new.namespace, new.name)
+    fields = field_specs(new.columns, new.dimensions)
+    if node.tables.exists(location):
+        _reclaim(node, location)
+    node.tables.create(
+        location,
+        fields,
+        {OWNER_PROPERTY: f"{node.catalog.system_identifier}:{oid}"},
+    )
+    table = TableDef(
+        oid,
+        new.namespace,
+        new.name,
+        caller.role.oid,
+        new.columns,
+        new.key,
+        location,
+        new.key_name,
+    )
+    try:
+        node.catalog.create_table(table)
+    except BaseException:
+        node.tables.drop(location)
+        raise
+    return table
+
+
+def _reclaim(node: Node, location: str) -> None:
+    """Remove what a crashed CREATE of this node left; refuse to touch anything else."""
+    state = node.tables.state(location)
+    owner = state.properties.get(OWNER_PROPERTY, "")
+    mine, _, oid = owner.partition(":")
+    ours = mine == str(node.catalog.system_identifier)
+    if not ours or node.catalog.table_by_oid(Oid(int(oid or 0))) is not None:
+        raise DuplicateObjectError(
+            f'a Delta table already exists at "{location}"',
+            sqlstate="42P07",
+            hint="It was not made by this node. Move it away, or use another schema.",
+        )
+    node.tables.drop(location)
+
+
+def table_location(warehouse: str, namespace: str, name: str) -> str:
+    """``<warehouse>/<schema>/<table>``; unsafe characters are percent-encoded."""
+    return f"{warehouse}/{_segment(namespace)}/{_segment(name)}"
+
+
+def _segment(name: str) -> str:
+    # Spark and Hadoop hide what begins with a dot or an underscore.
+    encoded = quote(name, safe=_SAFE)
+    if encoded[0] in "._":
+        encoded = f"%{ord(encoded[0]):02X}{encoded[1:]}"
+    return encoded
+
+
+def field_specs(
+    columns: Sequence[ColumnDef], dimensions: Sequence[int] = ()
+) -> tuple[FieldSpec, ...]:
+    """The Delta columns of a table definition."""
+    specs = []
+    for i, column in enumerate(columns):
+        mapping = mapping_for(
+            column.type_oid,
+            column.typmod,
+            type_name=column.type_name,
+            attndims=dimensions[i] if i < len(dimensions) else 0,
+        )
+        specs.append(
+            FieldSpec(
+                column.name,
+                mapping.spark_ddl,
+                pg_type_oid=column.type_oid,
+                pg_typmod=column.typmod,
+                pg_type_name=column.type_name,
+            )
+        )
+    return tuple(specs)
+
+
+def drop_table(node: Node, caller: Caller, statement: DropTable) -> str:
+    """DROP TABLE."""
+    require_superuser(caller, "drop table")
+    with node.ddl_lock:
+        found: list[TableDef] = []
+        for name in statement.tables:
+            table = find_table(node.catalog, caller, name.schema, name.name)
+            if table is not None:
+                found.append(table)
+                continue
+            text = f'table "{name.name}" does not exist'
+            if not statement.if_exists:
+                raise UndefinedObjectError(text, sqlstate="42P01")
+            caller.notice(Notice(f"{text}, skipping"))
+        for table in found:
+            _drop_one(node, table)
+    return "DROP TABLE"
+
+
+def _drop_one(node: Node, table: TableDef) -> None:
+    for rel in node.catalog.rels():
+        if rel.relid == table.oid:
+            with node.locks.of(rel.subid):
+                node.catalog.forget_version(rel.subid, rel.relid)
+                node.catalog.remove_rel(rel.subid, rel.relid)
+    node.catalog.drop_table(table.oid)
+    node.tables.drop(table.location)
+
+
+def drop_schema(node: Node, caller: Caller, statement: DropSchema) -> str:
+    """DROP SCHEMA; CASCADE drops its tables."""
+    require_superuser(caller, "drop schema")
+    with node.ddl_lock:
+        known = {n.name for n in node.catalog.namespaces()}
+        for name in statement.names:
+            if name not in known:
+                text = f'schema "{name}" does not exist'
+                if not statement.if_exists:
+                    raise UndefinedObjectError(text, sqlstate="3F000")
+                caller.notice(Notice(f"{text}, skipping"))
+                continue
+            tables = [t for t in node.catalog.tables() if t.namespace == name]
+            if tables and not statement.cascade:
+                raise UsageError(
+                    f"cannot drop schema {name} because other objects depend on it",
+                    sqlstate=_DEPENDENT,
+                    detail="\n".join(
+                        f"table {t.qualified} depends on schema {name}" for t in tables
+                    ),
+                    hint="Use DROP ... CASCADE to drop the dependent objects too.",
+                )
+            for table in tables:
+                _drop_one(node, table)
+            if tables:
+                caller.notice(_cascaded(tables))
+            node.catalog.drop_namespace(name)
+    return "DROP SCHEMA"
+
+
+def _cascaded(tables: Sequence[TableDef]) -> Notice:
+    if len(tables) == 1:
+        return Notice(f"drop cascades to table {tables[0].qualified}")
+    return Notice(
+        f"drop cascades to {len(tables)} other objects",
+        detail="\n".join(f"drop cascades to table {t.qualified}" for t in tables),
+    )

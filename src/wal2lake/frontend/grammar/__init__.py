@@ -1,0 +1,39 @@
+"""The statements that a node understands itself: pure parsing and printing.
+
+Takes: the text of a statement. Gives: frozen values (``parse``), their text again
+(``to_sql``), a query string's pieces (``split_statements``), checked options of
+subscriptions (``subscription_options``). Owns: no state. Never: does I/O, knows the
+catalog, reads queries beyond their first words.
+"""
+
+from wal2lake.frontend.grammar.lexer import (
+    StatementText,
+    fold,
+    quote_identifier,
+    quote_literal,
+    split_statements,
+)
+from wal2lake.frontend.grammar.options import (
+    OptionSet,
+    SubscriptionOptions,
+    check_publications,
+    check_slot_name,
+    subscription_options,
+)
+from wal2lake.frontend.grammar.parser import parse
+from wal2lake.frontend.grammar.printing import to_sql
+
+__all__ = [
+    "OptionSet",
+    "StatementText",
+    "SubscriptionOptions",
+    "check_publications",
+    "check_slot_name",
+    "fold",
+    "parse",
+    "quote_identifier",
+    "quote_literal",
+    "split_statements",
+    "subscription_options",
+    "to_sql",
+]

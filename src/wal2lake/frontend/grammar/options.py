@@ -1,0 +1,304 @@
+"""What the options of a subscription may be: names, defaults, exclusions, error texts.
+
+Comes in: the options of a statement, in order, and which command it is. Goes out:
+``SubscriptionOptions``, every value checked, and which of them were given. Refused in
+PostgreSQL's words and SQLSTATEs: unknown names, repeated ones, values of the wrong kind,
+combinations that exclude each other; an option value that this node does not honour
+yet is 0A000, after PostgreSQL's own checks.
+
+The defaults are PostgreSQL 18's, but for ``streaming``, whose default there (parallel) is not
+honoured yet: off here. ``create_tables`` and ``table_format`` are wal2lake's own.
+
+Source: parse_subscription_options() in src/backend/commands/subscriptioncmds.c; defGetBoolean(),
+defGetString(), defGetStreamingMode(); ReplicationSlotValidateName().
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from wal2lake.errors import (
+    DuplicateObjectError,
+    FeatureNotSupportedError,
+    SqlSyntaxError,
+    UsageError,
+)
+from wal2lake.frontend.grammar.statements import Option, ValueKind
+from wal2lake.model import Lsn
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+class OptionSet(Enum):
+    """The command whose options are checked; the value is what it accepts."""
+
+    CREATE = _words(
+        "connect enabled create_slot slot_name copy_data synchronous_commit binary"
+        " streaming two_phase disable_on_error password_required run_as_owner failover"
+        " origin create_tables table_format"
+    )
+    SET = _words(
+        "slot_name synchronous_commit binary streaming two_phase disable_on_error"
+        " password_required run_as_owner failover origin create_tables"
+    )
+    REFRESH = frozenset(("copy_data",))
+    PUBLICATION = frozenset(("copy_data", "refresh"))
+    """SET, ADD and DROP PUBLICATION; with DROP, copy_data is accepted and means nothing."""
+    SKIP = frozenset(("lsn",))
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionOptions:
+    """The options of one command; those that it does not accept are at their defaults."""
+
+    given: frozenset[str] = frozenset()
+    """The names that the statement has."""
+    connect: bool = True
+    enabled: bool = True
+    create_slot: bool = True
+    slot_name: str | None = None
+    """None: slot_name = NONE if it was given, else to be named after the subscription."""
+    copy_data: bool = True
+    refresh: bool = True
+    synchronous_commit: str = "off"
+    binary: bool = False
+    streaming: str = "off"
+    """off, on or parallel."""
+    two_phase: bool = False
+    disable_on_error: bool = False
+    password_required: bool = True
+    run_as_owner: bool = False
+    failover: bool = False
+    origin: str = "any"
+    create_tables: bool = True
+    table_format: str = "delta"
+    lsn: Lsn | None = None
+    """None with ``lsn`` given: SKIP (lsn = NONE)."""
+
+    @property
+    def display(self) -> dict[str, str]:
+        """The options that pg_subscription shows and no worker needs, as text."""
+        return {
+            "binary": _on(self.binary),
+            "streaming": self.streaming,
+            "two_phase": _on(self.two_phase),
+            "disable_on_error": _on(self.disable_on_error),
+            "password_required": _on(self.password_required),
+            "run_as_owner": _on(self.run_as_owner),
+            "failover": _on(self.failover),
+            "origin": self.origin,
+            "table_format": self.table_format,
+        }
+
+
+def _on(value: bool) -> str:
+    return "true" if value else "false"
+
+
+# What a later version of the node brings: the option, and whether this value asks for it.
+_LATER: Final[dict[str, Callable[[Any], bool]]] = {
+    "binary": bool,
+    "streaming": lambda value: value != "off",
+    "two_phase": bool,
+    "disable_on_error": bool,
+    "failover": bool,
+    "origin": lambda value: value == "none",
+    "table_format": lambda value: value != "delta",
+}
+
+_TABLE_FORMATS: Final = ("delta", "iceberg")
+
+_SYNCHRONOUS_COMMIT: Final = ("local", "remote_write", "remote_apply", "on", "off")
+# config.sgml hides these spellings; guc_tables.c has them, and they store on or off.
+_SYNCHRONOUS_COMMIT_HIDDEN: Final = ("true", "false", "yes", "no", "1", "0")
+
+_SLOT_NAME: Final = re.compile(r"[a-z0-9_]*\Z")
+_SLOT_NAME_BYTES: Final = 63
+
+
+def subscription_options(
+    options: Sequence[Option], accepted: OptionSet
+) -> SubscriptionOptions:
+    """Check the options of a command; raises what PostgreSQL raises, or 0A000."""
+    values: dict[str, Any] = {}
+    for option in options:
+        if option.name not in accepted.value:
+            raise SqlSyntaxError(
+                f'unrecognized subscription parameter: "{option.name}"'
+            )
+        if option.name in values:
+            error = SqlSyntaxError("conflicting or redundant options")
+            error.position = option.position
+            raise error
+        values[option.name] = _READERS[option.name](option)
+    if accepted is OptionSet.CREATE:
+        _check_exclusions(values)
+    for name, value in values.items():
+        asks_too_much = _LATER.get(name)
+        if asks_too_much is not None and asks_too_much(value):
+            raise _later(name, value)
+    given = frozenset(option.name for option in options)
+    return SubscriptionOptions(given=given, **values)
+
+
+def check_publications(names: Sequence[str]) -> None:
+    """No publication may be named twice in one command."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise DuplicateObjectError(f'publication name "{name}" used more than once')
+        seen.add(name)
+
+
+def check_slot_name(name: str) -> None:
+    """Raise what PostgreSQL says of a replication slot's bad name."""
+    if not name:
+        raise UsageError(
+            f'replication slot name "{name}" is too short', sqlstate="42602"
+        )
+    if len(name.encode()) > _SLOT_NAME_BYTES:
+        raise UsageError(
+            f'replication slot name "{name}" is too long', sqlstate="42622"
+        )
+    if not _SLOT_NAME.match(name):
+        raise UsageError(
+            f'replication slot name "{name}" contains invalid character',
+            sqlstate="42602",
+            hint="Replication slot names may only contain lower case letters, numbers,"
+            " and the underscore character.",
+        )
+
+
+def _check_exclusions(values: dict[str, Any]) -> None:
+    """Combinations that make no sense, and the defaults that connect = false changes."""
+    if values.get("connect") is False:
+        for name in ("enabled", "create_slot", "copy_data"):
+            if values.get(name):
+                raise _exclusive("connect = false", f"{name} = true")
+            values[name] = False
+    if "slot_name" in values and values["slot_name"] is None:
+        for name in ("enabled", "create_slot"):
+            if values.get(name):
+                raise _exclusive("slot_name = NONE", f"{name} = true")
+            if name not in values:
+                raise SqlSyntaxError(
+                    f"subscription with slot_name = NONE must also set {name} = false"
+                )
+
+
+def _exclusive(one: str, other: str) -> SqlSyntaxError:
+    return SqlSyntaxError(f"{one} and {other} are mutually exclusive options")
+
+
+def _later(name: str, value: object) -> FeatureNotSupportedError:
+    text = _on(value) if isinstance(value, bool) else str(value)
+    return FeatureNotSupportedError(
+        f'subscription option "{name} = {text}" is not supported yet'
+    )
+
+
+# ---- values ----------------------------------------------------------------------------
+
+
+def _boolean(option: Option) -> bool:
+    if option.value is None:
+        return True
+    word = option.value.text.lower()
+    if option.value.kind is ValueKind.NUMBER:
+        if word in ("0", "1"):
+            return word == "1"
+    elif word in ("true", "on"):
+        return True
+    elif word in ("false", "off"):
+        return False
+    raise SqlSyntaxError(f"{option.name} requires a Boolean value")
+
+
+def _string(option: Option) -> str:
+    if option.value is None:
+        raise SqlSyntaxError(f"{option.name} requires a parameter")
+    return option.value.text
+
+
+def _slot(option: Option) -> str | None:
+    name = _string(option)
+    if name == "none":
+        return None
+    check_slot_name(name)
+    return name
+
+
+def _streaming(option: Option) -> str:
+    if option.value is not None and option.value.text.lower() == "parallel":
+        return "parallel"
+    try:
+        return "on" if _boolean(option) else "off"
+    except SqlSyntaxError:
+        raise SqlSyntaxError(
+            f'{option.name} requires a Boolean value or "parallel"'
+        ) from None
+
+
+def _synchronous_commit(option: Option) -> str:
+    text = _string(option)
+    if text.lower() not in _SYNCHRONOUS_COMMIT + _SYNCHRONOUS_COMMIT_HIDDEN:
+        raise UsageError(
+            f'invalid value for parameter "synchronous_commit": "{text}"',
+            hint=f"Available values: {', '.join(_SYNCHRONOUS_COMMIT)}.",
+        )
+    return text
+
+
+def _origin(option: Option) -> str:
+    text = _string(option)
+    if text.lower() not in ("none", "any"):
+        raise UsageError(f'unrecognized origin value: "{text}"')
+    return text.lower()
+
+
+def _table_format(option: Option) -> str:
+    text = _string(option)
+    if text.lower() not in _TABLE_FORMATS:
+        raise UsageError(f'unrecognized table_format value: "{text}"')
+    return text.lower()
+
+
+def _lsn(option: Option) -> Lsn | None:
+    text = _string(option)
+    if text == "none":
+        return None
+    try:
+        lsn = Lsn.parse(text)
+    except ValueError as error:
+        raise UsageError(str(error), sqlstate="22P02") from None
+    if lsn == 0:
+        raise UsageError(f"invalid WAL location (LSN): {lsn}")
+    return lsn
+
+
+_READERS: Final[dict[str, Callable[[Option], Any]]] = {
+    "connect": _boolean,
+    "enabled": _boolean,
+    "create_slot": _boolean,
+    "slot_name": _slot,
+    "copy_data": _boolean,
+    "refresh": _boolean,
+    "synchronous_commit": _synchronous_commit,
+    "binary": _boolean,
+    "streaming": _streaming,
+    "two_phase": _boolean,
+    "disable_on_error": _boolean,
+    "password_required": _boolean,
+    "run_as_owner": _boolean,
+    "failover": _boolean,
+    "origin": _origin,
+    "create_tables": _boolean,
+    "table_format": _table_format,
+    "lsn": _lsn,
+}

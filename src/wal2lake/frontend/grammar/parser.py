@@ -1,0 +1,239 @@
+"""``parse``: the text of one statement as a value.
+
+Comes in: one statement (from ``split_statements``). Goes out: a ``Statement``. What this node
+executes from its own grammar (subscriptions, schemas, tables) is parsed whole; for the rest
+only the leading words are read, to tell which command it is.
+
+Sources: gram.y, stmt; src/include/tcop/cmdtaglist.h for the commands' names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError
+from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error, tokens
+from wal2lake.frontend.grammar.statements import Kind, Other, Statement
+from wal2lake.frontend.grammar.subscription import (
+    alter_subscription,
+    create_subscription,
+    drop_subscription,
+)
+from wal2lake.frontend.grammar.table import (
+    create_schema,
+    create_table,
+    drop_schema,
+    drop_table,
+    truncate,
+)
+
+_OWN: Final[dict[tuple[str, ...], Callable[[Cursor], Statement]]] = {
+    ("create", "subscription"): create_subscription,
+    ("alter", "subscription"): alter_subscription,
+    ("drop", "subscription"): drop_subscription,
+    ("create", "schema"): create_schema,
+    ("drop", "schema"): drop_schema,
+    ("create", "table"): create_table,
+    ("drop", "table"): drop_table,
+    ("truncate",): truncate,
+}
+
+_OTHERS: Final = {
+    "select": Kind.SELECT,
+    "values": Kind.VALUES,
+    "table": Kind.TABLE,
+    "with": Kind.WITH,
+    "insert": Kind.INSERT,
+    "update": Kind.UPDATE,
+    "delete": Kind.DELETE,
+    "merge": Kind.MERGE,
+    "explain": Kind.EXPLAIN,
+    "begin": Kind.BEGIN,
+    "start": Kind.START_TRANSACTION,
+    "commit": Kind.COMMIT,
+    "end": Kind.COMMIT,
+    "rollback": Kind.ROLLBACK,
+    "abort": Kind.ROLLBACK,
+    "savepoint": Kind.SAVEPOINT,
+    "release": Kind.RELEASE,
+    "set": Kind.SET,
+    "show": Kind.SHOW,
+    "reset": Kind.RESET,
+    "discard": Kind.DISCARD,
+    "prepare": Kind.PREPARE,
+    "execute": Kind.EXECUTE,
+    "deallocate": Kind.DEALLOCATE,
+    "declare": Kind.DECLARE,
+    "fetch": Kind.FETCH,
+    "move": Kind.MOVE,
+    "close": Kind.CLOSE,
+    "comment": Kind.COMMENT,
+    "listen": Kind.LISTEN,
+    "notify": Kind.NOTIFY,
+    "unlisten": Kind.UNLISTEN,
+    "copy": Kind.COPY,
+    "lock": Kind.LOCK,
+}
+
+_REFUSED: Final = {
+    "analyze": "ANALYZE",
+    "analyse": "ANALYZE",
+    "call": "CALL",
+    "checkpoint": "CHECKPOINT",
+    "cluster": "CLUSTER",
+    "do": "DO",
+    "grant": "GRANT",
+    "import": "IMPORT FOREIGN SCHEMA",
+    "load": "LOAD",
+    "reassign": "REASSIGN OWNED",
+    "refresh": "REFRESH MATERIALIZED VIEW",
+    "reindex": "REINDEX",
+    "revoke": "REVOKE",
+    "security": "SECURITY LABEL",
+    "vacuum": "VACUUM",
+}
+
+_OBJECTS: Final = (
+    "access method",
+    "aggregate",
+    "cast",
+    "collation",
+    "constraint trigger",
+    "conversion",
+    "database",
+    "default conversion",
+    "default privileges",
+    "domain",
+    "event trigger",
+    "extension",
+    "foreign data wrapper",
+    "foreign table",
+    "function",
+    "group",
+    "index",
+    "language",
+    "large object",
+    "materialized view",
+    "operator class",
+    "operator family",
+    "operator",
+    "owned",
+    "policy",
+    "procedure",
+    "publication",
+    "role",
+    "routine",
+    "rule",
+    "schema",
+    "sequence",
+    "server",
+    "statistics",
+    "system",
+    "table",
+    "tablespace",
+    "text search configuration",
+    "text search dictionary",
+    "text search parser",
+    "text search template",
+    "transform",
+    "trigger",
+    "type",
+    "unique index",
+    "user mapping",
+    "user",
+    "view",
+)
+"""What CREATE, ALTER and DROP may name, longer ones first where one begins another."""
+
+_TABLE_KINDS: Final = {
+    "temp": "temporary tables",
+    "temporary": "temporary tables",
+    "local": "temporary tables",
+    "global": "temporary tables",
+    "unlogged": "unlogged tables",
+}
+
+_LEADING: Final = 6
+"""Tokens that tell any command: CREATE OR REPLACE TEXT SEARCH CONFIGURATION."""
+
+
+def parse(text: str) -> Statement:
+    """One statement; raises SqlSyntaxError, or 0A000 for a clause that nobody executes."""
+    lead = list(islice(tokens(text), _LEADING))
+    first = lead[0]
+    if first.is_mark("("):
+        return Other(Kind.SELECT, text, "SELECT")
+    if first.kind is not TokenKind.WORD:
+        raise _unexpected(text, first)
+    word = first.value
+    if word in ("create", "alter", "drop"):
+        return _definition(text, lead)
+    if (word,) in _OWN:
+        return _own(text, (word,))
+    if word in _OTHERS:
+        kind = _OTHERS[word]
+        command = _verb_behind_with(text) if kind is Kind.WITH else kind.value
+        return Other(kind, text, command)
+    if word in _REFUSED:
+        return Other(Kind.UNSUPPORTED, text, _REFUSED[word])
+    raise _unexpected(text, first)
+
+
+def _own(text: str, words: tuple[str, ...]) -> Statement:
+    cursor = Cursor(text)
+    cursor.expect(*words)
+    return _OWN[words](cursor)
+
+
+def _definition(text: str, lead: list[Token]) -> Statement:
+    """CREATE, ALTER or DROP of something."""
+    verb = lead[0].value
+    second = lead[1]
+    if (verb, second.value) in _OWN and second.kind is TokenKind.WORD:
+        return _own(text, (verb, second.value))
+    at = 1
+    if verb == "create":
+        if second.is_word("or") and lead[2].is_word("replace"):
+            at = 3
+        if at == 1 and second.is_word(*_TABLE_KINDS):
+            kinds = [t for t in lead[2:4] if t.is_word("table")]
+            if kinds:
+                raise FeatureNotSupportedError(
+                    f"{_TABLE_KINDS[second.value]} are not supported"
+                )
+            at = 2
+        while at < len(lead) and lead[at].is_word("recursive", "trusted", "procedural"):
+            at += 1
+    found = _object(lead, at)
+    if found is None or (verb, found, at) == ("create", "table", 3):
+        raise _unexpected(text, lead[min(at, len(lead) - 1)])
+    return Other(Kind.UNSUPPORTED, text, f"{verb} {found}".upper())
+
+
+def _object(lead: list[Token], at: int) -> str | None:
+    for name in _OBJECTS:
+        words = name.split()
+        if len(lead) >= at + len(words) and all(
+            lead[at + i].is_word(word) for i, word in enumerate(words)
+        ):
+            return name
+    return None
+
+
+def _verb_behind_with(text: str) -> str:
+    depth = 0
+    for token in tokens(text):
+        depth += token.is_mark("(") - token.is_mark(")")
+        if depth == 0 and token.is_word(
+            "select", "insert", "update", "delete", "merge", "values", "table"
+        ):
+            return token.value.upper()
+    return "SELECT"
+
+
+def _unexpected(text: str, token: Token) -> SqlSyntaxError:
+    start = len(text) if token.kind is TokenKind.END else token.start
+    return syntax_error("syntax error", start, token.text)

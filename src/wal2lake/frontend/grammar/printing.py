@@ -1,0 +1,203 @@
+"""``to_sql``: a statement value as text that parses to the same value.
+
+Comes in: a ``Statement``. Goes out: SQL, names quoted where PostgreSQL would quote them. Used
+for log lines and tests; a connection string is printed whole, so whoever logs one masks its
+password first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from wal2lake.frontend.grammar.lexer import quote_identifier, quote_literal
+from wal2lake.frontend.grammar.statements import (
+    AlterSubscriptionConnection,
+    AlterSubscriptionEnabled,
+    AlterSubscriptionOwner,
+    AlterSubscriptionPublication,
+    AlterSubscriptionRefresh,
+    AlterSubscriptionRename,
+    AlterSubscriptionSet,
+    AlterSubscriptionSkip,
+    ColumnClause,
+    CreateSchema,
+    CreateSubscription,
+    CreateTable,
+    DropSchema,
+    DropSubscription,
+    DropTable,
+    Option,
+    Other,
+    QualifiedName,
+    RoleName,
+    Statement,
+    Truncate,
+    ValueKind,
+)
+from wal2lake.pgtypes.registry import format_type
+
+
+def to_sql(statement: Statement) -> str:
+    """The statement's text, without a semicolon."""
+    match statement:
+        case Other():
+            return statement.text
+        case CreateSubscription():
+            return (
+                f"CREATE SUBSCRIPTION {quote_identifier(statement.name)}"
+                f" CONNECTION {quote_literal(statement.conninfo).lstrip()}"
+                f" PUBLICATION {_names(statement.publications)}"
+                + _with(statement.options)
+            )
+        case DropSubscription():
+            return (
+                f"DROP SUBSCRIPTION {_if_exists(statement.if_exists)}"
+                f"{quote_identifier(statement.name)}{_cascade(statement.cascade)}"
+            )
+        case CreateSchema():
+            name = (
+                "" if statement.name is None else " " + quote_identifier(statement.name)
+            )
+            owner = statement.authorization
+            return (
+                "CREATE SCHEMA"
+                + (" IF NOT EXISTS" if statement.if_not_exists else "")
+                + name
+                + (f" AUTHORIZATION {_role(owner)}" if owner else "")
+            )
+        case DropSchema():
+            return (
+                f"DROP SCHEMA {_if_exists(statement.if_exists)}"
+                f"{_names(statement.names)}{_cascade(statement.cascade)}"
+            )
+        case CreateTable():
+            return _create_table(statement)
+        case DropTable():
+            return (
+                f"DROP TABLE {_if_exists(statement.if_exists)}"
+                f"{_tables(statement.tables)}{_cascade(statement.cascade)}"
+            )
+        case Truncate():
+            restart = " RESTART IDENTITY" if statement.restart_identity else ""
+            return (
+                f"TRUNCATE {_tables(statement.tables)}{restart}"
+                f"{_cascade(statement.cascade)}"
+            )
+        case _:
+            name = quote_identifier(statement.name)
+            return f"ALTER SUBSCRIPTION {name} {_alteration(statement)}"
+
+
+def _alteration(
+    statement: AlterSubscriptionEnabled
+    | AlterSubscriptionConnection
+    | AlterSubscriptionRefresh
+    | AlterSubscriptionPublication
+    | AlterSubscriptionSet
+    | AlterSubscriptionSkip
+    | AlterSubscriptionOwner
+    | AlterSubscriptionRename,
+) -> str:
+    match statement:
+        case AlterSubscriptionEnabled():
+            return "ENABLE" if statement.enabled else "DISABLE"
+        case AlterSubscriptionConnection():
+            return f"CONNECTION {quote_literal(statement.conninfo).lstrip()}"
+        case AlterSubscriptionRefresh():
+            return f"REFRESH PUBLICATION{_with(statement.options)}"
+        case AlterSubscriptionPublication():
+            return (
+                f"{statement.change.value} PUBLICATION"
+                f" {_names(statement.publications)}{_with(statement.options)}"
+            )
+        case AlterSubscriptionSet():
+            return f"SET {_definition(statement.options)}"
+        case AlterSubscriptionSkip():
+            return f"SKIP {_definition(statement.options)}"
+        case AlterSubscriptionOwner():
+            return f"OWNER TO {_role(statement.owner)}"
+        case AlterSubscriptionRename():
+            return f"RENAME TO {quote_identifier(statement.new_name)}"
+        case _:
+            assert_never(statement)
+
+
+def _create_table(statement: CreateTable) -> str:
+    elements = [_column(column) for column in statement.columns]
+    if statement.key:
+        named = (
+            f"CONSTRAINT {quote_identifier(statement.key_name)} "
+            if statement.key_name is not None
+            else ""
+        )
+        elements.append(f"{named}PRIMARY KEY ({_names(statement.key)})")
+    return (
+        "CREATE TABLE "
+        + ("IF NOT EXISTS " if statement.if_not_exists else "")
+        + f"{_qualified(statement.table)} ({', '.join(elements)})"
+    )
+
+
+def _column(column: ColumnClause) -> str:
+    text = (
+        f"{quote_identifier(column.name)} {format_type(column.type_oid, column.typmod)}"
+    )
+    if column.default is not None:
+        text += f" DEFAULT {column.default}"
+    return text + (" NOT NULL" if column.not_null else "")
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(quote_identifier(name) for name in names)
+
+
+def _qualified(name: QualifiedName) -> str:
+    schema = "" if name.schema is None else quote_identifier(name.schema) + "."
+    return schema + quote_identifier(name.name)
+
+
+def _tables(tables: Sequence[QualifiedName]) -> str:
+    return ", ".join(_qualified(table) for table in tables)
+
+
+def _role(role: RoleName) -> str:
+    return role.name.upper() if role.keyword else quote_identifier(role.name)
+
+
+def _if_exists(given: bool) -> str:
+    return "IF EXISTS " if given else ""
+
+
+def _cascade(given: bool) -> str:
+    return " CASCADE" if given else ""
+
+
+def _with(options: Sequence[Option]) -> str:
+    return f" WITH {_definition(options)}" if options else ""
+
+
+def _definition(options: Sequence[Option]) -> str:
+    return "(" + ", ".join(_option(option) for option in options) + ")"
+
+
+def _option(option: Option) -> str:
+    name = quote_identifier(option.name)
+    if option.value is None:
+        return name
+    text = option.value.text
+    match option.value.kind:
+        case ValueKind.STRING:
+            text = quote_literal(text).lstrip()
+        case ValueKind.WORD:
+            text = _word(text)
+    return f"{name} = {text}"
+
+
+def _word(text: str) -> str:
+    """A bare value; what could not be written bare is a quoted name."""
+    plain = text.removesuffix("[]")
+    suffix = text[len(plain) :]
+    if all(part.isidentifier() and part == part.lower() for part in plain.split(".")):
+        return plain + suffix
+    return quote_identifier(plain) + suffix

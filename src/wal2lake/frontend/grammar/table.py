@@ -1,0 +1,429 @@
+"""CREATE TABLE, DROP TABLE, TRUNCATE, CREATE SCHEMA and DROP SCHEMA.
+
+Comes in: a cursor behind the first words. Goes out: a statement value whose names are
+folded and whose types are resolved. A lake table has columns, types, NOT NULL, defaults and a
+primary key; whatever else PostgreSQL's CREATE TABLE can say is refused with 0A000 and its name,
+never dropped in silence.
+
+A default is kept as its text. It ends where the next column constraint begins, which can
+be told from the tokens alone, because gram.y allows only a b_expr there.
+
+Source: gram.y, CreateStmt, columnDef, ColConstraint, TableConstraint, TruncateStmt;
+parse_utilcmd.c for the checks of keys and NOT NULL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    SqlSyntaxError,
+    UndefinedObjectError,
+    UsageError,
+)
+from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error
+from wal2lake.frontend.grammar.statements import (
+    ColumnClause,
+    CreateSchema,
+    CreateTable,
+    DropSchema,
+    DropTable,
+    QualifiedName,
+    Truncate,
+)
+from wal2lake.model import Oid
+from wal2lake.pgtypes.type_names import parse_type_name
+
+_AFTER_TYPE: Final = frozenset(
+    (
+        "check",
+        "collate",
+        "compression",
+        "constraint",
+        "default",
+        "deferrable",
+        "generated",
+        "initially",
+        "not",
+        "null",
+        "primary",
+        "references",
+        "storage",
+        "unique",
+    )
+)
+"""Words that begin a column constraint, so end a type or a default."""
+
+_REFUSED_COLUMN_CONSTRAINTS: Final = {
+    "check": "CHECK constraints",
+    "compression": "COMPRESSION",
+    "generated": "generated and identity columns",
+    "references": "FOREIGN KEY constraints",
+    "storage": "STORAGE",
+    "unique": "UNIQUE constraints",
+    "deferrable": "deferrable constraints",
+    "initially": "deferrable constraints",
+}
+_REFUSED_TABLE_CONSTRAINTS: Final = {
+    "check": "CHECK constraints",
+    "exclude": "EXCLUDE constraints",
+    "foreign": "FOREIGN KEY constraints",
+    "like": "LIKE",
+    "unique": "UNIQUE constraints",
+}
+_REFUSED_TABLE_OPTIONS: Final = {
+    "inherits": "INHERITS",
+    "on": "ON COMMIT",
+    "partition": "partitioned tables",
+    "tablespace": "tablespaces",
+    "using": "table access methods",
+    "with": "storage parameters",
+    "without": "WITHOUT OIDS",
+    "as": "CREATE TABLE AS",
+    "of": "typed tables",
+}
+
+
+_SINGULAR: Final = (
+    "COMPRESSION",
+    "CREATE TABLE AS",
+    "INCLUDE",
+    "INHERITS",
+    "LIKE",
+    "ON COMMIT",
+    "STORAGE",
+    "WITHOUT OIDS",
+)
+
+
+def _refuse(what: str) -> FeatureNotSupportedError:
+    verb = "is" if what in _SINGULAR else "are"
+    return FeatureNotSupportedError(f"{what} {verb} not supported on lake tables")
+
+
+@dataclass(slots=True)
+class _Table:
+    """What has been read of a table so far."""
+
+    name: QualifiedName
+    columns: list[ColumnClause] = field(default_factory=list)
+    nullable: set[str] = field(default_factory=set)
+    """Columns declared NULL."""
+    key: tuple[str, ...] | None = None
+    key_name: str | None = None
+
+    def set_key(self, columns: tuple[str, ...], name: str | None) -> None:
+        if self.key is not None:
+            raise UsageError(
+                f'multiple primary keys for table "{self.name.name}" are not allowed',
+                sqlstate="42P16",
+            )
+        self.key, self.key_name = columns, name
+
+
+def create_table(cursor: Cursor) -> CreateTable:
+    """CREATE TABLE [IF NOT EXISTS] name ( ... )."""
+    if_not_exists = cursor.take("if", "not", "exists")
+    table = _Table(cursor.qualified_name())
+    _refuse_options(cursor)
+    cursor.expect_mark("(")
+    if not cursor.take_mark(")"):
+        cursor.commas(lambda: _element(cursor, table))
+        cursor.expect_mark(")")
+    _refuse_options(cursor)
+    cursor.expect_end()
+    return _finish(table, if_not_exists)
+
+
+def drop_table(cursor: Cursor) -> DropTable:
+    """DROP TABLE [IF EXISTS] names [CASCADE | RESTRICT]."""
+    if_exists = cursor.if_exists()
+    tables = cursor.commas(cursor.qualified_name)
+    cascade = cursor.cascade()
+    cursor.expect_end()
+    return DropTable(tables, if_exists, cascade)
+
+
+def truncate(cursor: Cursor) -> Truncate:
+    """TRUNCATE [TABLE] names [RESTART | CONTINUE IDENTITY] [CASCADE | RESTRICT]."""
+    cursor.take("table")
+    tables = cursor.commas(lambda: _relation(cursor))
+    restart = cursor.take("restart", "identity")
+    if not restart:
+        cursor.take("continue", "identity")
+    cascade = cursor.cascade()
+    cursor.expect_end()
+    return Truncate(tables, restart, cascade)
+
+
+def create_schema(cursor: Cursor) -> CreateSchema:
+    """CREATE SCHEMA [IF NOT EXISTS] [name] [AUTHORIZATION role]."""
+    if_not_exists = cursor.take("if", "not", "exists")
+    name = None if cursor.at_words("authorization") else cursor.name()
+    owner = cursor.role() if cursor.take("authorization") else None
+    if cursor.token.is_word("create", "grant"):
+        if if_not_exists:
+            raise FeatureNotSupportedError(
+                "CREATE SCHEMA IF NOT EXISTS cannot include schema elements"
+            )
+        raise FeatureNotSupportedError(
+            "schema elements are not supported in CREATE SCHEMA"
+        )
+    cursor.expect_end()
+    return CreateSchema(name, if_not_exists, owner)
+
+
+def drop_schema(cursor: Cursor) -> DropSchema:
+    """DROP SCHEMA [IF EXISTS] names [CASCADE | RESTRICT]."""
+    if_exists = cursor.if_exists()
+    names = cursor.commas(cursor.name)
+    cascade = cursor.cascade()
+    cursor.expect_end()
+    return DropSchema(names, if_exists, cascade)
+
+
+def _relation(cursor: Cursor) -> QualifiedName:
+    """relation_expr: ONLY t, ONLY (t), t, t *."""
+    if cursor.take("only"):
+        if cursor.take_mark("("):
+            name = cursor.qualified_name()
+            cursor.expect_mark(")")
+            return name
+        return cursor.qualified_name()
+    name = cursor.qualified_name()
+    cursor.take_mark("*")
+    return name
+
+
+def _refuse_options(cursor: Cursor) -> None:
+    word = cursor.token
+    if word.kind is TokenKind.WORD and word.value in _REFUSED_TABLE_OPTIONS:
+        raise _refuse(_REFUSED_TABLE_OPTIONS[word.value])
+
+
+# ---- columns ---------------------------------------------------------------------------
+
+
+def _element(cursor: Cursor, table: _Table) -> None:
+    if cursor.take("constraint"):
+        _table_constraint(cursor, table, cursor.name())
+    elif cursor.token.is_word("primary", "not", *_REFUSED_TABLE_CONSTRAINTS) and (
+        # exclude is a free word, so it may name a column.
+        not cursor.at_words("exclude") or not _names_column(cursor)
+    ):
+        _table_constraint(cursor, table, None)
+    else:
+        _column(cursor, table)
+
+
+def _names_column(cursor: Cursor) -> bool:
+    following = cursor.ahead(1)
+    return following.kind in (TokenKind.WORD, TokenKind.QUOTED) and not (
+        following.is_word("using")
+    )
+
+
+def _table_constraint(cursor: Cursor, table: _Table, name: str | None) -> None:
+    word = cursor.token
+    if cursor.take("primary"):
+        cursor.expect("key")
+        if cursor.at_words("using"):
+            raise _refuse("indexes")
+        cursor.expect_mark("(")
+        columns = cursor.commas(cursor.name)
+        cursor.expect_mark(")")
+        _refuse_key_options(cursor)
+        table.set_key(columns, name)
+    elif cursor.take("not"):
+        cursor.expect("null")
+        column = cursor.name()
+        _check_not_null_name(table, column, name)
+        table.columns = [
+            replace(c, not_null=True) if c.name == column else c for c in table.columns
+        ]
+        if all(c.name != column for c in table.columns):
+            raise UndefinedObjectError(
+                f'column "{column}" of relation "{table.name.name}" does not exist',
+                sqlstate="42703",
+            )
+    elif word.kind is TokenKind.WORD and word.value in _REFUSED_TABLE_CONSTRAINTS:
+        raise _refuse(_REFUSED_TABLE_CONSTRAINTS[word.value])
+    else:
+        raise cursor.unexpected()
+
+
+def _column(cursor: Cursor, table: _Table) -> None:
+    name = cursor.name()
+    oid, typmod = _type(cursor, name)
+    column = ColumnClause(name, oid, typmod)
+    stated_default = False
+    while cursor.token.kind is TokenKind.WORD:
+        constraint = cursor.name() if cursor.take("constraint") else None
+        word = cursor.token
+        if cursor.take("not"):
+            cursor.expect("null")
+            _check_not_null_name(table, name, constraint)
+            if name in table.nullable:
+                raise _conflicting_null(table, name, word)
+            column = replace(column, not_null=True)
+        elif cursor.take("null"):
+            if column.not_null or (table.key and name in table.key):
+                raise _conflicting_null(table, name, word)
+            table.nullable.add(name)
+        elif cursor.take("default"):
+            if stated_default:
+                raise syntax_error(
+                    f'multiple default values specified for column "{name}" of'
+                    f' table "{table.name.name}"',
+                    word.start,
+                )
+            stated_default = True
+            column = replace(column, default=_default(cursor))
+        elif cursor.take("primary"):
+            cursor.expect("key")
+            _refuse_key_options(cursor)
+            if name in table.nullable:
+                raise _conflicting_null(table, name, word)
+            table.set_key((name,), constraint)
+        elif cursor.take("collate"):
+            _collation(cursor)
+        elif word.kind is TokenKind.WORD and word.value in _REFUSED_COLUMN_CONSTRAINTS:
+            raise _refuse(_REFUSED_COLUMN_CONSTRAINTS[word.value])
+        else:
+            raise cursor.unexpected()
+    table.columns.append(column)
+
+
+def _conflicting_null(table: _Table, column: str, at: Token) -> SqlSyntaxError:
+    return syntax_error(
+        f'conflicting NULL/NOT NULL declarations for column "{column}" of'
+        f' table "{table.name.name}"',
+        at.start,
+    )
+
+
+def _check_not_null_name(table: _Table, column: str, name: str | None) -> None:
+    """NOT NULL is kept without a name, so only the name that it would get is accepted."""
+    if name is not None and name != f"{table.name.name}_{column}_not_null":
+        raise _refuse("names of NOT NULL constraints")
+
+
+def _refuse_key_options(cursor: Cursor) -> None:
+    if cursor.token.is_word("include"):
+        raise _refuse("INCLUDE")
+    if cursor.token.is_word("with"):
+        raise _refuse("storage parameters")
+    if cursor.at_words("using", "index"):
+        raise _refuse("tablespaces")
+    if cursor.take("not", "deferrable"):
+        cursor.take("initially", "immediate")
+    if cursor.token.is_word("deferrable", "initially"):
+        raise _refuse("deferrable constraints")
+
+
+def _collation(cursor: Cursor) -> None:
+    """Lake tables compare text by its bytes: "C", and "default" means the same here."""
+    name = cursor.qualified_name()
+    if name.schema not in (None, "pg_catalog") or name.name not in ("C", "default"):
+        raise FeatureNotSupportedError(
+            f'collation "{name.name}" is not supported on lake tables'
+        )
+
+
+def _type(cursor: Cursor, column: str) -> tuple[Oid, int]:
+    """Typename: the tokens up to the next constraint, read by pgtypes."""
+    first = cursor.token
+    if first.is_word("setof"):
+        raise UsageError(
+            f'column "{column}" cannot be declared SETOF', sqlstate="42P16"
+        )
+    depth = 0
+    while True:
+        token = cursor.token
+        if token.kind is TokenKind.END or (
+            depth == 0
+            and (
+                token.is_mark(",")
+                or token.is_mark(")")
+                or (token.kind is TokenKind.WORD and token.value in _AFTER_TYPE)
+            )
+        ):
+            break
+        depth += token.is_mark("(") - token.is_mark(")")
+        cursor.next()
+    text = cursor.text[first.start : cursor.previous_end()]
+    if cursor.token is first:
+        # PostgreSQL reports the mark behind a column without a type, ) included.
+        raise cursor.unexpected()
+    try:
+        return parse_type_name(text)
+    except SqlSyntaxError as error:
+        if error.position:
+            if error.message.endswith("end of input"):
+                raise cursor.unexpected() from None
+            error.position += first.start
+        raise
+
+
+def _default(cursor: Cursor) -> str | None:
+    """The text of DEFAULT's expression; None for the constant NULL."""
+    start = cursor.token.start
+    depth = 0
+    operand = False
+    while True:
+        token = cursor.token
+        if token.kind is TokenKind.END:
+            raise cursor.unexpected()
+        if depth == 0 and (token.is_mark(",") or token.is_mark(")")):
+            break
+        if (
+            depth == 0
+            and operand
+            and token.kind is TokenKind.WORD
+            and token.value in _AFTER_TYPE
+        ):
+            break
+        if depth and token.is_word("select", "with", "values"):
+            raise FeatureNotSupportedError("cannot use subquery in DEFAULT expression")
+        depth += token.is_mark("(") + token.is_mark("[")
+        depth -= token.is_mark(")") + token.is_mark("]")
+        operand = token.kind is not TokenKind.OPERATOR and not token.is_mark("::")
+        cursor.next()
+    text = cursor.text[start : cursor.previous_end()]
+    if not operand:
+        raise cursor.unexpected()
+    return None if text.lower() == "null" else text
+
+
+def _finish(table: _Table, if_not_exists: bool) -> CreateTable:
+    """The checks that need the whole table, and the columns that the key makes NOT NULL."""
+    seen: set[str] = set()
+    for column in table.columns:
+        if column.name in seen:
+            raise UsageError(
+                f'column "{column.name}" specified more than once', sqlstate="42701"
+            )
+        seen.add(column.name)
+    key = table.key or ()
+    for at, name in enumerate(key):
+        if name not in seen:
+            raise UndefinedObjectError(
+                f'column "{name}" named in key does not exist', sqlstate="42703"
+            )
+        if name in key[:at]:
+            raise UsageError(
+                f'column "{name}" appears twice in primary key constraint',
+                sqlstate="42701",
+            )
+        if name in table.nullable:
+            raise SqlSyntaxError(
+                f'conflicting NULL/NOT NULL declarations for column "{name}" of'
+                f' table "{table.name.name}"'
+            )
+    columns = tuple(
+        replace(c, not_null=True) if c.name in key else c for c in table.columns
+    )
+    return CreateTable(table.name, columns, key, table.key_name, if_not_exists)

@@ -1,0 +1,61 @@
+"""The batch port: what apply asks of the lake for one table of one batch.
+
+Two steps, because a batch is first evaluated whole, for all its tables, and cut below the
+first transaction that fails; only then does any table change. ``batches`` implements
+this on Spark and Delta; tests of the worker give it a table made of a dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from wal2lake.lake.changes import RowFailure
+from wal2lake.lake.logrows import LogSource, LsnRange
+from wal2lake.lake.port import Cursor, TableState
+
+
+@dataclass(frozen=True, slots=True)
+class StageRequest:
+    """One table's part of a batch."""
+
+    namespace: str
+    name: str
+    state: TableState
+    """The table as it is now: what will be written on."""
+    key: tuple[str, ...]
+    """Primary key columns; empty: none."""
+    constraint: str
+    """The primary key's name, for messages."""
+    sources: Sequence[LogSource]
+    span: LsnRange
+    append: bool
+    """Insert-only, and no insert can meet an existing row: stage into the table's
+    directory, to be added as it is."""
+    trusted: bool
+    """Nobody but the subscription has written the table since its copy."""
+
+
+class Staged(Protocol):
+    """A table's part of a batch, converted and on disk, not visible."""
+
+    @property
+    def failures(self) -> Sequence[RowFailure]:
+        """Empty, or at least the first failure in log order."""
+
+
+class BatchPort(Protocol):
+    """Any thread; one call at a time for a table."""
+
+    def stage(self, request: StageRequest) -> Staged:
+        """Convert and write. Raises CorruptLogError, StorageError."""
+
+    def commit(self, staged: Staged, cursor: Cursor) -> int:
+        """ONE durable commit with the cursor; returns the table's version.
+
+        Raises CommitConflict when another writer came first (stage again), StorageError.
+        """
+
+    def discard(self, staged: Staged) -> None:
+        """Remove what was staged and will not be committed."""

@@ -1,0 +1,211 @@
+"""Writing typed rows as Parquet files that a table or a later job will read.
+
+Comes in: typed Arrow tables. Goes out: finished, durable files: ``AddedFile`` with
+statistics for those in a table's directory, plain paths for staged ones. Called inside
+Spark's Python workers, by staging and by the initial copy.
+
+Why this way. A file in a table's directory means nothing until a commit names it, so it has
+its final, never used before, name from the start, and a crash leaves an orphan that VACUUM
+removes. The writer fsyncs the file before it says so: the copy records finished ranges
+in the catalog long before their commit. ``DataFileWriter`` takes a stream of tables, so
+memory is one table and what Parquet buffers of one row group.
+
+Zstandard level 1, dictionaries where they pay: figures in docs/performance.md.
+
+Sources: Parquet format, "Data Pages"; Delta transaction log protocol, "Data Files".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from wal2lake.errors import InternalError, StorageError
+from wal2lake.lake.durability import local_path, sync_files
+from wal2lake.lake.port import AddedFile, FieldSpec, PhysicalField
+from wal2lake.lake.stats import added_file
+
+_COMPRESSION: Final = "zstd"
+_COMPRESSION_LEVEL: Final = 1
+
+# pyarrow gives up on a column's dictionary beyond this many bytes; its default of 1 MiB
+# is spent on every column of unique text before it does.
+_DICTIONARY_BYTES: Final = 128 * 1024
+
+
+class DataFileWriter:
+    """One Parquet file under a fresh name below ``directory`` (a path or URL).
+
+    A context manager: leaving it by an exception removes what was written. Raises
+    StorageError (53100 when the disk is full).
+    """
+
+    def __init__(
+        self, directory: str, physical: Sequence[PhysicalField] | None = None
+    ) -> None:
+        self._directory = directory
+        self._physical = physical
+        self._name = f"part-{uuid.uuid4()}.parquet"
+        self._local = local_path(directory)
+        self._files: Any = None
+        self._sink: Any = None
+        self._writer: Any = None
+        self._schema: Any = None
+        self.rows = 0
+
+    @property
+    def path(self) -> str:
+        """Where the file is, in the form that ``directory`` had."""
+        return f"{self._directory.rstrip('/')}/{self._name}"
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows; all tables have the same columns. One row group each."""
+        if not table.num_rows:
+            return
+        try:
+            if self._writer is None:
+                self._open(table)
+            if self._physical is not None:
+                table = table.rename_columns(self._schema.names)
+            self._writer.write_table(
+                table.cast(self._schema), row_group_size=table.num_rows
+            )
+        except OSError as error:
+            raise storage_error("write to file", self.path, error) from error
+        self.rows += table.num_rows
+
+    def finish(self) -> AddedFile | None:
+        """Close and fsync; None if no row was written, and then there is no file."""
+        if self._writer is None:
+            return None
+        try:
+            self._writer.close()
+            metadata = self._writer.writer.metadata
+            self._sink.close()
+            if self._local is not None:
+                path = self._local / self._name
+                sync_files([path])
+                found = path.stat()
+                size, modified_ms = found.st_size, found.st_mtime_ns // 1_000_000
+            else:
+                size = self._files.get_file_info(self._remote()).size
+                modified_ms = time.time_ns() // 1_000_000
+        except OSError as error:
+            raise storage_error("write to file", self.path, error) from error
+        return added_file(self._name, size, modified_ms, metadata)
+
+    def discard(self) -> None:
+        """Remove what was written; a leftover costs space only."""
+        with contextlib.suppress(OSError, pa.ArrowException):
+            if self._sink is not None:
+                self._sink.close()
+        if self._sink is not None:
+            remove_file(self.path)
+
+    def __enter__(self) -> DataFileWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.discard()
+
+    def _open(self, table: pa.Table) -> None:
+        self._schema = table.schema.remove_metadata()
+        if self._physical is not None:
+            self._schema = physical_schema(self._schema, self._physical)
+        if self._local is not None:
+            self._local.mkdir(parents=True, exist_ok=True)
+            self._sink = pa.OSFile(str(self._local / self._name), "wb")
+        else:
+            self._files, _ = fs.FileSystem.from_uri(self._directory)
+            self._sink = self._files.open_output_stream(self._remote())
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            self._schema,
+            compression=_COMPRESSION,
+            compression_level=_COMPRESSION_LEVEL,
+            dictionary_pagesize_limit=_DICTIONARY_BYTES,
+            write_page_checksum=True,
+            store_schema=False,
+        )
+
+    def _remote(self) -> str:
+        _, path = fs.FileSystem.from_uri(self.path)
+        return str(path)
+
+
+def write_data_file(
+    table: pa.Table,
+    location: str,
+    fields: Sequence[FieldSpec],
+    physical: Sequence[PhysicalField],
+) -> AddedFile:
+    """Write rows as one file of the table at ``location``; it is not visible yet.
+
+    ``table`` has the columns of ``fields``, in that order, and at least one row.
+    """
+    if table.column_names != [field.name for field in fields]:
+        raise InternalError(
+            f'rows do not have the columns of the table at "{location}"'
+        )
+    with DataFileWriter(location, physical) as writer:
+        writer.write(table)
+        added = writer.finish()
+    if added is None:
+        raise InternalError("a data file must have at least one row")
+    return added
+
+
+def physical_schema(schema: pa.Schema, physical: Sequence[PhysicalField]) -> pa.Schema:
+    """The schema as the table's files have it: physical names, field ids if mapped."""
+    fields = []
+    for field, target in zip(schema, physical, strict=True):
+        metadata = None
+        if target.field_id is not None:
+            metadata = {"PARQUET:field_id": str(target.field_id)}
+        fields.append(pa.field(target.physical_name, field.type, metadata=metadata))
+    return pa.schema(fields)
+
+
+def remove_file(path: str) -> None:
+    """Remove a file that no commit names; nothing happens if it cannot be."""
+    local = local_path(path)
+    with contextlib.suppress(OSError):
+        if local is not None:
+            local.unlink()
+        else:
+            files, name = fs.FileSystem.from_uri(path)
+            files.delete_file(name)
+
+
+def discard_added(location: str, files: Sequence[AddedFile]) -> None:
+    """Remove data files that will not be committed."""
+    for file in files:
+        remove_file(f"{location.rstrip('/')}/{file.path}")
+
+
+def storage_error(action: str, path: str | Path, error: OSError) -> StorageError:
+    """PostgreSQL's text and SQLSTATE for a failed call."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return StorageError(
+        f'could not {action} "{path}": {reason}',
+        sqlstate="53100" if full else "58030",
+        hint="Free space on the file system of the warehouse." if full else None,
+    )

@@ -1,0 +1,175 @@
+"""Reading a rows file of the change log, range by range.
+
+Comes in: a file in log layout and the LSNs that count. Goes out: record batches of the
+rows with cursor <= commit LSN < cut, in log order. Called inside Spark's Python workers.
+
+The rows of a file are in log order, so the range is a slice, and row groups outside of it
+are not read: their statistics say so. Every page's checksum is verified; whatever
+cannot be read as it was written is a CorruptLogError that names the file.
+
+Source: docs/formats/segments.md (log layout); Parquet format, "Checksumming".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from wal2lake.errors import CorruptLogError
+from wal2lake.lake.durability import local_path
+from wal2lake.model import Relation
+
+BATCH_ROWS: Final = 128 * 1024
+"""Rows decoded and converted at a time: about 15 MB of text at 100 bytes a row, few
+enough that a batch of six columns stays near the cache. A guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """A rows file: one relation version of one segment."""
+
+    path: str
+    """URL or absolute path."""
+    relation: Relation
+    rows: int
+    """As the manifest says; plans the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class LsnRange:
+    """The transactions of a batch, by commit LSN."""
+
+    cursor: int
+    """The first that counts: the table's cursor."""
+    cut: int | None = None
+    """The first that does not; None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Row groups [first, last) of a source; last None: to its end."""
+
+    source: LogSource
+    first: int = 0
+    last: int | None = None
+
+
+def plan_parts(
+    sources: Sequence[LogSource], parallelism: int
+) -> list[tuple[LogPart, ...]]:
+    """Divide sources among tasks, evenly by rows.
+
+    Reads the footers of those that are larger than a task's share. ``parallelism`` 0 and
+    1 are one task.
+    """
+    tasks = max(1, parallelism)
+    share = sum(source.rows for source in sources) / tasks
+    parts: list[tuple[int, LogPart]] = []
+    for source in sources:
+        if tasks == 1 or source.rows <= share:
+            parts.append((source.rows, LogPart(source)))
+            continue
+        with _open(source.path) as file:
+            metadata = file.metadata
+            for group in range(metadata.num_row_groups):
+                rows = metadata.row_group(group).num_rows
+                parts.append((rows, LogPart(source, group, group + 1)))
+    # The largest first, each to the task that has least: within 4/3 of the best plan.
+    loads: list[tuple[int, list[LogPart]]] = [(0, []) for _ in range(tasks)]
+    for rows, part in sorted(parts, key=lambda p: -p[0]):
+        least = min(range(tasks), key=lambda t: loads[t][0])
+        total, chosen = loads[least]
+        chosen.append(part)
+        loads[least] = (total + rows, chosen)
+    order = {source.path: i for i, source in enumerate(sources)}
+    return [
+        tuple(sorted(chosen, key=lambda p: (order[p.source.path], p.first)))
+        for _, chosen in loads
+        if chosen
+    ]
+
+
+def read_rows(
+    part: LogPart, span: LsnRange, wanted: Callable[[Collection[str]], list[str]]
+) -> Iterator[pa.RecordBatch]:
+    """Batches of the rows in ``span``; ``wanted`` chooses among the file's columns."""
+    path = part.source.path
+    with _open(path) as file:
+        groups = _row_groups(file.metadata, part, span)
+        if not groups:
+            return
+        present = set(file.schema_arrow.names)
+        columns = ["commit_lsn", "ordinal", "op", "old", *wanted(present)]
+        missing = set(columns[:4]) - present
+        if missing:
+            raise corrupt(path, f"It has no column {min(missing)}.")
+        batches = file.iter_batches(
+            BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False
+        )
+        while True:
+            try:
+                batch = next(batches, None)
+            except (OSError, pa.ArrowException) as error:
+                raise corrupt(path, str(error)) from error
+            if batch is None:
+                return
+            batch = _within(batch, span)
+            if batch.num_rows:
+                yield batch
+
+
+def corrupt(path: str, detail: str) -> CorruptLogError:
+    """The error for a file of the log that is not what was written."""
+    return CorruptLogError(
+        f'change log file "{path}" is corrupted',
+        detail=detail,
+        hint="Restore the file from a backup, or copy the subscription's tables again.",
+    )
+
+
+def _open(path: str) -> Any:
+    local = local_path(path)
+    try:
+        if local is not None:
+            source: Any = str(local)
+        else:
+            files, name = fs.FileSystem.from_uri(path)
+            source = files.open_input_file(name)
+        return pq.ParquetFile(source, page_checksum_verification=True)
+    except (OSError, pa.ArrowException) as error:
+        raise corrupt(path, str(error)) from error
+
+
+def _row_groups(metadata: Any, part: LogPart, span: LsnRange) -> list[int]:
+    last = metadata.num_row_groups if part.last is None else part.last
+    found = []
+    for group in range(part.first, last):
+        described = metadata.row_group(group)
+        column = next(
+            described.column(i)
+            for i in range(described.num_columns)
+            if described.column(i).path_in_schema == "commit_lsn"
+        )
+        known = column.statistics
+        if known is not None and known.has_min_max:
+            if known.max < span.cursor:
+                continue
+            if span.cut is not None and known.min >= span.cut:
+                continue
+        found.append(group)
+    return found
+
+
+def _within(batch: pa.RecordBatch, span: LsnRange) -> pa.RecordBatch:
+    lsn = batch.column("commit_lsn").to_numpy()
+    start = int(np.searchsorted(lsn, span.cursor, "left"))
+    stop = len(lsn)
+    if span.cut is not None:
+        stop = int(np.searchsorted(lsn, span.cut, "left"))
+    return batch.slice(start, max(0, stop - start))

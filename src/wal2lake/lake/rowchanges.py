@@ -1,0 +1,350 @@
+"""One batch of log rows as staged changes of one target table.
+
+Comes in: a record batch in log layout, of one relation version, and the target. Goes out: a
+typed table in the layout of ``changes.py``, what it contains, and the rows that cannot be
+applied. Pure; called inside Spark's Python workers by ``staging.py``.
+
+What is decided here, once for both ways of applying:
+
+- columns go by name; a replicated column that the target lacks is PostgreSQL's error, a
+  column of the target that is not replicated is null in an INSERT and stays in an UPDATE;
+- the key of an event: the new one, or the old one of a DELETE; an UPDATE whose old key was
+  sent and differs (as values, not as text) has *moved* its row;
+- an unchanged TOAST value that came all the same, in a sent old row, is known.
+
+Sources: PostgreSQL relation.c (logicalrep_rel_open, logicalrep_report_missing_attrs),
+worker.c (check_relation_updatable), heapam.c (ExtractReplicaIdentity).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal2lake.lake.changes import (
+    DELETE,
+    INSERT,
+    TRUNCATE,
+    UPDATE,
+    RowFailure,
+    Seq,
+)
+from wal2lake.lake.convert import (
+    BadValue,
+    convert_column,
+    mapping_of,
+    nulls_refused,
+)
+from wal2lake.lake.port import FieldSpec, PhysicalField
+from wal2lake.model import Relation, ReplicaIdentity
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class StageTarget:
+    """The table that rows are staged for; picklable."""
+
+    namespace: str
+    name: str
+    location: str
+    fields: tuple[FieldSpec, ...]
+    physical: tuple[PhysicalField, ...]
+    """Same order as ``fields``."""
+    key: tuple[str, ...]
+    """Primary key columns; empty: only inserts can be applied."""
+
+    @property
+    def key_positions(self) -> tuple[int, ...]:
+        """Where the key's columns are in ``fields``, in key order."""
+        names = [f.name for f in self.fields]
+        return tuple(names.index(k) for k in self.key)
+
+    @property
+    def qualified(self) -> str:
+        """``schema.table`` as messages print it."""
+        return f"{self.namespace}.{self.name}"
+
+
+@dataclass(slots=True)
+class Found:
+    """What staged rows contain; adds up over batches."""
+
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    truncates: int = 0
+    unchanged: set[int] = field(default_factory=set)
+    moved: bool = False
+    last_truncate: Seq | None = None
+
+    @property
+    def rows(self) -> int:
+        """All of them."""
+        return self.inserts + self.updates + self.deletes + self.truncates
+
+    def add(self, other: Found) -> None:
+        """Take in another part of the same batch of transactions."""
+        self.inserts += other.inserts
+        self.updates += other.updates
+        self.deletes += other.deletes
+        self.truncates += other.truncates
+        self.unchanged |= other.unchanged
+        self.moved |= other.moved
+        both = [s for s in (self.last_truncate, other.last_truncate) if s is not None]
+        self.last_truncate = max(both, default=None)
+
+
+def columns_wanted(
+    relation: Relation, target: StageTarget, present: Collection[str]
+) -> list[str]:
+    """Of a file's columns in log layout, those that these functions look at."""
+    wanted = []
+    for i, column in enumerate(relation.columns):
+        wanted += [f"c{i}", f"u{i}", f"b{i}", f"ob{i}"]
+        # With REPLICA IDENTITY FULL the old rows are as large as the new ones.
+        if column.name in target.key or f"u{i}" in present:
+            wanted.append(f"o{i}")
+    return [name for name in wanted if name in present]
+
+
+def check_columns(relation: Relation, target: StageTarget) -> tuple[str, str] | None:
+    """(SQLSTATE, message) if the target lacks a replicated column."""
+    names = {f.name for f in target.fields}
+    missing = [c.name for c in relation.columns if c.name not in names]
+    if not missing:
+        return None
+    word = "column" if len(missing) == 1 else "columns"
+    listed = ", ".join(f'"{name}"' for name in missing)
+    return (
+        "55000",
+        f'logical replication target relation "{target.qualified}" is missing '
+        f"replicated {word}: {listed}",
+    )
+
+
+def insert_rows(
+    batch: pa.RecordBatch, relation: Relation, target: StageTarget
+) -> tuple[pa.Table, tuple[RowFailure, ...]]:
+    """A batch of INSERTs as rows of the target, its columns in its order."""
+    rows = _Rows(batch, relation, target)
+    arrays = []
+    bad: list[BadValue] = []
+    every = np.ones(batch.num_rows, np.bool_)
+    for spec in target.fields:
+        position = rows.position(spec)
+        mapping = mapping_of(spec)
+        if position is None:
+            array = pa.nulls(batch.num_rows, mapping.arrow_type)
+        else:
+            array, found = convert_column(batch.column(f"c{position}"), spec, mapping)
+            bad += found
+        bad += rows.nulls(array, spec, every, bad)
+        arrays.append(array)
+    table = pa.Table.from_arrays(arrays, names=[f.name for f in target.fields])
+    return table, rows.located(bad)
+
+
+def change_rows(
+    batch: pa.RecordBatch, relation: Relation, target: StageTarget
+) -> tuple[pa.Table, Found, tuple[RowFailure, ...]]:
+    """A batch of any events as staged changes."""
+    rows = _Rows(batch, relation, target)
+    keys = target.key_positions
+    bad = rows.without_identity()
+    old_keys, moved = rows.old_keys(bad)
+    deleted = rows.op == DELETE
+    news, flags = [], {}
+    for i, spec in enumerate(target.fields):
+        mapping = mapping_of(spec)
+        position = rows.position(spec)
+        if position is None:
+            array = pa.nulls(batch.num_rows, mapping.arrow_type)
+            unchanged = rows.op == UPDATE
+        else:
+            text = batch.column(f"c{position}")
+            unchanged = rows.unchanged(position)
+            if i in keys:
+                old = rows.old(position)
+                if old is not None:
+                    text = _fill(text, deleted | unchanged, old)
+                unchanged = np.zeros(batch.num_rows, np.bool_)
+            elif unchanged.any():
+                old = rows.old(position)
+                if old is not None:
+                    text = _fill(text, unchanged, old)
+                    unchanged &= text.is_null().to_numpy(zero_copy_only=False)
+            array, found = convert_column(text, spec, mapping)
+            bad += found
+        written = (rows.op == INSERT) | ((rows.op == UPDATE) & ~unchanged)
+        if i in keys:
+            written = rows.op != TRUNCATE
+        bad += rows.nulls(array, spec, written, bad)
+        news.append(array)
+        if unchanged.any():
+            flags[i] = unchanged
+    columns = {
+        "lsn": batch.column("commit_lsn"),
+        "ord": batch.column("ordinal"),
+        "op": pa.array(rows.op.view(np.int8)),
+        "moved": pa.array(moved),
+        **{f"n{i}": array for i, array in enumerate(news)},
+        **{f"u{i}": pa.array(mask) for i, mask in sorted(flags.items())},
+    }
+    if moved.any():
+        still = pa.array(~moved)
+        for i, array in old_keys.items():
+            columns[f"o{i}"] = pc.if_else(still, pa.scalar(None, array.type), array)
+    table = pa.table(columns)
+    return table, rows.found(set(flags), moved), rows.located(bad)
+
+
+def _fill(text: pa.Array, where: Mask, other: pa.Array) -> pa.Array:
+    if not where.any():
+        return text
+    return pc.if_else(pa.array(where), other, text)
+
+
+class _Rows:
+    """A batch of one relation version, with the questions that staging asks of it."""
+
+    __slots__ = ("_batch", "_names", "_relation", "_target", "op", "sent_old")
+
+    def __init__(
+        self, batch: pa.RecordBatch, relation: Relation, target: StageTarget
+    ) -> None:
+        self._batch = batch
+        self._names = {c.name: i for i, c in enumerate(relation.columns)}
+        self._relation = relation
+        self._target = target
+        self.op = batch.column("op").to_numpy()
+        self.sent_old = batch.column("old").to_numpy() != 0
+
+    def position(self, spec: FieldSpec) -> int | None:
+        """The relation's column of that name."""
+        return self._names.get(spec.name)
+
+    def old(self, position: int) -> pa.Array | None:
+        """Column of the old tuples, null where none was sent."""
+        return self._optional(f"o{position}")
+
+    def unchanged(self, position: int) -> Mask:
+        """Where the new tuple has an unchanged TOAST value."""
+        flags = self._optional(f"u{position}")
+        if flags is None:
+            return np.zeros(self._batch.num_rows, np.bool_)
+        mask: Mask = flags.to_numpy(zero_copy_only=False)
+        return mask.astype(np.bool_)
+
+    def old_keys(self, bad: list[BadValue]) -> tuple[dict[int, pa.Array], Mask]:
+        """Typed old keys by target position, and which UPDATEs changed the key."""
+        candidates = (self.op == UPDATE) & self.sent_old
+        moved = np.zeros(len(self.op), np.bool_)
+        if not candidates.any():
+            return {}, moved
+        typed = {}
+        for i in self._target.key_positions:
+            spec = self._target.fields[i]
+            position = self.position(spec)
+            before = None if position is None else self.old(position)
+            if position is None or before is None:
+                continue
+            after = _fill(
+                self._batch.column(f"c{position}"), self.unchanged(position), before
+            )
+            mapping = mapping_of(spec)
+            old, found = convert_column(before, spec, mapping)
+            bad += [b for b in found if candidates[b.row]]
+            typed[i] = old
+            differs = _differ(before, after) & candidates
+            if differs.any() and not mapping.arrow_type.equals(pa.string()):
+                # 1.0 and 1.00 are the same number: then the row has not moved.
+                new, _ = convert_column(after, spec, mapping)
+                differs &= _differ(old, new)
+            moved |= differs
+        return typed, moved
+
+    def without_identity(self) -> list[BadValue]:
+        """The first event that names its row by a key that the target does not have."""
+        needs = (self.op == UPDATE) | (self.op == DELETE)
+        identity = {c.name for c in self._relation.columns if c.is_key}
+        if self._target.key and set(self._target.key) <= identity:
+            unnamed = (self.op == DELETE) & ~self.sent_old
+            for i in self._target.key_positions:
+                position = self._names[self._target.fields[i].name]
+                unnamed |= self.unchanged(position) & ~self.sent_old
+            needs = unnamed
+        at = np.flatnonzero(needs)
+        if not at.size:
+            return []
+        name = self._target.qualified
+        if self._target.key:
+            message = (
+                "publisher did not send replica identity column expected by the "
+                f'logical replication target relation "{name}"'
+            )
+        elif self._relation.identity is ReplicaIdentity.FULL:
+            message = (
+                f'cannot apply UPDATE and DELETE to relation "{name}", which has no '
+                "primary key"
+            )
+            return [BadValue(int(at[0]), "", "0A000", message)]
+        else:
+            message = (
+                f'logical replication target relation "{name}" has neither REPLICA '
+                "IDENTITY index nor PRIMARY KEY and published relation does not have "
+                "REPLICA IDENTITY FULL"
+            )
+        return [BadValue(int(at[0]), "", "55000", message)]
+
+    def nulls(
+        self, array: pa.Array, spec: FieldSpec, where: Mask, known: Sequence[BadValue]
+    ) -> list[BadValue]:
+        """The first null that the column must not have, unless its row is bad anyway."""
+        if spec.nullable and spec.name not in self._target.key:
+            return []
+        refused = nulls_refused(array, spec, self._target.name, where)
+        return [r for r in refused if all(r.row != b.row for b in known)]
+
+    def found(self, unchanged: set[int], moved: Mask) -> Found:
+        """Counts and flags."""
+        counts = np.bincount(self.op, minlength=256)
+        truncates = np.flatnonzero(self.op == TRUNCATE)
+        return Found(
+            inserts=int(counts[INSERT]),
+            updates=int(counts[UPDATE]),
+            deletes=int(counts[DELETE]),
+            truncates=int(counts[TRUNCATE]),
+            unchanged=unchanged,
+            moved=bool(moved.any()),
+            last_truncate=self._seq(int(truncates[-1])) if truncates.size else None,
+        )
+
+    def located(self, bad: Sequence[BadValue]) -> tuple[RowFailure, ...]:
+        """Bad rows by their place in the log, ascending."""
+        failures = [
+            RowFailure(self._seq(b.row), b.column or None, b.sqlstate, b.message)
+            for b in bad
+        ]
+        return tuple(sorted(failures, key=lambda f: f.seq))
+
+    def _seq(self, row: int) -> Seq:
+        lsn = self._batch.column("commit_lsn")[row].as_py()
+        return Seq(lsn, self._batch.column("ordinal")[row].as_py())
+
+    def _optional(self, name: str) -> pa.Array | None:
+        index = self._batch.schema.get_field_index(name)
+        return None if index < 0 else self._batch.column(index)
+
+
+def _differ(left: pa.Array, right: pa.Array) -> Mask:
+    """Where two arrays differ; null equals null."""
+    unequal = pc.fill_null(pc.not_equal(left, right), False)
+    nulls = pc.xor(left.is_null(), right.is_null())
+    mask: Mask = pc.or_(unequal, nulls).to_numpy(zero_copy_only=False)
+    return mask

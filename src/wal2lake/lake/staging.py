@@ -1,0 +1,332 @@
+"""From rows of the change log to typed Parquet, on Spark's executors.
+
+Comes in: rows files of the log for one table, the table, and which transactions count.
+Goes out: either data files in the table's directory, ready for one commit
+(``stage_inserts``), or staged changes in a directory of the caller's, ready for the net
+change (``stage_changes``); and the rows that cannot be applied. Called by apply.
+
+Why this way. The log keeps the publisher's text, so conversion, the costly part, happens here
+where it scales out: a task per core, each with its share of the row groups, PyArrow doing
+the work without a Python object per row. A batch of a few thousand rows is converted
+faster than a Spark job starts: ``parallelism`` 0 runs the same function in this process
+(local paths only).
+
+The first row of a part that cannot be applied ends that part: what follows it will not be
+applied in this batch. The caller cuts the batch below the smallest one and stages again.
+Files of a result with failures are removed already.
+
+A task reports errors as values; raised inside an executor they would arrive as the text of a
+Java exception.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from wal2lake.errors import InternalError, Wal2LakeError
+from wal2lake.lake.changes import INSERT, ChangeShape, RowFailure, Seq
+from wal2lake.lake.convert import convert_columns
+from wal2lake.lake.datafile import (
+    DataFileWriter,
+    discard_added,
+    remove_file,
+    write_data_file,
+)
+from wal2lake.lake.logrows import LogPart, LogSource, LsnRange, plan_parts, read_rows
+from wal2lake.lake.port import AddedFile
+from wal2lake.lake.rowchanges import (
+    Found,
+    StageTarget,
+    change_rows,
+    check_columns,
+    columns_wanted,
+    insert_rows,
+)
+from wal2lake.lake.sparkerrors import translated
+
+__all__ = [
+    "StagedChanges",
+    "StagedInserts",
+    "convert_columns",
+    "stage_changes",
+    "stage_inserts",
+    "write_data_file",
+]
+
+_FAILURES_KEPT: Final = 10
+"""Of a whole batch; the first decides, the others help the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedInserts:
+    """Rows that lie in the table's directory and wait for ``commit_files``."""
+
+    files: tuple[AddedFile, ...]
+    rows: int
+    failures: tuple[RowFailure, ...]
+    """Ascending; not empty: then ``files`` is."""
+
+
+KeyRange = tuple[int | str, int | str]
+"""Lowest and highest value, or a bit beyond."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedChanges:
+    """Changes that lie in a staging directory and wait for the net change."""
+
+    paths: tuple[str, ...]
+    found: Found
+    shape: ChangeShape
+    first_key: KeyRange | None
+    """Bounds of all keys' first column, new and old, if the files' statistics tell."""
+    failures: tuple[RowFailure, ...]
+    """Ascending; not empty: then ``paths`` is."""
+
+
+def stage_inserts(
+    spark: SparkSession,
+    sources: Sequence[LogSource],
+    target: StageTarget,
+    span: LsnRange,
+    *,
+    parallelism: int,
+) -> StagedInserts:
+    """Write a batch of INSERTs as data files of the table; InternalError for others.
+
+    Nothing is visible before ``commit_files``; each file is fsynced. ``parallelism``:
+    tasks of the Spark job, 0 for none. Raises CorruptLogError, StorageError.
+    """
+    run = partial(_insert_task, target, span)
+    answers = _run(spark, run, plan_parts(sources, parallelism), parallelism)
+    files = tuple(f for a in answers for f in a.files)
+    failures = _first(f for a in answers for f in a.failures)
+    error = next((a.error for a in answers if a.error is not None), None)
+    if error is not None or failures:
+        discard_added(target.location, files)
+        if error is not None:
+            raise error
+        files = ()
+    return StagedInserts(files, sum(a.found.rows for a in answers), failures)
+
+
+def stage_changes(
+    spark: SparkSession,
+    sources: Sequence[LogSource],
+    target: StageTarget,
+    span: LsnRange,
+    directory: str,
+    *,
+    parallelism: int,
+) -> StagedChanges:
+    """Write a batch of any events as staged changes below ``directory``.
+
+    The caller removes the directory when the batch is committed. Otherwise as
+    ``stage_inserts``.
+    """
+    run = partial(_change_task, target, span, directory)
+    answers = _run(spark, run, plan_parts(sources, parallelism), parallelism)
+    paths = tuple(p for a in answers for p in a.paths)
+    failures = _first(f for a in answers for f in a.failures)
+    error = next((a.error for a in answers if a.error is not None), None)
+    if error is not None or failures:
+        for path in paths:
+            remove_file(path)
+        if error is not None:
+            raise error
+        paths = ()
+    found = Found()
+    for answer in answers:
+        found.add(answer.found)
+    shape = ChangeShape(
+        target.fields,
+        target.key_positions,
+        frozenset(found.unchanged),
+        found.moved,
+        found.last_truncate,
+    )
+    stats = [f.stats for a in answers for f in a.files]
+    return StagedChanges(paths, found, shape, _key_range(stats, shape), failures)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What a task sends back."""
+
+    files: list[AddedFile]
+    paths: list[str]
+    """Of staged changes; ``files`` then has their statistics."""
+    found: Found
+    failures: list[RowFailure]
+    error: Wal2LakeError | None = None
+
+
+def _run(
+    spark: SparkSession,
+    run: Callable[[tuple[LogPart, ...]], _Answer],
+    tasks: Sequence[tuple[LogPart, ...]],
+    parallelism: int,
+) -> list[_Answer]:
+    if parallelism == 0 or not tasks:
+        return [run(task) for task in tasks]
+    with translated("staging a batch of changes"):
+        work = spark.sparkContext.parallelize(tasks, len(tasks))
+        answers: list[_Answer] = work.map(run).collect()
+        return answers
+
+
+def _insert_task(
+    target: StageTarget, span: LsnRange, parts: tuple[LogPart, ...]
+) -> _Answer:
+    """Runs in an executor: parts of the log into one data file."""
+    answer = _Answer([], [], Found(), [])
+    try:
+        with DataFileWriter(target.location, target.physical) as writer:
+            for part in parts:
+                _insert_part(target, span, part, writer, answer)
+            if answer.failures:
+                writer.discard()
+            else:
+                added = writer.finish()
+                if added is not None:
+                    answer.files.append(added)
+    except Wal2LakeError as error:
+        answer.error = error
+    return answer
+
+
+def _insert_part(
+    target: StageTarget,
+    span: LsnRange,
+    part: LogPart,
+    writer: DataFileWriter,
+    answer: _Answer,
+) -> None:
+    relation = part.source.relation
+    for batch in read_rows(part, span, partial(columns_wanted, relation, target)):
+        failures = _unfit(batch, part, target)
+        if not failures:
+            op = batch.column("op").to_numpy()
+            if (op != INSERT).any():
+                raise InternalError(
+                    f'change log file "{part.source.path}" has other events than '
+                    "inserts in a batch of inserts"
+                )
+            table, failures = insert_rows(batch, relation, target)
+            if not failures and not answer.failures:
+                writer.write(table)
+            answer.found.inserts += batch.num_rows
+        if failures:
+            answer.failures += failures
+            return
+
+
+def _change_task(
+    target: StageTarget,
+    span: LsnRange,
+    directory: str,
+    parts: tuple[LogPart, ...],
+) -> _Answer:
+    """Runs in an executor: parts of the log into a staged file per set of columns."""
+    answer = _Answer([], [], Found(), [])
+    try:
+        with ExitStack() as stack:
+            writers: dict[tuple[str, ...], DataFileWriter] = {}
+
+            def write(table: pa.Table) -> None:
+                columns = tuple(table.column_names)
+                if columns not in writers:
+                    writers[columns] = stack.enter_context(DataFileWriter(directory))
+                writers[columns].write(table)
+
+            for part in parts:
+                _change_part(target, span, part, write, answer)
+            for writer in writers.values():
+                if answer.failures:
+                    writer.discard()
+                else:
+                    added = writer.finish()
+                    if added is not None:
+                        answer.files.append(added)
+                        answer.paths.append(writer.path)
+    except Wal2LakeError as error:
+        answer.error = error
+        answer.paths.clear()
+    return answer
+
+
+def _change_part(
+    target: StageTarget,
+    span: LsnRange,
+    part: LogPart,
+    write: Callable[[pa.Table], None],
+    answer: _Answer,
+) -> None:
+    relation = part.source.relation
+    for batch in read_rows(part, span, partial(columns_wanted, relation, target)):
+        failures = _unfit(batch, part, target)
+        if not failures:
+            table, found, failures = change_rows(batch, relation, target)
+            if not failures and not answer.failures:
+                write(table)
+            answer.found.add(found)
+        if failures:
+            answer.failures += failures
+            return
+
+
+def _unfit(
+    batch: pa.RecordBatch, part: LogPart, target: StageTarget
+) -> tuple[RowFailure, ...]:
+    """The batch's first row, if its relation does not fit the target at all."""
+    for name in batch.schema.names:
+        if name.startswith(("b", "ob")) and batch.column(name).true_count:
+            raise InternalError(
+                f'change log file "{part.source.path}" has values in binary format, '
+                "which were not asked for"
+            )
+    wrong = check_columns(part.source.relation, target)
+    if wrong is None:
+        return ()
+    first = Seq(
+        batch.column("commit_lsn")[0].as_py(), batch.column("ordinal")[0].as_py()
+    )
+    return (RowFailure(first, None, *wrong),)
+
+
+def _key_range(stats: Iterable[str | None], shape: ChangeShape) -> KeyRange | None:
+    """From the statistics of the staged files; None if one does not say, or no files."""
+    if not shape.key:
+        return None
+    low: list[int | str] = []
+    high: list[int | str] = []
+    for text in stats:
+        known = json.loads(text or "{}")
+        for name in (f"n{shape.key[0]}", f"o{shape.key[0]}"):
+            nulls = known.get("nullCount", {}).get(name)
+            if nulls is None and name[0] == "o":
+                continue
+            if nulls is not None and nulls == known["numRecords"]:
+                continue
+            if name not in known.get("minValues", {}):
+                return None
+            low.append(known["minValues"][name])
+            high.append(known["maxValues"][name])
+    # Other types come as text or rounded numbers; the range would have to be parsed.
+    for kind in (int, str):
+        if low and all(type(value) is kind for value in (*low, *high)):
+            return min(low), max(high)
+    return None
+
+
+def _first(failures: Iterable[RowFailure]) -> tuple[RowFailure, ...]:
+    ordered = sorted(failures, key=lambda f: f.seq)
+    return tuple(ordered[:_FAILURES_KEPT])

@@ -1,0 +1,276 @@
+"""A whole node as a subprocess, for tests and the demo.
+
+Comes in: a directory. Goes out: a running ``wal2lake start`` (the real command line, real
+children), SQL results, and any of its processes killed. The node listens on a port that the
+system chooses, so any number of them run side by side; its log is a file beside the
+directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal
+
+from wal2lake.errors import PublisherError
+from wal2lake.frontend.cli_passfile import connection_parameters, conninfo
+from wal2lake.launch import NodeStatus, is_locked, read_lock, read_status
+from wal2lake.launch.processes import descendants, is_alive
+from wal2lake.pg.client import Client
+from wal2lake.testing.waits import wait_until
+
+Rows = list[tuple[str | None, ...]]
+
+COMMAND: Final = (sys.executable, "-m", "wal2lake.frontend.cli")
+"""The program, without depending on where its script was installed."""
+
+START_SECONDS: Final = 120.0
+"""A first Spark session on a busy machine took 18 s; this is for worse ones."""
+
+Role = Literal["engine", "receiver", "supervisor", "tree"]
+
+
+def run_cli(
+    *arguments: str | Path,
+    environ: Mapping[str, str] | None = None,
+    stdin: str = "",
+    timeout_seconds: float = 120.0,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``wal2lake`` to its end, whatever its exit code."""
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **(environ or {})},
+        timeout=timeout_seconds,
+        check=False,
+    )
+
+
+class Node:
+    """One node. A context manager; ``close`` kills it and leaves its directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        settings: Mapping[str, object] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """``settings`` maps ``section.name`` to a value, ``environ`` adds variables; both
+        hold for every start. Nothing is started yet."""
+        self.directory = directory
+        self.log = directory.parent / f"{directory.name}.log"
+        self._environ = {
+            **{
+                "WAL2LAKE_" + name.replace(".", "_", 1).upper(): str(value)
+                for name, value in {"node.port": 0, **(settings or {})}.items()
+            },
+            **(environ or {}),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    # ---- life -------------------------------------------------------------------
+
+    def init(self, *arguments: str) -> Node:
+        """``wal2lake init``; RuntimeError with its words if it fails."""
+        done = run_cli("init", "-D", self.directory, *arguments)
+        if done.returncode != 0:
+            raise RuntimeError(f"init failed: {done.stderr}")
+        return self
+
+    def start(
+        self,
+        *arguments: str,
+        environ: Mapping[str, str] | None = None,
+        wait: bool = True,
+    ) -> Node:
+        """``wal2lake start``; waits until a client can connect, unless told not to."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*COMMAND, "start", "-D", str(self.directory), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self._environ, **(environ or {})},
+                start_new_session=True,
+            )
+        if wait:
+            self.wait_ready()
+        return self
+
+    def wait_ready(self, timeout_seconds: float = START_SECONDS) -> None:
+        """Until a client can connect; fails with the log if the node ends instead."""
+        wait_until(
+            self._is_ready,
+            timeout_seconds=timeout_seconds,
+            describe=lambda: f"the node is ready; its log:\n{self.log_text()}",
+        )
+
+    def stop(self, mode: str = "fast", *, timeout_seconds: float = 60.0) -> int:
+        """``wal2lake stop``; returns the exit code of ``wal2lake start``."""
+        done = run_cli(
+            "stop",
+            "-D",
+            self.directory,
+            "--mode",
+            mode,
+            "--timeout",
+            str(timeout_seconds),
+            timeout_seconds=timeout_seconds + 30,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"stop failed: {done.stderr}\n{self.log_text()}")
+        return self.wait_end()
+
+    def wait_end(self, timeout_seconds: float = 60.0) -> int:
+        """Wait until ``wal2lake start`` has ended; returns its exit code."""
+        assert self._process is not None, "not started"
+        return self._process.wait(timeout_seconds)
+
+    def kill(self, role: Role = "tree", *, subscription: str | None = None) -> None:
+        """SIGKILL, and wait until it has worked.
+
+        ``tree``: every process at once, as far as that is possible; ``engine`` and
+        ``supervisor``: that process alone; ``receiver``: of one subscription, or all.
+        """
+        pids = self._pids_of(role, subscription)
+        # Nobody may see another die and react before its own turn comes.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        if role in ("tree", "supervisor"):
+            self.wait_end()
+        wait_until(
+            lambda: not [pid for pid in pids if is_alive(pid)],
+            describe=f"processes {pids} are gone",
+        )
+        if role in ("tree", "supervisor"):
+            wait_until(lambda: not is_locked(self.directory))
+
+    def close(self) -> None:
+        """End it, whatever state it is in; its directory stays."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill("tree")
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ---- use ----------------------------------------------------------------------
+
+    def conninfo(self, **parameters: str) -> str:
+        """A libpq connection string; ``parameters`` add to it or replace."""
+        found = connection_parameters(self.directory)
+        return conninfo({**found, "application_name": "test", **parameters})
+
+    def connect(self, **parameters: str) -> Client:
+        """A new connection; the caller closes it."""
+        return Client(self.conninfo(**parameters))
+
+    def sql(self, sql: str) -> Rows:
+        """Run statements on a connection of their own; returns the last one's rows.
+
+        PublisherError with the node's fields if one fails.
+        """
+        with self.connect() as client:
+            return client.rows(sql)
+
+    def value(self, sql: str) -> str | None:
+        """The single value of a single row; None if there is no row."""
+        rows = self.sql(sql)
+        return rows[0][0] if rows else None
+
+    def wait_for(
+        self,
+        sql: str,
+        condition: Callable[[Rows], object] = bool,
+        *,
+        timeout_seconds: float = 60.0,
+    ) -> Rows:
+        """Ask until ``condition`` of the rows holds (default: there are any), and return
+        them. Errors of the node count as not yet."""
+        last: list[object] = []
+
+        def ask() -> tuple[Rows] | None:
+            try:
+                rows = self.sql(sql)
+            except PublisherError as error:
+                last[:] = [error.describe()]
+                return None
+            last[:] = rows
+            return (rows,) if condition(rows) else None
+
+        found = wait_until(
+            ask,
+            timeout_seconds=timeout_seconds,
+            describe=lambda: f"{sql}\nlast answer: {last}\nlog:\n{self._log_tail()}",
+        )
+        assert found is not None
+        return found[0]
+
+    @property
+    def port(self) -> int:
+        """Where it listens; 0 if it does not run."""
+        facts = read_lock(self.directory)
+        return facts.port if facts is not None else 0
+
+    def status(self) -> NodeStatus:
+        """The supervisor's view of its children."""
+        found = read_status(self.directory / "run")
+        assert found is not None, "the node has not been started"
+        return found
+
+    def pids(self) -> list[int]:
+        """All of its processes, the supervisor first."""
+        assert self._process is not None, "not started"
+        return [self._process.pid, *descendants(self._process.pid)]
+
+    def log_text(self) -> str:
+        """What it has logged since it was made."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def _log_tail(self) -> str:
+        return "\n".join(self.log_text().splitlines()[-60:])
+
+    def _pids_of(self, role: Role, subscription: str | None) -> Sequence[int]:
+        if role == "tree":
+            return self.pids()
+        if role == "supervisor":
+            return self.pids()[:1]
+        found = [
+            worker.pid
+            for worker in self.status().workers
+            if worker.role == role
+            and (subscription is None or worker.subscription == subscription)
+        ]
+        assert found, f"no {role} is running"
+        return found
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise AssertionError(f"the node ended by itself:\n{self.log_text()}")
+        facts = read_lock(self.directory)
+        if facts is None or facts.pid != self._process.pid or facts.state != "ready":
+            return False
+        try:
+            self.connect().close()
+        except PublisherError:
+            return False
+        return True

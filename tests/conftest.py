@@ -1,0 +1,147 @@
+"""Fixtures of all layers, and the marker of each.
+
+A test's folder is its layer: pure needs nothing; postgres, spark, node and faults are
+markers as well. Servers live for the session; every test has a database of its own on them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wal2lake.testing.node import Node
+from wal2lake.testing.postgres import PostgresServer, available_versions
+from wal2lake.testing.waits import wait_until
+
+LAYERS = ("postgres", "spark", "node", "faults")
+
+_numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        layer = item.path.relative_to(Path(__file__).parent).parts[0]
+        if layer in LAYERS:
+            item.add_marker(layer)
+
+
+@dataclass(frozen=True)
+class Database:
+    """An empty database on a server that other tests use too."""
+
+    server: PostgresServer
+    name: str
+
+    def conninfo(self, **parameters: str) -> str:
+        """A libpq connection string."""
+        return self.server.conninfo(self.name, **parameters)
+
+    def psql(self, sql: str) -> str:
+        """Run statements with psql, each in its own transaction."""
+        return self.server.psql(sql, self.name)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Callable[[int], PostgresServer]]:
+    """The session's server of a major version, started when it is first asked for."""
+    servers: dict[int, PostgresServer] = {}
+
+    def get(version: int) -> PostgresServer:
+        if version not in servers:
+            servers[version] = PostgresServer(version)
+        return servers[version]
+
+    yield get
+    for server in servers.values():
+        server.close()
+
+
+@pytest.fixture
+def database(
+    postgres_server: Callable[[int], PostgresServer],
+) -> Iterator[Callable[[int], Database]]:
+    """Makes databases on the session's servers; they are dropped after the test."""
+    made: list[Database] = []
+
+    def make(version: int) -> Database:
+        found = Database(postgres_server(version), f"test{next(_numbers)}")
+        found.server.psql(f"create database {found.name}")
+        made.append(found)
+        return found
+
+    yield make
+    for found in made:
+        wait_until(
+            lambda found=found: _drop(found), describe=f"{found.name} is dropped"
+        )
+
+
+def _drop(found: Database) -> bool:
+    # A slot keeps its database, and an active one cannot be dropped. A walsender takes a
+    # moment to end, and a receiver that still runs comes back.
+    mine = f"database = '{found.name}'"
+    found.server.psql(
+        "select pg_terminate_backend(active_pid) from pg_replication_slots"
+        f" where {mine} and active_pid is not null"
+    )
+    try:
+        found.server.psql(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
+            f" where {mine};"
+            f" drop database {found.name} with (force)"
+        )
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.fixture
+def pg18(database: Callable[[int], Database]) -> Database:
+    """An empty database on PostgreSQL 18."""
+    return database(18)
+
+
+@pytest.fixture
+def pg16(database: Callable[[int], Database]) -> Database:
+    """An empty database on PostgreSQL 16."""
+    return database(16)
+
+
+@pytest.fixture(params=available_versions(), ids=lambda version: f"pg{version}")
+def any_pg(
+    request: pytest.FixtureRequest, database: Callable[[int], Database]
+) -> Database:
+    """An empty database on each version that is here (see WAL2LAKE_TEST_POSTGRES)."""
+    return database(request.param)
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """One running node for all tests that do not harm it.
+
+    A test takes schemas and subscriptions of its own name and drops what it made.
+    """
+    with Node(tmp_path_factory.mktemp("node") / "data") as shared:
+        yield shared.init().start()
+        assert shared.stop() == 0
+
+
+@pytest.fixture
+def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
+    """Makes nodes of a test's own, to be killed; ``make_node(settings=..., environ=...)``
+    is initialised and not yet started."""
+    made: list[Node] = []
+
+    def make(**arguments: Any) -> Node:
+        found = Node(tmp_path / f"node{len(made) + 1}", **arguments).init()
+        made.append(found)
+        return found
+
+    yield make
+    for found in made:
+        found.close()

@@ -1,0 +1,282 @@
+"""SET, SHOW, RESET: values, scopes and what the client is told."""
+
+from __future__ import annotations
+
+import codecs
+from datetime import timedelta
+
+import pytest
+
+from wal2lake.errors import Wal2LakeError
+from wal2lake.frontend.parameters import (
+    Context,
+    Kind,
+    ParameterDefinition,
+    Parameters,
+    convert_column,
+    decode_text,
+    time_zone,
+)
+from wal2lake.frontend.parameters.encodings import _CODECS, canonical_encoding
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("statement_timeout", "0", "0"),
+        ("statement_timeout", "1000", "1s"),
+        ("statement_timeout", " 90 s ", "90s"),
+        ("statement_timeout", "1.5min", "90s"),
+        ("statement_timeout", "120000ms", "2min"),
+        ("statement_timeout", "1d", "1d"),
+        ("statement_timeout", "0x10", "16ms"),
+        ("work_mem", "1024", "1MB"),
+        ("work_mem", "3000kB", "3000kB"),
+        ("extra_float_digits", "-15", "-15"),
+        ("bytea_output", "ESCAPE", "escape"),
+        ("synchronous_commit", "false", "off"),
+        ("jit", "FALSE", "off"),
+        ("jit", "y", "on"),
+        ("DateStyle", "german", "German, DMY"),
+        ("datestyle", "sql, european", "SQL, DMY"),
+        ("datestyle", "ISO", "ISO, MDY"),
+        ("timezone", "europe/berlin", "Europe/Berlin"),
+        ("timezone", "utc", "UTC"),
+        ("timezone", "-7", "<-07>+07"),
+        ("timezone", "+05:30", "<+05:30>-05:30"),
+        ("timezone", "1.5", "<+01:30>-01:30"),
+        ("timezone", "GMT+02:00", "GMT+02:00"),
+        ("client_encoding", "utf-8", "UTF8"),
+        ("client_encoding", "iso-8859-1", "LATIN1"),
+        ("client_encoding", "sql_ascii", "SQL_ASCII"),
+        ("application_name", "ä\n" + "x" * 80, "\\xc3\\xa4\\x0a" + "x" * 51),
+        ("wal2lake.anything", "x y", "x y"),
+    ],
+)
+def test_a_value_is_shown_as_postgresql_shows_it(name, value, shown):
+    parameters = Parameters()
+    parameters.set(name, value)
+    assert parameters[name] == shown
+    parameters.set(name, parameters[name])
+    assert parameters[name] == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sqlstate", "message"),
+    [
+        ("nosuch", "1", "42704", 'unrecognized configuration parameter "nosuch"'),
+        ("jit", "maybe", "22023", 'parameter "jit" requires a Boolean value'),
+        (
+            "statement_timeout",
+            "5 parsecs",
+            "22023",
+            'invalid value for parameter "statement_timeout": "5 parsecs"',
+        ),
+        (
+            "statement_timeout",
+            "-1",
+            "22023",
+            '-1 ms is outside the valid range for parameter "statement_timeout" '
+            "(0 ms .. 2147483647 ms)",
+        ),
+        (
+            "extra_float_digits",
+            "4",
+            "22023",
+            '4 is outside the valid range for parameter "extra_float_digits" (-15 .. 3)',
+        ),
+        (
+            "bytea_output",
+            "no",
+            "22023",
+            'invalid value for parameter "bytea_output": "no"',
+        ),
+        (
+            "timezone",
+            "Nowhere/Land",
+            "22023",
+            'invalid value for parameter "TimeZone": "Nowhere/Land"',
+        ),
+        (
+            "timezone",
+            "../../etc/passwd",
+            "22023",
+            'invalid value for parameter "TimeZone": "../../etc/passwd"',
+        ),
+        ("timezone", "", "22023", 'invalid value for parameter "TimeZone": ""'),
+        (
+            "timezone",
+            "XYZ+24",
+            "22023",
+            'invalid value for parameter "TimeZone": "XYZ+24"',
+        ),
+        (
+            "datestyle",
+            "ISO, SQL",
+            "22023",
+            'invalid value for parameter "DateStyle": "ISO, SQL"',
+        ),
+        (
+            "client_encoding",
+            "klingon",
+            "22023",
+            'invalid value for parameter "client_encoding": "klingon"',
+        ),
+        (
+            "server_version",
+            "9",
+            "55P02",
+            'parameter "server_version" cannot be changed',
+        ),
+        (
+            "standard_conforming_strings",
+            "off",
+            "0A000",
+            '"standard_conforming_strings" cannot be set to off',
+        ),
+        (
+            "1a.b",
+            "x",
+            "42602",
+            'invalid configuration parameter name "1a.b"',
+        ),
+    ],
+)
+def test_a_bad_value_is_refused_in_postgresqls_words(name, value, sqlstate, message):
+    parameters = Parameters()
+    before = dict(parameters.items())
+    with pytest.raises(Wal2LakeError) as caught:
+        parameters.set(name, value)
+    assert (caught.value.sqlstate, caught.value.message) == (sqlstate, message)
+    assert dict(parameters.items()) == before
+
+
+@pytest.mark.parametrize(
+    ("value", "hours_east"),
+    [("UTC", 0), ("-7", -7), ("5.5", 5.5), ("GMT+02:00", -2), ("XYZ-3", 3)],
+)
+def test_a_time_zone_is_what_postgresql_takes_it_for(value, hours_east):
+    parameters = Parameters()
+    parameters.set("timezone", value)
+    offset = time_zone(parameters["timezone"]).utcoffset(None)
+    assert offset == timedelta(hours=hours_east)
+
+
+def test_set_is_undone_by_rollback_and_kept_by_commit():
+    parameters = Parameters()
+    parameters.set("TimeZone", "Asia/Tokyo")
+    parameters.rollback()
+    assert parameters["TimeZone"] == "UTC"
+    parameters.set("TimeZone", "Asia/Tokyo")
+    parameters.commit()
+    parameters.rollback()
+    assert parameters["TimeZone"] == "Asia/Tokyo"
+
+
+def test_set_local_ends_with_the_transaction_and_leaves_the_set_before_it():
+    parameters = Parameters()
+    parameters.set("work_mem", "1MB")
+    parameters.set("work_mem", "2MB", local=True)
+    assert parameters["work_mem"] == "2MB"
+    parameters.commit()
+    assert parameters["work_mem"] == "1MB"
+    parameters.set("work_mem", "3MB", local=True)
+    parameters.set("work_mem", "4MB")
+    parameters.commit()
+    assert parameters["work_mem"] == "4MB"
+
+
+def test_reset_returns_to_what_the_startup_packet_said():
+    parameters = Parameters()
+    parameters.set_at_startup("application_name", "psql")
+    parameters.set("application_name", "other")
+    parameters.reset("application_name")
+    assert parameters["application_name"] == "psql"
+    parameters.set("TimeZone", "Asia/Tokyo")
+    parameters.set("my.own", "x")
+    parameters.reset_all()
+    assert parameters["TimeZone"] == "UTC"
+    assert parameters["my.own"] == ""
+
+
+def test_a_transactions_mode_is_the_default_until_it_is_set():
+    parameters = Parameters()
+    parameters.set("default_transaction_isolation", "serializable")
+    assert parameters["transaction_isolation"] == "serializable"
+    parameters.set("transaction_isolation", "read committed", local=True)
+    assert parameters["transaction_isolation"] == "read committed"
+    parameters.commit()
+    assert parameters["transaction_isolation"] == "serializable"
+
+
+def test_the_client_is_told_everything_once_and_then_changes():
+    parameters = Parameters(facts={"is_superuser": "on"})
+    told = dict(parameters.changes())
+    assert told == {
+        "application_name": "",
+        "client_encoding": "UTF8",
+        "DateStyle": "ISO, MDY",
+        "default_transaction_read_only": "off",
+        "in_hot_standby": "off",
+        "integer_datetimes": "on",
+        "IntervalStyle": "postgres",
+        "is_superuser": "on",
+        "scram_iterations": "4096",
+        "search_path": '"$user", public',
+        "server_encoding": "UTF8",
+        "server_version": "18.0",
+        "session_authorization": "",
+        "standard_conforming_strings": "on",
+        "TimeZone": "UTC",
+    }
+    assert parameters.changes() == []
+    parameters.set("timezone", "Asia/Tokyo")
+    parameters.set("work_mem", "1MB")
+    assert parameters.changes() == [("TimeZone", "Asia/Tokyo")]
+    parameters.rollback()
+    assert parameters.changes() == [("TimeZone", "UTC")]
+
+
+def test_the_nodes_own_settings_are_shown_and_not_set():
+    port = ParameterDefinition(
+        "port", Kind.INTEGER, "5480", "The port.", Context.POSTMASTER
+    )
+    parameters = Parameters(node=[port])
+    assert parameters["port"] == "5480"
+    assert "port" in list(parameters)
+    with pytest.raises(Wal2LakeError, match="without restarting the server"):
+        parameters.set("port", "1")
+
+
+def test_custom_parameters_are_bounded():
+    parameters = Parameters()
+    with pytest.raises(Wal2LakeError, match="custom parameters"):
+        for number in range(2000):
+            parameters.set(f"a.b{number}", "x")
+
+
+@pytest.mark.parametrize("encoding", sorted(_CODECS))
+def test_every_client_encoding_is_a_superset_of_ascii(encoding):
+    ascii_bytes = bytes(range(1, 128))
+    assert codecs.decode(ascii_bytes, _CODECS[encoding]) == ascii_bytes.decode("ascii")
+    assert codecs.encode(ascii_bytes.decode(), _CODECS[encoding]) == ascii_bytes
+    assert canonical_encoding(encoding.lower().replace("_", "-")) == encoding
+
+
+def test_values_are_converted_or_refused():
+    assert convert_column([b"a", None, "é".encode()], "LATIN1") == [b"a", None, b"\xe9"]
+    with pytest.raises(Wal2LakeError) as caught:
+        convert_column(["€".encode()], "LATIN1")
+    assert caught.value.sqlstate == "22P05"
+    assert caught.value.message == (
+        'character with byte sequence 0xe2 0x82 0xac in encoding "UTF8" has no '
+        'equivalent in encoding "LATIN1"'
+    )
+
+
+def test_bytes_that_are_no_text_are_refused():
+    assert decode_text(b"\xe9", "LATIN1") == "é"
+    with pytest.raises(Wal2LakeError) as caught:
+        decode_text(b"a\xff", "UTF8")
+    assert caught.value.sqlstate == "22021"
+    assert caught.value.message == 'invalid byte sequence for encoding "UTF8": 0xff'

@@ -1,0 +1,528 @@
+"""From log files to tables: staging, net change and MERGE against the model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from wal2lake.errors import CorruptLogError, InternalError
+from wal2lake.lake.changes import RowFailure, Seq
+from wal2lake.lake.delta import DeltaTables
+from wal2lake.lake.logrows import LogSource, LsnRange, plan_parts
+from wal2lake.lake.merge import Merge, commit_merge, plan_merge
+from wal2lake.lake.netchange import Uniqueness
+from wal2lake.lake.port import CommitConflict, Cursor, FieldSpec, TableState
+from wal2lake.lake.rowchanges import StageTarget
+from wal2lake.lake.staging import StagedChanges, stage_changes, stage_inserts
+from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
+from wal2lake.testing.rowmodel import (
+    KEY,
+    UNCHANGED,
+    Event,
+    HistoryShape,
+    Key,
+    Row,
+    TableModel,
+    batches,
+    history,
+    initial_rows,
+)
+
+INT4, TEXT, NUMERIC = Oid(23), Oid(25), Oid(1700)
+FIELDS = (
+    FieldSpec("grp", "int", pg_type_oid=INT4),
+    FieldSpec("number", "int", pg_type_oid=INT4),
+    FieldSpec("a", "string", pg_type_oid=TEXT),
+    FieldSpec("b", "string", pg_type_oid=TEXT),
+)
+RELATION = Relation(
+    Oid(1),
+    "public",
+    "t",
+    ReplicaIdentity.DEFAULT,
+    tuple(Column(f.name, f.pg_type_oid, -1, i < 2) for i, f in enumerate(FIELDS)),
+)
+TRUSTED = Uniqueness(trusted=True, constraint="t_pkey")
+UNTRUSTED = Uniqueness(trusted=False, constraint="t_pkey")
+EVERYTHING = LsnRange(0)
+
+
+def text(value: object) -> bytes | None:
+    if value is None or value is UNCHANGED:
+        return None
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def write_log(
+    path: Path,
+    events: Sequence[Event],
+    relation: Relation = RELATION,
+    *,
+    row_group_rows: int = 50,
+) -> LogSource:
+    """Events as the change log writes them."""
+    width = len(relation.columns)
+    full = relation.identity is ReplicaIdentity.FULL
+    columns: dict[str, pa.Array] = {
+        "commit_lsn": pa.array([e.lsn for e in events], pa.int64()),
+        "ordinal": pa.array([e.ordinal for e in events], pa.int64()),
+        "op": pa.array([ord(e.kind) for e in events], pa.uint8()),
+        "old": pa.array(
+            [0 if e.old is None else ord("O" if full else "K") for e in events],
+            pa.uint8(),
+        ),
+    }
+    for i in range(width):
+        news = [text(e.new[i]) if e.new is not None else None for e in events]
+        columns[f"c{i}"] = pa.array(news, pa.binary())
+    for i in range(width):
+        flags = [e.new is not None and e.new[i] is UNCHANGED for e in events]
+        if any(flags):
+            columns[f"u{i}"] = pa.array(flags)
+    sent = relation.key_positions
+    if any(e.old is not None for e in events):
+        for at, i in enumerate(sent):
+            olds = [text(e.old[at]) if e.old is not None else None for e in events]
+            columns[f"o{i}"] = pa.array(olds, pa.binary())
+    pq.write_table(
+        pa.table(columns),
+        path,
+        row_group_size=row_group_rows,
+        use_dictionary=False,
+        write_statistics=["commit_lsn"],
+        write_page_checksum=True,
+    )
+    return LogSource(str(path), relation, len(events))
+
+
+def target_of(
+    state: TableState, key: tuple[str, ...] = ("grp", "number")
+) -> StageTarget:
+    return StageTarget(
+        "public", "t", state.location, state.fields, state.physical_fields, key
+    )
+
+
+def rows_of(spark: SparkSession, location: str) -> list[Row]:
+    return [tuple(r) for r in spark.read.format("delta").load(location).collect()]
+
+
+def by_key(rows: Iterable[Row]) -> dict[Key, Row]:
+    listed = list(rows)
+    found = {(row[0], row[1]): row for row in listed}
+    assert len(found) == len(listed), "a key twice"
+    return found
+
+
+def fill(
+    lake: DeltaTables, spark: SparkSession, location: str, rows: list[Row]
+) -> None:
+    ddl = ", ".join(f"{f.name} {f.spark_ddl}" for f in FIELDS)
+    frame = spark.createDataFrame(rows, ddl)
+    frame.write.format("delta").mode("append").save(location)
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "trusted", "shape"),
+    [
+        (2, True, HistoryShape(60, 6)),
+        (0, False, HistoryShape(60, 4, missing=True, moves=False)),
+        (0, False, HistoryShape(60, 4, missing=True, truncates=1)),
+    ],
+)
+def test_a_history_in_batches_ends_as_the_model(
+    lake: DeltaTables,
+    spark_session: SparkSession,
+    location: str,
+    tmp_path: Path,
+    parallelism: int,
+    trusted: bool,
+    shape: HistoryShape,
+) -> None:
+    rng = random.Random(f"{shape}")
+    start = initial_rows(shape, rng)
+    events = history(shape, start, rng)
+    lake.create(location, FIELDS)
+    fill(lake, spark_session, location, list(start.values()))
+    model = TableModel(KEY, dict(start))
+    for number, batch in enumerate(batches(events, rng, 2)):
+        if not batch:
+            continue
+        # The log's files hold more than the batch: before its lower bound, behind its cut.
+        half = len(events) // 2
+        sources = [
+            write_log(tmp_path / f"{number}-0.parquet", events[:half]),
+            write_log(tmp_path / f"{number}-1.parquet", events[half:]),
+        ]
+        span = LsnRange(batch[0].lsn, batch[-1].lsn + 1)
+        state = lake.state(location)
+        staged = stage_changes(
+            spark_session,
+            sources,
+            target_of(state),
+            span,
+            str(tmp_path / f"staged{number}"),
+            parallelism=parallelism,
+        )
+        assert not staged.failures
+        assert staged.found.rows == len(batch)
+        merge = plan_merge(
+            spark_session, state, staged, TRUSTED if trusted else UNTRUSTED
+        )
+        assert isinstance(merge, Merge), merge
+        done = commit_merge(merge, lake, Cursor("app", span.cut or 0))
+        assert done.version == state.version + 1
+        assert lake.state(location).cursor("app") == span.cut
+        model.apply_all(batch)
+        assert by_key(rows_of(spark_session, location)) == model.rows
+
+
+def staged_update(
+    spark: SparkSession, lake: DeltaTables, location: str, tmp_path: Path
+) -> tuple[TableState, StagedChanges]:
+    source = write_log(
+        tmp_path / "log.parquet", [Event(10, 1, "U", (1, 1, "new", "x"))]
+    )
+    state = lake.state(location)
+    return state, stage_changes(
+        spark,
+        [source],
+        target_of(state),
+        EVERYTHING,
+        str(tmp_path / "staged"),
+        parallelism=0,
+    )
+
+
+def test_a_merge_is_done_once_and_only_on_the_version_it_was_planned_on(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    lake.create(location, FIELDS)
+    fill(lake, spark_session, location, [(1, 1, "old", "x")])
+    state, staged = staged_update(spark_session, lake, location, tmp_path)
+    merge = plan_merge(spark_session, state, staged, TRUSTED)
+    assert isinstance(merge, Merge)
+    first = commit_merge(merge, lake, Cursor("app", 11))
+    assert (first.version, first.already_done) == (2, False)
+    again = commit_merge(merge, lake, Cursor("app", 11))
+    assert (again.version, again.already_done) == (2, True)
+    with pytest.raises(CommitConflict):
+        commit_merge(merge, lake, Cursor("app", 12))
+    assert rows_of(spark_session, location) == [(1, 1, "new", "x")]
+    # The cursor's settings stay in the merge's own session.
+    fill(lake, spark_session, location, [(2, 2, "two", None)])
+    assert lake.state(location).cursors == {"app": 11}
+    assert spark_session.conf.get("spark.databricks.delta.write.txnAppId", None) is None
+
+
+def test_a_batch_that_changes_nothing_still_moves_the_cursor(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    lake.create(location, FIELDS)
+    state, staged = staged_update(spark_session, lake, location, tmp_path)
+    merge = plan_merge(spark_session, state, staged, TRUSTED)
+    assert isinstance(merge, Merge)
+    done = commit_merge(merge, lake, Cursor("app", 11))
+    assert lake.state(location).cursor("app") == 11
+    assert done.version == 1
+
+
+def test_a_truncate_alone_empties_the_table(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    lake.create(location, FIELDS)
+    fill(lake, spark_session, location, [(1, 1, "old", "x")])
+    state = lake.state(location)
+    staged = stage_changes(
+        spark_session,
+        [write_log(tmp_path / "log.parquet", [Event(10, 1, "T")])],
+        target_of(state),
+        EVERYTHING,
+        str(tmp_path / "staged"),
+        parallelism=0,
+    )
+    merge = plan_merge(spark_session, state, staged, UNTRUSTED)
+    assert isinstance(merge, Merge)
+    assert commit_merge(merge, lake, Cursor("app", 11)).version == 2
+    assert rows_of(spark_session, location) == []
+
+
+@pytest.mark.parametrize("parallelism", [0, 2])
+def test_inserts_become_files_of_the_table_with_statistics(
+    lake: DeltaTables,
+    spark_session: SparkSession,
+    location: str,
+    tmp_path: Path,
+    parallelism: int,
+) -> None:
+    state = lake.create(location, FIELDS)
+    events = [Event(10 + i, 1, "I", (i, 1, f"a{i}", None)) for i in range(300)]
+    staged = stage_inserts(
+        spark_session,
+        [write_log(tmp_path / "log.parquet", events)],
+        target_of(state),
+        LsnRange(20, 300),
+        parallelism=parallelism,
+    )
+    assert staged.failures == ()
+    assert staged.rows == 280
+    assert rows_of(spark_session, location) == []
+    lake.commit_files(location, staged.files, Cursor("app", 300))
+    found = by_key(rows_of(spark_session, location))
+    assert found == {(i, 1): (i, 1, f"a{i}", None) for i in range(10, 290)}
+    assert all('"numRecords":' in (f.stats or "") for f in staged.files)
+
+
+def test_rows_that_do_not_convert_are_located_and_leave_no_file(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    state = lake.create(location, FIELDS)
+    events = [Event(10 + i, 7, "I", (i, 1, "a", "b")) for i in range(200)]
+    events[150] = Event(160, 7, "I", (b"x", 1, "a", "b"))
+    events[120] = Event(130, 7, "I", (1, None, "a", "b"))
+    events[121] = Event(131, 7, "I", (b"12x", 1, b"\xff", "b"))
+    source = write_log(tmp_path / "log.parquet", events)
+    before = set(Path(location).iterdir())
+    for staged in (
+        stage_inserts(
+            spark_session, [source], target_of(state), EVERYTHING, parallelism=2
+        ),
+        stage_changes(
+            spark_session,
+            [source],
+            target_of(state),
+            EVERYTHING,
+            str(tmp_path / "staged"),
+            parallelism=2,
+        ),
+    ):
+        first = staged.failures[0]
+        assert first == RowFailure(
+            Seq(130, 7),
+            "number",
+            "23502",
+            'null value in column "number" of relation "t" violates not-null constraint',
+        )
+        assert staged.failures[1].seq == Seq(131, 7)
+        assert staged.failures[1].sqlstate == "22P02"
+    assert set(Path(location).iterdir()) == before
+    assert not list((tmp_path / "staged").iterdir())
+    # Cut below it, the rest goes in.
+    cut = stage_inserts(
+        spark_session, [source], target_of(state), LsnRange(0, 130), parallelism=0
+    )
+    assert (cut.rows, cut.failures) == (120, ())
+
+
+def test_a_flipped_bit_in_the_log_names_the_file(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    state = lake.create(location, FIELDS)
+    path = tmp_path / "log.parquet"
+    source = write_log(path, [Event(1, i, "I", (i, 1, "a", "b")) for i in range(500)])
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+    for parallelism in (0, 2):
+        with pytest.raises(CorruptLogError, match=r"log\.parquet"):
+            stage_inserts(
+                spark_session,
+                [source],
+                target_of(state),
+                EVERYTHING,
+                parallelism=parallelism,
+            )
+
+
+def test_columns_go_by_name_and_local_columns_keep_their_values(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    fields = (FIELDS[3], FieldSpec("mine", "string"), *FIELDS[:3])
+    lake.create(location, fields)
+    spark_session.createDataFrame(
+        [("b1", "local", 1, 1, "a1"), ("b2", "local", 2, 2, "a2")],
+        ", ".join(f"{f.name} {f.spark_ddl}" for f in fields),
+    ).write.format("delta").mode("append").save(location)
+    events = [
+        Event(1, 1, "U", (1, 1, "new", UNCHANGED)),
+        Event(1, 2, "U", (3, 3, UNCHANGED, "b3"), old=(2, 2)),
+        Event(1, 3, "I", (4, 4, "a4", "b4")),
+    ]
+    state = lake.state(location)
+    staged = stage_changes(
+        spark_session,
+        [write_log(tmp_path / "log.parquet", events)],
+        target_of(state),
+        EVERYTHING,
+        str(tmp_path / "staged"),
+        parallelism=0,
+    )
+    merge = plan_merge(spark_session, state, staged, UNTRUSTED)
+    assert isinstance(merge, Merge)
+    commit_merge(merge, lake, Cursor("app", 2))
+    assert sorted(rows_of(spark_session, location)) == [
+        ("b1", "local", 1, 1, "new"),
+        ("b3", "local", 3, 3, "a2"),
+        ("b4", None, 4, 4, "a4"),
+    ]
+
+
+def test_a_full_old_row_is_matched_by_key_and_fills_unchanged_values(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    full = Relation(
+        Oid(1),
+        "public",
+        "t",
+        ReplicaIdentity.FULL,
+        tuple(Column(f.name, f.pg_type_oid, -1, True) for f in FIELDS),
+    )
+    events = [
+        Event(1, 1, "U", (1, 1, "new", UNCHANGED), old=(1, 1, "old", "LONG")),
+        Event(1, 2, "U", (5, 5, "moved", UNCHANGED), old=(2, 2, "old", "LONG2")),
+        Event(1, 3, "D", old=(3, 3, "old", None)),
+    ]
+    lake.create(location, FIELDS)
+    fill(
+        lake,
+        spark_session,
+        location,
+        [(1, 1, "old", "LONG"), (2, 2, "old", "LONG2"), (3, 3, "old", None)],
+    )
+    state = lake.state(location)
+    staged = stage_changes(
+        spark_session,
+        [write_log(tmp_path / "log.parquet", events, full)],
+        target_of(state),
+        EVERYTHING,
+        str(tmp_path / "staged"),
+        parallelism=0,
+    )
+    assert staged.shape.unchanged == frozenset()
+    assert staged.shape.moved
+    merge = plan_merge(spark_session, state, staged, TRUSTED)
+    assert isinstance(merge, Merge)
+    commit_merge(merge, lake, Cursor("app", 2))
+    assert by_key(rows_of(spark_session, location)) == {
+        (1, 1): (1, 1, "new", "LONG"),
+        (5, 5): (5, 5, "moved", "LONG2"),
+    }
+
+
+def test_a_relation_that_does_not_fit_is_located_at_its_first_row(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    state = lake.create(location, FIELDS)
+    wider = Relation(
+        Oid(1),
+        "public",
+        "t",
+        ReplicaIdentity.DEFAULT,
+        (*RELATION.columns, Column("extra", TEXT, -1, False)),
+    )
+    source = write_log(
+        tmp_path / "log.parquet", [Event(5, 2, "I", (1, 1, "a", "b", "c"))], wider
+    )
+    other_key = Relation(
+        Oid(1),
+        "public",
+        "t",
+        ReplicaIdentity.INDEX,
+        tuple(Column(f.name, f.pg_type_oid, -1, i == 2) for i, f in enumerate(FIELDS)),
+    )
+    unnamed = write_log(
+        tmp_path / "log2.parquet",
+        [Event(6, 1, "I", (1, 1, "a", "b")), Event(6, 2, "D", old=("a",))],
+        other_key,
+    )
+
+    def failure(which: LogSource) -> RowFailure:
+        return stage_changes(
+            spark_session,
+            [which],
+            target_of(state),
+            EVERYTHING,
+            str(tmp_path / "staged"),
+            parallelism=0,
+        ).failures[0]
+
+    assert failure(source) == RowFailure(
+        Seq(5, 2),
+        None,
+        "55000",
+        'logical replication target relation "public.t" is missing replicated column: '
+        '"extra"',
+    )
+    assert failure(unnamed) == RowFailure(
+        Seq(6, 2),
+        None,
+        "55000",
+        "publisher did not send replica identity column expected by the logical "
+        'replication target relation "public.t"',
+    )
+
+
+def test_numbers_that_are_equal_have_not_moved(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    typmod = (10 << 16 | 2) + 4
+    fields = (
+        FieldSpec("n", "decimal(10,2)", pg_type_oid=NUMERIC, pg_typmod=typmod),
+        FieldSpec("a", "string", pg_type_oid=TEXT),
+    )
+    state = lake.create(location, fields)
+    relation = Relation(
+        Oid(1),
+        "public",
+        "t",
+        ReplicaIdentity.DEFAULT,
+        (Column("n", NUMERIC, -1, True), Column("a", TEXT, -1, False)),
+    )
+    events = [
+        Event(1, 1, "U", (b"1.00", "x"), old=(b"1.0",)),
+        Event(1, 2, "U", (UNCHANGED, "x"), old=(b"7",)),
+    ]
+    staged = stage_changes(
+        spark_session,
+        [write_log(tmp_path / "log.parquet", events, relation)],
+        target_of(state, ("n",)),
+        EVERYTHING,
+        str(tmp_path / "staged"),
+        parallelism=0,
+    )
+    assert staged.failures == ()
+    assert not staged.shape.moved
+    assert staged.shape.unchanged == frozenset()
+
+
+def test_a_batch_of_inserts_refuses_other_events(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    state = lake.create(location, FIELDS)
+    source = write_log(tmp_path / "log.parquet", [Event(1, 1, "D", old=(1, 1))])
+    with pytest.raises(InternalError):
+        stage_inserts(
+            spark_session, [source], target_of(state), EVERYTHING, parallelism=2
+        )
+
+
+def test_work_is_divided_by_rows_over_row_groups(tmp_path: Path) -> None:
+    events = [Event(1, i, "I", (i, 1, "a", "b")) for i in range(1000)]
+    large = write_log(tmp_path / "large.parquet", events, row_group_rows=100)
+    small = write_log(tmp_path / "small.parquet", events[:10])
+    tasks = plan_parts([large, small], 2)
+    assert len(tasks) == 2
+    groups = [(p.source.path, p.first, p.last) for parts in tasks for p in parts]
+    assert sorted(g for g in groups if g[0] == large.path) == [
+        (large.path, i, i + 1) for i in range(10)
+    ]
+    assert [g for g in groups if g[0] == small.path] == [(small.path, 0, None)]
+    assert plan_parts([large, small], 0) == plan_parts([large, small], 1)
+    assert len(plan_parts([large, small], 1)) == 1
+    assert plan_parts([], 2) == []
