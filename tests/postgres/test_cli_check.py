@@ -35,10 +35,10 @@ def test_a_good_publisher_has_no_problems_and_every_column_its_type(check, pg18)
     assert 'ok       publication "p" exists' in text
     assert 'table "public.Orders": key (id)' in text
     for line in (
-        " id     | bigint not null          | bigint         | ",
-        " amount | numeric(10,2)            | decimal(10,2)  | NaN cannot be stored",
-        " tags   | text[]                   | array<string>  | only one-dimensional",
-        " m      | public.mood              | string         | kept as text",
+        " id     | bigint not null          | bigint        | ",
+        " amount | numeric(10,2)            | decimal(10,2) | NaN cannot be stored",
+        " tags   | text[]                   | array<string> | only one-dimensional",
+        " m      | public.mood              | string        | kept as text",
     ):
         assert line in text, text
     assert "numeric without precision has no Spark type" in text

@@ -43,7 +43,6 @@ def main() -> None:
 
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, stop)
-    signal.signal(signal.SIGHUP, lambda number, frame: note("signal SIGHUP"))
     for listener in listening_sockets():
         note(f"listening {listener.getsockname()[1]}")
     if role == "engine":

@@ -276,20 +276,44 @@ def test_an_engine_that_cannot_be_configured_ends_the_node_at_its_start(fake):
     assert "the engine could not start, shutting down" in fake.log_text()
 
 
-def test_sighup_reloads_the_settings_and_reports_a_bad_file(fake):
+def test_sighup_replaces_receivers_with_new_settings_and_leaves_the_engine(fake):
+    subid = fake.subscribe(1)
+    fake.start()
+    fake.wait_events(f"receiver{subid}", 1)
+    path = fake.directory / FILE_NAME
+    path.write_text(
+        path.read_text()
+        .replace("port = 0", "port = 1")
+        .replace("# segment_interval_ms = 250", "segment_interval_ms = 77")
+    )
+    fake.signal(signal.SIGHUP)
+    fake.wait_events(f"receiver{subid}", 2)
+    assert len(fake.events("engine", "start")) == 1
+    told = fake.log_text()
+    assert 'parameter "node.port" cannot be changed without restarting' in told
+    assert 'parameter "log.segment_interval_ms" changed to "77"' in told
+    # Once more without a change: nobody is disturbed.
+    fake.signal(signal.SIGHUP)
+    wait_until(lambda: fake.log_text().count("received SIGHUP") == 2)
+    assert len(fake.events(f"receiver{subid}", "start")) == 2
+
+
+def test_sighup_with_a_bad_file_changes_nothing(fake):
     fake.start()
     path = fake.directory / FILE_NAME
-    text = path.read_text()
-    path.write_text(text.replace("port = 0", "port = 1"))
-    fake.signal(signal.SIGHUP)
-    fake.wait_events("engine", 1, "signal SIGHUP")
-    assert 'parameter "node.port" cannot be changed without restarting' in (
-        fake.log_text()
-    )
-    path.write_text(text.replace("port = 0", 'port = "x"'))
+    path.write_text(path.read_text().replace("port = 0", 'port = "x"'))
     fake.signal(signal.SIGHUP)
     wait_until(lambda: "no changes were applied" in fake.log_text())
+    assert 'invalid value for parameter "node.port"' in fake.log_text()
     assert fake.ready()
+
+
+def test_sighup_sent_to_a_child_by_mistake_does_not_kill_it(fake):
+    fake.start()
+    (engine,) = fake.wait_events("engine", 1)
+    os.kill(engine, signal.SIGHUP)
+    os.kill(engine, signal.SIGTERM)
+    fake.wait_events("engine", 1, "signal SIGTERM")
 
 
 def test_a_directory_with_a_long_name_still_has_a_wake_up_socket(tmp_path):

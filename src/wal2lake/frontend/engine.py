@@ -26,7 +26,7 @@ from wal2lake.errors import ConfigurationError, Wal2LakeError
 from wal2lake.frontend.backend import Backend, SessionContext
 from wal2lake.frontend.commands.node import CommitLocks, Node
 from wal2lake.frontend.lakebackend import LakeBackend
-from wal2lake.frontend.listener import Listener, ListenerSettings
+from wal2lake.frontend.listener import Listener, ListenerSettings, SessionInfo
 from wal2lake.frontend.session.auth import AuthMethod
 from wal2lake.frontend.session.greeting import Door
 from wal2lake.frontend.sysviews import SystemCatalog
@@ -139,7 +139,9 @@ class _Engine:
 
     def _open_doors(self, node: Node) -> None:
         settings = self._settings
-        system = SystemCatalog(ViewSource(node, self._sessions))
+        system = SystemCatalog(
+            ViewSource(self._catalog, settings.run_directory, self._sessions)
+        )
         door = Door(
             database=DATABASE,
             roles=self._catalog.role,
@@ -155,7 +157,7 @@ class _Engine:
         for listener in self._listeners:
             listener.ready(door, factory)
 
-    def _sessions(self) -> list[object]:
+    def _sessions(self) -> list[SessionInfo]:
         return [s for listener in self._listeners for s in listener.sessions()]
 
     def _wait(self, alive: object) -> bool:

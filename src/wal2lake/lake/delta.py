@@ -50,6 +50,7 @@ from wal2lake.errors import (
     UndefinedObjectError,
 )
 from wal2lake.lake.durability import (
+    discard_torn_commits,
     local_path,
     sync_commit,
     sync_created,
@@ -148,9 +149,7 @@ class DeltaTables:
                     if child.getPath().getName() != "_delta_log":
                         files.delete(child.getPath(), True)
                 files.delete(path, True)
-            self._jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(
-                self._spark._jsparkSession, path
-            )
+            self._forget(path)
         with self._lock:
             self._synced.pop(location, None)
 
@@ -223,6 +222,20 @@ class DeltaTables:
         sync_commit(location, version, first=first)
         with self._lock:
             self._synced[location] = max(version, self._synced.get(location, 0))
+
+    def recover(self, location: str, synced_version: int) -> tuple[int, ...]:
+        """See TablePort."""
+        removed = discard_torn_commits(location, synced_version)
+        if removed:
+            with self._calling(location):
+                self._forget(self._jvm.org.apache.hadoop.fs.Path(location))
+        return removed
+
+    def _forget(self, path: Any) -> None:
+        """Drop Delta's cached snapshots of a table."""
+        self._jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(
+            self._spark._jsparkSession, path
+        )
 
     @contextmanager
     def _calling(self, location: str) -> Iterator[None]:

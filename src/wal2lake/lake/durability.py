@@ -28,6 +28,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -104,8 +105,9 @@ def discard_torn_commits(location: str, synced_version: int) -> tuple[int, ...]:
     """Remove versions above ``synced_version`` that a power loss left incomplete.
 
     Returns the removed ones; everything above the first torn version goes, for it was
-    built on that. Call it before the first use of the table, with the last version
-    whose sync is on record.
+    built on that. Of the versions that stay, torn checkpoints and checksums go, which
+    Delta derives again. Call it before the first use of the table, with the last
+    version whose sync is on record.
     """
     table = local_path(location)
     if table is None:
@@ -113,17 +115,56 @@ def discard_torn_commits(location: str, synced_version: int) -> tuple[int, ...]:
     log = table / "_delta_log"
     above = sorted(v for v in _versions(log) if v > synced_version)
     torn = next((v for v in above if not _is_whole(table, log, v)), None)
-    if torn is None:
-        return ()
-    removed = tuple(v for v in above if v >= torn)
-    # From the top, so that a crash in between leaves a log without gaps; _last_checkpoint
-    # first, for it may name a version that goes.
-    (log / "_last_checkpoint").unlink(missing_ok=True)
+    removed = () if torn is None else tuple(v for v in above if v >= torn)
+    doubtful = [path for v in above for path in _derived(table, log, v)]
+    pointer = log / "_last_checkpoint"
+    if doubtful or removed:
+        # Before what it points to; without it Delta lists the directory.
+        doubtful = [pointer.with_name("._last_checkpoint.crc"), pointer, *doubtful]
+    for path in doubtful:
+        path.unlink(missing_ok=True)
+    # From the top, so that a crash in between leaves a log without gaps.
     for version in reversed(removed):
-        for path in [*log.glob(f"{version:020}.*"), *log.glob(f".{version:020}.*")]:
+        for path in log.glob(f"{version:020}.*"):
             path.unlink()
         _each([log])
     return removed
+
+
+def _derived(table: Path, log: Path, version: int) -> Iterator[Path]:
+    """What may be torn though the commit is whole, and can be done without."""
+    commit = log / f"{version:020}.json"
+    files = [*log.glob(f"{version:020}.*")]
+    with suppress(ValueError, OSError):
+        files += _named_files(table, commit.read_text(encoding="utf-8"))
+    for path in files:
+        companion = path.with_name(f".{path.name}.crc")
+        if companion.exists():
+            yield companion
+    for path in log.glob(f"{version:020}.checkpoint*.parquet"):
+        if not _is_parquet(path):
+            yield path
+    checksum = log / f"{version:020}.crc"
+    if checksum.exists() and not _is_json(checksum):
+        yield checksum
+
+
+def _is_parquet(path: Path) -> bool:
+    """The magic number is the last thing that its writer writes."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size < 12:
+            return False
+        file.seek(-4, os.SEEK_END)
+        return file.read(4) == b"PAR1"
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    return True
 
 
 def _versions(log: Path) -> Iterator[int]:

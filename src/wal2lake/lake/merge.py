@@ -145,11 +145,9 @@ def commit_merge(merge: Merge, tables: TablePort, cursor: Cursor) -> Committed:
 
 def _run_merge(merge: Merge) -> None:
     shape, found = merge.staged.shape, merge.staged.found
+    small = found.rows <= SMALL_ROWS
     rows = merge.net.rows
-    if found.rows <= SMALL_ROWS:
-        rows = F.broadcast(rows)
-    else:
-        rows = rows.localCheckpoint()
+    rows = F.broadcast(rows) if small else rows.localCheckpoint()
     target = DeltaTable.forPath(merge.session, merge.state.location).alias("t")
     condition = F.lit(True)
     for i in shape.key:

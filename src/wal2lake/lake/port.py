@@ -213,3 +213,11 @@ class TablePort(Protocol):
         For commits that Spark SQL made (MERGE, DML): only then do they count.
         """
         ...
+
+    def recover(self, location: str, synced_version: int) -> tuple[int, ...]:
+        """Undo what a power loss left torn above a version known to be durable.
+
+        At start, before the table is used. Returns the versions that were removed:
+        nobody was ever told of them. No table: nothing happens.
+        """
+        ...

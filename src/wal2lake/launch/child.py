@@ -80,6 +80,8 @@ def listening_sockets(
 def main(arguments: Sequence[str]) -> None:
     """Run ``arguments[0]``, a module, with the others as its command line."""
     watch_supervisor()
+    # A reload is the supervisor's affair; sent to a child by mistake it must not kill.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     module, *rest = arguments
     _name_process(module)
     sys.argv = [module, *rest]

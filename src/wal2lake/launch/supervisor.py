@@ -63,13 +63,16 @@ from wal2lake.launch.shutdown import Mode, Phase
 from wal2lake.launch.status import NodeStatus, write_status
 from wal2lake.launch.wakeup import CHANGED, READY, Wakeup
 from wal2lake.observe import configure, get_logger
-from wal2lake.settings import Settings, load
+from wal2lake.settings import Settings, changes, load
 
 POLL_SECONDS: Final = 1.0
 """The catalog is looked at this often even if nobody says that it has changed."""
 
 RECEIVER_STOP_SECONDS: Final = 5.0
 """A receiver only has to send one message: after this it is killed. A guess."""
+
+_RELOAD_STEP: Final = 1 << 32
+"""Generations of the catalog stay below it, so a reload makes each of them a new one."""
 
 _GRACE_SECONDS: Final = 2.0
 """The engine abandons its work by itself at shutdown_timeout_ms; this is for the last of
@@ -125,6 +128,7 @@ class Supervisor:
         self._past: dict[WorkerKey, Past] = {}
         self._subscribed: list[Desired] = []
         self._seen_counter: int | None = None
+        self._reloads = 0
         self._out_of_slots: tuple[Desired, ...] = ()
         self._guardian = 0
         self._exit_code = 0
@@ -340,15 +344,20 @@ class Supervisor:
                 error=error,
             )
             return
-        for name in ("listen_addresses", "port"):
-            if getattr(found.node, name) != getattr(self._settings.node, name):
+        differing = changes(self._settings, found)
+        for name, value, needs_restart in differing:
+            if needs_restart:
                 self._log.warning(
-                    f'parameter "node.{name}" cannot be changed without restarting'
-                    " the server"
+                    f'parameter "{name}" cannot be changed without restarting the server'
                 )
+            else:
+                self._log.info(f'parameter "{name}" changed to "{value}"')
+        if any(not needs_restart for _, _, needs_restart in differing):
+            # Receivers read the settings at their start, which costs a reconnect: as
+            # another generation they are replaced at once.
+            self._reloads += 1
+            self._seen_counter = None
         self._settings = found
-        for role in Role:
-            self._children.send(role, signal.SIGHUP)
 
     # ---- facts ------------------------------------------------------------------------
 
@@ -364,7 +373,11 @@ class Supervisor:
             return
         self._seen_counter = counter
         self._subscribed = [
-            Desired(WorkerKey(Role.RECEIVER, s.oid), s.name, s.generation)
+            Desired(
+                WorkerKey(Role.RECEIVER, s.oid),
+                s.name,
+                s.generation + self._reloads * _RELOAD_STEP,
+            )
             for s in found
             if s.enabled and s.slot_name is not None
         ]

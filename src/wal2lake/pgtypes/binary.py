@@ -39,6 +39,8 @@ _POSITIVE, _NEGATIVE, _NAN, _INFINITY, _MINUS_INFINITY = (
     0xF000,
 )
 _NUMERIC_WORDS = {"NaN": _NAN, "Infinity": _INFINITY, "-Infinity": _MINUS_INFINITY}
+_INFINITY_DSCALE = 0x20
+"""Means nothing: how numeric_send reads the scale out of an infinity's header."""
 _MAX_DSCALE = 0x3FFF
 _ARRAY_HEAD = struct.Struct("!iii")
 """Dimensions, has-null flag, element type."""
@@ -56,7 +58,8 @@ def numeric_to_binary(text: str) -> bytes:
     """numeric's canonical text to base-10000 digits."""
     special = _NUMERIC_WORDS.get(text)
     if special is not None:
-        return _NUMERIC_HEAD.pack(0, 0, special, 0)
+        dscale = 0 if special == _NAN else _INFINITY_DSCALE
+        return _NUMERIC_HEAD.pack(0, 0, special, dscale)
     match = _NUMERIC.match(text)
     if match is None:
         raise incorrect_format()

@@ -97,7 +97,6 @@ _FIXED: Mapping[int, tuple[pa.DataType, str]] = MappingProxyType(
         _DATE: (pa.date32(), ">i4"),
         _TIMESTAMP: (pa.timestamp("us"), ">i8"),
         _TIMESTAMPTZ: (pa.timestamp("us", "UTC"), ">i8"),
-        1083: (pa.time64("us"), ">i8"),
     }
 )
 """Fixed-width types: the Arrow type that holds their value, and its bytes."""
@@ -159,8 +158,6 @@ def _typed(array: pa.Array, type_oid: int, arrow: pa.DataType) -> pa.Array:
             array = array.cast(pa.timestamp("us", array.type.tz), safe=False)
             return array.view(arrow)
         return array.cast(arrow)
-    if pa.types.is_time(arrow):
-        return array.cast(arrow)
     name = format_type(type_oid)
     chosen = _TEXT_KINDS.get(type_oid)
     overrides = None if chosen is None else {name: chosen}
@@ -183,6 +180,13 @@ def _pg_lsn(text: bytes) -> bytes:
     return struct.pack("!Q", int(high, 16) << 32 | int(low, 16))
 
 
+def _time(text: bytes) -> bytes:
+    hours, minutes, seconds = text.split(b":")
+    whole, _, fraction = seconds.partition(b".")
+    clock = (int(hours) * 60 + int(minutes)) * 60 + int(whole)
+    return struct.pack("!q", clock * 1_000_000 + int(fraction.ljust(6, b"0")))
+
+
 _FROM_TEXT: Mapping[int, Callable[[bytes], bytes]] = MappingProxyType(
     {
         18: lambda text: char_to_binary(text.decode()),
@@ -192,6 +196,7 @@ _FROM_TEXT: Mapping[int, Callable[[bytes], bytes]] = MappingProxyType(
         142: _text_type,
         705: _text_type,
         1042: _text_type,
+        1083: _time,
         1043: _text_type,
         1700: lambda text: numeric_to_binary(text.decode()),
         1790: _text_type,

@@ -207,9 +207,7 @@ def _keyword_type(words: _Words, keyword: str) -> tuple[PgType, int] | None:
             return known, _typmod(known, _modifiers(words))
         return known, -1
     match keyword:
-        case "double":
-            words.name()
-            words.expect("precision")
+        case "double" if words.take("double", "precision"):
             return _named("float8"), -1
         case "float":
             words.name()

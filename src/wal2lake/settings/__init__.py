@@ -6,7 +6,7 @@ names, units, defaults and ranges of all settings. Never: applies a setting, rea
 catalog.
 """
 
-from wal2lake.settings.loading import FILE_NAME, load, parameter_names
+from wal2lake.settings.loading import FILE_NAME, changes, load, parameter_names
 from wal2lake.settings.rendering import render_default_toml
 from wal2lake.settings.sections import (
     ApplySettings,
@@ -25,6 +25,7 @@ __all__ = [
     "Settings",
     "SparkSettings",
     "SubscriptionSettings",
+    "changes",
     "load",
     "parameter_names",
     "render_default_toml",

@@ -74,6 +74,17 @@ def parameter_names() -> tuple[str, ...]:
     return tuple(f"{section}.{f.name}" for section, f in _all_fields())
 
 
+def changes(before: Settings, after: Settings) -> list[tuple[str, object, bool]]:
+    """(``section.name``, new value, needs a restart) of each setting that differs."""
+    found = []
+    for section, f in _all_fields():
+        old = getattr(getattr(before, section), f.name)
+        new = getattr(getattr(after, section), f.name)
+        if old != new:
+            found.append((f"{section}.{f.name}", new, bool(f.metadata["restart"])))
+    return found
+
+
 def _all_fields() -> Iterator[tuple[str, Field[Any]]]:
     for section, kind in SECTIONS.items():
         for f in fields(kind):

@@ -27,8 +27,8 @@ _HEADER: Final = """\
 #
 # Every setting is shown with its default, commented out. To change one, remove the "#".
 # An environment variable WAL2LAKE_<SECTION>_<NAME> wins over this file, and the command
-# line over both. "wal2lake stop" and "start", or SIGHUP to the first process, make a
-# change take effect; those marked "at start" need the former.
+# line over both. Changes take effect when the node is started; SIGHUP to its first process
+# is enough for those that are not marked "at start".
 """
 
 _WIDTH: Final = 88

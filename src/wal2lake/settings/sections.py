@@ -40,7 +40,7 @@ def setting(
     restart: bool = False,
 ) -> T:
     """Declare one field. ``pattern`` is a regular expression for the whole value and
-    ``allowed`` says in words what it takes; ``restart``: read at start only."""
+    ``allowed`` says in words what it takes; ``restart``: SIGHUP does not change it."""
     metadata = {
         "doc": doc,
         "minimum": minimum,
@@ -78,24 +78,31 @@ class NodeSettings:
         restart=True,
     )
     max_connections: int = setting(
-        100, "Clients that may be connected at once.", minimum=1, maximum=262143
+        100,
+        "Clients that may be connected at once.",
+        minimum=1,
+        maximum=262143,
+        restart=True,
     )
     authentication: str = setting(
         "scram-sha-256",
         "How clients prove who they are; trust lets anybody in as anybody.",
         choices=("scram-sha-256", "trust"),
+        restart=True,
     )
     authentication_timeout_ms: int = setting(
         60_000,
         "A client that has not authenticated by then is disconnected.",
         minimum=1_000,
         maximum=600_000,
+        restart=True,
     )
     shutdown_timeout_ms: int = setting(
         20_000,
         "A fast shutdown that takes longer ends with SIGKILL, which loses nothing.",
         minimum=0,
         maximum=_INT_MAX,
+        restart=True,
     )
 
 
@@ -181,12 +188,14 @@ class SubscriptionSettings:
         "Tables of one subscription that are copied at the same time.",
         minimum=1,
         maximum=262143,
+        restart=True,
     )
     copy_range_bytes: int = setting(
         64 * _MIB,
         "A table is copied in ranges of about this size, in parallel.",
         minimum=_MIB,
         maximum=_BYTES_MAX,
+        restart=True,
     )
     connect_timeout_ms: int = setting(
         30_000,
@@ -206,12 +215,14 @@ class ApplySettings:
         "Segments of this size together are applied as one batch at most.",
         minimum=64 * 1024,
         maximum=_BYTES_MAX,
+        restart=True,
     )
     batch_rows: int = setting(
         2_000_000,
         "Row changes in one batch at most; a larger transaction is a batch by itself.",
         minimum=1,
         maximum=_INT_MAX,
+        restart=True,
     )
 
 
@@ -243,7 +254,7 @@ class SparkSettings:
     )
     conf: Mapping[str, str] = setting(
         MappingProxyType({}),
-        "Any Spark property, one a line: \"spark.sql.shuffle.partitions\" = \"4\".",
+        'Any Spark property, one a line: "spark.sql.shuffle.partitions" = "4".',
         restart=True,
     )
 

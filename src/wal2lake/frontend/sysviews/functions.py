@@ -1,0 +1,842 @@
+"""PostgreSQL's catalog functions, as Python functions that the embedded engine calls.
+
+Comes in: ``Facts``, the source and the session of the running query, through a ``Call`` that the
+engine sets under its lock. Goes out: ``FUNCTIONS``, a table of what each function takes, gives and
+does; the rewriter looks up PostgreSQL's names and the number of arguments there.
+
+Functions about things that a node does not have (rules, triggers, statistics objects ...)
+answer null, as PostgreSQL does for an object that is not there. Names of OID types (regclass ...)
+are numbers inside a query; ``*_in`` reads and ``*_out`` prints them.
+
+Sources: the manual's section 9.27 and 9.30; ruleutils.c, regproc.c, namespace.c, dbsize.c.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from wal2lake.errors import UndefinedObjectError, UsageError, Wal2LakeError
+from wal2lake.frontend.backend import SessionContext
+from wal2lake.frontend.grammar import fold, quote_identifier, quote_literal
+from wal2lake.frontend.parameters import SERVER_VERSION
+from wal2lake.frontend.sysviews.declarations import PG_CATALOG, SYSTEM_SCHEMAS
+from wal2lake.frontend.sysviews.facts import (
+    BTREE_AM,
+    Facts,
+    Relation,
+    key_constraint_oid,
+)
+from wal2lake.frontend.sysviews.rows_cluster import DATABASE
+from wal2lake.frontend.sysviews.rows_relations import index_definition
+from wal2lake.frontend.sysviews.source import CatalogSource
+from wal2lake.model import Lsn
+from wal2lake.pgtypes import registry
+from wal2lake.pgtypes.type_names import parse_type_name
+
+VERSION: Final = (
+    f"PostgreSQL {SERVER_VERSION} (wal2lake) on Python, catalog queries by DuckDB"
+)
+
+
+@dataclass(slots=True)
+class Call:
+    """What the running query may see; one at a time, under the engine's lock."""
+
+    facts: Facts
+    source: CatalogSource
+    context: SessionContext
+    now: datetime
+    failure: Wal2LakeError | None = None
+    """An error of a function: the engine's own exception has only its text."""
+
+    def search_path(self, *, implicit: bool = True) -> list[str]:
+        """The schemas that exist, in order; pg_catalog comes first unless it is listed."""
+        known = set(self.facts.namespace_names.values())
+        path = []
+        for name in identifier_list(self.context.parameters["search_path"]):
+            wanted = self.context.user if name == "$user" else name
+            if wanted in known and wanted not in path:
+                path.append(wanted)
+        if implicit and PG_CATALOG not in path:
+            path.insert(0, PG_CATALOG)
+        return path
+
+    def visible(self, relation: Relation) -> bool:
+        """Whether an unqualified name means this relation."""
+        for schema in self.search_path():
+            found = self.facts.by_name.get((schema, relation.name))
+            if found is not None:
+                return found.oid == relation.oid
+        return False
+
+    def relation_named(self, text: str) -> Relation | None:
+        """regclass's reading of a name, None if there is none; raises 42602."""
+        schema, name = qualified_name(text)
+        if schema is not None:
+            return self.facts.by_name.get((schema, name))
+        for candidate in self.search_path():
+            found = self.facts.by_name.get((candidate, name))
+            if found is not None:
+                return found
+        return None
+
+
+def identifier_list(text: str) -> list[str]:
+    """SplitIdentifierString(): names between commas, quoted or folded."""
+    names = []
+    rest = text.strip()
+    while rest:
+        if rest.startswith('"'):
+            name, rest = _quoted(rest)
+        else:
+            name, _, tail = rest.partition(",")
+            rest = rest[len(name) :] if tail or "," in rest else ""
+            name = fold(name.strip())
+        if name:
+            names.append(name)
+        rest = rest.strip().removeprefix(",").strip()
+    return names
+
+
+def _quoted(text: str) -> tuple[str, str]:
+    at = 1
+    while (at := text.find('"', at)) >= 0:
+        if text[at + 1 : at + 2] != '"':
+            return text[1:at].replace('""', '"'), text[at + 1 :]
+        at += 2
+    raise UsageError("invalid name syntax", sqlstate="42602")
+
+
+def qualified_name(text: str) -> tuple[str | None, str]:
+    """``schema.name`` or ``name``, quoted or folded; raises 42602."""
+    parts: list[str] = []
+    rest = text.strip()
+    while True:
+        if rest.startswith('"'):
+            name, rest = _quoted(rest)
+        else:
+            name = rest.partition(".")[0]
+            rest = rest[len(name) :]
+            name = fold(name.strip())
+        if not name:
+            raise UsageError("invalid name syntax", sqlstate="42602")
+        parts.append(name)
+        rest = rest.strip()
+        if not rest:
+            break
+        if not rest.startswith("."):
+            raise UsageError("invalid name syntax", sqlstate="42602")
+        rest = rest[1:].strip()
+    if len(parts) == 3 and parts[0] == DATABASE:
+        parts = parts[1:]
+    if len(parts) > 2:
+        raise UsageError(
+            "improper relation name (too many dotted names): " + ".".join(parts),
+            sqlstate="42601",
+        )
+    return (parts[0] if len(parts) == 2 else None), parts[-1]
+
+
+# ---- OID types -----------------------------------------------------------------------------
+
+
+def regclass_in(call: Call, value: object) -> int | None:
+    """Text to pg_class.oid."""
+    found = to_regclass(call, value)
+    if found is None and value is not None:
+        schema, name = qualified_name(str(value))
+        shown = name if schema is None else f"{schema}.{name}"
+        raise UndefinedObjectError(
+            f'relation "{shown}" does not exist', sqlstate="42P01"
+        )
+    return found
+
+
+def to_regclass(call: Call, value: object) -> int | None:
+    """The same, null for an unknown name."""
+    number = _number(value)
+    if number is not None or value is None:
+        return number
+    found = call.relation_named(str(value))
+    return None if found is None else int(found.oid)
+
+
+def regclass_out(call: Call, oid: int | None) -> str | None:
+    """pg_class.oid to text, qualified only where it must be."""
+    if oid is None:
+        return None
+    relation = call.facts.by_oid.get(oid)
+    if relation is None:
+        return str(oid) if oid else "-"
+    if call.visible(relation):
+        return quote_identifier(relation.name)
+    return relation.qualified
+
+
+def regtype_in(call: Call, value: object) -> int | None:
+    """A type's name to pg_type.oid."""
+    number = _number(value)
+    if number is not None or value is None:
+        return number
+    return int(parse_type_name(str(value))[0])
+
+
+def to_regtype(call: Call, value: object) -> int | None:
+    """The same, null for an unknown type."""
+    try:
+        return regtype_in(call, value)
+    except UndefinedObjectError:
+        return None
+
+
+def regtype_out(call: Call, oid: int | None) -> str | None:
+    """pg_type.oid to the type's SQL name."""
+    if oid is None:
+        return None
+    known = registry.type_by_oid(oid)
+    if known is None:
+        return str(oid) if oid else "-"
+    return registry.format_type(oid)
+
+
+def regnamespace_in(call: Call, value: object) -> int | None:
+    """A schema's name to pg_namespace.oid."""
+    found = to_regnamespace(call, value)
+    if found is None and value is not None:
+        raise UndefinedObjectError(
+            f'schema "{_one_name(value)}" does not exist', sqlstate="3F000"
+        )
+    return found
+
+
+def to_regnamespace(call: Call, value: object) -> int | None:
+    """The same, null for an unknown schema."""
+    number = _number(value)
+    if number is not None or value is None:
+        return number
+    found = call.facts.namespace_oid(_one_name(value))
+    return None if found is None else int(found)
+
+
+def regnamespace_out(call: Call, oid: int | None) -> str | None:
+    """pg_namespace.oid to its name."""
+    return _name_out(call.facts.namespace_names, oid)
+
+
+def regrole_in(call: Call, value: object) -> int | None:
+    """A role's name to pg_authid.oid."""
+    found = to_regrole(call, value)
+    if found is None and value is not None:
+        raise UndefinedObjectError(f'role "{_one_name(value)}" does not exist')
+    return found
+
+
+def to_regrole(call: Call, value: object) -> int | None:
+    """The same, null for an unknown role."""
+    number = _number(value)
+    if number is not None or value is None:
+        return number
+    name = _one_name(value)
+    return next((int(r.oid) for r in call.facts.roles if r.name == name), None)
+
+
+def regrole_out(call: Call, oid: int | None) -> str | None:
+    """pg_authid.oid to its name."""
+    return _name_out(call.facts.role_names, oid)
+
+
+def _name_out(names: Mapping[int, str], oid: int | None) -> str | None:
+    if oid is None:
+        return None
+    if oid in names:
+        return quote_identifier(names[oid])
+    return str(oid) if oid else "-"
+
+
+def _number(value: object) -> int | None:
+    """The OID types take numbers, and ``-`` for zero."""
+    if isinstance(value, int):
+        return value
+    if value == "-":
+        return 0
+    return int(value) if isinstance(value, str) and value.isdigit() else None
+
+
+def _one_name(value: object) -> str:
+    return qualified_name(str(value))[1]
+
+
+def pg_lsn_in(call: Call, value: object) -> int | None:
+    """Text to a WAL position."""
+    if value is None or isinstance(value, int):
+        return value
+    try:
+        return int(Lsn.parse(str(value)))
+    except ValueError as error:
+        raise UsageError(str(error), sqlstate="22P02") from None
+
+
+def pg_lsn_out(call: Call, value: int | None) -> str | None:
+    """A WAL position to text."""
+    return None if value is None else str(Lsn(value))
+
+
+# ---- objects -------------------------------------------------------------------------------
+
+
+def format_type(call: Call, oid: int | None, typmod: int | None) -> str | None:
+    """A type's name with its modifier."""
+    return None if oid is None else registry.format_type(oid, typmod)
+
+
+def pg_get_userbyid(call: Call, oid: int | None) -> str | None:
+    """A role's name."""
+    if oid is None:
+        return None
+    return call.facts.role_names.get(oid, f"unknown (OID={oid})")
+
+
+def pg_table_is_visible(call: Call, oid: int | None) -> bool | None:
+    """Whether the relation is found without its schema."""
+    relation = None if oid is None else call.facts.by_oid.get(oid)
+    return None if relation is None else call.visible(relation)
+
+
+def is_visible(call: Call, oid: int | None) -> bool | None:
+    """Types, collations and the like are all in pg_catalog."""
+    return None if oid is None else True
+
+
+def pg_get_expr(call: Call, node: str | None, relid: int | None) -> str | None:
+    """Expressions are kept as text."""
+    return node
+
+
+def pg_get_indexdef(call: Call, oid: int | None, column: int | None = 0) -> str | None:
+    """An index as CREATE INDEX, or one of its columns."""
+    index = None if oid is None else call.facts.by_oid.get(oid)
+    if index is None or index.kind != "i":
+        return None
+    if not column:
+        return index_definition(index)
+    if column > len(index.attributes):
+        return None
+    return quote_identifier(index.attributes[column - 1].name)
+
+
+def pg_get_constraintdef(call: Call, oid: int | None) -> str | None:
+    """A primary key, or NOT NULL."""
+    for relation in call.facts.lake_tables():
+        table = relation.table
+        if table is not None and table.key and key_constraint_oid(table) == oid:
+            columns = ", ".join(quote_identifier(name) for name in table.key)
+            return f"PRIMARY KEY ({columns})"
+        for attribute in relation.attributes:
+            if attribute.not_null and attribute.not_null_oid == oid:
+                return f"NOT NULL {quote_identifier(attribute.name)}"
+    return None
+
+
+def pg_get_replica_identity_index(call: Call, oid: int | None) -> int | None:
+    """The primary key's index."""
+    relation = None if oid is None else call.facts.by_oid.get(oid)
+    if relation is None or relation.kind != "r" or relation.table is None:
+        return None
+    for candidate in call.facts.relations:
+        if candidate.kind == "i" and candidate.table is relation.table:
+            return int(candidate.oid)
+    return None
+
+
+def pg_relation_is_publishable(call: Call, oid: int | None) -> bool | None:
+    """Lake tables could be published."""
+    relation = None if oid is None else call.facts.by_oid.get(oid)
+    if relation is None:
+        return None
+    return relation.kind == "r" and relation.table is not None
+
+
+def obj_description(call: Call, oid: int | None, catalog: str | None) -> str | None:
+    """The only comment that there is."""
+    public = call.facts.namespace_oid("public")
+    if catalog == "pg_namespace" and oid is not None and oid == public:
+        return "standard public schema"
+    return None
+
+
+def pg_encoding_to_char(call: Call, encoding: int | None) -> str | None:
+    """The encodings that a node has to do with."""
+    if encoding is None:
+        return None
+    return {0: "SQL_ASCII", 6: "UTF8", 8: "LATIN1"}.get(encoding, "")
+
+
+def pg_char_to_encoding(call: Call, name: str | None) -> int | None:
+    """The number of an encoding."""
+    if name is None:
+        return None
+    known = {"sqlascii": 0, "utf8": 6, "unicode": 6, "latin1": 8}
+    return known.get("".join(c for c in name.lower() if c.isalnum()), -1)
+
+
+# ---- privileges ----------------------------------------------------------------------------
+
+
+def has_table_privilege(call: Call, *arguments: object) -> bool | None:
+    """Every role may use every table; the name must exist."""
+    target = arguments[-2] if len(arguments) > 1 else arguments[0]
+    if any(argument is None for argument in arguments):
+        return None
+    oid = regclass_in(call, target)
+    return True if oid in call.facts.by_oid else None
+
+
+def has_schema_privilege(call: Call, *arguments: object) -> bool | None:
+    """Every role may use every schema."""
+    if any(argument is None for argument in arguments):
+        return None
+    target = arguments[-2] if len(arguments) > 1 else arguments[0]
+    oid = regnamespace_in(call, target)
+    return True if oid in call.facts.namespace_names else None
+
+
+def has_privilege(call: Call, *arguments: object) -> bool | None:
+    """Databases, functions, types, columns and so on: allowed."""
+    return None if any(argument is None for argument in arguments) else True
+
+
+def pg_has_role(call: Call, *arguments: object) -> bool | None:
+    """Superusers are members of every role, others of their own."""
+    if any(argument is None for argument in arguments):
+        return None
+    member = call.context.user if len(arguments) == 2 else arguments[0]
+    role = arguments[-2]
+    by_key = {key: r for r in call.facts.roles for key in (r.name, int(r.oid))}
+    found = by_key.get(member)  # type: ignore[call-overload]
+    if found is None:
+        raise UndefinedObjectError(f'role "{member}" does not exist')
+    return found.superuser or role in (found.name, int(found.oid))
+
+
+# ---- sizes -----------------------------------------------------------------------------------
+
+
+def pg_table_size(call: Call, target: object) -> int | None:
+    """Bytes of a lake table's current files; 0 if they are not known."""
+    if target is None:
+        return None
+    oid = regclass_in(call, target)
+    relation = call.facts.by_oid.get(oid or 0)
+    if relation is None:
+        return None
+    if relation.kind != "r" or relation.table is None:
+        return 0
+    return call.source.table_bytes(relation.oid) or 0
+
+
+def pg_database_size(call: Call, target: object) -> int | None:
+    """All lake tables."""
+    if target is None:
+        return None
+    return sum(call.source.table_bytes(r.oid) or 0 for r in call.facts.lake_tables())
+
+
+def pg_size_pretty(call: Call, size: float | None) -> str | None:
+    """A size for people; each unit is used up to 10,239 of it, as PostgreSQL does."""
+    if size is None:
+        return None
+    number = int(size)
+    if abs(number) < 10 * 1024:
+        return f"{number} bytes"
+    # From here the number is kept doubled, so that halves round away from zero.
+    doubled = number // 512 if number >= 0 else -(-number // 512)
+    for unit in ("kB", "MB", "GB", "TB", "PB"):
+        last = unit == "PB"
+        if last or abs(doubled) < 20 * 1024 - 1:
+            half = (abs(doubled) + 1) // 2
+            return f"{half if doubled >= 0 else -half} {unit}"
+        doubled = doubled // 1024 if doubled >= 0 else -(-doubled // 1024)
+    return None
+
+
+# ---- the session -------------------------------------------------------------------------------
+
+
+def current_setting(
+    call: Call, name: str | None, missing_ok: bool | None = False
+) -> str | None:
+    """SHOW as a function."""
+    if name is None:
+        return None
+    if missing_ok and name not in call.context.parameters:
+        return None
+    return call.context.parameters[name]
+
+
+def set_config(
+    call: Call, name: str | None, value: str | None, is_local: bool | None
+) -> str | None:
+    """SET as a function; a null value resets."""
+    if name is None:
+        raise UsageError("SET requires parameter name", sqlstate="22004")
+    if value is None:
+        call.context.parameters.reset(name, local=bool(is_local))
+    else:
+        call.context.parameters.set(name, value, local=bool(is_local))
+    return call.context.parameters[name]
+
+
+def current_schema(call: Call) -> str | None:
+    """The first schema of the search path."""
+    return next(iter(call.search_path(implicit=False)), None)
+
+
+def current_schemas(call: Call, implicit: bool | None) -> list[str] | None:
+    """The schemas of the search path."""
+    return None if implicit is None else call.search_path(implicit=implicit)
+
+
+def pg_client_encoding(call: Call) -> str:
+    """The client's encoding."""
+    return call.context.parameters["client_encoding"]
+
+
+def _age(call: Call) -> int:
+    return time.time_ns() // 1000
+
+
+# ---- text ------------------------------------------------------------------------------------
+
+
+def quote_ident(call: Call, text: str | None) -> str | None:
+    """A name as an identifier."""
+    return None if text is None else quote_identifier(text)
+
+
+def quote_literal_function(call: Call, value: object) -> str | None:
+    """A value as a string constant."""
+    return None if value is None else quote_literal(str(value)).lstrip()
+
+
+def quote_nullable(call: Call, value: object) -> str:
+    """The same; NULL for null."""
+    return quote_literal_function(call, value) or "NULL"
+
+
+def format_function(call: Call, template: str | None, *values: object) -> str | None:
+    """format(): %s, %I, %L and %%, with positions."""
+    if template is None:
+        return None
+    out: list[str] = []
+    given = list(values)
+    at = taken = 0
+    while (mark := template.find("%", at)) >= 0:
+        out.append(template[at:mark])
+        at = mark + 1
+        digits = ""
+        while template[at : at + 1].isdigit():
+            digits += template[at]
+            at += 1
+        if digits and template[at : at + 1] == "$":
+            at += 1
+            position = int(digits)
+        else:
+            position = 0
+        kind = template[at : at + 1]
+        at += 1
+        if kind == "%":
+            out.append("%")
+            continue
+        if kind not in ("s", "I", "L"):
+            raise UsageError(
+                f'unrecognized format() type specifier "{kind}"'
+                if kind
+                else "unterminated format() type specifier",
+            )
+        taken = position or taken + 1
+        if taken > len(given):
+            raise UsageError("too few arguments for format()")
+        out.append(_formatted(kind, given[taken - 1]))
+    out.append(template[at:])
+    return "".join(out)
+
+
+def _formatted(kind: str, value: object) -> str:
+    text = {True: "t", False: "f"}.get(value) if isinstance(value, bool) else None  # type: ignore[call-overload]
+    if kind == "I":
+        if value is None:
+            raise UsageError("null values cannot be formatted as an SQL identifier")
+        return quote_identifier(text or str(value))
+    if kind == "L":
+        return "NULL" if value is None else quote_literal(text or str(value)).lstrip()
+    return "" if value is None else text or str(value)
+
+
+# ---- the table ------------------------------------------------------------------------------
+
+_BOOL, _NAME, _INT8, _INT4, _TEXT, _OID = 16, 19, 20, 23, 25, 26
+_FLOAT8_TZ, _NAMES, _LSN, _INET, _XID8 = 1184, 1003, 3220, 869, 5069
+_REGCLASS, _REGTYPE, _REGNAMESPACE, _REGROLE = 2205, 2206, 4089, 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One function for one number of arguments."""
+
+    implementation: Callable[..., Any]
+    """Called with the ``Call`` and the arguments."""
+    parameters: tuple[str, ...]
+    """The engine's types; ANY passes the value as it comes."""
+    returns: str
+    """The engine's type."""
+    type_oid: int
+    """PostgreSQL's type of the result."""
+
+
+def _null(call: Call, *arguments: object) -> None:
+    return None
+
+
+def _always(value: object) -> Callable[..., object]:
+    def constant(call: Call, *arguments: object) -> object:
+        return value
+
+    return constant
+
+
+def _functions() -> dict[tuple[str, int], Function]:
+    table: dict[tuple[str, int], Function] = {}
+
+    def add(
+        names: str,
+        implementation: Callable[..., Any],
+        parameters: str,
+        returns: str,
+        type_oid: int,
+    ) -> None:
+        for name in names.split():
+            types = tuple(parameters.split())
+            table[name, len(types)] = Function(implementation, types, returns, type_oid)
+
+    for kind, oid in (
+        ("regclass", _REGCLASS),
+        ("regtype", _REGTYPE),
+        ("regnamespace", _REGNAMESPACE),
+        ("regrole", _REGROLE),
+    ):
+        own = globals()
+        add(f"{kind}_in", own[f"{kind}_in"], "ANY", "UINTEGER", oid)
+        add(f"{kind}_out", own[f"{kind}_out"], "BIGINT", "VARCHAR", _TEXT)
+        add(f"to_{kind}", own[f"to_{kind}"], "ANY", "UINTEGER", oid)
+    add("pg_lsn_in", pg_lsn_in, "ANY", "UBIGINT", _LSN)
+    add("pg_lsn_out", pg_lsn_out, "UBIGINT", "VARCHAR", _TEXT)
+
+    add("format_type", format_type, "BIGINT BIGINT", "VARCHAR", _TEXT)
+    add("pg_get_userbyid", pg_get_userbyid, "BIGINT", "VARCHAR", _NAME)
+    add("pg_table_is_visible", pg_table_is_visible, "BIGINT", "BOOLEAN", _BOOL)
+    add(
+        "pg_type_is_visible pg_function_is_visible pg_operator_is_visible"
+        " pg_opclass_is_visible pg_opfamily_is_visible pg_conversion_is_visible"
+        " pg_collation_is_visible pg_statistics_obj_is_visible pg_ts_config_is_visible"
+        " pg_ts_dict_is_visible pg_ts_parser_is_visible pg_ts_template_is_visible",
+        is_visible,
+        "BIGINT",
+        "BOOLEAN",
+        _BOOL,
+    )
+    add("pg_get_expr", pg_get_expr, "VARCHAR BIGINT", "VARCHAR", _TEXT)
+    add(
+        "pg_get_expr",
+        lambda call, node, relid, pretty: node,
+        "VARCHAR BIGINT BOOLEAN",
+        "VARCHAR",
+        _TEXT,
+    )
+    add("pg_get_indexdef", pg_get_indexdef, "BIGINT", "VARCHAR", _TEXT)
+    add(
+        "pg_get_indexdef",
+        lambda call, oid, column, pretty: pg_get_indexdef(call, oid, column),
+        "BIGINT BIGINT BOOLEAN",
+        "VARCHAR",
+        _TEXT,
+    )
+    add("pg_get_constraintdef", pg_get_constraintdef, "BIGINT", "VARCHAR", _TEXT)
+    add(
+        "pg_get_constraintdef",
+        lambda call, oid, pretty: pg_get_constraintdef(call, oid),
+        "BIGINT BOOLEAN",
+        "VARCHAR",
+        _TEXT,
+    )
+    add(
+        "pg_get_replica_identity_index",
+        pg_get_replica_identity_index,
+        "BIGINT",
+        "UINTEGER",
+        _REGCLASS,
+    )
+    add(
+        "pg_relation_is_publishable",
+        pg_relation_is_publishable,
+        "ANY",
+        "BOOLEAN",
+        _BOOL,
+    )
+    nothing = (
+        "pg_get_viewdef pg_get_ruledef pg_get_triggerdef pg_get_functiondef"
+        " pg_get_function_result pg_get_function_arguments"
+        " pg_get_function_identity_arguments pg_get_function_sqlbody pg_get_partkeydef"
+        " pg_get_partition_constraintdef pg_get_statisticsobjdef"
+        " pg_get_statisticsobjdef_columns pg_tablespace_location"
+    )
+    add(nothing, _null, "ANY", "VARCHAR", _TEXT)
+    add("pg_get_viewdef pg_get_ruledef pg_get_triggerdef", _null, "ANY ANY", "VARCHAR", _TEXT)
+    add("pg_tablespace_location", _always(""), "BIGINT", "VARCHAR", _TEXT)
+    add("pg_get_serial_sequence", _null, "VARCHAR VARCHAR", "VARCHAR", _TEXT)
+    add("obj_description", obj_description, "BIGINT VARCHAR", "VARCHAR", _TEXT)
+    add("obj_description", _null, "BIGINT", "VARCHAR", _TEXT)
+    add("col_description shobj_description", _null, "BIGINT ANY", "VARCHAR", _TEXT)
+    add("pg_encoding_to_char", pg_encoding_to_char, "BIGINT", "VARCHAR", _NAME)
+    add("pg_char_to_encoding", pg_char_to_encoding, "VARCHAR", "INTEGER", _INT4)
+
+    for count in (2, 3):
+        any_ = " ".join(["ANY"] * count)
+        add("has_table_privilege", has_table_privilege, any_, "BOOLEAN", _BOOL)
+        add("has_schema_privilege", has_schema_privilege, any_, "BOOLEAN", _BOOL)
+        add("pg_has_role", pg_has_role, any_, "BOOLEAN", _BOOL)
+        add(
+            "has_database_privilege has_function_privilege has_type_privilege"
+            " has_language_privilege has_tablespace_privilege has_sequence_privilege"
+            " has_any_column_privilege has_foreign_data_wrapper_privilege"
+            " has_server_privilege has_parameter_privilege",
+            has_privilege,
+            any_,
+            "BOOLEAN",
+            _BOOL,
+        )
+    add("has_column_privilege", has_privilege, "ANY ANY ANY", "BOOLEAN", _BOOL)
+    add("has_column_privilege", has_privilege, "ANY ANY ANY ANY", "BOOLEAN", _BOOL)
+
+    sizes = "pg_table_size pg_total_relation_size pg_relation_size"
+    add(sizes, pg_table_size, "ANY", "BIGINT", _INT8)
+    add(
+        "pg_relation_size",
+        lambda call, target, fork: pg_table_size(call, target),
+        "ANY ANY",
+        "BIGINT",
+        _INT8,
+    )
+    add("pg_indexes_size pg_tablespace_size", _always(0), "ANY", "BIGINT", _INT8)
+    add("pg_database_size", pg_database_size, "ANY", "BIGINT", _INT8)
+    add("pg_size_pretty", pg_size_pretty, "HUGEINT", "VARCHAR", _TEXT)
+
+    add("current_setting", current_setting, "VARCHAR", "VARCHAR", _TEXT)
+    add("current_setting", current_setting, "VARCHAR BOOLEAN", "VARCHAR", _TEXT)
+    add("set_config", set_config, "VARCHAR VARCHAR BOOLEAN", "VARCHAR", _TEXT)
+    add("current_schema", current_schema, "", "VARCHAR", _NAME)
+    add("current_schemas", current_schemas, "BOOLEAN", "VARCHAR[]", _NAMES)
+    add("pg_client_encoding", pg_client_encoding, "", "VARCHAR", _NAME)
+    add("version", _always(VERSION), "", "VARCHAR", _TEXT)
+    add("current_database current_catalog", _always(DATABASE), "", "VARCHAR", _NAME)
+    user: Callable[[Call], str] = lambda call: call.context.user  # noqa: E731
+    add("current_user session_user user current_role", user, "", "VARCHAR", _NAME)
+    add("pg_backend_pid", lambda call: call.context.pid, "", "INTEGER", _INT4)
+    add("pg_is_in_recovery", _always(False), "", "BOOLEAN", _BOOL)
+    add("pg_is_other_temp_schema", _always(False), "BIGINT", "BOOLEAN", _BOOL)
+    add("pg_my_temp_schema", _always(0), "", "UINTEGER", _OID)
+    add(
+        "txid_current", lambda call: call.source.change_counter, "", "BIGINT", _INT8
+    )
+    add(
+        "pg_current_xact_id",
+        lambda call: call.source.change_counter,
+        "",
+        "BIGINT",
+        _XID8,
+    )
+    add(
+        "inet_client_addr",
+        lambda call: call.context.client_host or None,
+        "",
+        "VARCHAR",
+        _INET,
+    )
+    add(
+        "inet_client_port",
+        lambda call: call.context.client_port or None,
+        "",
+        "INTEGER",
+        _INT4,
+    )
+    add("inet_server_addr", _null, "", "VARCHAR", _INET)
+    add("inet_server_port", _null, "", "INTEGER", _INT4)
+    moment = "TIMESTAMP WITH TIME ZONE"
+    add(
+        "now transaction_timestamp statement_timestamp current_timestamp",
+        lambda call: call.now,
+        "",
+        moment,
+        _FLOAT8_TZ,
+    )
+    add("clock_timestamp", lambda call: datetime.now(UTC), "", moment, _FLOAT8_TZ)
+    add(
+        "pg_postmaster_start_time pg_conf_load_time",
+        lambda call: call.source.started_at,
+        "",
+        moment,
+        _FLOAT8_TZ,
+    )
+
+    add("quote_ident", quote_ident, "VARCHAR", "VARCHAR", _TEXT)
+    add("quote_literal", quote_literal_function, "ANY", "VARCHAR", _TEXT)
+    add("quote_nullable", quote_nullable, "ANY", "VARCHAR", _TEXT)
+    for count in range(1, 10):
+        add("format", format_function, " ".join(["ANY"] * count), "VARCHAR", _TEXT)
+    return table
+
+
+FUNCTIONS: Final[Mapping[tuple[str, int], Function]] = _functions()
+"""By PostgreSQL's name and the number of arguments."""
+
+
+def internal_name(name: str, arguments: int) -> str:
+    """What the engine calls it: its own functions have some of these names too."""
+    return f"w_{name}_{arguments}"
+
+
+# Functions that give rows, in FROM, and never any here: their columns, with types.
+EMPTY_TABLE_FUNCTIONS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    "pg_options_to_table": (("option_name", "VARCHAR"), ("option_value", "VARCHAR")),
+    "pg_partition_ancestors": (("relid", "UINTEGER"),),
+    "pg_partition_tree": (
+        ("relid", "UINTEGER"),
+        ("parentrelid", "UINTEGER"),
+        ("isleaf", "BOOLEAN"),
+        ("level", "INTEGER"),
+    ),
+    "pg_available_extensions": (
+        ("name", "VARCHAR"),
+        ("default_version", "VARCHAR"),
+        ("comment", "VARCHAR"),
+    ),
+    "pg_available_extension_versions": (("name", "VARCHAR"), ("version", "VARCHAR")),
+    "pg_get_publication_tables": (
+        ("pubid", "UINTEGER"),
+        ("relid", "UINTEGER"),
+        ("attrs", "SMALLINT[]"),
+        ("qual", "VARCHAR"),
+    ),
+    "pg_listening_channels": (("pg_listening_channels", "VARCHAR"),),
+    "aclexplode": (
+        ("grantor", "UINTEGER"),
+        ("grantee", "UINTEGER"),
+        ("privilege_type", "VARCHAR"),
+        ("is_grantable", "BOOLEAN"),
+    ),
+}
+
+SYSTEM_SCHEMA_NAMES: Final = frozenset(SYSTEM_SCHEMAS)

@@ -1,0 +1,106 @@
+"""What the system views read: the catalog, the progress files and the open sessions.
+
+Implements ``sysviews.source.CatalogSource``. Progress files are mapped once per subscription and
+kept, for pg_stat_subscription is polled by monitoring.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from wal2lake.catalog import (
+    Catalog,
+    Namespace,
+    Progress,
+    ProgressFile,
+    Role,
+    SnapshotVector,
+    Subscription,
+    SubscriptionRel,
+    TableDef,
+)
+from wal2lake.catalog.progress import progress_path
+from wal2lake.frontend.sysviews.source import ActiveSession
+from wal2lake.model import Oid
+
+
+class ViewSource:
+    """See ``CatalogSource`` for what each answer means."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        run_directory: Path,
+        sessions: Callable[[], Sequence[ActiveSession]],
+    ) -> None:
+        """``sessions`` tells who is connected now."""
+        self._catalog = catalog
+        self._run_directory = run_directory
+        self._sessions = sessions
+        self._files: dict[Oid, ProgressFile] = {}
+        self._guard = threading.Lock()
+        self._started_at = datetime.now(UTC)
+
+    @property
+    def change_counter(self) -> int:
+        """The catalog's."""
+        return self._catalog.change_counter
+
+    @property
+    def system_identifier(self) -> int:
+        """The node's own."""
+        return self._catalog.system_identifier
+
+    @property
+    def started_at(self) -> datetime:
+        """When this engine started."""
+        return self._started_at
+
+    def roles(self) -> Sequence[Role]:
+        """From the catalog."""
+        return self._catalog.roles()
+
+    def namespaces(self) -> Sequence[Namespace]:
+        """From the catalog."""
+        return self._catalog.namespaces()
+
+    def tables(self) -> Sequence[TableDef]:
+        """From the catalog."""
+        return self._catalog.tables()
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        """From the catalog."""
+        return self._catalog.subscriptions()
+
+    def rels(self) -> Sequence[SubscriptionRel]:
+        """From the catalog."""
+        return self._catalog.rels()
+
+    def vectors(self) -> Sequence[SnapshotVector]:
+        """From the catalog."""
+        return self._catalog.vectors()
+
+    def progress(self, subid: Oid) -> Progress | None:
+        """From the subscription's progress file; None: it never ran."""
+        with self._guard:
+            file = self._files.get(subid)
+            path = progress_path(self._run_directory, subid)
+            if not path.exists():
+                if file is not None:
+                    file.close()
+                    del self._files[subid]
+                return None
+            if file is None:
+                file = self._files[subid] = ProgressFile(self._run_directory, subid)
+            return file.read()
+
+    def sessions(self) -> Sequence[ActiveSession]:
+        """From the listeners."""
+        return self._sessions()
+
+    def table_bytes(self, relid: Oid) -> int | None:
+        """Not known without reading the table's log."""
+        return None
