@@ -7,7 +7,7 @@ FakeBackend's SQL:
     insert                 tag INSERT 0 3
     fail | bug             a Wal2LakeError, an exception that is none
     warn                   a notice of the context and one of the outcome
-    wait                   until cancelled, or ten seconds
+    wait [politely]        until cancelled: an error of the engine's, or 57014
     text 'x'               one text value
     select ...             one text value, for the questions SQLAlchemy asks first
     version                a row with the fields that ``shape`` says at that time
@@ -34,8 +34,8 @@ from wal2lake.frontend.backend import (
     TransactionKind,
 )
 from wal2lake.frontend.listener import Listener, ListenerSettings
-from wal2lake.frontend.listensocket import open_listening_socket
 from wal2lake.frontend.session import AuthMethod, Door
+from wal2lake.launch.listeners import open_listeners
 from wal2lake.model import Oid
 from wal2lake.wire.frontback import (
     AuthenticationRequest,
@@ -140,7 +140,7 @@ class FakeBackend:
             values = tuple([b"1"] for _ in shape)
             return Outcome("SELECT", shape, iter([Batch(1, values)]))
         if verb == "wait":
-            self._wait()
+            self._wait(argument == "politely")
         if verb == "fail":
             raise UndefinedObjectError(
                 'relation "x" does not exist',
@@ -158,11 +158,13 @@ class FakeBackend:
             return Outcome("WARN", notices=(Notice("late"),))
         return Outcome("INSERT 0 3")
 
-    def _wait(self) -> None:
+    def _wait(self, polite: bool) -> None:
         self._cancelled.clear()
         self.journal.waiting.set()
         if not self._cancelled.wait(10):
             raise AssertionError("nobody cancelled")
+        if polite:
+            raise UsageError("cancelled", sqlstate="57014")
         raise RuntimeError("the engine was interrupted")
 
     def _rows(self, count: int, formats: Sequence[Format]) -> Iterator[Batch]:
@@ -254,7 +256,7 @@ def open_door(
     roles: Callable[[str], Role | None] = ROLES.get,
 ) -> Iterator[FakeDoor]:
     """A listener on a free port, stopped at the end."""
-    listening = open_listening_socket("127.0.0.1", 0)
+    listening = open_listeners("127.0.0.1", 0)
     listener = Listener(listening, settings or ListenerSettings())
     door = Door("lake", roles, method, b"mock")
     fake = FakeDoor(listener, Journal(), door)

@@ -13,7 +13,7 @@ from wal2lake.launch.supervisor import Supervisor
 from wal2lake.observe import configure
 from wal2lake.settings import load
 
-CHILD = (sys.executable, "-m", "wal2lake.launch.child", "launch_fake_child")
+CHILD = (sys.executable, "-m", "wal2lake.launch", "launch_fake_child")
 
 
 def main() -> int:

@@ -17,9 +17,9 @@ from wal2lake import __version__
 from wal2lake.catalog import Catalog, Role
 from wal2lake.errors import ConfigurationError
 from wal2lake.frontend import cli
-from wal2lake.frontend.cli_passfile import passfile_user, write_passfile
 from wal2lake.frontend.cli_start import parse_listen
 from wal2lake.frontend.cli_table import Layout, render
+from wal2lake.launch.passfile import passfile_user, write_passfile
 from wal2lake.pg.client import Rows
 from wal2lake.settings import FILE_NAME, load
 from wal2lake.testing.node import run_cli

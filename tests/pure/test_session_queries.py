@@ -482,6 +482,15 @@ def test_a_suspended_portal_ends_with_its_transaction(client, door):
     assert [e[1] for e in errors(series(client, Execute(b"p", 1)))] == ["34000"]
 
 
+def test_an_error_in_a_block_closes_its_portals(client, door):
+    ask(client, "begin; savepoint a")
+    series(client, Parse(b"", b"rows 5000"), Bind(b"p", b""), Execute(b"p", 1))
+    ask(client, "fail")
+    assert door.journal.calls[-2:] == ["closed", "rollback to 1"]
+    ask(client, "rollback to a")
+    assert [e[1] for e in errors(series(client, Execute(b"p", 1)))] == ["34000"]
+
+
 def test_an_error_skips_to_sync(client, door):
     answer = series(
         client,
@@ -657,9 +666,10 @@ def test_statements_of_a_session_are_bounded_in_bytes():
 # -- interrupts
 
 
-def test_statement_timeout_cancels_with_its_own_text(client):
+@pytest.mark.parametrize("sql", ["wait", "wait politely"])
+def test_statement_timeout_cancels_with_its_own_text(client, sql):
     ask(client, "set statement_timeout = 50")
-    answer = ask(client, "wait")
+    answer = ask(client, sql)
     assert errors(answer) == [
         ("ERROR", "57014", "canceling statement due to statement timeout")
     ]

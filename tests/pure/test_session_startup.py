@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 
 import psycopg
 import pytest
-from door_support import PASSWORD, RawClient, errors, open_door
+from door_support import (
+    PASSWORD,
+    ROLES,
+    FakeDoor,
+    Journal,
+    RawClient,
+    errors,
+    open_door,
+)
 
-from wal2lake.errors import ConfigurationError, SqlSyntaxError
-from wal2lake.frontend.listener import ListenerSettings, ReplicationClient
-from wal2lake.frontend.listensocket import inherited_socket, open_listening_socket
-from wal2lake.frontend.session import AuthMethod
+from wal2lake.errors import SqlSyntaxError
+from wal2lake.frontend.listener import Listener, ListenerSettings, ReplicationClient
+from wal2lake.frontend.session import AuthMethod, Door
 from wal2lake.frontend.session.greeting import command_line_settings
+from wal2lake.launch.listeners import open_listeners
 from wal2lake.wire.frontback import (
     AuthenticationData,
     AuthenticationSASL,
@@ -271,36 +278,21 @@ def test_connections_far_above_the_limit_are_closed_unread():
                 client.socket.close()
 
 
-def test_a_port_in_use_is_a_clear_error():
-    with open_listening_socket("127.0.0.1", 0) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError) as caught:
-            open_listening_socket("127.0.0.1", port)
-    assert caught.value.message == (
-        'could not bind IPv4 address "127.0.0.1": Address already in use'
-    )
-    assert f"already running on port {port}?" in caught.value.hint
-
-
-def test_a_host_that_does_not_resolve_is_a_clear_error():
-    with pytest.raises(ConfigurationError, match="could not translate host name"):
-        open_listening_socket("no.such.host.invalid", 1)
-
-
-def test_a_port_can_be_bound_again_at_once_after_a_session():
-    with open_door() as door:
-        port = door.port
-        psycopg.connect(**door.conninfo()).close()
-    open_listening_socket("127.0.0.1", port).close()
-
-
-def test_an_inherited_descriptor_is_the_same_socket():
-    listening = open_listening_socket("127.0.0.1", 0)
-    address = listening.getsockname()
-    with inherited_socket(listening.detach()) as taken:
-        assert taken.getsockname() == address
-        with socket.create_connection(address):
-            pass
+def test_one_listener_serves_several_sockets_with_one_set_of_pids():
+    sockets = open_listeners("127.0.0.1,127.0.0.2", 0)
+    listener = Listener(sockets, ListenerSettings())
+    fake = FakeDoor(listener, Journal(), Door("lake", ROLES.get, AuthMethod.TRUST, b""))
+    listener.start()
+    fake.open()
+    try:
+        with (
+            psycopg.connect(**fake.conninfo()) as first,
+            psycopg.connect(**fake.conninfo(host="127.0.0.2")) as second,
+        ):
+            assert first.info.backend_pid != second.info.backend_pid
+            assert len(listener.sessions()) == 2
+    finally:
+        listener.stop()
 
 
 def test_replication_connections_are_refused_unless_somebody_takes_them():

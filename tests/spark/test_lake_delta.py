@@ -457,3 +457,45 @@ def test_many_threads_commit_to_many_tables_at_once(
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_cursors_are_found_without_a_checksum_file_too(
+    lake: DeltaTables, location: str
+) -> None:
+    lake.create(location, ID_NAME)
+    lake.commit_files(location, [], Cursor(APP, 5))
+    for checksum in (Path(location) / "_delta_log").glob("*.crc"):
+        checksum.unlink()
+    lake._forget(lake._jvm.org.apache.hadoop.fs.Path(location))
+    assert lake._existing(location).checksumOpt().isEmpty()
+    assert lake.state(location).cursors == {APP: 5}
+    assert lake.commit_files(location, [], Cursor(APP, 5)).already_done
+
+
+def test_a_commit_runs_no_spark_job(
+    lake: DeltaTables, spark_session: SparkSession, location: str
+) -> None:
+    lake.create(location, ID_NAME)
+    added = write(location, "f.parquet", rows([1]))
+    lake.commit_files(location, [added], Cursor(APP, 1), read_version=0)
+    context = spark_session.sparkContext
+    context.setJobGroup("commit", "commit")
+    added = write(location, "g.parquet", rows([2]))
+    lake.commit_files(location, [added], Cursor(APP, 2), read_version=1)
+    lake.state(location)
+    context._jsc.clearJobGroup()
+    assert list(context.statusTracker().getJobIdsForGroup("commit")) == []
+
+
+def test_a_commit_after_a_foreign_one_still_finds_the_cursor(
+    lake: DeltaTables, spark_session: SparkSession, location: str
+) -> None:
+    import deltalake
+
+    lake.create(location, ID_NAME, {"delta.enableDeletionVectors": "false"})
+    lake.commit_files(location, [], Cursor(APP, 5))
+    deltalake.write_deltalake(location, rows([9]), mode="append")
+    state = lake.state(location)
+    assert (state.version, state.cursor(APP)) == (2, 5)
+    assert lake.commit_files(location, [], Cursor(APP, 5)).already_done
+    assert ids(spark_session, location) == [9]

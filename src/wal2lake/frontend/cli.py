@@ -51,7 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = importlib.import_module(f"wal2lake.frontend.cli_{options.command}")
         run: Callable[[argparse.Namespace], int] = command.run
-        return run(options)
+        code = run(options)
+        # Not left to the interpreter's exit: a reader may be gone.
+        sys.stdout.flush()
+        return code
     except Wal2LakeError as error:
         print_error(error)
         return 1

@@ -17,13 +17,13 @@ from typing import Final
 
 from wal2lake.errors import ConfigurationError, PublisherError, SqlSyntaxError
 from wal2lake.frontend.cli import print_error
-from wal2lake.frontend.cli_passfile import (
+from wal2lake.frontend.cli_table import Layout, render
+from wal2lake.frontend.session.scan import split
+from wal2lake.launch.passfile import (
     DATABASE,
     connection_parameters,
     conninfo,
 )
-from wal2lake.frontend.cli_table import Layout, render
-from wal2lake.frontend.session.scan import split
 from wal2lake.pg.client import Client, Failure, Rows
 
 NO_CONNECTION: Final = 2

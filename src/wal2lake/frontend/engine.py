@@ -25,8 +25,9 @@ from wal2lake.catalog import Catalog
 from wal2lake.errors import ConfigurationError, Wal2LakeError
 from wal2lake.frontend.backend import Backend, SessionContext
 from wal2lake.frontend.commands.node import CommitLocks, Node
+from wal2lake.frontend.connections import SessionInfo
 from wal2lake.frontend.lakebackend import LakeBackend
-from wal2lake.frontend.listener import Listener, ListenerSettings, SessionInfo
+from wal2lake.frontend.listener import Listener, ListenerSettings
 from wal2lake.frontend.session.auth import AuthMethod
 from wal2lake.frontend.session.greeting import Door
 from wal2lake.frontend.sysviews import SystemCatalog

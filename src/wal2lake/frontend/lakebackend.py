@@ -26,7 +26,6 @@ from typing import Final
 from wal2lake.catalog import TableDef
 from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.frontend.backend import (
-    Backend,
     Batch,
     Outcome,
     Parameter,
@@ -69,7 +68,6 @@ from wal2lake.frontend.translate import (
     TableRef,
     translate_query,
 )
-from wal2lake.model import Oid
 from wal2lake.pgtypes.params import binary_param_to_text
 from wal2lake.wire.frontback import FieldDescription, Format
 
@@ -124,6 +122,7 @@ class LakeBackend:
         self._system = system
         self._context = context
         self._running: str | None = None
+        self._block = False
         self._guard = threading.Lock()
 
     # ---- the port ----------------------------------------------------------------
@@ -155,19 +154,32 @@ class LakeBackend:
         statement = prepared.statement
         if isinstance(statement, Other):
             return self._other(prepared, statement, bound, result_formats)
+        self._refuse_in_block(prepared.sql)
         if isinstance(statement, Truncate):
             with self._job() as group:
                 return Outcome(truncate(self._node, self._caller(), statement, group))
         return Outcome(self._command(statement))
 
     def begin(self, kind: TransactionKind) -> None:
-        """Every statement is a transaction of its own here."""
+        """Every statement commits by itself; a block may only read."""
+        self._block = kind is TransactionKind.BLOCK
 
     def commit(self) -> None:
         """Nothing is pending."""
+        self._block = False
 
     def rollback(self) -> None:
         """Nothing is pending."""
+        self._block = False
+
+    def savepoint(self, depth: int) -> None:
+        """A block only reads: there is nothing to mark."""
+
+    def rollback_to(self, depth: int) -> None:
+        """Nor to undo."""
+
+    def release(self, depth: int) -> None:
+        """Nor to keep."""
 
     def cancel(self) -> None:
         """End the Spark jobs of the running statement, if there are any."""
@@ -206,6 +218,7 @@ class LakeBackend:
                 return self._system.execute(prepared.sql, bound, self._context, formats)
             return self._query(prepared.sql, bound, formats)
         if statement.kind in _WRITES:
+            self._refuse_in_block(prepared.sql)
             with self._job() as group:
                 tag = run_dml(
                     self._node,
@@ -267,6 +280,16 @@ class LakeBackend:
                 return tables.drop_table(node, caller, statement)
             case _:
                 raise FeatureNotSupportedError("statement is not supported")
+
+    def _refuse_in_block(self, sql: str) -> None:
+        """A write that ROLLBACK could not undo must not begin."""
+        if self._block:
+            command = " ".join(sql.split()[:2]).upper()
+            raise FeatureNotSupportedError(
+                f"{command} inside a transaction block is not supported by this version",
+                hint="Run it outside of BEGIN ... COMMIT (autocommit): each statement"
+                " is a transaction.",
+            )
 
     # ---- names and jobs ----------------------------------------------------------------
 
@@ -335,11 +358,3 @@ def _text_of(parameter: Parameter, type_oid: int) -> str | None:
     if parameter.format == Format.BINARY:
         return binary_param_to_text(type_oid, parameter.value)
     return parameter.value.decode()
-
-
-def backend_type() -> type[Backend]:
-    """Checked by the type checker: this implements the port."""
-    return LakeBackend
-
-
-_ = Oid

@@ -25,7 +25,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -120,8 +120,15 @@ ReplicationHandler = Callable[[ReplicationClient], None]
 class Listener:
     """Accepts connections on a socket and serves them."""
 
-    def __init__(self, listening: socket.socket, settings: ListenerSettings) -> None:
-        self._socket = listening
+    def __init__(
+        self,
+        listening: socket.socket | Sequence[socket.socket],
+        settings: ListenerSettings,
+    ) -> None:
+        """All sockets of a node belong in one listener: limits and pids are shared."""
+        self._sockets: tuple[socket.socket, ...] = (
+            (listening,) if isinstance(listening, socket.socket) else tuple(listening)
+        )
         self._settings = settings
         self._log = get_logger()
         self._lock = threading.Lock()
@@ -137,8 +144,8 @@ class Listener:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port that are listened on."""
-        name = self._socket.getsockname()
+        """Host and port that are listened on; the first, if there are several."""
+        name = self._sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
     @property
@@ -150,7 +157,8 @@ class Listener:
         """Accept connections in a thread of its own; all are told "starting up"."""
         # The description behind an inherited descriptor is shared: it must not be shut
         # down, and it may be non-blocking for both, as only one accepts at a time.
-        self._socket.setblocking(False)
+        for listening in self._sockets:
+            listening.setblocking(False)
         self._thread = self._spawn(self._accept_loop, "listener")
         self._thread.start()
 
@@ -195,7 +203,8 @@ class Listener:
                 connection.transport.kill()
             if not self._connections.wait_for_all(timeout_s):
                 self._log.warning("sessions did not end in time")
-        self._socket.close()
+        for listening in self._sockets:
+            listening.close()
         self._wake_read.close()
         self._wake_write.close()
 
@@ -230,26 +239,30 @@ class Listener:
 
     def _accept_loop(self) -> None:
         poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
+        by_descriptor = {listening.fileno(): listening for listening in self._sockets}
+        for descriptor in by_descriptor:
+            poll.register(descriptor, select.POLLIN)
         while not self._stopping.is_set():
-            poll.poll()
-            if self._stopping.is_set():
-                return
-            try:
-                accepted, peer = self._socket.accept()
-            except (BlockingIOError, ConnectionAbortedError, InterruptedError):
-                continue
-            except OSError as error:
-                self._log.error(f"could not accept new connection: {error.strerror}")
-                self._stopping.wait(_ACCEPT_PAUSE_S)
-                continue
-            try:
-                self._accepted(accepted, (str(peer[0]), int(peer[1])))
-            except (OSError, RuntimeError) as error:
-                # No thread could be started, or the client has gone already.
-                self._log.error("could not start a session", error=error)
-                accepted.close()
+            for descriptor, _ in poll.poll():
+                if descriptor in by_descriptor and not self._stopping.is_set():
+                    self._accept(by_descriptor[descriptor])
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            accepted, peer = listening.accept()
+        except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+            return
+        except OSError as error:
+            self._log.error(f"could not accept new connection: {error.strerror}")
+            self._stopping.wait(_ACCEPT_PAUSE_S)
+            return
+        try:
+            self._accepted(accepted, (str(peer[0]), int(peer[1])))
+        except (OSError, RuntimeError) as error:
+            # No thread could be started, or the client has gone already.
+            self._log.error("could not start a session", error=error)
+            accepted.close()
 
     def _accepted(self, accepted: socket.socket, peer: tuple[str, int]) -> None:
         limit = self._settings.max_connections

@@ -232,9 +232,9 @@ def result_names(tree: exp.Expression) -> tuple[str | None, ...] | None:
 
 def _figure_name(item: exp.Expression) -> str | None:
     if isinstance(item, exp.Alias):
-        return item.alias
+        return str(item.alias)
     if isinstance(item, exp.Column):
-        return item.name
+        return str(item.name)
     if isinstance(item, exp.Paren):
         return _figure_name(item.this)
     if isinstance(item, exp.Cast):
@@ -252,15 +252,15 @@ def _figure_name(item: exp.Expression) -> str | None:
     if isinstance(item, exp.Window):
         return _figure_name(item.this)
     if isinstance(item, exp.Anonymous):
-        return item.name.lower()
+        return str(item.name).lower()
     if isinstance(item, exp.Func) and not isinstance(item, (exp.And, exp.Or)):
-        return _FUNCTION_NAMES.get(type(item), item.sql_name().lower())
+        return _FUNCTION_NAMES.get(type(item), str(item.sql_name()).lower())
     return None
 
 
 def _type_name(kind: exp.DataType) -> str:
     name = kind.sql(dialect="postgres").lower().split("(")[0]
-    return _TYPE_NAMES.get(name, name)
+    return _TYPE_NAMES.get(name, str(name))
 
 
 _TYPE_NAMES: Final = {

@@ -9,9 +9,13 @@ file's statistics exactly as for its own writes, writes checksums and checkpoint
 commit carries the ``add`` actions, the removes of a replacement and the cursor (``txn``).
 Two reads are registered with the transaction, and they are what makes it safe:
 
-- the cursor (``txnVersion``): a concurrent commit of the same application conflicts;
+- the cursor (``readTxn``): a concurrent commit of the same application conflicts;
 - with ``read_version``, the whole table (``readWholeTable``): any concurrent change of
   data conflicts, so check-then-append has no gap between check and append.
+
+Cursors are read from the version's checksum file, where Delta keeps them; its own
+``txnVersion`` reconstructs the table's state by Spark jobs, a second instead of a
+millisecond. A table whose newest commit has no such file is asked that way.
 
 In the table's history the operation is STREAMING UPDATE, whose query id and epoch are
 the cursor's, and user metadata says what it was for.
@@ -73,6 +77,13 @@ LOOK_BACK: Final = 16
 """More versions than a table can have in flight when a process dies (one, or a few if
 foreign writers interleave); syncing what is durable already costs microseconds."""
 
+DEFAULT_PROPERTIES: Final[Mapping[str, str]] = {
+    "delta.enableDeletionVectors": "true",
+    # A checkpoint costs ten commits' time; Delta's default of 10 would double the cost
+    # of a stream of small commits. A reader parses this many small files at worst.
+    "delta.checkpointInterval": "100",
+}
+
 _UNSAFE_IN_NAMES: Final = frozenset(" ,;{}()\n\t=")
 """Delta refuses these in a column's name unless column mapping is on."""
 
@@ -98,9 +109,9 @@ class DeltaTables:
         fields: Sequence[FieldSpec],
         properties: Mapping[str, str] | None = None,
     ) -> TableState:
-        """See TablePort. Deletion vectors are on unless ``properties`` says otherwise."""
+        """See TablePort; ``properties`` win over ``DEFAULT_PROPERTIES``."""
         _check_names(fields)
-        wanted = {"delta.enableDeletionVectors": "true"}
+        wanted = dict(DEFAULT_PROPERTIES)
         if any(_UNSAFE_IN_NAMES & set(field.name) for field in fields):
             wanted["delta.columnMapping.mode"] = "name"
         wanted.update(properties or {})
@@ -184,13 +195,13 @@ class DeltaTables:
             sync_files([root / added.path for added in adds])
         failpoint("lake.files_synced")
         with self._calling(location):
-            state = self._state_of(location, self._existing(location))
-            self._check_schemas(state, adds, root)
+            self._existing(location)
             transaction = self._log(location).startTransaction()
-            # Registers the read: a concurrent commit of this application conflicts.
-            committed: int = transaction.txnVersion(cursor.app_id)
-            found: int = transaction.readVersion()
-            if committed >= cursor.version:
+            transaction.readTxn().addOne(cursor.app_id)
+            state = self._state_of(location, transaction.snapshot())
+            self._check_schemas(state, adds, root)
+            committed, found = state.cursor(cursor.app_id), state.version
+            if committed is not None and committed >= cursor.version:
                 done = Committed(found, already_done=True)
             else:
                 _require(location, read_version, found)
@@ -277,7 +288,7 @@ class DeltaTables:
             location=location,
             table_id=metadata.id(),
             version=snapshot.version(),
-            cursors=self._python_dict(snapshot.transactions()),
+            cursors=self._cursors(snapshot),
             fields=fields,
             physical_fields=tuple(
                 PhysicalField(
@@ -291,6 +302,16 @@ class DeltaTables:
             column_mapping=properties.get("delta.columnMapping.mode", "none") != "none",
             properties=properties,
         )
+
+    def _cursors(self, snapshot: Any) -> dict[str, int]:
+        checksum = snapshot.checksumOpt()
+        known = checksum.get().setTransactions() if checksum.isDefined() else checksum
+        if known.isEmpty():
+            return self._python_dict(snapshot.transactions())
+        converters = self._jvm.scala.jdk.javaapi.CollectionConverters
+        return {
+            token.appId(): token.version() for token in converters.asJava(known.get())
+        }
 
     def _python_dict(self, scala_map: Any) -> dict[str, Any]:
         converters = self._jvm.scala.jdk.javaapi.CollectionConverters

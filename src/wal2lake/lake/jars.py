@@ -215,11 +215,15 @@ def _download(
         ) from error
     try:
         output = _run_ivy(java, jars, source, work, environment)
+        failed = [j for j in jars if not (work / "jars" / j.file_name).exists()]
+        if failed:
+            # Ivy retrieves nothing if one is not found: blame that one.
+            blamed = next((j for j in failed if _reason(output, j)), failed[0])
+            reason = _reason(output, blamed) or _last_line(output)
+            raise _download_failed(blamed, source, reason)
         for jar in jars:
             fetched = work / "jars" / jar.file_name
             digest = _digest(fetched)
-            if digest is None:
-                raise _download_failed(jar, source, _reason(output, jar))
             if digest != jar.sha256:
                 raise _download_failed(jar, source, "the SHA-256 checksum differs")
             fetched.chmod(0o644)
@@ -313,17 +317,22 @@ def _proxy_options(environment: Mapping[str, str]) -> list[str]:
     return options
 
 
-def _reason(output: str, jar: Jar) -> str:
+def _reason(output: str, jar: Jar) -> str | None:
     """Pick from Ivy's page of text the one line that says why."""
     for pattern in (
         rf"Server access error at url \S*{re.escape(jar.artifact)}\S* \((.*)\)",
         r"\((no answer within .*)\)",
+        rf"\[(NOT FOUND)\s*\] {re.escape(jar.group)}#{re.escape(jar.artifact)};",
         rf"(?:::|\[FAILED\s*\])\s*{re.escape(jar.group)}#{re.escape(jar.artifact)}"
         rf";{re.escape(jar.version)}\S*: (.*\S)",
     ):
         match = re.search(pattern, output)
         if match:
-            return match[1]
+            return match[1].lower() if match[1].isupper() else match[1]
+    return None
+
+
+def _last_line(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     return lines[-1] if lines else "no answer"
 

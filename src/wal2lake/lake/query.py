@@ -204,7 +204,11 @@ class Queries:
     def describe(self, sql: str) -> tuple[FieldSpec, ...]:
         """Return the result columns without running anything (commands neither)."""
         with translated():
-            state = self._spark._jsparkSession.sessionState()
+            session = self._spark._jsparkSession
+            # The analyzer's rules ask for the thread's active session, which only
+            # Spark's own entry points set.
+            self._jvm.org.apache.spark.sql.SparkSession.setActiveSession(session)
+            state = session.sessionState()
             plan = state.sqlParser().parsePlan(sql)
             # None: nobody asks how long the phases of planning took.
             analyzed = state.analyzer().executeAndCheck(plan, None)

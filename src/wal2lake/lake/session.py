@@ -198,8 +198,8 @@ def start_session(options: SessionOptions) -> SparkSession:
     except Exception as error:
         # The text lies in the JVM: ask before it is gone.
         reason = _first_line(error)
+        _forget_gateway(alive=gateway.proc.poll() is None)
         _end_jvm(gateway.proc, 0.0)
-        _forget_gateway()
         raise StorageError(
             "could not start Spark",
             sqlstate="58000",
@@ -222,8 +222,8 @@ def stop_session(spark: SparkSession) -> None:
         if process is None or process.poll() is None:
             spark.stop()
     finally:
+        _forget_gateway(alive=process is None or process.poll() is None)
         _end_jvm(process, STOP_TIMEOUT_SECONDS)
-        _forget_gateway()
 
 
 def jvm_pid(spark: SparkSession) -> int | None:
@@ -329,11 +329,16 @@ def _first_line(error: Exception) -> str:
     return text.partition("\n")[0]
 
 
-def _forget_gateway() -> None:
-    """Let a later ``start_session`` of this process start a JVM of its own."""
+def _forget_gateway(*, alive: bool) -> None:
+    """Let a later ``start_session`` of this process start a JVM of its own.
+
+    Py4J prints a stack trace when it cannot say goodbye.
+    """
     gateway: Any = SparkContext._gateway
-    if gateway is not None:
+    if gateway is not None and alive:
         gateway.shutdown()
+    elif gateway is not None:
+        gateway.close()
     SparkContext._gateway = None
     SparkContext._jvm = None
     SparkContext._active_spark_context = None

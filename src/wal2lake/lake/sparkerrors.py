@@ -20,7 +20,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from delta.exceptions import DeltaConcurrentModificationException
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
@@ -37,6 +46,18 @@ from wal2lake.errors import (
     Wal2LakeError,
 )
 from wal2lake.lake.port import CommitConflict
+
+_CONFLICTS: Final = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+"""Related in Java; in Python they are siblings."""
 
 QUERY_CANCELED: Final = "57014"
 
@@ -116,7 +137,7 @@ def translated(context: str | None = None) -> Iterator[None]:
 
 def translate(error: BaseException, *, context: str | None = None) -> Wal2LakeError:
     """Return the error to raise instead of ``error``."""
-    if isinstance(error, DeltaConcurrentModificationException):
+    if isinstance(error, _CONFLICTS):
         return CommitConflict(
             "could not serialize access due to concurrent update",
             detail=_first_line(str(error)),

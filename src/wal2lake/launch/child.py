@@ -1,9 +1,8 @@
 """What every child of the supervisor does first, and what the engine asks of it.
 
-The supervisor starts ``python -m wal2lake.launch.child MODULE ARGUMENT...``. This module
-ties the new process to the supervisor's life and then runs MODULE in it, as
-``python -m`` would. So no worker has to know who watches it, and the watch stands before the
-first heavy import.
+The supervisor starts ``python -m wal2lake.launch MODULE ARGUMENT...``. ``main`` ties the new
+process to the supervisor's life and then runs MODULE in it, as ``python -m`` would. So no
+worker has to know who watches it, and the watch stands before the first heavy import.
 
 Two ties, because each has a gap. The kernel's parent-death signal works in any state of
 this process, but only on Linux. The *lifeline*, a pipe of which only the supervisor has the
@@ -113,6 +112,3 @@ def _prctl(option: int, value: int) -> None:
             ctypes.c_int(option), ctypes.c_ulong(value), 0, 0, 0
         )
 
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

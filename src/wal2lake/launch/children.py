@@ -27,7 +27,7 @@ from wal2lake.launch.processes import MARKER, kill_session
 from wal2lake.launch.status import WorkerStatus
 from wal2lake.model import Oid
 
-_CHILD: Final = (sys.executable, "-m", "wal2lake.launch.child")
+_CHILD: Final = (sys.executable, "-m", "wal2lake.launch")
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
 
 def configure(process: str, *, stream: TextIO | None = None) -> None:
     """Set this process's log up; ``process`` is its role (supervisor, engine ...)."""
+
     def name(
         logger: object, method: str, event: MutableMapping[str, Any]
     ) -> MutableMapping[str, Any]:

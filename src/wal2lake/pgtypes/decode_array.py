@@ -14,6 +14,7 @@ Source: PostgreSQL manual, section 8.15.6 "Array Input and Output Syntax".
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,8 @@ from wal2lake.pgtypes.conversion import (
 )
 from wal2lake.pgtypes.literal import (
     Elements,
+    Marks,
+    mark,
     nested_arrays,
     split_arrays,
     split_hstores,
@@ -61,14 +64,11 @@ def decode_array(
     failures.add_rows(np.flatnonzero(bounds), *_LOWER_BOUND)
     column.drop(bounds)
     _drop_malformed(column, failures, b"{", b"}", _MALFORMED_ARRAY)
-    nested = nested_arrays(column.data, column.offsets)
+    nested = nested_arrays(column.data, column.offsets, column.marks)
     failures.add_rows(np.flatnonzero(nested), *_DIMENSIONS)
     column.drop(nested)
-    elements, bad = split_arrays(column.data, column.offsets, ord(mapping.delimiter))
-    if bad.any():
-        failures.add_rows(np.flatnonzero(bad), *_MALFORMED_ARRAY)
-        column.drop(bad)
-        elements, _ = split_arrays(column.data, column.offsets, ord(mapping.delimiter))
+    split = partial(_split_array, delimiter=ord(mapping.delimiter))
+    elements = _elements(column, failures, split, _MALFORMED_ARRAY)
     converted = convert(elements.flat, mapping.element)
     failures.extend(converted.failures, _row_of(elements))
     null = column.null | failures.mask(len(values))
@@ -88,11 +88,7 @@ def decode_hstore(
     failures = Failures()
     column = _Column(values)
     _drop_malformed(column, failures, b'"', b'"Ll', _MALFORMED_HSTORE)
-    elements, bad = split_hstores(column.data, column.offsets)
-    if bad.any():
-        failures.add_rows(np.flatnonzero(bad), *_MALFORMED_HSTORE)
-        column.drop(bad)
-        elements, _ = split_hstores(column.data, column.offsets)
+    elements = _elements(column, failures, _split_hstore, _MALFORMED_HSTORE)
     text = TypeMapping(mapping.kind, pa.string(), "STRING", "text")
     converted = convert(elements.flat, text)
     failures.extend(converted.failures, _row_of(elements))
@@ -126,9 +122,35 @@ def _drop_malformed(
     bad = unframed(column.data, column.offsets, opening, closing)
     failures.add_rows(np.flatnonzero(bad), *reason)
     column.drop(bad)
-    bad = unbalanced(column.data, column.offsets)
+    bad = unbalanced(column.marks, column.offsets)
     failures.add_rows(np.flatnonzero(bad), *reason)
     column.drop(bad)
+
+
+def _split_array(column: _Column, delimiter: int) -> tuple[Elements, Mask]:
+    return split_arrays(column.data, column.offsets, column.marks, delimiter)
+
+
+def _split_hstore(column: _Column) -> tuple[Elements, Mask]:
+    return split_hstores(column.data, column.offsets, column.marks)
+
+
+def _elements(
+    column: _Column,
+    failures: Failures,
+    split: Callable[[_Column], tuple[Elements, Mask]],
+    reason: tuple[str, str],
+) -> Elements:
+    """Split the column, then again without the rows that turn out malformed.
+
+    What is wrong in a row can hide something else in it, never in another.
+    """
+    elements, bad = split(column)
+    while bad.any():
+        failures.add_rows(np.flatnonzero(bad), *reason)
+        column.drop(bad)
+        elements, bad = split(column)
+    return elements
 
 
 def _row_of(elements: Elements) -> npt.NDArray[np.int64]:
@@ -142,7 +164,7 @@ class _Column:
     ``present``: has a value of at least one byte. ``null``: was null from the start.
     """
 
-    __slots__ = ("_values", "data", "null", "offsets", "present")
+    __slots__ = ("_marks", "_values", "data", "null", "offsets", "present")
 
     def __init__(self, values: pa.BinaryArray) -> None:
         valid = valid_mask(values)
@@ -161,3 +183,11 @@ class _Column:
     def _load(self) -> None:
         self.data, self.offsets, _ = packed(self._values)
         self.present: Mask = np.diff(self.offsets) > 0
+        self._marks: Marks | None = None
+
+    @property
+    def marks(self) -> Marks:
+        """Quotes and escapes of the rows that are left."""
+        if self._marks is None:
+            self._marks = mark(self.data)
+        return self._marks

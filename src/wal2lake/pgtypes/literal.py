@@ -73,14 +73,22 @@ def mark(data: Bytes) -> Marks:
         toggles[escaped[escaped < len(data)]] = False
     inside = None
     if toggles.any():
-        inside = np.bitwise_xor.accumulate(toggles.view(np.uint8)).view(np.bool_)
+        turns = np.flatnonzero(toggles)
+        stretches = np.diff(np.concatenate(([0], turns, [len(data)])))
+        inside = np.repeat(np.arange(len(stretches)) % 2 == 1, stretches)
     return Marks(toggles, escapers, inside)
 
 
 def count_in_rows(mask: Mask, offsets: Offsets) -> npt.NDArray[np.int64]:
     """How many bytes of each row the mask marks."""
-    sums = np.concatenate(([0], np.cumsum(mask, dtype=np.int64)))
-    return sums[offsets[1:]] - sums[offsets[:-1]]
+    return np.diff(np.searchsorted(np.flatnonzero(mask), offsets))
+
+
+def _count_between(
+    mask: Mask, begin: npt.NDArray[np.int64], end: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    at = np.flatnonzero(mask)
+    return np.searchsorted(at, end) - np.searchsorted(at, begin)
 
 
 def unframed(data: Bytes, offsets: Offsets, opening: bytes, closing: bytes) -> Mask:
@@ -98,12 +106,11 @@ def unframed(data: Bytes, offsets: Offsets, opening: bytes, closing: bytes) -> M
     return bad
 
 
-def unbalanced(data: Bytes, offsets: Offsets) -> Mask:
+def unbalanced(marks: Marks, offsets: Offsets) -> Mask:
     """Rows whose last byte is escaped, or with an odd number of quotes.
 
     All rows are framed. Without these rows the parity of quotes holds across rows.
     """
-    marks = mark(data)
     bad: Mask = count_in_rows(marks.toggles, offsets) % 2 == 1
     if marks.escapers.any():
         present = np.diff(offsets) > 0
@@ -111,10 +118,9 @@ def unbalanced(data: Bytes, offsets: Offsets) -> Mask:
     return bad
 
 
-def nested_arrays(data: Bytes, offsets: Offsets) -> Mask:
+def nested_arrays(data: Bytes, offsets: Offsets, marks: Marks) -> Mask:
     """Rows with a brace inside their own pair: several dimensions."""
     braces = data == _OPEN
-    marks = mark(data)
     braces &= ~_escaped(marks)
     if marks.inside is not None:
         braces &= ~marks.inside
@@ -128,14 +134,13 @@ def _escaped(marks: Marks) -> Mask:
 
 
 def split_arrays(
-    data: Bytes, offsets: Offsets, delimiter: int
+    data: Bytes, offsets: Offsets, marks: Marks, delimiter: int
 ) -> tuple[Elements, Mask]:
     """Elements of well-framed one-dimensional literals; which rows are malformed.
 
     Rows are empty (no value) or begin and end with their braces. The second result marks
     rows with an empty or half-quoted element; their elements mean nothing.
     """
-    marks = mark(data)
     lengths = np.diff(offsets)
     present = lengths > 0
     separators = data == delimiter
@@ -150,7 +155,7 @@ def split_arrays(
     behind[offsets[1:][present] - 1] = True
     begin = np.flatnonzero(before) + 1
     end = np.flatnonzero(behind)
-    counts = np.where(present, count_in_rows(before, offsets), 0)
+    counts = count_in_rows(before, offsets)
     row_of = np.repeat(np.arange(len(lengths)), counts)
     empty = end == begin
     hollow = empty & (counts[row_of] == 1) & (lengths[row_of] == 2)
@@ -163,8 +168,7 @@ def split_arrays(
     if marks.inside is not None and len(begin):
         quoted, mixed = _quoting(marks, begin, end)
         bad_elements = bad_elements | mixed
-    drop = before | behind | marks.toggles | marks.escapers
-    flat = _compact(data, ~drop, begin, end, quoted)
+    flat = _compact(data, before | behind, marks, begin, end, quoted)
     bad = np.zeros(len(lengths), np.bool_)
     bad[row_of[bad_elements]] = True
     starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
@@ -175,8 +179,7 @@ def _quoting(
     marks: Marks, begin: npt.NDArray[np.int64], end: npt.NDArray[np.int64]
 ) -> tuple[Mask, Mask]:
     """Which elements are quoted as a whole, and which only in part."""
-    sums = np.concatenate(([0], np.cumsum(marks.toggles, dtype=np.int64)))
-    toggles = sums[end] - sums[begin]
+    toggles = _count_between(marks.toggles, begin, end)
     longer = end - begin >= 2
     whole = longer & (toggles == 2)
     whole &= marks.toggles[np.minimum(begin, len(marks.toggles) - 1)]
@@ -186,16 +189,24 @@ def _quoting(
 
 def _compact(
     data: Bytes,
-    keep: Mask,
+    between: Mask,
+    marks: Marks,
     begin: npt.NDArray[np.int64],
     end: npt.NDArray[np.int64],
     quoted: Mask,
 ) -> pa.BinaryArray:
-    """One array of the kept bytes of each element; unquoted NULL is null."""
-    places = np.concatenate(([0], np.cumsum(keep, dtype=np.int64)))
+    """One array of the elements' own bytes; unquoted NULL is null.
+
+    ``between`` marks the bytes that are in no element.
+    """
+    sizes = end - begin
+    if marks.inside is not None or marks.escapers.any():
+        syntax = marks.toggles | marks.escapers
+        sizes = sizes - _count_between(syntax, begin, end)
+        between = between | syntax
     offsets = np.zeros(len(begin) + 1, np.int32)
-    offsets[1:] = np.cumsum(places[end] - places[begin])
-    kept = data[keep]
+    offsets[1:] = np.cumsum(sizes)
+    kept = data[~between]
     null = ~quoted & (np.diff(offsets) == 4)
     for place, letter in enumerate(b"NULL"):
         rows = np.flatnonzero(null)
@@ -203,12 +214,11 @@ def _compact(
     return binary_array(np.ascontiguousarray(kept), offsets, null)
 
 
-def split_hstores(data: Bytes, offsets: Offsets) -> tuple[Elements, Mask]:
+def split_hstores(data: Bytes, offsets: Offsets, marks: Marks) -> tuple[Elements, Mask]:
     """Keys and values in turn, as hstore_out writes them; which rows are malformed.
 
     Every key is quoted and so is every value that is not NULL.
     """
-    marks = mark(data)
     rows = len(offsets) - 1
     outside = (
         np.ones(len(data), np.bool_) if marks.inside is None else ~marks.inside
@@ -232,22 +242,22 @@ def split_hstores(data: Bytes, offsets: Offsets) -> tuple[Elements, Mask]:
     )
     sound = _hstore_separators(data, arrows, commas, fillers)
     bad |= count_in_rows(~sound, offsets) > 0
-    upside_down = end < begin
-    bad[row_of[upside_down]] = True
-    end = np.maximum(end, begin)
-    begin, end = np.minimum(begin, len(data)), np.minimum(end, len(data))
+    bad[row_of[end < begin]] = True
+    if bad.any():
+        return _NOTHING, bad
     quoted = np.zeros(len(begin), np.bool_)
     if marks.inside is not None and len(begin):
         quoted, mixed = _quoting(marks, begin, end)
         bad[row_of[mixed]] = True
-    drop = separators | fillers | marks.toggles | marks.escapers
-    flat = _compact(data, ~drop, begin, end, quoted)
+    flat = _compact(data, separators | fillers, marks, begin, end, quoted)
     starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    odd_one_out = ~quoted & ~_is_null(flat)
-    bad[row_of[odd_one_out]] = True
+    bad[row_of[~quoted & ~_is_null(flat)]] = True
     place = np.arange(len(begin)) - np.repeat(starts[:-1], counts)
     bad[row_of[(place % 2 == 0) & ~quoted]] = True
     return Elements(flat, starts), bad
+
+
+_NOTHING = Elements(binary_array(b"", np.zeros(1, np.int32)), np.zeros(1, np.int32))
 
 
 def _hstore_separators(data: Bytes, arrows: Mask, commas: Mask, fillers: Mask) -> Mask:

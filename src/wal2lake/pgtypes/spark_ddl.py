@@ -63,7 +63,8 @@ def list_of(element: pa.DataType) -> pa.DataType:
 def map_of(key: pa.DataType, value: pa.DataType) -> pa.DataType:
     """MAP<...> whose values may be null."""
     return pa.map_(
-        pa.field("key", key, nullable=False), pa.field("value", value, nullable=True)
+        pa.field("key", key, nullable=False),
+        pa.field("value", value, nullable=True),
     )
 
 
@@ -97,7 +98,7 @@ def arrow_from_ddl(ddl: str) -> pa.DataType:
         match head.strip(), len(parts):
             case "ARRAY", 1:
                 return list_of(arrow_from_ddl(parts[0]))
-            case "MAP", 2:
+            case "MAP", 2 if parts[0].upper() != "VOID":
                 return map_of(arrow_from_ddl(parts[0]), arrow_from_ddl(parts[1]))
             case "STRUCT", _:
                 return pa.struct([_struct_field(p) for p in parts])

@@ -376,9 +376,7 @@ class WalReceiver:
                 if self._stop.wait(_STORAGE_RETRY_SECONDS):
                     return
         self._resume()
-        failpoint("journal.appended")
         logged = self._log.sync()
-        failpoint("journal.synced")
         for one in group:
             self._queued_bytes -= len(one.data)
             self._done.put(_Logged(logged, one.open_at_end))

@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Final, Literal
 
 from wal2lake.errors import PublisherError
-from wal2lake.frontend.cli_passfile import connection_parameters, conninfo
 from wal2lake.launch import NodeStatus, is_locked, read_lock, read_status
+from wal2lake.launch.passfile import connection_parameters, conninfo
 from wal2lake.launch.processes import descendants, is_alive
 from wal2lake.pg.client import Client
 from wal2lake.testing.waits import wait_until

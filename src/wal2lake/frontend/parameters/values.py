@@ -80,8 +80,11 @@ def show_value(definition: ParameterDefinition, kept: str) -> str:
     return kept
 
 
-def _invalid(name: str, text: str, hint: str | None = None) -> UsageError:
-    return UsageError(f'invalid value for parameter "{name}": "{text}"', hint=hint)
+def _invalid(
+    name: str, text: str, hint: str | None = None, *, detail: str | None = None
+) -> UsageError:
+    message = f'invalid value for parameter "{name}": "{text}"'
+    return UsageError(message, detail=detail, hint=hint)
 
 
 def parse_boolean(text: str) -> bool | None:
@@ -171,7 +174,14 @@ def _date_style(text: str) -> str:
         elif word in _ORDERS and (order in (None, _ORDERS[word]) or style == "German"):
             order = _ORDERS[word]
         else:
-            raise _invalid("DateStyle", text)
+            known = word in _STYLES or word in _ORDERS
+            raise _invalid(
+                "DateStyle",
+                text,
+                detail='Conflicting "DateStyle" specifications.'
+                if known
+                else f'Unrecognized key word: "{word}".',
+            )
     return f"{style or 'ISO'}, {order or 'MDY'}"
 
 
@@ -187,7 +197,7 @@ def _time_zone(text: str) -> str:
     """A name of the zone database, a POSIX offset, or hours east of Greenwich."""
     if match := _OFFSET.fullmatch(text.strip()):
         return _fixed_offset(text, match)
-    if text.upper() in ("UTC", "Z", "ZULU"):
+    if text.upper() == "UTC":
         return "UTC"
     if _zone_info(text) is not None:
         return text

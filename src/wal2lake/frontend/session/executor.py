@@ -152,6 +152,9 @@ class Executor:
         name = command.name.lower()
         if name in ("role", "session_authorization"):
             self._check_same_user(name, command.values)
+            if name == "role":
+                role = "none" if command.values is None else command.values[0]
+                self._parameters.set("role", role, local=command.local)
         elif command.values is None:
             self._parameters.reset(command.name, local=command.local)
         else:
@@ -211,7 +214,7 @@ class Executor:
     def _reset(self, name: str | None) -> None:
         if name is None:
             self._parameters.reset_all()
-        elif name.lower() not in ("role", "session_authorization"):
+        elif name.lower() != "session_authorization":
             self._parameters.reset(name)
 
     def _discard(self, what: str) -> None:

@@ -1,8 +1,8 @@
 """Every system relation that can be named: its schema, OID, kind and columns.
 
-Comes in: the column texts of ``columns_*`` and wal2lake's own views. Goes out: ``SYSTEM``, a mapping
-from (schema, name) to ``SystemRelation``. Called by whatever needs to know a view: the rows, the
-type inference, pg_class and pg_attribute themselves.
+Comes in: the column texts of ``columns_*`` and wal2lake's own views. Goes out: ``SYSTEM``, a
+mapping from (schema, name) to ``SystemRelation``. Called by whatever needs to know a view: the
+rows, the type inference, pg_class and pg_attribute themselves.
 
 Why text: 1,600 columns as data that a person can compare with the manual. PostgreSQL gives
 views their OIDs at initdb, so those here are only promised to be stable.

@@ -20,7 +20,7 @@ from typing import Final
 from wal2lake.catalog import ColumnDef, Namespace, Role, TableDef
 from wal2lake.frontend.grammar import quote_identifier
 from wal2lake.frontend.sysviews.declarations import SYSTEM, SYSTEM_SCHEMAS
-from wal2lake.model import Oid
+from wal2lake.model import INVALID_OID, Oid
 
 DATABASE_OID: Final = Oid(5)
 """pg_database's only row; PostgreSQL's first database of users has this number."""
@@ -46,8 +46,8 @@ class Attribute:
     typmod: int
     not_null: bool
     default: str | None = None
-    default_oid: Oid = Oid(0)
-    not_null_oid: Oid = Oid(0)
+    default_oid: Oid = INVALID_OID
+    not_null_oid: Oid = INVALID_OID
     """OID of the NOT NULL constraint, for lake tables."""
 
 
@@ -192,8 +192,10 @@ def _lake_table(table: TableDef, namespace_oid: Oid, numbers: _Numbers) -> Relat
                 typmod=column.typmod,
                 not_null=not_null,
                 default=column.default,
-                default_oid=Oid(0) if column.default is None else numbers.next_default(),
-                not_null_oid=numbers.next_not_null() if not_null else Oid(0),
+                default_oid=INVALID_OID
+                if column.default is None
+                else numbers.next_default(),
+                not_null_oid=numbers.next_not_null() if not_null else INVALID_OID,
             )
         )
     return Relation(

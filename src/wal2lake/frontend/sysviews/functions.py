@@ -13,19 +13,18 @@ Sources: the manual's section 9.27 and 9.30; ruleutils.c, regproc.c, namespace.c
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from wal2lake import __version__
 from wal2lake.errors import UndefinedObjectError, UsageError, Wal2LakeError
 from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.grammar import fold, quote_identifier, quote_literal
 from wal2lake.frontend.parameters import SERVER_VERSION
 from wal2lake.frontend.sysviews.declarations import PG_CATALOG, SYSTEM_SCHEMAS
 from wal2lake.frontend.sysviews.facts import (
-    BTREE_AM,
     Facts,
     Relation,
     key_constraint_oid,
@@ -37,9 +36,7 @@ from wal2lake.model import Lsn
 from wal2lake.pgtypes import registry
 from wal2lake.pgtypes.type_names import parse_type_name
 
-VERSION: Final = (
-    f"PostgreSQL {SERVER_VERSION} (wal2lake) on Python, catalog queries by DuckDB"
-)
+VERSION: Final = f"PostgreSQL {SERVER_VERSION} (wal2lake {__version__})"
 
 
 @dataclass(slots=True)
@@ -270,6 +267,13 @@ def _one_name(value: object) -> str:
     return qualified_name(str(value))[1]
 
 
+def regproc_oid(call: Call, name: str | None) -> int | None:
+    """A function's OID: functions are known by name only, so there is none."""
+    if name is None or name == "-":
+        return None if name is None else 0
+    raise UndefinedObjectError(f'function "{name}" does not exist', sqlstate="42883")
+
+
 def pg_lsn_in(call: Call, value: object) -> int | None:
     """Text to a WAL position."""
     if value is None or isinstance(value, int):
@@ -316,13 +320,16 @@ def pg_get_expr(call: Call, node: str | None, relid: int | None) -> str | None:
     return node
 
 
-def pg_get_indexdef(call: Call, oid: int | None, column: int | None = 0) -> str | None:
-    """An index as CREATE INDEX, or one of its columns."""
+def pg_get_indexdef(
+    call: Call, oid: int | None, column: int | None = 0, pretty: bool | None = False
+) -> str | None:
+    """An index as CREATE INDEX, or one of its columns; pretty drops a visible schema."""
     index = None if oid is None else call.facts.by_oid.get(oid)
     if index is None or index.kind != "i":
         return None
     if not column:
-        return index_definition(index)
+        table = call.facts.by_oid[index.table.oid] if index.table else index
+        return index_definition(index, schema=not (pretty and call.visible(table)))
     if column > len(index.attributes):
         return None
     return quote_identifier(index.attributes[column - 1].name)
@@ -352,8 +359,9 @@ def pg_get_replica_identity_index(call: Call, oid: int | None) -> int | None:
     return None
 
 
-def pg_relation_is_publishable(call: Call, oid: int | None) -> bool | None:
+def pg_relation_is_publishable(call: Call, target: object) -> bool | None:
     """Lake tables could be published."""
+    oid = regclass_in(call, target)
     relation = None if oid is None else call.facts.by_oid.get(oid)
     if relation is None:
         return None
@@ -415,8 +423,7 @@ def pg_has_role(call: Call, *arguments: object) -> bool | None:
         return None
     member = call.context.user if len(arguments) == 2 else arguments[0]
     role = arguments[-2]
-    by_key = {key: r for r in call.facts.roles for key in (r.name, int(r.oid))}
-    found = by_key.get(member)  # type: ignore[call-overload]
+    found = next((r for r in call.facts.roles if member in (r.name, int(r.oid))), None)
     if found is None:
         raise UndefinedObjectError(f'role "{member}" does not exist')
     return found.superuser or role in (found.name, int(found.oid))
@@ -505,11 +512,17 @@ def pg_client_encoding(call: Call) -> str:
     return call.context.parameters["client_encoding"]
 
 
-def _age(call: Call) -> int:
-    return time.time_ns() // 1000
-
-
 # ---- text ------------------------------------------------------------------------------------
+
+
+def array_to_string(
+    call: Call, items: list[str | None] | None, separator: str | None, null: str | None
+) -> str | None:
+    """The elements in one text; nulls are left out unless there is a text for them."""
+    if items is None or separator is None:
+        return None
+    shown = (null if item is None else item for item in items)
+    return separator.join(item for item in shown if item is not None)
 
 
 def quote_ident(call: Call, text: str | None) -> str | None:
@@ -566,14 +579,14 @@ def format_function(call: Call, template: str | None, *values: object) -> str | 
 
 
 def _formatted(kind: str, value: object) -> str:
-    text = {True: "t", False: "f"}.get(value) if isinstance(value, bool) else None  # type: ignore[call-overload]
+    text = ("t" if value else "f") if isinstance(value, bool) else str(value)
     if kind == "I":
         if value is None:
             raise UsageError("null values cannot be formatted as an SQL identifier")
-        return quote_identifier(text or str(value))
+        return quote_identifier(text)
     if kind == "L":
-        return "NULL" if value is None else quote_literal(text or str(value)).lstrip()
-    return "" if value is None else text or str(value)
+        return "NULL" if value is None else quote_literal(text).lstrip()
+    return "" if value is None else text
 
 
 # ---- the table ------------------------------------------------------------------------------
@@ -632,6 +645,7 @@ def _functions() -> dict[tuple[str, int], Function]:
         add(f"{kind}_in", own[f"{kind}_in"], "ANY", "UINTEGER", oid)
         add(f"{kind}_out", own[f"{kind}_out"], "BIGINT", "VARCHAR", _TEXT)
         add(f"to_{kind}", own[f"to_{kind}"], "ANY", "UINTEGER", oid)
+    add("regproc_oid", regproc_oid, "VARCHAR", "UINTEGER", _OID)
     add("pg_lsn_in", pg_lsn_in, "ANY", "UBIGINT", _LSN)
     add("pg_lsn_out", pg_lsn_out, "UBIGINT", "VARCHAR", _TEXT)
 
@@ -659,7 +673,7 @@ def _functions() -> dict[tuple[str, int], Function]:
     add("pg_get_indexdef", pg_get_indexdef, "BIGINT", "VARCHAR", _TEXT)
     add(
         "pg_get_indexdef",
-        lambda call, oid, column, pretty: pg_get_indexdef(call, oid, column),
+        pg_get_indexdef,
         "BIGINT BIGINT BOOLEAN",
         "VARCHAR",
         _TEXT,
@@ -694,7 +708,13 @@ def _functions() -> dict[tuple[str, int], Function]:
         " pg_get_statisticsobjdef_columns pg_tablespace_location"
     )
     add(nothing, _null, "ANY", "VARCHAR", _TEXT)
-    add("pg_get_viewdef pg_get_ruledef pg_get_triggerdef", _null, "ANY ANY", "VARCHAR", _TEXT)
+    add(
+        "pg_get_viewdef pg_get_ruledef pg_get_triggerdef",
+        _null,
+        "ANY ANY",
+        "VARCHAR",
+        _TEXT,
+    )
     add("pg_tablespace_location", _always(""), "BIGINT", "VARCHAR", _TEXT)
     add("pg_get_serial_sequence", _null, "VARCHAR VARCHAR", "VARCHAR", _TEXT)
     add("obj_description", obj_description, "BIGINT VARCHAR", "VARCHAR", _TEXT)
@@ -748,9 +768,7 @@ def _functions() -> dict[tuple[str, int], Function]:
     add("pg_is_in_recovery", _always(False), "", "BOOLEAN", _BOOL)
     add("pg_is_other_temp_schema", _always(False), "BIGINT", "BOOLEAN", _BOOL)
     add("pg_my_temp_schema", _always(0), "", "UINTEGER", _OID)
-    add(
-        "txid_current", lambda call: call.source.change_counter, "", "BIGINT", _INT8
-    )
+    add("txid_current", lambda call: call.source.change_counter, "", "BIGINT", _INT8)
     add(
         "pg_current_xact_id",
         lambda call: call.source.change_counter,
@@ -791,6 +809,20 @@ def _functions() -> dict[tuple[str, int], Function]:
         _FLOAT8_TZ,
     )
 
+    add(
+        "array_to_string",
+        lambda call, items, separator: array_to_string(call, items, separator, None),
+        "VARCHAR[] VARCHAR",
+        "VARCHAR",
+        _TEXT,
+    )
+    add(
+        "array_to_string",
+        array_to_string,
+        "VARCHAR[] VARCHAR VARCHAR",
+        "VARCHAR",
+        _TEXT,
+    )
     add("quote_ident", quote_ident, "VARCHAR", "VARCHAR", _TEXT)
     add("quote_literal", quote_literal_function, "ANY", "VARCHAR", _TEXT)
     add("quote_nullable", quote_nullable, "ANY", "VARCHAR", _TEXT)

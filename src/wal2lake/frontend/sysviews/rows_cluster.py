@@ -76,7 +76,7 @@ def _role(role: Role) -> Row:
         "rolsuper": role.superuser,
         "rolinherit": True,
         "rolcreaterole": role.superuser,
-        "rolcreatedb": False,
+        "rolcreatedb": role.superuser,
         "rolcanlogin": True,
         "rolreplication": role.superuser,
         "rolbypassrls": role.superuser,
@@ -91,7 +91,7 @@ def pg_user(facts: Facts) -> Iterator[Row]:
         yield {
             "usename": role.name,
             "usesysid": role.oid,
-            "usecreatedb": False,
+            "usecreatedb": role.superuser,
             "usesuper": role.superuser,
             "userepl": role.superuser,
             "usebypassrls": role.superuser,
@@ -101,7 +101,12 @@ def pg_user(facts: Facts) -> Iterator[Row]:
 
 def pg_am(facts: Facts) -> Iterator[Row]:
     """The two access methods that relations claim to have."""
-    yield {"oid": HEAP_AM, "amname": "heap", "amhandler": "heap_tableam_handler", "amtype": "t"}
+    yield {
+        "oid": HEAP_AM,
+        "amname": "heap",
+        "amhandler": "heap_tableam_handler",
+        "amtype": "t",
+    }
     yield {"oid": BTREE_AM, "amname": "btree", "amhandler": "bthandler", "amtype": "i"}
 
 

@@ -1,8 +1,8 @@
 """Rows of information_schema.
 
 Comes in: ``Facts``. Goes out: rows as dicts by column name. As in PostgreSQL, schemata lists all
-schemas, and ``tables`` and ``columns`` list the system's relations too. Views about things that a node
-does not have (routines, triggers, domains, privileges of others ...) are empty.
+schemas, and ``tables`` and ``columns`` list the system's relations too. Views about things that
+a node does not have (routines, triggers, domains, privileges of others ...) are empty.
 
 Source: src/backend/catalog/information_schema.sql.
 """
@@ -26,7 +26,13 @@ from wal2lake.pgtypes.registry import (
 _YES: Final = "YES"
 _NO: Final = "NO"
 
-_BINARY_PRECISION: Final = {"int2": 16, "int4": 32, "int8": 64, "float4": 24, "float8": 53}
+_BINARY_PRECISION: Final = {
+    "int2": 16,
+    "int4": 32,
+    "int8": 64,
+    "float4": 24,
+    "float8": 53,
+}
 _OCTETS_MAXIMUM: Final = 1 << 30
 _DATETIME: Final = ("time", "timetz", "timestamp", "timestamptz")
 _PRIVILEGES: Final = (

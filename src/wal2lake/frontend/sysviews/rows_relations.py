@@ -2,8 +2,8 @@
 
 Comes in: ``Facts``. Goes out: rows as dicts by column name; a missing column is null, or the
 type's zero where pg_attribute says NOT NULL. One generator per view, registered in
-``RELATION_ROWS``. What PostgreSQL shows of a heap's storage is shown as it would be for an empty one:
-a lake table has no pages.
+``RELATION_ROWS``. What PostgreSQL shows of a heap's storage is shown as it would be for an empty
+one: a lake table has no pages.
 
 Sources: the manual's chapter 52 (system catalogs), 53 (system views); heap.c, index.c.
 """
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from wal2lake.frontend.grammar import quote_identifier
-from wal2lake.frontend.sysviews.declarations import INFORMATION_SCHEMA, PG_CATALOG
 from wal2lake.frontend.sysviews.facts import (
     BOOTSTRAP_SUPERUSER,
     BTREE_AM,
@@ -27,7 +26,8 @@ from wal2lake.frontend.sysviews.facts import (
     key_name,
     not_null_name,
 )
-from wal2lake.pgtypes.registry import BUILT_IN, RANGES, type_by_oid
+from wal2lake.pgtypes.registry import BUILT_IN, type_by_oid
+from wal2lake.pgtypes.registry_rows import RANGES
 
 Row = Mapping[str, Any]
 RowMaker = Callable[[Facts], Iterator[Row]]
@@ -60,7 +60,7 @@ def pg_class(facts: Facts) -> Iterator[Row]:
             "relowner": relation.owner,
             "relam": {"i": BTREE_AM, "r": HEAP_AM}.get(relation.kind, 0),
             "relfilenode": 0 if relation.kind == "v" else relation.oid,
-            "reltuples": -1.0,
+            "reltuples": 0.0 if is_index else -1.0,
             "relhasindex": relation.kind == "r" and bool(relation.key_numbers),
             "relpersistence": "p",
             "relkind": relation.kind,
@@ -183,7 +183,9 @@ def pg_type(facts: Facts) -> Iterator[Row]:
             "typispreferred": known.preferred,
             "typisdefined": True,
             "typdelim": known.delimiter,
-            "typsubscript": _subscript(known.is_array, known.element_oid),
+            "typsubscript": _subscript(
+                known.is_array, known.name.endswith("vector"), known.element_oid
+            ),
             "typelem": known.element_oid,
             "typarray": known.array_oid,
             "typinput": known.input_function,
@@ -200,8 +202,8 @@ def pg_type(facts: Facts) -> Iterator[Row]:
         }
 
 
-def _subscript(is_array: bool, element: int) -> str:
-    if is_array:
+def _subscript(is_array: bool, vector: bool, element: int) -> str:
+    if is_array or vector:
         return "array_subscript_handler"
     return "raw_array_subscript_handler" if element else "-"
 
@@ -267,21 +269,16 @@ def pg_indexes(facts: Facts) -> Iterator[Row]:
             }
 
 
-def index_definition(index: Relation) -> str:
-    """pg_get_indexdef() of a primary key's index."""
+def index_definition(index: Relation, *, schema: bool = True) -> str:
+    """pg_get_indexdef() of a primary key's index, its table qualified or not."""
     assert index.table is not None
     table = index.table
     columns = ", ".join(quote_identifier(a.name) for a in index.attributes)
+    prefix = f"{quote_identifier(table.namespace)}." if schema else ""
     return (
         f"CREATE UNIQUE INDEX {quote_identifier(index.name)} ON"
-        f" {quote_identifier(table.namespace)}.{quote_identifier(table.name)}"
-        f" USING btree ({columns})"
+        f" {prefix}{quote_identifier(table.name)} USING btree ({columns})"
     )
-
-
-def is_visible_schema(name: str) -> bool:
-    """Whether a schema holds tables of users."""
-    return name not in (PG_CATALOG, INFORMATION_SCHEMA)
 
 
 def _attributes(facts: Facts) -> Iterator[tuple[Relation, Attribute]]:

@@ -4,7 +4,8 @@ Comes in: the source's subscriptions, their tables, snapshot vectors and live po
 out: rows as dicts by column name. Passwords in connection strings are masked: PostgreSQL
 shows pg_subscription.subconninfo to superusers only, with the password in it.
 
-Two sorts: SUBSCRIPTION_ROWS change with the catalog's counter, LIVE_ROWS are asked for anew by each query.
+Two sorts: SUBSCRIPTION_ROWS change with the catalog's counter, LIVE_ROWS are asked for anew by
+each query.
 
 Sources: pg_subscription.h, pg_subscription_rel.h; pg_stat_get_subscription() in launcher.c;
 pg_show_replication_origin_status() in origin.c.

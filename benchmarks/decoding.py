@@ -1,26 +1,25 @@
-"""How fast wire.columnar decodes, with nothing else in the way.
+"""``decode``: how fast wire.columnar decodes, with nothing else in the way.
 
-    python benchmarks/decode_only.py [--rows N] [--feed BYTES] [--repeat K] [--profile]
-
-Three streams of rows of 6 text columns, about 100 bytes of values: one big transaction of
+Three made-up streams of rows of 6 text columns, about 100 bytes of values: one big transaction of
 inserts; single-row UPDATE transactions over three tables; a mixture (inserts, updates with
 NULLs and unchanged TOAST, key changes, deletes) in transactions of 1,000. Each is cut into
-feeds of about ``--feed`` bytes. Prints the best of ``--repeat`` runs: rows and megabytes of
-payload per second of one core. Run it alone on the machine.
+feeds of the receiver's size. The best of some runs counts, in CPU time of one core.
+
+To see where the time goes: ``python -m cProfile -s tottime -m benchmarks decode``.
 """
 
 from __future__ import annotations
 
-import argparse
-import cProfile
-import pstats
 import time
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from benchmarks.report import rate
+from benchmarks.stage import Stage
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
 from wal2lake.wire.columnar import Decoder, boundaries
 from wal2lake.wire.copyboth import XLogData, write_payload
@@ -38,6 +37,11 @@ from wal2lake.wire.pgoutput import (
     Update,
     write_message,
 )
+
+_NAME: Final = "decode"
+_ROWS: Final = 200_000
+_FEED_BYTES: Final = 4 << 20
+_REPEAT: Final = 5
 
 Feed = tuple[bytes, npt.NDArray[np.uint32]]
 _COLUMNS = ("id", "customer", "status", "amount", "created", "note")
@@ -156,39 +160,30 @@ def bound(runs: list[Feed]) -> int:
     return sum(len(lengths) for _, lengths in runs)
 
 
-def _best(work: Callable[[list[Feed]], int], runs: list[Feed], repeat: int) -> float:
+def run(stage: Stage) -> None:
+    """Measure all streams and add the results."""
+    rows = stage.options.rows(_ROWS)
+    pa.set_cpu_count(1)
+    for stream in (one_big_transaction, single_row_updates, mixture):
+        name = stream.__name__.replace("_", " ")
+        stage.say(f"decode: {name}")
+        runs = feeds(stream(rows), _FEED_BYTES)
+        size = sum(len(data) for data, _ in runs)
+        if decode(runs) != rows:
+            raise AssertionError(f"{name}: rows are missing")
+        seconds = _best(decode, runs)
+        looking = _best(bound, runs)
+        stage.add(_NAME, f"{name}: decode", "rows/s", rate(rows, seconds))
+        stage.add(_NAME, f"{name}: decode", "MB/s", size / seconds / 1e6)
+        stage.add(
+            _NAME, f"{name}: find transaction ends", "rows/s", rate(rows, looking)
+        )
+
+
+def _best(work: Callable[[list[Feed]], int], runs: list[Feed]) -> float:
     best = float("inf")
-    for _ in range(repeat):
+    for _ in range(_REPEAT):
         started = time.process_time()
         work(runs)
         best = min(best, time.process_time() - started)
     return best
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=200_000)
-    parser.add_argument("--feed", type=int, default=4 << 20)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--profile", action="store_true")
-    options = parser.parse_args()
-    pa.set_cpu_count(1)
-    for stream in (one_big_transaction, single_row_updates, mixture):
-        runs = feeds(stream(options.rows), options.feed)
-        size = sum(len(data) for data, _ in runs)
-        assert decode(runs) == options.rows
-        seconds = _best(decode, runs, options.repeat)
-        looking = _best(bound, runs, options.repeat)
-        print(
-            f"{stream.__name__:20} {options.rows / seconds / 1e6:6.2f} M rows/s "
-            f"{size / seconds / 1e6:7.0f} MB/s   "
-            f"boundaries() {options.rows / looking / 1e6:6.1f} M rows/s"
-        )
-        if options.profile:
-            profile = cProfile.Profile()
-            profile.runcall(decode, runs)
-            pstats.Stats(profile).sort_stats("tottime").print_stats(14)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,89 @@
+"""``python -m benchmarks``: run the workloads, print the table, leave nothing behind.
+
+Ends with 0 whatever the figures are: they are for people to judge, and a busy machine is
+not a defect. A workload that fails, or a copy that differs from its source, ends the run with 1
+after what was measured until then is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from types import FrameType
+from typing import NoReturn
+
+from benchmarks import backlog, copying, decoding, idle, latency, nullmodes
+from benchmarks.options import Options, parse
+from benchmarks.report import Target, as_json, render
+from benchmarks.stage import Stage
+
+_RSS_LIMIT_MB = 500.0
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    options = parse()
+    signal.signal(signal.SIGTERM, _terminated)
+    cores = len(os.sched_getaffinity(0))
+    if os.getloadavg()[0] > cores / 2:
+        print(
+            f"warning: load average is {os.getloadavg()[0]:.1f} on {cores} cores:"
+            " the machine is busy with something else, which distorts the figures",
+            file=sys.stderr,
+        )
+    code = 0
+    with Stage(options) as stage:
+        try:
+            _run(stage, options)
+        except Exception:
+            traceback.print_exc()
+            code = 1
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            code = 130
+        facts = stage.facts()
+    print()
+    print(render(stage.results))
+    print("\n" + ", ".join(f"{name}: {value}" for name, value in facts.items()))
+    if options.json is not None:
+        text = json.dumps(as_json(facts, stage.results), indent=2)
+        options.json.write_text(text + "\n")
+    return code
+
+
+def _run(stage: Stage, options: Options) -> None:
+    chosen = set(options.workloads)
+    if "decode" in chosen:
+        decoding.run(stage)
+    if "copy" in chosen:
+        copying.run(stage)
+    if chosen & {"backlog", "null"}:
+        with backlog.written(stage, subscribed="backlog" in chosen) as (made, peers):
+            if "backlog" in chosen:
+                backlog.run(stage, made, peers)
+            if "null" in chosen:
+                nullmodes.run(stage, made)
+    if "latency" in chosen:
+        latency.run(stage)
+    if options.node and chosen & {"copy", "backlog", "latency"}:
+        peak = stage.node_usage.peak_bytes("node", "receiver")
+        stage.add(
+            "memory",
+            "receiver: peak RSS until here",
+            "MB",
+            None if peak is None else peak / 1e6,
+            target=Target(at_most=_RSS_LIMIT_MB),
+        )
+    if "idle" in chosen:
+        idle.run(stage)
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

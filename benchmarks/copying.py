@@ -1,0 +1,119 @@
+"""``copy``: a large table, from CREATE SUBSCRIPTION until it is in step.
+
+Comes in: a stage. Goes out: rows per second of the node and of a native subscriber, from the
+start of the command to state r of pg_subscription_rel, and to the first moment at which the rows
+can be read. One after the other, the native one first, from the same table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks import workload
+from benchmarks.report import Target, rate
+from benchmarks.stage import Stage, drop_subscription, states, wait_exactly
+from benchmarks.usage import Usage
+from wal2lake.pg.client import Client
+
+_NAME: Final = "copy"
+_TABLE: Final = "copied"
+_ROWS: Final = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    visible_seconds: float
+    """Until the rows can be read (s or r)."""
+    ready_seconds: float
+    cpu_seconds: float
+
+
+def run(stage: Stage) -> None:
+    """Measure both and add the results."""
+    rows = stage.options.rows(_ROWS)
+    stage.say(f"copy: writing {rows:,} rows")
+    with stage.at_source() as source:
+        source.rows(workload.create_table(_TABLE))
+        source.rows(workload.insert_rows(_TABLE, 1, rows))
+        source.rows(f"vacuum (analyze) {workload.SCHEMA}.{_TABLE}")
+        source.rows("checkpoint")
+        source.rows(f"create publication {_NAME} for table {workload.SCHEMA}.{_TABLE}")
+        expected = source.rows(workload.fingerprint(_TABLE))
+    with stage.at_native() as native:
+        native.rows(workload.create_table(_TABLE))
+        native.rows("checkpoint")
+    stage.say("copy: the native subscriber")
+    theirs = _timed(stage, "native", stage.native.pid, stage.at_native, expected)
+    ours: _Copied | None = None
+    if stage.options.node:
+        pid = stage.node.pids()[0]
+        stage.say("copy: the node")
+        ours = _timed(stage, "node", pid, stage.at_node, expected)
+    _report(stage, rows, ours, theirs)
+    with stage.at_source() as source:
+        source.rows(f"drop publication {_NAME}")
+        source.rows(f"drop table {workload.SCHEMA}.{_TABLE}")
+
+
+def _timed(
+    stage: Stage,
+    peer: str,
+    pid: int,
+    connected: Callable[[], AbstractContextManager[Client]],
+    expected: object,
+) -> _Copied:
+    name = f"bench_{_NAME}_{peer}"
+    with connected() as client, stage.quick_slots(), Usage({peer: pid}) as usage:
+        started = time.perf_counter()
+        client.rows(
+            f"create subscription {name} connection '{_quoted(stage)}'"
+            f" publication {_NAME}"
+        )
+        wait_exactly(lambda: states(client, name) <= {"s", "r"}, f"{name} is copied")
+        visible = time.perf_counter()
+        wait_exactly(lambda: states(client, name) == {"r"}, f"{name} is ready")
+        ready = time.perf_counter()
+    with connected() as client:
+        found = client.rows(workload.fingerprint(_TABLE))
+        drop_subscription(client, name)
+    if found != expected:
+        raise AssertionError(f"the {peer} copy differs: {found}, expected {expected}")
+    return _Copied(visible - started, ready - started, usage.cpu_seconds(peer))
+
+
+def _quoted(stage: Stage) -> str:
+    return stage.source.conninfo().replace("'", "''")
+
+
+def _report(stage: Stage, rows: int, ours: _Copied | None, theirs: _Copied) -> None:
+    def add(
+        what: str,
+        unit: str,
+        of: Callable[[_Copied], float | None],
+        target: Target | None,
+    ) -> None:
+        stage.add(_NAME, what, unit, of(ours) if ours else None, of(theirs), target)
+
+    add(
+        "CREATE SUBSCRIPTION to state r",
+        "rows/s",
+        lambda c: rate(rows, c.ready_seconds),
+        Target(ratio_at_least=1.0),
+    )
+    add(
+        "CREATE SUBSCRIPTION to readable",
+        "rows/s",
+        lambda c: rate(rows, c.visible_seconds),
+        None,
+    )
+    add("the same", "s", lambda c: c.visible_seconds, None)
+    add(
+        "CPU of the subscriber per million rows",
+        "s",
+        lambda c: c.cpu_seconds / rows * 1e6,
+        None,
+    )

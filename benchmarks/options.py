@@ -1,0 +1,96 @@
+"""The command line of ``python -m benchmarks``.
+
+Comes in: arguments. Goes out: ``Options``, or argparse's error. Pure.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+WORKLOADS: Final = {
+    "decode": "wire.columnar alone, over made-up streams; needs no server",
+    "copy": "initial copy of 2 M rows",
+    "backlog": "1.7 M row changes written while the subscription was disabled",
+    "null": "the same changes through our receiver's stages alone, and pg_recvlogical",
+    "latency": "single-row transactions at 200/s: commit to flushed, commit to visible",
+    "idle": "a node with ten tables and nothing to do",
+}
+"""Name to what it measures, in the order in which they run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to measure and how much of it."""
+
+    workloads: tuple[str, ...]
+    """In running order, whatever the order on the command line."""
+    rows_scale: float
+    """1 is the size that the targets are about."""
+    seconds: int
+    """Length of ``latency``."""
+    idle_seconds: int
+    json: Path | None
+    node: bool
+    """False: only PostgreSQL and the null modes, no node."""
+
+    def rows(self, full: int) -> int:
+        """A number of rows at this scale; at least one."""
+        return max(1, round(full * self.rows_scale))
+
+
+def parse(arguments: Sequence[str] | None = None) -> Options:
+    """Read the command line; ends the process with its usage if it makes no sense."""
+    listing = "\n".join(f"  {name:8} {text}" for name, text in WORKLOADS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure wal2lake beside PostgreSQL's own subscriber.",
+        epilog=f"workloads (default: all):\n{listing}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD")
+    parser.add_argument(
+        "--rows-scale",
+        type=_positive,
+        default=1.0,
+        metavar="X",
+        help="multiply the numbers of rows (targets are for 1)",
+    )
+    parser.add_argument(
+        "--seconds", type=int, default=60, help="length of latency (default 60)"
+    )
+    parser.add_argument(
+        "--idle-seconds", type=int, default=30, help="length of idle (default 30)"
+    )
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument(
+        "--no-node",
+        action="store_true",
+        help="measure the native subscriber only (and the null modes)",
+    )
+    found = parser.parse_args(arguments)
+    for name in found.workloads:
+        if name not in WORKLOADS:
+            parser.error(f"no workload {name!r} (choose from {', '.join(WORKLOADS)})")
+    if found.seconds < 1 or found.idle_seconds < 1:
+        parser.error("a length must be at least one second")
+    return Options(
+        workloads=tuple(
+            n for n in WORKLOADS if n in found.workloads or not found.workloads
+        ),
+        rows_scale=found.rows_scale,
+        seconds=found.seconds,
+        idle_seconds=found.idle_seconds,
+        json=found.json,
+        node=not found.no_node,
+    )
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return value

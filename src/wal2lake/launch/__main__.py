@@ -1,0 +1,9 @@
+"""``python -m wal2lake.launch MODULE ARGUMENT...``: a worker, tied to its supervisor."""
+
+from __future__ import annotations
+
+import sys
+
+from wal2lake.launch.child import main
+
+main(sys.argv[1:])

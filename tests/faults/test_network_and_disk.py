@@ -1,0 +1,149 @@
+"""The source restarts, the connection is cut or stalls, the disk is full, a file rots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.conftest import Database
+from tests.faults.test_kill import FAST_RETRY, run
+
+from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.pg.publisher import quote_literal
+from wal2lake.testing.mirror import Mirror
+from wal2lake.testing.node import Node
+from wal2lake.testing.postgres import PostgresServer
+from wal2lake.testing.proxy import TcpProxy
+from wal2lake.testing.waits import wait_until
+from wal2lake.testing.workload import SCHEMA, TABLES, Workload
+
+
+def test_connection_cut_and_stalled_while_streaming(
+    make_node: Callable[..., Node], pg18: Database
+) -> None:
+    workload = Workload(11)
+    pg18.psql(SCHEMA)
+    run(pg18, list(workload.initial(200)))
+    pg18.psql("create publication n for all tables")
+    node = make_node(
+        settings={**FAST_RETRY, "subscription.wal_receiver_timeout_ms": 3000}
+    ).start()
+    with TcpProxy("127.0.0.1", pg18.server.port) as proxy:
+        through = pg18.conninfo(host="127.0.0.1", port=str(proxy.port))
+        node.sql(
+            f"create subscription n connection {quote_literal(through)} publication n"
+        )
+        mirror = Mirror(node, pg18.conninfo(), "n")
+        mirror.synced()
+        run(pg18, [workload.transaction() for _ in range(20)])
+        proxy.cut()
+        run(pg18, [workload.transaction() for _ in range(20)])
+        mirror.assert_equal(TABLES)
+        proxy.stall()
+        run(pg18, [workload.transaction() for _ in range(20)])
+        wait_until(
+            lambda: "due to timeout" in node.log_text(),
+            timeout_seconds=30,
+            describe="the stalled connection is given up",
+        )
+        proxy.cut()
+        proxy.resume()
+        mirror.assert_equal(TABLES)
+
+
+def test_source_is_stopped_and_restarted(
+    make_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    workload = Workload(13)
+    node = make_node(settings=FAST_RETRY).start()
+    with PostgresServer(18) as server:
+        source = Database(server, "postgres")
+        source.psql(SCHEMA)
+        run(source, list(workload.initial(200)))
+        source.psql("create publication r for all tables")
+        node.sql(
+            f"create subscription r connection {quote_literal(server.conninfo())} publication r"
+        )
+        mirror = Mirror(node, server.conninfo(), "r")
+        mirror.synced()
+        run(source, [workload.transaction() for _ in range(20)])
+        server.restart()
+        run(source, [workload.transaction() for _ in range(20)])
+        server.kill()
+        server.start()
+        run(source, [workload.transaction() for _ in range(20)])
+        mirror.assert_equal(TABLES)
+        node.sql("drop subscription r")
+
+
+def test_full_disk_under_the_log_stops_feedback_and_passes(
+    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+) -> None:
+    points = tmp_path / "points"
+    points.mkdir()
+    pg18.psql(
+        "create table public.t (id int primary key); create publication f for all tables"
+    )
+    node = make_node(settings=FAST_RETRY, environ={VARIABLE: str(points)}).start()
+    node.sql(
+        f"create subscription f connection {quote_literal(pg18.conninfo())} publication f"
+    )
+    mirror = Mirror(node, pg18.conninfo(), "f")
+    mirror.synced()
+    mirror.caught_up()
+    arm(points, "journal.appended", "always enospc")
+    before = pg18.psql("select pg_current_wal_lsn()").strip()
+    pg18.psql("insert into public.t select generate_series(1, 100)")
+    node.wait_for(
+        "select subname from wal2lake.subscription_errors"
+        " where error like '%No space left%'"
+    )
+    confirmed = pg18.psql(
+        "select confirmed_flush_lsn <= "
+        f"(select pg_current_wal_lsn()) and confirmed_flush_lsn - '{before}'::pg_lsn < 300"
+        " from pg_replication_slots where slot_name = 'f'"
+    ).strip()
+    assert confirmed == "t"
+    (points / "journal.appended").unlink()
+    mirror.assert_equal(["public.t"])
+
+
+def test_a_rotten_segment_is_named_and_nothing_is_skipped(
+    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+) -> None:
+    points = tmp_path / "points"
+    points.mkdir()
+    pg18.psql(
+        "create table public.t (id int primary key, v text);"
+        " create publication c for all tables"
+    )
+    node = make_node(settings=FAST_RETRY, environ={VARIABLE: str(points)}).start()
+    node.sql(
+        f"create subscription c connection {quote_literal(pg18.conninfo())} publication c"
+    )
+    mirror = Mirror(node, pg18.conninfo(), "c")
+    mirror.synced()
+    arm(points, "apply.staged", "always error")
+    pg18.psql(
+        "insert into public.t select i, md5(i::text) from generate_series(1, 500) i"
+    )
+    log = next((node.directory / "log").iterdir())
+    rotten = wait_until(
+        lambda: next(
+            (p for p in log.glob("seg-*.parquet") if "transactions" not in p.name), None
+        ),
+        describe="a segment is sealed",
+    )
+    assert rotten is not None
+    good = rotten.read_bytes()
+    middle = len(good) // 2
+    rotten.write_bytes(
+        good[:middle] + bytes([good[middle] ^ 0xFF]) + good[middle + 1 :]
+    )
+    (points / "apply.staged").unlink()
+    node.wait_for(
+        "select subname from wal2lake.subscription_errors where error like '%corrupted%'"
+    )
+    assert node.sql("select count(*) from public.t") == [("0",)]
+    rotten.write_bytes(good)
+    mirror.assert_equal(["public.t"])

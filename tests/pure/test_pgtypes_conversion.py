@@ -1,0 +1,578 @@
+"""PostgreSQL's text to Arrow and back, against small models."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import struct
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wal2lake.errors import FeatureNotSupportedError, UsageError
+from wal2lake.pgtypes import (
+    Conversion,
+    TypeMapping,
+    arrow_to_binary,
+    arrow_to_text,
+    binary_param_to_text,
+    mapping_for,
+    numeric_typmod,
+    parse_type_name,
+    text_param_to_python,
+    text_to_arrow,
+)
+
+HSTORE = mapping_for(90001, type_name="hstore")
+ODDITIES = st.sampled_from(
+    [
+        "",
+        "x",
+        "{",
+        "}",
+        "{}",
+        '"',
+        "\\",
+        "NULL",
+        "infinity",
+        "NaN",
+        "1",
+        "t",
+        "\\x00",
+        ",",
+    ]
+)
+
+
+def convert(texts: Sequence[str | bytes | None], type_name: str) -> Conversion:
+    return text_to_arrow(binary(texts), mapping_for(*parse_type_name(type_name)))
+
+
+def binary(texts: Sequence[str | bytes | None]) -> pa.BinaryArray:
+    return pa.array(
+        [t.encode() if isinstance(t, str) else t for t in texts], pa.binary()
+    )
+
+
+def shown(array: pa.Array, type_name: str, **settings: Any) -> list[str | None]:
+    texts = arrow_to_text(array, *parse_type_name(type_name), **settings)
+    return [None if t is None else t.decode() for t in texts]
+
+
+# --- scalars: value -> text -> value ----------------------------------------------------
+
+_UTC = st.just(dt.UTC)
+_MIN, _MAX = dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999999)
+TYPES: dict[str, st.SearchStrategy[Any]] = {
+    "boolean": st.booleans(),
+    "smallint": st.integers(-(2**15), 2**15 - 1),
+    "integer": st.integers(-(2**31), 2**31 - 1),
+    "bigint": st.integers(-(2**63), 2**63 - 1),
+    "real": st.floats(width=32, allow_nan=False),
+    "double precision": st.floats(allow_nan=False),
+    "numeric(12,2)": st.decimals(-(10**9), 10**9, places=2),
+    "numeric(38,38)": st.integers(-(10**38) + 1, 10**38 - 1).map(
+        lambda n: Decimal((n < 0, tuple(map(int, str(abs(n)))), -38))
+    ),
+    "date": st.dates(),
+    "timestamp": st.datetimes(_MIN, _MAX),
+    "timestamptz": st.datetimes(_MIN, _MAX, timezones=_UTC),
+    "text": st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+    "bytea": st.binary(),
+    "uuid": st.uuids().map(str),
+}
+
+
+@pytest.mark.parametrize("type_name", TYPES)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_values_survive_text_binary_and_arrays(
+    type_name: str, data: st.DataObject
+) -> None:
+    values = data.draw(st.lists(st.none() | TYPES[type_name], max_size=8))
+    oid, typmod = parse_type_name(type_name)
+    mapping = mapping_for(oid, typmod)
+    array = pa.array(values, mapping.arrow_type)
+    texts = arrow_to_text(array, oid, typmod)
+    found = text_to_arrow(pa.array(texts, pa.binary()), mapping)
+    assert found.failures == ()
+    assert found.bad is None
+    assert _same(found.array, array)
+    # A slice has offsets that do not begin at 0.
+    part = text_to_arrow(pa.array([b"?", *texts, b"?"], pa.binary())[1:-1], mapping)
+    assert _same(part.array, array)
+    # Binary parameters read as the text.
+    for text, sent in zip(texts, arrow_to_binary(array, oid, typmod), strict=True):
+        assert (sent is None) == (text is None)
+        assert sent is None or binary_param_to_text(oid, sent).encode() == text
+    # Arrays: print, parse, and binary.
+    array_oid, _ = parse_type_name(f"{type_name}[]")
+    lists = pa.array(
+        [values, None, [], values[:1]], mapping_for(array_oid, typmod).arrow_type
+    )
+    literals = arrow_to_text(lists, array_oid, typmod)
+    found = text_to_arrow(
+        pa.array(literals, pa.binary()), mapping_for(array_oid, typmod)
+    )
+    assert found.failures == ()
+    assert _same(found.array, lists)
+    for text, sent in zip(
+        literals, arrow_to_binary(lists, array_oid, typmod), strict=True
+    ):
+        assert sent is None or binary_param_to_text(array_oid, sent).encode() == text
+
+
+def _same(left: pa.Array, right: pa.Array) -> bool:
+    """Equal, and -0 is not 0."""
+    left.validate(full=True)
+    return left.type == right.type and repr(left.to_pylist()) == repr(right.to_pylist())
+
+
+@settings(deadline=None)
+@given(st.floats(), st.sampled_from([-15, 0, 1, 3]))
+def test_a_double_reads_back_as_itself_and_looks_like_postgresqls(
+    number: float, digits: int
+) -> None:
+    (text,) = shown(pa.array([number]), "float8", extra_float_digits=digits)
+    assert text is not None
+    if digits > 0:
+        again = float(text)
+        assert math.isnan(again) if math.isnan(number) else again == number
+        assert "e" not in text or "e+1" in text or "e" in repr(number)
+    assert text in ("NaN", "Infinity", "-Infinity") or not text.endswith(".0")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (1e23, "9.999999999999999e+22"),
+        (9007199254740993.0, "9.007199254740992e+15"),
+        (1e15, "1e+15"),
+        (123456789012345.0, "123456789012345"),
+        (0.0001, "0.0001"),
+        (0.00001, "1e-05"),
+        (-0.0, "-0"),
+        (5e-324, "5e-324"),
+    ],
+)
+def test_doubles_have_postgresqls_digits_and_layout(number: float, text: str) -> None:
+    assert shown(pa.array([number]), "float8") == [text]
+
+
+# --- what cannot be stored --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("type_name", "text", "sqlstate"),
+    [
+        ("date", "infinity", "22008"),
+        ("date", "10000-01-01", "22008"),
+        ("date", "0044-03-15 BC", "22008"),
+        ("date", "today", "22007"),
+        ("date", "2023-02-29", "22008"),
+        ("timestamp", "-infinity", "22008"),
+        ("timestamp", "0001-01-01 00:00:00 BC", "22008"),
+        ("timestamp", "2024-01-01 00:00:00+00", "22007"),
+        ("timestamptz", "2024-01-01 00:00:00", "22007"),
+        ("timestamptz", "0001-01-01 00:00:00+01", "22008"),
+        ("timestamptz", "9999-12-31 23:59:59.999999-01", "22008"),
+        ("numeric(10,2)", "NaN", "22003"),
+        ("numeric(10,2)", "-Infinity", "22003"),
+        ("numeric(10,2)", "1.001", "22003"),
+        ("numeric(10,2)", "100000000.00", "22003"),
+        ("numeric(10,2)", "sNaN", "22P02"),
+        ("smallint", "32768", "22003"),
+        ("bigint", "9223372036854775808", "22003"),
+        ("double precision", "1e309", "22003"),
+        ("double precision", "1e-330", "22003"),
+        ("real", "1e39", "22003"),
+        ("text", b"\xff", "22021"),
+        ("text", b"a\0b", "22021"),
+        ("bytea", "\\x0", "22023"),
+        ("integer[]", "[0:0]={1}", "22023"),
+        ("integer[]", "{{1}}", "22023"),
+        ("integer[]", "{x}", "22P02"),
+        ("integer[]", "{1", "22P02"),
+        ("text[]", b'{"\xff"}', "22021"),
+        ("text[]", '{a"b"}', "22P02"),
+        ("text[]", '{"a\\"}', "22P02"),
+        ("text[]", "{,}", "22P02"),
+        ("date[]", "{2024-01-01,infinity}", "22008"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_flagged_alone(
+    type_name: str, text: str | bytes, sqlstate: str
+) -> None:
+    good = {
+        "text": "ok",
+        "bytea": "\\x00ff",
+        "integer[]": "{1,NULL}",
+        "text[]": '{"a b"}',
+    }
+    scalar = {"date": "2024-01-01", "timestamp": "2024-01-01 00:00:00.5"}
+    fine = good.get(type_name) or scalar.get(type_name) or "1"
+    fine = {"timestamptz": "2024-01-01 00:00:00+00", "date[]": "{}"}.get(
+        type_name, fine
+    )
+    clean = convert([fine] * 3, type_name)
+    found = convert([fine, None, text, fine, fine], type_name)
+    assert found.bad is not None
+    assert found.bad.to_pylist() == [False, False, True, False, False]
+    assert found.first_bad_row == 2
+    failure = found.failure_at(2)
+    assert failure is not None
+    assert failure.sqlstate == sqlstate
+    assert found.failure_at(1) is None
+    assert found.array[2].as_py() is None
+    assert found.array.take(pa.array([0, 3, 4])).equals(clean.array)
+
+
+def test_messages_do_not_contain_the_value() -> None:
+    found = convert(["secret-value", "4711471147114711"], "integer")
+    for failure in found.failures:
+        assert "secret" not in failure.message
+        assert "4711" not in failure.message
+
+
+@pytest.mark.parametrize("type_name", [*TYPES, "integer[]", "text[]", "timestamptz[]"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_no_bytes_make_a_conversion_fail_as_a_whole(
+    type_name: str, data: st.DataObject
+) -> None:
+    texts = data.draw(
+        st.lists(
+            st.none() | st.binary(max_size=12) | ODDITIES.map(str.encode), max_size=30
+        )
+    )
+    mapping = mapping_for(*parse_type_name(type_name))
+    found = text_to_arrow(binary(texts), mapping)
+    found.array.validate(full=True)
+    assert found.array.type == mapping.arrow_type
+    assert len(found.array) == len(texts)
+    bad = [False] * len(texts) if found.bad is None else found.bad.to_pylist()
+    for row, text in enumerate(texts):
+        assert (found.failure_at(row) is not None) == bad[row]
+        assert found.array[row].is_valid == (text is not None and not bad[row])
+        # Each value fares as it would alone: no row disturbs another.
+        alone = text_to_arrow(binary([text]), mapping)
+        assert (alone.bad is not None) == bad[row]
+        assert repr(alone.array[0]) == repr(found.array[row])
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.none() | st.binary(max_size=16) | ODDITIES.map(str.encode), max_size=20)
+)
+def test_no_bytes_make_an_hstore_column_fail_as_a_whole(
+    texts: list[bytes | None],
+) -> None:
+    found = text_to_arrow(binary(texts), HSTORE)
+    found.array.validate(full=True)
+    for row, text in enumerate(texts):
+        alone = text_to_arrow(binary([text]), HSTORE)
+        assert repr(alone.array[0]) == repr(found.array[row])
+        assert found.array[row].is_valid or text is None or found.failure_at(row)
+
+
+def test_a_column_full_of_infinities_is_flagged_quickly() -> None:
+    found = convert(["infinity"] * 50_000, "timestamptz")
+    assert len(found.failures) == 1
+    assert len(found.failures[0].rows) == 50_000
+
+
+def test_bytes_in_the_slot_of_a_null_do_not_matter() -> None:
+    for type_name, one in [
+        ("bytea", b"\\x01"),
+        ("boolean", b"t"),
+        ("integer[]", b"{1}"),
+    ]:
+        data = one + b"{junk" + one
+        offsets = np.array([0, len(one), len(one) + 5, len(data)], np.int32)
+        values = pa.BinaryArray.from_buffers(
+            pa.binary(),
+            3,
+            [pa.py_buffer(b"\x05"), pa.py_buffer(offsets), pa.py_buffer(data)],
+        )
+        found = text_to_arrow(values, mapping_for(*parse_type_name(type_name)))
+        assert found.bad is None
+        assert found.array.is_valid().to_pylist() == [True, False, True]
+
+
+def test_chunked_columns_keep_their_rows_numbers() -> None:
+    chunks = pa.chunked_array([binary(["1", "x"]), binary([]), binary(["y", "2", "z"])])
+    found = text_to_arrow(chunks, mapping_for(23))
+    assert isinstance(found.array, pa.ChunkedArray)
+    assert found.array.to_pylist() == [1, None, None, 2, None]
+    assert found.bad is not None
+    assert found.bad.to_pylist() == [False, True, True, False, True]
+    assert [f.rows.tolist() for f in found.failures] == [[1, 2, 4]]
+    assert text_to_arrow(pa.chunked_array([], pa.binary()), mapping_for(23)).bad is None
+
+
+def test_string_and_large_columns_are_taken_too() -> None:
+    for kind in (pa.string(), pa.large_binary(), pa.large_string()):
+        found = text_to_arrow(pa.array(["1", None], kind), mapping_for(20))
+        assert found.array.to_pylist() == [1, None]
+
+
+# --- arrays and hstore, against printers of their own -----------------------------------
+
+_TEXT = st.text(
+    st.sampled_from('ab"\\{},= >NULnul\t\u00e9')
+    | st.characters(exclude_categories=["Cs"]),
+    max_size=8,
+).filter(lambda s: "\0" not in s)
+
+
+def _array_literal(items: list[str | None] | None) -> str | None:
+    if items is None:
+        return None
+    shown = []
+    for item in items:
+        special = item is not None and (
+            item == ""
+            or item.upper() == "NULL"
+            or any(c in '"\\{}, \t\n\v\f\r' for c in item)
+        )
+        if item is None:
+            shown.append("NULL")
+        elif special:
+            shown.append('"' + item.replace("\\", "\\\\").replace('"', '\\"') + '"')
+        else:
+            shown.append(item)
+    return "{" + ",".join(shown) + "}"
+
+
+@settings(deadline=None)
+@given(st.lists(st.none() | st.lists(st.none() | _TEXT, max_size=5), max_size=8))
+def test_text_arrays_are_parsed_and_printed(
+    rows: list[list[str | None] | None],
+) -> None:
+    literals = [_array_literal(row) for row in rows]
+    found = convert(literals, "text[]")
+    assert found.failures == ()
+    assert found.array.to_pylist() == rows
+    assert shown(found.array, "text[]") == literals
+
+
+def _hstore_literal(pairs: dict[str, str | None] | None) -> str | None:
+    def quoted(text: str) -> str:
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    if pairs is None:
+        return None
+    return ", ".join(
+        f"{quoted(k)}=>{'NULL' if v is None else quoted(v)}" for k, v in pairs.items()
+    )
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.none() | st.dictionaries(_TEXT, st.none() | _TEXT, max_size=4), max_size=8
+    )
+)
+def test_hstores_are_parsed_and_printed(
+    rows: list[dict[str, str | None] | None],
+) -> None:
+    literals = [_hstore_literal(row) for row in rows]
+    found = text_to_arrow(binary(literals), HSTORE)
+    found.array.validate(full=True)
+    assert found.failures == ()
+    assert [None if r is None else dict(r) for r in found.array.to_pylist()] == rows
+    texts = arrow_to_text(found.array, 25)
+    assert [None if t is None else t.decode() for t in texts] == literals
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"a"',
+        "a=>1",
+        '"a"=>b',
+        'NULL=>"x"',
+        '"a"=>"1","b"=>"2"',
+        '"a"=>"1", ',
+        '"a=>"1"',
+    ],
+)
+def test_a_malformed_hstore_is_flagged_alone(text: str) -> None:
+    found = text_to_arrow(binary(['"k"=>"v"', text, '"l"=>NULL']), HSTORE)
+    assert found.bad is not None
+    assert found.bad.to_pylist() == [False, True, False]
+    assert found.array.to_pylist() == [[("k", "v")], None, [("l", None)]]
+
+
+def test_an_array_of_boxes_is_separated_by_semicolons() -> None:
+    found = convert(["{(3,4),(1,2);(1,1),(0,0)}"], "box[]")
+    assert found.array.to_pylist() == [["(3,4),(1,2)", "(1,1),(0,0)"]]
+    assert shown(found.array, "box[]") == ["{(3,4),(1,2);(1,1),(0,0)}"]
+
+
+# --- overrides --------------------------------------------------------------------------
+
+
+def test_numeric_as_decimal_keeps_what_fits_exactly() -> None:
+    mapping = mapping_for(1700, overrides={"numeric": "decimal(10,2)"})
+    found = text_to_arrow(binary(["1.5", "1.500", "1.005", "1e2", "NaN"]), mapping)
+    assert found.array.to_pylist() == [
+        Decimal("1.50"),
+        Decimal("1.50"),
+        None,
+        Decimal("100.00"),
+        None,
+    ]
+
+
+def test_a_decimal_is_shown_with_its_declared_scale_if_that_is_exact() -> None:
+    array = pa.array([Decimal("1.5"), Decimal("0.0000000001")], pa.decimal128(38, 10))
+    assert shown(array[:1], "numeric(10,2)") == ["1.50"]
+    assert shown(array, "numeric(10,2)") == ["1.5000000000", "0.0000000001"]
+    assert shown(array[1:], "numeric") == ["0.0000000001"]
+
+
+# --- the front door's types -------------------------------------------------------------
+
+
+def test_sparks_own_types_are_printed_as_postgresqls() -> None:
+    days = pa.array(
+        [0, 90061000001, -90061000000, -86400000000, None], pa.duration("us")
+    )
+    assert shown(days, "interval") == [
+        "00:00:00",
+        "1 day 01:01:01.000001",
+        "-1 days -01:01:01",
+        "-1 days",
+        None,
+    ]
+    assert shown(pa.array([dt.time(1, 2, 3, 400000)], pa.time64("us")), "time") == [
+        "01:02:03.4"
+    ]
+    assert shown(pa.nulls(2), "text") == [None, None]
+    assert shown(pa.array(["a", None]).dictionary_encode(), "text") == ["a", None]
+    nested = pa.array([[[1, 2], [3, None]], None])
+    assert shown(nested, "integer[]") == ["{{1,2},{3,NULL}}", None]
+    assert shown(pa.array([1, 2], pa.int32()), "float8") == ["1", "2"]
+
+
+def test_a_type_without_binary_form_is_refused_by_name() -> None:
+    with pytest.raises(FeatureNotSupportedError, match="interval"):
+        arrow_to_binary(pa.array(["1 day"]), 1186)
+    with pytest.raises(FeatureNotSupportedError, match=r"inet\[\]"):
+        binary_param_to_text(1041, b"")
+    with pytest.raises(FeatureNotSupportedError, match="DateStyle"):
+        arrow_to_text(pa.array([1]), 23, datestyle="German")
+
+
+def test_a_value_kept_as_text_is_sent_in_binary_if_its_type_has_one() -> None:
+    dates = pa.array(["infinity", "2000-01-02", "-infinity", None])
+    assert arrow_to_binary(dates, 1082) == [
+        b"\x7f\xff\xff\xff",
+        b"\0\0\0\x01",
+        b"\x80\0\0\0",
+        None,
+    ]
+    assert arrow_to_binary(pa.array(["[0:0]={1}"])[:0], 1007) == []
+    with pytest.raises(FeatureNotSupportedError, match="integer"):
+        arrow_to_binary(pa.array(["{{1}}"]), 1007)
+
+
+@pytest.mark.parametrize(
+    ("type_name", "text", "value"),
+    [
+        ("boolean", "on", True),
+        ("integer", " 7 ", 7),
+        ("float8", "1.5", 1.5),
+        ("numeric", "1.10", Decimal("1.10")),
+        ("numeric(3,1)", "1.1", Decimal("1.1")),
+        ("date", "2024-02-29", dt.date(2024, 2, 29)),
+        ("timestamp", "2024-02-29 01:02:03", dt.datetime(2024, 2, 29, 1, 2, 3)),
+        (
+            "timestamptz",
+            "2024-02-29 01:02:03+01",
+            dt.datetime(2024, 2, 29, 0, 2, 3, tzinfo=dt.UTC),
+        ),
+        (
+            "timestamptz",
+            "2024-02-29 01:02:03",
+            dt.datetime(2024, 2, 29, 0, 2, 3, tzinfo=dt.UTC),
+        ),
+        ("bytea", "\\x00ff", b"\x00\xff"),
+        ("text", "a", "a"),
+        ("jsonb", "{}", "{}"),
+        ("integer[]", "{1,NULL}", [1, None]),
+    ],
+)
+def test_a_text_parameter_is_its_python_value(
+    type_name: str, text: str, value: object
+) -> None:
+    oid, _ = parse_type_name(type_name)
+    assert text_param_to_python(oid, text, timezone="Europe/Berlin") == value
+
+
+def test_a_wrong_parameter_is_refused_with_its_text() -> None:
+    with pytest.raises(UsageError, match='type integer: "abc"') as caught:
+        text_param_to_python(23, "abc")
+    assert caught.value.sqlstate == "22P02"
+    with pytest.raises(UsageError, match='type numeric: "abc"'):
+        text_param_to_python(1700, "abc")
+
+
+@pytest.mark.parametrize(
+    "oid", [16, 20, 21, 23, 26, 700, 701, 1082, 1114, 1184, 1700, 2950]
+)
+@settings(deadline=None)
+@given(data=st.binary(max_size=24))
+def test_any_bytes_are_a_parameter_or_a_clear_error(oid: int, data: bytes) -> None:
+    for each in (oid, mapping_array(oid)):
+        try:
+            text = binary_param_to_text(each, data)
+        except UsageError as error:
+            assert error.sqlstate in ("22P03", "22008", "42804")
+        else:
+            assert isinstance(text, str)
+
+
+def mapping_array(oid: int) -> int:
+    names = {16: "bool", 20: "int8", 21: "int2", 23: "int4", 26: "oid", 700: "float4"}
+    names |= {701: "float8", 1082: "date", 1114: "timestamp", 1184: "timestamptz"}
+    names |= {1700: "numeric", 2950: "uuid"}
+    return parse_type_name(f"{names[oid]}[]")[0]
+
+
+def test_a_huge_dimension_costs_no_memory() -> None:
+    data = struct.pack("!iiIii", 1, 0, 23, 2**31 - 1, 1)
+    with pytest.raises(UsageError):
+        binary_param_to_text(1007, data)
+
+
+@settings(deadline=None)
+@given(
+    st.decimals(
+        allow_nan=False, allow_infinity=False, min_value=-(10**40), max_value=10**40
+    )
+)
+def test_numeric_survives_binary(value: Decimal) -> None:
+    text = f"{abs(value):f}" if value == 0 else f"{value:f}"
+    (sent,) = arrow_to_binary(pa.array([text]), 1700)
+    assert sent is not None
+    assert binary_param_to_text(1700, sent) == text
+
+
+def test_the_mapping_decides_the_type_even_of_an_empty_column() -> None:
+    for type_name in [*TYPES, "integer[]"]:
+        oid, typmod = parse_type_name(type_name)
+        mapping: TypeMapping = mapping_for(oid, typmod)
+        for values in (binary([]), binary([None, None])):
+            found = text_to_arrow(values, mapping)
+            assert found.array.type == mapping.arrow_type
+            assert found.array.null_count == len(values)
+    assert text_to_arrow(binary([None]), HSTORE).array.to_pylist() == [None]
+    assert numeric_typmod(12, 2) == 786438
