@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from tests.conftest import Database
@@ -150,8 +151,8 @@ def test_an_outside_reader_sees_the_same_without_spark(
         .register("t", table)
         .execute("select count(*) as n, sum(id) as s from t where v = 'new'")
     )
-    row = answer.read_all().to_pylist() if hasattr(answer, "read_all") else None
-    assert row is not None
+    row = pa.table(answer.read_all()).to_pylist()
+
     with mirror.source() as session:
         expected = session.query("select count(*), sum(id) from m5.t where v = 'new'")
     assert [(str(r["n"]), str(r["s"])) for r in row] == expected

@@ -1,4 +1,4 @@
-"""The model that applying changes is compared with says what PostgreSQL does."""
+"""What the net change rests on: the model says what PostgreSQL does, links are followed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wal2lake.lake.changes import DELETE, INSERT
+from wal2lake.lake.follow import ARRIVE, LEAVE, follow
 from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,
@@ -119,3 +121,40 @@ def test_histories_visit_the_corners() -> None:
     table = TableModel(KEY, dict(start))
     table.apply_all(events)
     assert table.missing > 50
+
+
+def test_a_row_is_followed_from_key_to_key_to_where_its_life_began() -> None:
+    links = [
+        # Stored row, then twice on; an insert of the batch; a stored row that is not there.
+        (10, 1, None, None, None, None, None, None, True),
+        (10, 2, ARRIVE, 10, 1, None, None, None, False),
+        (11, 1, ARRIVE, 10, 2, DELETE, 10, 9, False),
+        (11, 2, INSERT, 10, 7, None, None, None, False),
+        (11, 3, None, None, None, None, None, None, False),
+    ]
+    assert list(follow(links)) == [
+        (10, 1, True, False, 10, 1),
+        (10, 2, True, False, 10, 1),
+        (11, 1, True, False, 10, 1),
+        (11, 2, True, True, 10, 7),
+        (11, 3, False, False, None, None),
+    ]
+
+
+def test_a_key_that_nothing_arrived_at_is_as_it_was_before() -> None:
+    links = [
+        (10, 1, DELETE, 9, 9, INSERT, 8, 8, False),
+        # Its source arrived empty-handed, so the insert at (8, 8) is still there.
+        (10, 2, ARRIVE, 10, 1, None, None, None, False),
+        (10, 3, LEAVE, 10, 2, None, None, None, False),
+        # The same over two arrivals of nothing, down to the stored row.
+        (10, 4, ARRIVE, 10, 3, ARRIVE, 10, 3, True),
+        (10, 5, ARRIVE, 10, 3, None, None, None, True),
+    ]
+    assert [found[2:] for found in follow(links)] == [
+        (False, False, None, None),
+        (True, True, 8, 8),
+        (False, False, None, None),
+        (True, False, 10, 4),
+        (True, False, 10, 5),
+    ]

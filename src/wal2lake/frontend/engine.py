@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -25,9 +26,9 @@ from wal2lake.catalog import Catalog
 from wal2lake.errors import ConfigurationError, Wal2LakeError
 from wal2lake.frontend.backend import Backend, SessionContext
 from wal2lake.frontend.commands.node import CommitLocks, Node
-from wal2lake.frontend.connections import SessionInfo
 from wal2lake.frontend.lakebackend import LakeBackend
 from wal2lake.frontend.listener import Listener, ListenerSettings
+from wal2lake.frontend.parameters.node import node_parameters
 from wal2lake.frontend.session.auth import AuthMethod
 from wal2lake.frontend.session.greeting import Door
 from wal2lake.frontend.sysviews import SystemCatalog
@@ -84,15 +85,14 @@ class _Engine:
             max_connections=settings.node.max_connections,
             authentication_timeout_s=settings.node.authentication_timeout_ms / 1000,
         )
-        self._listeners = [Listener(s, limits) for s in listening_sockets()]
+        self._listener = Listener(listening_sockets(), limits)
 
     def run(self) -> int:
         """Start everything, wait, stop everything."""
         signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
         signal.signal(signal.SIGINT, lambda *_: self._stop.set())
         signal.signal(signal.SIGUSR2, lambda *_: self._drain.set())
-        for listener in self._listeners:
-            listener.start()
+        self._listener.start()
         settings = self._settings
         environment = dict(os.environ)
         if settings.spark.jars_dir:
@@ -131,7 +131,7 @@ class _Engine:
             _tell(settings, READY)
             get_logger().info("node is ready to accept connections")
             alive = self._wait(lambda: jvm_alive(spark))
-            self._close_doors()
+            self._listener.stop()
             sync.stop()
             apply.stop(settings.node.shutdown_timeout_ms / 2000)
         finally:
@@ -141,7 +141,7 @@ class _Engine:
     def _open_doors(self, node: Node) -> None:
         settings = self._settings
         system = SystemCatalog(
-            ViewSource(self._catalog, settings.run_directory, self._sessions)
+            ViewSource(self._catalog, settings.run_directory, self._listener.sessions)
         )
         door = Door(
             database=DATABASE,
@@ -150,33 +150,23 @@ class _Engine:
             mock_secret=hashlib.sha256(
                 f"mock {self._catalog.system_identifier}".encode()
             ).digest(),
+            node_parameters=node_parameters(settings),
         )
 
         def factory(context: SessionContext) -> Backend:
             return LakeBackend(node, system, context)
 
-        for listener in self._listeners:
-            listener.ready(door, factory)
+        self._listener.ready(door, factory)
 
-    def _sessions(self) -> list[SessionInfo]:
-        return [s for listener in self._listeners for s in listener.sessions()]
-
-    def _wait(self, alive: object) -> bool:
+    def _wait(self, alive: Callable[[], bool]) -> bool:
+        """False: the JVM has died. True: told to stop."""
         while not self._stop.wait(_WATCH_SECONDS):
-            if callable(alive) and not alive():
+            if not alive():
                 get_logger().error("Spark's Java virtual machine has ended")
                 return False
-            if self._drain.is_set():
-                for listener in self._listeners:
-                    if not listener.drain(_WATCH_SECONDS):
-                        break
-                else:
-                    return True
+            if self._drain.is_set() and self._listener.drain(_WATCH_SECONDS):
+                return True
         return True
-
-    def _close_doors(self) -> None:
-        for listener in self._listeners:
-            listener.stop()
 
 
 def _tell(settings: Settings, word: str) -> None:

@@ -24,10 +24,16 @@ import pyarrow as pa
 
 from wal2lake.lake.port import FieldSpec
 from wal2lake.model import INVALID_OID
-from wal2lake.pgtypes.decode_text import text_to_arrow
-from wal2lake.pgtypes.mapping import TypeMapping, mapping_for, result_type
-from wal2lake.pgtypes.registry import format_type, type_by_oid
-from wal2lake.pgtypes.spark_ddl import arrow_from_ddl, ddl_from_arrow
+from wal2lake.pgtypes import (
+    TypeMapping,
+    arrow_from_ddl,
+    ddl_from_arrow,
+    format_type,
+    mapping_for,
+    result_type,
+    text_to_arrow,
+    type_by_oid,
+)
 
 FAILURES_KEPT: Final = 5
 """Per column of one call: the first is what counts, the others help the operator."""

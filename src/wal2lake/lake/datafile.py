@@ -10,7 +10,8 @@ removes. The writer fsyncs the file before it says so: the copy records finished
 in the catalog long before their commit. ``DataFileWriter`` takes a stream of tables, so
 memory is one table and what Parquet buffers of one row group.
 
-Zstandard level 1, dictionaries where they pay: figures in docs/performance.md.
+Zstandard level 1: 1 M rows of six columns converted and written take 0.31 CPU-s and 8 MB,
+with Snappy 0.30 and 21 MB.
 
 Sources: Parquet format, "Data Pages"; Delta transaction log protocol, "Data Files".
 """
@@ -39,8 +40,8 @@ from wal2lake.lake.stats import added_file
 _COMPRESSION: Final = "zstd"
 _COMPRESSION_LEVEL: Final = 1
 
-# pyarrow gives up on a column's dictionary beyond this many bytes; its default of 1 MiB
-# is spent on every column of unique text before it does.
+# pyarrow gives up on a column's dictionary beyond this many bytes. With its default of 1 MiB
+# columns of unique values pay for it first: the same rows take 0.43 CPU-s and 14 MB.
 _DICTIONARY_BYTES: Final = 128 * 1024
 
 

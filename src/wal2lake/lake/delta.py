@@ -35,21 +35,16 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from delta import DeltaTable
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructField, StructType
 
 from wal2lake.errors import (
     DuplicateObjectError,
     FeatureNotSupportedError,
-    InternalError,
     StorageError,
     UndefinedObjectError,
 )
@@ -61,6 +56,7 @@ from wal2lake.lake.durability import (
     sync_files,
 )
 from wal2lake.lake.fields import from_struct_field, metadata_of
+from wal2lake.lake.fit import check_files
 from wal2lake.lake.port import (
     AddedFile,
     CommitConflict,
@@ -199,7 +195,8 @@ class DeltaTables:
             transaction = self._log(location).startTransaction()
             transaction.readTxn().addOne(cursor.app_id)
             state = self._state_of(location, transaction.snapshot())
-            self._check_schemas(state, adds, root)
+            if root is not None:
+                check_files(state, adds, root)
             committed, found = state.cursor(cursor.app_id), state.version
             if committed is not None and committed >= cursor.version:
                 done = Committed(found, already_done=True)
@@ -238,6 +235,8 @@ class DeltaTables:
         """See TablePort."""
         removed = discard_torn_commits(location, synced_version)
         if removed:
+            with self._lock:
+                self._synced.pop(location, None)
             with self._calling(location):
                 self._forget(self._jvm.org.apache.hadoop.fs.Path(location))
         return removed
@@ -344,29 +343,6 @@ class DeltaTables:
             self._jvm.scala.Option.apply(operation),
         )
 
-    def _check_schemas(
-        self, state: TableState, adds: Sequence[AddedFile], root: Path | None
-    ) -> None:
-        """A file that does not fit would poison every later read of the table.
-
-        Footers are read for local storage only; elsewhere that is a request per file.
-        """
-        if root is None:
-            return
-        wanted = {
-            field.physical_name: _arrow_type(field.spark_ddl)
-            for field in state.physical_fields
-        }
-        for added in adds:
-            for column in pq.read_schema(root / added.path):
-                expected = wanted.get(column.name)
-                if expected is None or not _same_type(column.type, expected):
-                    raise InternalError(
-                        f'file "{added.path}" does not fit the table at'
-                        f' "{state.location}": column "{column.name}" is {column.type},'
-                        f" expected {expected or 'no such column'}"
-                    )
-
 
 def _require(location: str, read_version: int | None, found: int) -> None:
     if read_version is None or read_version == found:
@@ -410,32 +386,3 @@ def _check_names(fields: Sequence[FieldSpec]) -> None:
             " Lake cannot store",
             hint="Leave one of them out with a column list of the publication.",
         )
-
-
-def _arrow_type(ddl: str) -> pa.DataType:
-    return to_arrow_type(DataType.fromDDL(ddl))
-
-
-def _same_type(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Same values; how Arrow lays them out and names list items does not matter."""
-    if pa.types.is_dictionary(found):
-        found = found.value_type
-    if pa.types.is_map(wanted):
-        return (
-            pa.types.is_map(found)
-            and _same_type(found.key_type, wanted.key_type)
-            and _same_type(found.item_type, wanted.item_type)
-        )
-    if pa.types.is_list(wanted):
-        return (
-            pa.types.is_list(found) or pa.types.is_large_list(found)
-        ) and _same_type(found.value_type, wanted.value_type)
-    if pa.types.is_string(wanted):
-        return bool(pa.types.is_string(found) or pa.types.is_large_string(found))
-    if pa.types.is_binary(wanted):
-        return bool(pa.types.is_binary(found) or pa.types.is_large_binary(found))
-    if pa.types.is_timestamp(wanted):
-        return pa.types.is_timestamp(found) and (found.tz is None) == (
-            wanted.tz is None
-        )
-    return bool(found == wanted)

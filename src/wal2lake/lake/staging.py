@@ -75,6 +75,8 @@ class StagedInserts:
     """Ascending; not empty: then ``files`` is."""
 
 
+_RANGED: Final = {"smallint": int, "int": int, "bigint": int, "string": str}
+
 KeyRange = tuple[int | str, int | str]
 """Lowest and highest value, or a bit beyond."""
 
@@ -306,6 +308,10 @@ def _key_range(stats: Iterable[str | None], shape: ChangeShape) -> KeyRange | No
     """From the statistics of the staged files; None if one does not say, or no files."""
     if not shape.key:
         return None
+    # Of other types the statistics are text or rounded numbers, which a literal is not.
+    kind = _RANGED.get(shape.fields[shape.key[0]].spark_ddl.lower())
+    if kind is None:
+        return None
     low: list[int | str] = []
     high: list[int | str] = []
     for text in stats:
@@ -320,11 +326,9 @@ def _key_range(stats: Iterable[str | None], shape: ChangeShape) -> KeyRange | No
                 return None
             low.append(known["minValues"][name])
             high.append(known["maxValues"][name])
-    # Other types come as text or rounded numbers; the range would have to be parsed.
-    for kind in (int, str):
-        if low and all(type(value) is kind for value in (*low, *high)):
-            return min(low), max(high)
-    return None
+    if not low or any(type(value) is not kind for value in (*low, *high)):
+        return None
+    return min(low), max(high)
 
 
 def _first(failures: Iterable[RowFailure]) -> tuple[RowFailure, ...]:

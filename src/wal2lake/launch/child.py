@@ -16,6 +16,7 @@ Source: prctl(2), PR_SET_PDEATHSIG and PR_SET_NAME.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import runpy
 import signal
@@ -81,6 +82,10 @@ def main(arguments: Sequence[str]) -> None:
     watch_supervisor()
     # A reload is the supervisor's affair; sent to a child by mistake it must not kill.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # A crash in native code, or SIGUSR1 from whoever wants to know what a worker is
+    # waiting for, prints the stacks of all threads into the log.
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)
     module, *rest = arguments
     _name_process(module)
     sys.argv = [module, *rest]
@@ -111,4 +116,3 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(
             ctypes.c_int(option), ctypes.c_ulong(value), 0, 0, 0
         )
-

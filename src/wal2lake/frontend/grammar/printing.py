@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from wal2lake.frontend.grammar.lexer import quote_identifier, quote_literal
+from wal2lake.frontend.grammar.lexer import fold, quote_identifier, quote_literal
 from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
@@ -182,7 +182,7 @@ def _definition(options: Sequence[Option]) -> str:
 
 
 def _option(option: Option) -> str:
-    name = quote_identifier(option.name)
+    name = _label(option.name)
     if option.value is None:
         return name
     text = option.value.text
@@ -194,10 +194,17 @@ def _option(option: Option) -> str:
     return f"{name} = {text}"
 
 
+def _label(name: str) -> str:
+    """An option's name: any word at all may stand there bare."""
+    return (
+        name if name.isidentifier() and fold(name) == name else quote_identifier(name)
+    )
+
+
 def _word(text: str) -> str:
     """A bare value; what could not be written bare is a quoted name."""
     plain = text.removesuffix("[]")
     suffix = text[len(plain) :]
-    if all(part.isidentifier() and part == part.lower() for part in plain.split(".")):
+    if all(part.isidentifier() and part == fold(part) for part in plain.split(".")):
         return plain + suffix
     return quote_identifier(plain) + suffix

@@ -24,6 +24,7 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.keywords import RESERVED
 from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error
 from wal2lake.frontend.grammar.statements import (
     ColumnClause,
@@ -163,6 +164,12 @@ def create_schema(cursor: Cursor) -> CreateSchema:
     """CREATE SCHEMA [IF NOT EXISTS] [name] [AUTHORIZATION role]."""
     if_not_exists = cursor.take("if", "not", "exists")
     name = None if cursor.at_words("authorization") else cursor.name()
+    if name is not None and name.startswith("pg_"):
+        raise UsageError(
+            f'unacceptable schema name "{name}"',
+            sqlstate="42939",
+            detail='The prefix "pg_" is reserved for system schemas.',
+        )
     owner = cursor.role() if cursor.take("authorization") else None
     if cursor.token.is_word("create", "grant"):
         if if_not_exists:
@@ -371,8 +378,9 @@ def _type(cursor: Cursor, column: str) -> tuple[Oid, int]:
 def _default(cursor: Cursor) -> str | None:
     """The text of DEFAULT's expression; None for the constant NULL."""
     start = cursor.token.start
-    depth = 0
+    depth = taken = 0
     operand = False
+    last = cursor.token
     while True:
         token = cursor.token
         if token.kind is TokenKind.END:
@@ -391,11 +399,21 @@ def _default(cursor: Cursor) -> str | None:
         depth += token.is_mark("(") + token.is_mark("[")
         depth -= token.is_mark(")") + token.is_mark("]")
         operand = token.kind is not TokenKind.OPERATOR and not token.is_mark("::")
-        cursor.next()
-    text = cursor.text[start : cursor.previous_end()]
+        last = cursor.next()
+        taken += 1
     if not operand:
         raise cursor.unexpected()
-    return None if text.lower() == "null" else text
+    text = cursor.text[start : cursor.previous_end()]
+    if text.lower() == "null":
+        return None
+    if taken == 1 and (
+        last.kind is TokenKind.QUOTED
+        or (last.kind is TokenKind.WORD and last.value not in RESERVED)
+    ):
+        raise FeatureNotSupportedError(
+            "cannot use column reference in DEFAULT expression"
+        )
+    return text
 
 
 def _finish(table: _Table, if_not_exists: bool) -> CreateTable:

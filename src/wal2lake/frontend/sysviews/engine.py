@@ -76,6 +76,7 @@ class SystemCatalog:
         self._lock = threading.Lock()
         self._connection: Any = None
         self._counter: int | None = None
+        self._schema: tuple[object, ...] | None = None
         self._facts: Facts | None = None
         self._replication: Replication | None = None
         self._schema_version = 0
@@ -178,12 +179,17 @@ class SystemCatalog:
             and counter == self._counter
         ):
             return self._facts, self._replication
-        tables = tuple(self._source.tables())
-        facts = build_facts(self._source.roles(), self._source.namespaces(), tables)
-        replication = read_replication(self._source, tables)
-        if self._facts is None or not _same_schema(facts, self._facts):
-            self._facts = facts
+        source = self._source
+        schema = (
+            tuple(source.roles()),
+            tuple(source.namespaces()),
+            tuple(source.tables()),
+        )
+        if schema != self._schema:
+            self._facts = build_facts(*schema)
+            self._schema = schema
             self._schema_version += 1
+        replication = read_replication(source, schema[2])
         if replication != self._replication:
             self._replication = replication
             self._state_version += 1
@@ -235,14 +241,6 @@ _ARITIES: Final[tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...]] 
     lambda run: lambda a, b: run(a, b),
     lambda run: lambda a, b, c: run(a, b, c),
 )
-
-
-def _same_schema(one: Facts, other: Facts) -> bool:
-    return (
-        one.roles == other.roles
-        and one.namespaces == other.namespaces
-        and one.relations == other.relations
-    )
 
 
 def _register(

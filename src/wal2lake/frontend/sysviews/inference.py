@@ -121,6 +121,9 @@ _FIXED: Final[dict[str, int]] = {
 }
 
 
+INTEGERS: Final = frozenset((INT2, INT4, INT8))
+
+
 def get_type(node: object) -> int | None:
     """The type that was found for a node."""
     if isinstance(node, exp.Expression):
@@ -171,7 +174,7 @@ def type_of(node: exp.Expression) -> int | None:
         return array_type(get_type(node.this))
     if isinstance(node, exp.Array):
         return _array_constructor(node)
-    if isinstance(node, (exp.Sub, exp.Add)):
+    if isinstance(node, (exp.Sub, exp.Add, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)):
         return _arithmetic(node)
     if isinstance(
         node, (exp.GroupConcat, exp.Concat, exp.Upper, exp.Lower, exp.Substring)
@@ -272,8 +275,10 @@ def _array_constructor(node: exp.Array) -> int | None:
 
 def _arithmetic(node: exp.Expression) -> int | None:
     left, right = get_type(node.this), get_type(node.expression)
-    if left == PG_LSN:
+    if left == PG_LSN and isinstance(node, (exp.Add, exp.Sub)):
         return NUMERIC if right == PG_LSN else PG_LSN
+    if left in INTEGERS and right in INTEGERS:
+        return max((left, right), key=(INT2, INT4, INT8).index)
     return None
 
 

@@ -40,6 +40,7 @@ from wal2lake.frontend.sysviews.functions import (
 )
 from wal2lake.frontend.sysviews.inference import (
     INT2VECTOR,
+    INTEGERS,
     NODE_FUNCTIONS,
     OID,
     OIDVECTOR,
@@ -379,7 +380,7 @@ def _expression(node: exp.Expression) -> exp.Expression:
     elif isinstance(node, exp.Anonymous) or type(node) in NODE_FUNCTIONS:
         return _function(node)
     elif isinstance(node, (exp.Div, exp.IntDiv, exp.Mod)):
-        node.set("expression", _divisor(node.expression))
+        return _division(node)
     elif isinstance(node, exp.Sub) and get_type(node.this) == PG_LSN:
         return _lsn_difference(node.this, node.expression)
     return node
@@ -588,6 +589,16 @@ def _array_size(array: exp.Expression) -> exp.Expression:
     size = exp.Anonymous(this="len", expressions=[array])
     whole = exp.Nullif(this=size, expression=exp.Literal.number(0))
     return _as(whole, "INTEGER")
+
+
+def _division(node: exp.Div | exp.IntDiv | exp.Mod) -> exp.Expression:
+    """Integers divide to an integer, and nothing by zero."""
+    whole = {get_type(node.this), get_type(node.expression)} <= INTEGERS
+    divisor = _divisor(node.expression)
+    if isinstance(node, exp.Div) and whole:
+        return exp.IntDiv(this=node.this, expression=divisor)
+    node.set("expression", divisor)
+    return node
 
 
 def _divisor(value: exp.Expression) -> exp.Expression:

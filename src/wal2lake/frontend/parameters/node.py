@@ -1,0 +1,71 @@
+"""The node's own settings as parameters, for SHOW and pg_settings.
+
+Only those that PostgreSQL has too, under its names; all are read-only here, because they are
+set in ``wal2lake.toml`` or on the command line.
+"""
+
+from __future__ import annotations
+
+from wal2lake.frontend.parameters.table import (
+    Context,
+    Kind,
+    ParameterDefinition,
+    Unit,
+)
+from wal2lake.settings import Settings
+
+
+def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
+    """One definition per setting, its value as the default."""
+    node, limits = settings.node, settings.subscription
+
+    def number(name: str, value: int, doc: str, unit: Unit) -> ParameterDefinition:
+        return ParameterDefinition(
+            name, Kind.INTEGER, str(value), doc, Context.INTERNAL, unit=unit
+        )
+
+    def text(name: str, value: str, doc: str) -> ParameterDefinition:
+        return ParameterDefinition(name, Kind.STRING, value, doc, Context.INTERNAL)
+
+    return (
+        text("listen_addresses", node.listen_addresses, "Addresses to listen on."),
+        number("port", node.port, "TCP port to listen on.", Unit.NONE),
+        number(
+            "max_connections",
+            node.max_connections,
+            "Clients that may be connected at once.",
+            Unit.NONE,
+        ),
+        text("data_directory", str(settings.directory), "The node's directory."),
+        text("wal_level", "logical", "What the change log is good for."),
+        number(
+            "wal_retrieve_retry_interval",
+            limits.wal_retrieve_retry_interval_ms,
+            "Time between two starts of a worker that keeps failing.",
+            Unit.MILLISECONDS,
+        ),
+        number(
+            "wal_receiver_timeout",
+            limits.wal_receiver_timeout_ms,
+            "A publisher that sends nothing for so long counts as gone.",
+            Unit.MILLISECONDS,
+        ),
+        number(
+            "wal_receiver_status_interval",
+            limits.wal_receiver_status_interval_ms,
+            "Longest time between two position reports to the publisher.",
+            Unit.MILLISECONDS,
+        ),
+        number(
+            "max_logical_replication_workers",
+            limits.max_logical_replication_workers,
+            "Receivers that may run at once.",
+            Unit.NONE,
+        ),
+        number(
+            "max_sync_workers_per_subscription",
+            limits.max_sync_workers_per_subscription,
+            "Tables of one subscription that are copied at the same time.",
+            Unit.NONE,
+        ),
+    )

@@ -1,0 +1,45 @@
+"""The declared columns of the system views against a PostgreSQL 18 server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+
+from wal2lake.frontend.sysviews.declarations import SYSTEM, WAL2LAKE
+from wal2lake.testing.postgres import PostgresServer
+
+_COLUMNS = """
+    select n.nspname, c.relname, c.relkind::text, c.oid::int8, a.attname,
+        case t.typtype when 'd' then t.typbasetype else t.oid end::int8, a.attnotnull
+    from pg_attribute a
+    join pg_class c on c.oid = a.attrelid
+    join pg_namespace n on n.oid = c.relnamespace
+    join pg_type t on t.oid = a.atttypid
+    where n.nspname in ('pg_catalog', 'information_schema') and a.attnum > 0
+        and not a.attisdropped
+    order by c.oid, a.attnum
+"""
+
+
+def test_every_declared_column_is_postgresqls(
+    postgres_server: Callable[[int], PostgresServer],
+) -> None:
+    found: dict[tuple[str, str], list[tuple[str, int, bool]]] = {}
+    kinds: dict[tuple[str, str], tuple[str, int]] = {}
+    conninfo = postgres_server(18).conninfo("postgres")
+    with psycopg.connect(conninfo) as connection:
+        for schema, name, kind, oid, column, type_oid, not_null in connection.execute(
+            _COLUMNS
+        ):
+            found.setdefault((schema, name), []).append((column, type_oid, not_null))
+            kinds[schema, name] = (kind, oid)
+    for key, relation in SYSTEM.items():
+        if relation.schema == WAL2LAKE:
+            continue
+        declared = [(c.name, int(c.type_oid), c.not_null) for c in relation.columns]
+        assert declared == found[key], key
+        kind, oid = kinds[key]
+        assert relation.kind == kind, key
+        if relation.kind == "r":
+            assert relation.oid == oid, key

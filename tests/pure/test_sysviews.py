@@ -1,0 +1,461 @@
+"""System views over a fake catalog: types, functions, errors, freshness, safety."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from sysviews_fake import OBJECTS, FakeSource, rel, session, table
+
+from wal2lake.catalog import Progress, SnapshotVector
+from wal2lake.errors import Wal2LakeError
+from wal2lake.frontend.sysviews import SystemCatalog, is_system_query, mask_password
+from wal2lake.frontend.translate import Parameter
+from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.wire.frontback import Format
+
+SUB = Oid(OBJECTS["subscription sub"])
+
+
+@pytest.fixture
+def source() -> FakeSource:
+    return FakeSource()
+
+
+@pytest.fixture
+def catalog(source: FakeSource) -> Iterator[SystemCatalog]:
+    catalog = SystemCatalog(source)
+    yield catalog
+    catalog.close()
+
+
+def _rows(catalog: SystemCatalog, sql: str) -> list[tuple[str | None, ...]]:
+    assert is_system_query(sql), sql
+    return catalog.query(sql, (), session())[1]
+
+
+def _types(catalog: SystemCatalog, sql: str) -> list[tuple[str, int]]:
+    fields = catalog.query(sql, (), session())[0]
+    return [(field.name, field.type_oid) for field in fields]
+
+
+# ---- routing --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("select 1", True),
+        ("values (1)", True),
+        ("select version()", True),
+        ("select * from generate_series(1, 3)", True),
+        ("select * from pg_class", True),
+        ("table pg_publication", True),
+        ("select * from information_schema.tables t join pg_class c on true", True),
+        ("select * from wal2lake.snapshots", True),
+        ("with t as (select 1 a) select * from t", True),
+        ("select * from customers", False),
+        ("select * from public.pg_like", False),
+        ("select * from pg_class, customers", False),
+        ("select (select max(id) from customers)", False),
+        ("select * from pg_class for update", False),
+        ("insert into t select * from pg_class", False),
+        ("select 1 +", False),
+    ],
+)
+def test_only_queries_without_lake_tables_are_system_queries(
+    sql: str, expected: bool
+) -> None:
+    assert is_system_query(sql) is expected
+
+
+# ---- types and functions -------------------------------------------------------------------
+
+
+def test_catalog_types_keep_their_oids(catalog: SystemCatalog) -> None:
+    assert _types(
+        catalog,
+        "select c.relname, c.oid, c.relkind, c.relname::text t, c.oid::regclass r,"
+        " array_agg(a.attname) names, count(*), c.oid = 1 as eq"
+        " from pg_class c join pg_attribute a on a.attrelid = c.oid"
+        " group by c.relname, c.oid, c.relkind",
+    ) == [
+        ("relname", 19),
+        ("oid", 26),
+        ("relkind", 18),
+        ("t", 25),
+        ("r", 2205),
+        ("names", 1003),
+        ("count", 20),
+        ("eq", 16),
+    ]
+    assert _types(catalog, "select * from pg_index where false")[-2:] == [
+        ("indexprs", 194),
+        ("indpred", 194),
+    ]
+    assert _types(
+        catalog,
+        "select x.* from (select indkey, indkey[0], subskiplsn from pg_index,"
+        " pg_subscription) x",
+    ) == [("indkey", 22), ("indkey", 21), ("subskiplsn", 3220)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        # Each answer is PostgreSQL 18.4's for the same schema.
+        ("select 'customers'::regclass::oid", str(OBJECTS["public.customers"])),
+        ("select 'sales.orders'::regclass", "sales.orders"),
+        ('select \'"Odd ""Name"\'::regclass', '"Odd ""Name"'),
+        ("select 0::regclass", "-"),
+        ("select 'varchar(10)'::regtype::oid", "1043"),
+        ("select to_regclass('nope')", None),
+        ("select 'sales'::regnamespace", "sales"),
+        (
+            "select indkey from pg_index where indrelid = 'sales.orders'::regclass",
+            "2 1",
+        ),
+        (
+            "select indkey[1] from pg_index where indrelid = 'sales.orders'::regclass",
+            "1",
+        ),
+        ("select conkey[1] from pg_constraint where conname = 'Orders key'", "2"),
+        (
+            "select array_agg(attname order by attnum) from pg_attribute"
+            " where attrelid = 'sales.orders'::regclass",
+            '{customer,"Line No",price,flags,ok}',
+        ),
+        ("select current_schemas(true)", "{pg_catalog,public}"),
+        ("select current_database()", "lake"),
+        ("select current_user", "postgres"),
+        ("select format_type(1700, 655366)", "numeric(10,2)"),
+        ("select pg_get_userbyid(99)", "unknown (OID=99)"),
+        ("select pg_size_pretty(10240::bigint)", "10 kB"),
+        ("select pg_size_pretty(123456789::bigint)", "118 MB"),
+        ("select pg_size_pretty(-20000::bigint)", "-20 kB"),
+        ("select format('%I.%s=%L', 'A', 'b', 'c''d')", "\"A\".b='c''d'"),
+        ("select quote_literal('a\\b')", "E'a\\\\b'"),
+        ("select '0/20'::pg_lsn - '0/10'::pg_lsn", "16"),
+        ("select '0/16b3748'::pg_lsn", "0/16B3748"),
+        ("select '0/1'::pg_lsn < '0/2'", "t"),
+        ("select sum(x) from generate_series(1, 3) x", "6"),
+        ("select s from generate_series(2, 2) s", "2"),
+        ("select o from unnest(array['a']) with ordinality t(x, o)", "1"),
+        ("select 'b' = any('{a,\"b\"}')", "t"),
+        ("select '{1,2}'::int[]", "{1,2}"),
+        ("select array_length('{}'::int[], 1)", None),
+        ("select array_to_string(array['a', null, 'b'], ',', '*')", "a,*,b"),
+        ("select interval '1 year -2 days 03:04:05.6'", "1 year -2 days +03:04:05.6"),
+        (
+            "select pg_get_constraintdef(oid) from pg_constraint where contype = 'p'"
+            " and conname = 'Orders key'",
+            'PRIMARY KEY ("Line No", customer)',
+        ),
+        ("select tableoid::regclass from pg_namespace limit 1", "pg_namespace"),
+        ("select 7 / 2", "3"),
+        ("select pg_typeof(now())", "timestamp with time zone"),
+        ("select col_description('customers'::regclass, 1)", None),
+        ("select has_table_privilege('customers', 'select')", "t"),
+        ("select pg_relation_is_publishable('customers')", "t"),
+    ],
+)
+def test_expressions_answer_as_postgresql(
+    sql: str, expected: str | None, catalog: SystemCatalog
+) -> None:
+    assert _rows(catalog, sql) == [(expected,)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "sqlstate", "message"),
+    [
+        ("select 'nope'::regclass", "42P01", 'relation "nope" does not exist'),
+        ("select 'a.b'::regclass", "42P01", 'relation "a.b" does not exist'),
+        ("select * from pg_nope", "42P01", 'relation "pg_nope" does not exist'),
+        ("select nope from pg_class", "42703", 'column "nope" does not exist'),
+        (
+            "select nope(1, 'a')",
+            "42883",
+            "function nope(integer, unknown) does not exist",
+        ),
+        ("select 'a'::int", "22P02", 'invalid input syntax for type integer: "a"'),
+        ("select 'x'::pg_lsn", "22P02", 'invalid input syntax for type pg_lsn: "x"'),
+        ("select 1 / 0", "22012", "division by zero"),
+        ("select 1::nosuch", "42704", 'type "nosuch" does not exist'),
+        ("select $1", "42P02", "there is no parameter $1"),
+        (
+            "select current_setting('nope')",
+            "42704",
+            'unrecognized configuration parameter "nope"',
+        ),
+        (
+            "select has_table_privilege('x', 'select')",
+            "42P01",
+            'relation "x" does not exist',
+        ),
+    ],
+)
+def test_errors_are_postgresqls(
+    sql: str, sqlstate: str, message: str, catalog: SystemCatalog
+) -> None:
+    with pytest.raises(Wal2LakeError) as caught:
+        _rows(catalog, sql)
+    assert (caught.value.sqlstate, caught.value.message) == (sqlstate, message)
+    assert _rows(catalog, "select 1") == [("1",)]
+
+
+def test_parameters_have_their_types(catalog: SystemCatalog) -> None:
+    sql = "select $1 + 1, $2, $3, relname from pg_class where relkind = any($4)"
+    parameters = [
+        Parameter("41", 23),
+        Parameter("it's", 0),
+        Parameter(None, 25),
+        Parameter("{m,i}", 1009),
+    ]
+    fields, rows = catalog.query(sql, parameters, session())
+    assert [f.type_oid for f in fields] == [23, 25, 25, 19]
+    assert ("42", "it's", None, "customers_pkey") in rows
+
+
+def test_values_can_be_had_in_binary(catalog: SystemCatalog) -> None:
+    sql = (
+        "select oid, relname, relkind, relhasindex, oid::regclass from pg_class"
+        " where oid = 'customers'::regclass"
+    )
+    outcome = catalog.execute(sql, (), session(), [Format.BINARY] * 4 + [Format.TEXT])
+    (batch,) = outcome.batches
+    oid = OBJECTS["public.customers"].to_bytes(4, "big")
+    assert [column[0] for column in batch.columns] == [
+        oid,
+        b"customers",
+        b"r",
+        b"\x01",
+        b"customers",
+    ]
+    assert outcome.tag == "SELECT"
+
+
+def test_functions_see_the_session_that_asks(catalog: SystemCatalog) -> None:
+    there = replace(session(search_path="sales, public"), pid=99, user="joe")
+    sql = (
+        "select pg_backend_pid(), current_user, current_schema(),"
+        " 'orders'::regclass::text, pg_table_is_visible('sales.orders'::regclass)"
+    )
+    assert catalog.query(sql, (), there)[1] == [("99", "joe", "sales", "orders", "t")]
+    catalog.query("select set_config('application_name', 'x', false)", (), there)
+    assert there.parameters["application_name"] == "x"
+    assert _rows(catalog, "select current_setting('application_name')") == [("",)]
+
+
+def test_times_are_shown_in_the_sessions_zone(catalog: SystemCatalog) -> None:
+    sql = "select pg_postmaster_start_time()"
+    assert _rows(catalog, sql) == [("2026-01-02 03:04:05+00",)]
+    there = session(TimeZone="Europe/Berlin")
+    assert catalog.query(sql, (), there)[1] == [("2026-01-02 04:04:05+01",)]
+
+
+# ---- rows -----------------------------------------------------------------------------------
+
+
+def test_information_schema_describes_columns(catalog: SystemCatalog) -> None:
+    assert _rows(
+        catalog,
+        "select column_name, data_type, character_maximum_length, numeric_precision,"
+        " numeric_scale, datetime_precision, is_nullable, column_default, udt_name"
+        " from information_schema.columns where table_name = 'customers'"
+        " and ordinal_position in (1, 2, 3, 4, 5, 6) order by ordinal_position",
+    ) == [
+        ("id", "integer", None, "32", "0", None, "NO", None, "int4"),
+        ("name", "text", None, None, None, None, "NO", "'it''s'::text", "text"),
+        ("balance", "numeric", None, "10", "2", None, "YES", "0", "numeric"),
+        (
+            "created",
+            "timestamp with time zone",
+            None,
+            None,
+            None,
+            "3",
+            "YES",
+            "now()",
+            "timestamptz",
+        ),
+        ("tags", "ARRAY", None, None, None, None, "YES", None, "_text"),
+        ("code", "character", "4", None, None, None, "YES", None, "bpchar"),
+    ]
+    assert _rows(
+        catalog,
+        "select k.column_name from information_schema.table_constraints c"
+        " join information_schema.key_column_usage k using (constraint_name, table_schema)"
+        " where c.constraint_type = 'PRIMARY KEY' and c.table_name = 'orders'"
+        " order by k.ordinal_position",
+    ) == [("Line No",), ("customer",)]
+
+
+def test_subscriptions_and_their_tables(
+    source: FakeSource, catalog: SystemCatalog
+) -> None:
+    source.rel_list = [
+        rel("public.customers", SyncState.READY, "0/2000"),
+        rel(
+            "sales.orders",
+            SyncState.DATASYNC,
+            None,
+            rows_copied=5,
+            rows_expected=9,
+            bytes_copied=70,
+            error="broken",
+        ),
+    ]
+    source.vector_list = [
+        SnapshotVector(
+            SUB,
+            Lsn.parse("0/2000"),
+            "2026-01-02T03:04:05.678900+00:00",
+            {OBJECTS["public.customers"]: 3, 99: 1},
+        ),
+    ]
+    source.subscription_list = [
+        replace(source.subscription_list[0], last_error="no way")
+    ]
+    source.change_counter += 1
+    assert _rows(
+        catalog,
+        "select srrelid::regclass, srsubstate, srsublsn from pg_subscription_rel"
+        " order by 1",
+    ) == [("customers", "r", "0/2000"), ("sales.orders", "d", None)]
+    assert _rows(catalog, "select * from wal2lake.snapshots") == [
+        (
+            str(SUB),
+            "sub",
+            "0/2000",
+            "2026-01-02 03:04:05.6789+00",
+            "public",
+            "customers",
+            "3",
+        ),
+    ]
+    assert _rows(catalog, "select * from wal2lake.sync_progress where state = 'd'") == [
+        ("sub", "sales", "orders", "d", "5", "9", "70", "broken"),
+    ]
+    assert _rows(
+        catalog, "select subname, tablename, error from wal2lake.subscription_errors"
+    ) == [("sub", None, "no way"), ("sub", "orders", "broken")]
+    assert _rows(
+        catalog, "select external_id, remote_lsn from pg_replication_origin_status"
+    ) == [(f"pg_{SUB}", "0/1000")]
+
+
+def test_moving_views_need_no_change_of_the_catalog(
+    source: FakeSource, catalog: SystemCatalog
+) -> None:
+    sql = (
+        "select subname, worker_type, pid, relid, received_lsn, last_msg_send_time,"
+        " latest_end_lsn from pg_stat_subscription"
+    )
+    assert _rows(catalog, sql) == [("sub",) + (None,) * 6]
+    source.progress_by_sub[SUB] = Progress(
+        receiver_pid=12,
+        received=Lsn(0x30),
+        logged=Lsn(0x30),
+        applied=Lsn(0x20),
+        sealed=Lsn(0x20),
+        last_msg_send_time=1_000_000,
+        last_msg_receipt_time=0,
+        latest_end_lsn=Lsn(0x20),
+        latest_end_time=0,
+        engine_pid=11,
+    )
+    assert _rows(catalog, sql) == [
+        ("sub", "apply", "12", None, "0/30", "2000-01-01 00:00:01+00", "0/20")
+    ]
+
+
+def test_rows_are_made_again_only_when_the_counter_moves(
+    source: FakeSource, catalog: SystemCatalog
+) -> None:
+    sql = "select count(*) from pg_class where relname = 'fresh'"
+    assert _rows(catalog, sql) == [("0",)]
+    reads = source.reads
+    source.table_list = [*source.table_list, table("create table fresh (a int)", 30000)]
+    assert _rows(catalog, sql) == [("0",)]
+    assert source.reads == reads
+    source.change_counter += 1
+    assert _rows(catalog, sql) == [("1",)]
+    assert _rows(catalog, "select 'fresh'::regclass::oid") == [("30000",)]
+    source.table_list = source.table_list[:-1]
+    source.change_counter += 1
+    assert _rows(catalog, sql) == [("0",)]
+
+
+def test_passwords_are_not_shown(source: FakeSource, catalog: SystemCatalog) -> None:
+    text = str(_rows(catalog, "select * from pg_subscription"))
+    text += str(_rows(catalog, "select * from pg_authid"))
+    text += str(_rows(catalog, "select * from pg_roles"))
+    assert "secret" not in text and "SCRAM" not in text
+    assert "password=********" in text
+
+
+@pytest.mark.parametrize(
+    ("conninfo", "expected"),
+    [
+        ("host=a password=b user=c", "host=a password=******** user=c"),
+        ("password = 'a b\\'c' host=h", "password = ******** host=h"),
+        ("sslpassword=x dbname=y", "sslpassword=******** dbname=y"),
+        ("postgres://u:p@h/db", "postgres://u:********@h/db"),
+        (
+            "postgresql://u@h/db?password=p&x=1",
+            "postgresql://u@h/db?password=********&x=1",
+        ),
+        ("host=h passfile=f", "host=h passfile=f"),
+    ],
+)
+def test_a_connection_string_is_masked(conninfo: str, expected: str) -> None:
+    assert mask_password(conninfo) == expected
+
+
+def test_sessions_may_ask_at_the_same_time(catalog: SystemCatalog) -> None:
+    failures: list[str] = []
+
+    def ask(pid: int) -> None:
+        there = replace(session(), pid=pid)
+        for _ in range(10):
+            rows = catalog.query(
+                "select pg_backend_pid() from pg_namespace", (), there
+            )[1]
+            if set(rows) != {(str(pid),)}:
+                failures.append(f"{pid}: {rows}")
+
+    threads = [threading.Thread(target=ask, args=(pid,)) for pid in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+
+
+def test_a_running_query_can_be_cancelled(catalog: SystemCatalog) -> None:
+    _rows(catalog, "select 1")
+    done = threading.Event()
+    states: list[str] = []
+
+    def ask() -> None:
+        try:
+            catalog.query(
+                "select count(*) from generate_series(1, 100000) a,"
+                " generate_series(1, 1000000) b where a.a % 7 = b.b % 11",
+                (),
+                session(),
+            )
+        except Wal2LakeError as error:
+            states.append(error.sqlstate)
+        done.set()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while not done.wait(0.05):
+        catalog.cancel(8)
+        catalog.cancel(7)
+    thread.join(60)
+    assert states == ["57014"]
+    assert _rows(catalog, "select 1") == [("1",)]
