@@ -26,7 +26,8 @@ _RSS_LIMIT_MB = 500.0
 def main() -> int:
     """Run what the command line asks for."""
     options = parse()
-    signal.signal(signal.SIGTERM, _terminated)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupted)
     cores = len(os.sched_getaffinity(0))
     if os.getloadavg()[0] > cores / 2:
         print(
@@ -41,7 +42,7 @@ def main() -> int:
         except Exception:
             traceback.print_exc()
             code = 1
-        except KeyboardInterrupt:
+        except SystemExit:
             print("interrupted", file=sys.stderr)
             code = 130
         facts = stage.facts()
@@ -81,8 +82,9 @@ def _run(stage: Stage, options: Options) -> None:
         idle.run(stage)
 
 
-def _terminated(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
+def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
+    # Not KeyboardInterrupt: to a connection that means to cancel the statement.
+    raise SystemExit(130)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,12 @@
      |   |- FeatureNotSupportedError  0A000
      |   `- ConfigurationError        F0000: settings, ports, directories, prerequisites
      |- PublisherError            the other server refused or cannot be reached
+     |   `- DivergedHistory           55000: another source, or one that has lost WAL
      |- ProtocolViolation         the peer's bytes break the protocol, 08P01
      |- ApplyError                a transaction cannot be applied; stops its subscription there
      |- CorruptLogError           XX001: the change log fails its checksum
      |- StorageError              53100 and kin: disk full, warehouse unreachable
+     |   `- CommitConflict            40001: another writer of the table came first
      `- InternalError             XX000: our own bug
 
 PostgreSQL's fields keep PostgreSQL's names. Values of rows never appear in an error unless

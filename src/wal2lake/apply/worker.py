@@ -124,6 +124,8 @@ class ApplyWorker:
         self._reader = LogReader(directory)
         self._tables: dict[Oid, _Table] = {}
         self._seen_change = -1
+        self._idle_at: tuple[Lsn, int] | None = None
+        """Sealed position and catalog state at which there was nothing to do."""
         self._stop = threading.Event()
         self._events = get_logger()
         self._pool = ThreadPoolExecutor(_PARALLEL_TABLES, f"apply-{int(subid)}")
@@ -180,6 +182,8 @@ class ApplyWorker:
         # In this order: what is sealed now is in the listing that follows.
         sealed = Lsn(self._progress.word("sealed"))
         change = self._catalog.change_counter
+        if (sealed, change) == self._idle_at:
+            return False
         subscription = self._catalog.subscription(self._subid)
         if subscription is None:
             return False
@@ -192,7 +196,10 @@ class ApplyWorker:
         )
         waiting = self._reader.above(start)
         if not waiting:
-            return self._settle(subscription, max(sealed, start))
+            worked = self._settle(subscription, max(sealed, start))
+            self._idle_at = None if worked else (sealed, change)
+            return worked
+        self._idle_at = None
         limits = self._settings.apply
         # A table that was ahead when a crash came must not be passed by a vector that
         # lacks what it already has: the batch reaches at least as far as the table.
@@ -226,10 +233,12 @@ class ApplyWorker:
                 before.rel, before.definition = rel, definition
                 self._tables[rel.relid] = before
                 continue
+            expected = published.get(int(rel.relid))
+            # A power cut may have left a commit above the published one half on disk.
+            self._port.recover(definition.location, expected or 0)
             state = self._port.state(definition.location)
             name = cursor_name(self._node, self._subid, rel.epoch)
             cursor = state.cursor(name)
-            expected = published.get(int(rel.relid))
             self._tables[rel.relid] = _Table(
                 rel,
                 definition,

@@ -18,9 +18,9 @@ The settings:
   version with deterministic operators, so both of MERGE's passes see the same rows. A larger
   net change is checkpointed here once instead of computed twice.
 - Up to ``SMALL_ROWS`` the work is the driver's, planning and job starts. Measured for 1,000
-  rows into 100,000 on a busy machine (JVM's CPU-s, median): 3.9 with adaptive execution, which makes every
-  exchange a job of its own, 3.1 without. What made no difference: a checkpoint of the source
-  (3.4), a local relation (3.7), no whole-stage code (3.3).
+  rows into 100,000 on a busy machine (JVM's CPU-s, median): 3.9 with adaptive execution,
+  which makes every exchange a job of its own, 3.1 without. No gain from a checkpoint of
+  the source (3.4), a local relation (3.7), no whole-stage code (3.3).
 - A small merge reads the table in splits of ``SMALL_SPLIT``, for each split with changed
   rows becomes a new file, and files are what later merges have to look at.
 

@@ -18,7 +18,7 @@ from typing import Final
 from sqlglot import exp
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.sysviews.functions import FUNCTIONS
+from wal2lake.frontend.sysviews.function_table import FUNCTIONS
 from wal2lake.frontend.translate import result_names
 from wal2lake.pgtypes.registry import type_by_oid
 from wal2lake.pgtypes.type_names import parse_type_name

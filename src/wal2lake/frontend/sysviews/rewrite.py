@@ -32,7 +32,7 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.frontend.sysviews.declarations import SystemRelation, system_relation
-from wal2lake.frontend.sysviews.functions import (
+from wal2lake.frontend.sysviews.function_table import (
     EMPTY_TABLE_FUNCTIONS,
     FUNCTIONS,
     SYSTEM_SCHEMA_NAMES,
