@@ -15,6 +15,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shutil
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -43,6 +45,8 @@ _SUBSCRIPTION: Final = "shop"
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo; see the module's exit codes."""
+    # So that a kill, too, ends PostgreSQL and the node in order.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     folder = Path(tempfile.mkdtemp(prefix="wal2lake-demo-"))
     directory = folder / "node"
     say = _Story()

@@ -182,7 +182,8 @@ class LakeBackend:
         """Nor to keep."""
 
     def cancel(self) -> None:
-        """End the Spark jobs of the running statement, if there are any."""
+        """End the running statement, wherever it runs."""
+        self._system.cancel(self._context.pid)
         with self._guard:
             group = self._running
         if group is not None:

@@ -3,7 +3,7 @@
 Comes in: a directory. Goes out: a running ``wal2lake start`` (the real command line, real
 children), SQL results, and any of its processes killed. The node listens on a port that the
 system chooses, so any number of them run side by side; its log is a file beside the
-directory.
+directory. It dies with the thread that started it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from wal2lake.launch import NodeStatus, is_locked, read_lock, read_status
 from wal2lake.launch.passfile import connection_parameters, conninfo
 from wal2lake.launch.processes import descendants, is_alive
 from wal2lake.pg.client import Client
+from wal2lake.testing.tied import tied
 from wal2lake.testing.waits import wait_until
 
 Rows = list[tuple[str | None, ...]]
@@ -95,7 +96,7 @@ class Node:
         """``wal2lake start``; waits until a client can connect, unless told not to."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*COMMAND, "start", "-D", str(self.directory), *arguments],
+                tied(*COMMAND, "start", "-D", str(self.directory), *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -26,7 +26,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from typing import Final
 
 from wal2lake.errors import ConfigurationError
 from wal2lake.launch.processes import descendants, is_alive
+from wal2lake.testing.tied import tied
 from wal2lake.testing.waits import wait_until
 
 OLDER_VERSIONS: Final = "WAL2LAKE_TEST_POSTGRES"
@@ -75,24 +75,6 @@ _SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-_EXEC: Final = """
-import ctypes, os, signal, sys
-parent, uid, gid, *command = sys.argv[1:]
-if uid:
-    os.setgroups([])
-    os.setgid(int(gid))
-    os.setuid(int(uid))
-os.umask(0o077)
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, int(signal.SIGQUIT), 0, 0, 0)
-if os.getppid() != int(parent):
-    sys.exit(1)
-os.execv(command[0], command)
-"""
-"""Become the server's user, be bound to the parent's life, become the program. A process of
-its own instead of ``preexec_fn``, which is unsafe in a starter that has threads; and
-after the change of user, which clears the parent-death signal."""
-
 
 class StopMode(Enum):
     """How pg_ctl would end a server."""
@@ -115,18 +97,9 @@ class Installation:
 
     def command(self, program: str, *arguments: str) -> list[str]:
         """The command line that runs a program as the OS user, tied to this process."""
-        found = pwd.getpwnam(self.user) if self.user else None
-        return [
-            sys.executable,
-            "-IS",
-            "-c",
-            _EXEC,
-            str(os.getpid()),
-            str(found.pw_uid) if found else "",
-            str(found.pw_gid) if found else "",
-            str(self.bin / program),
-            *arguments,
-        ]
+        return tied(
+            str(self.bin / program), *arguments, user=self.user, death=signal.SIGQUIT
+        )
 
     def run(self, program: str, *arguments: str, stdin: str | None = None) -> str:
         """Run a program to its end and return its output.

@@ -35,12 +35,12 @@ from wal2lake.frontend.sysviews.declarations import (
     SystemRelation,
 )
 from wal2lake.frontend.sysviews.facts import Facts, build_facts
-from wal2lake.frontend.sysviews.functions import (
+from wal2lake.frontend.sysviews.function_table import (
     FUNCTIONS,
-    Call,
     Function,
     internal_name,
 )
+from wal2lake.frontend.sysviews.functions import Call
 from wal2lake.frontend.sysviews.results import fields_of, printable
 from wal2lake.frontend.sysviews.rewrite import (
     DIVISION_BY_ZERO,

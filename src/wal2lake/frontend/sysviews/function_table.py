@@ -1,7 +1,7 @@
 """The table of catalog functions: names, arguments, results.
 
-Comes in: the implementations of ``functions``. Goes out: ``FUNCTIONS``, by PostgreSQL's name and the
-number of arguments, with the embedded engine's types and PostgreSQL's type of the result; and
+Comes in: the implementations of ``functions``. Goes out: ``FUNCTIONS``, by PostgreSQL's name and
+the number of arguments, with the embedded engine's types and PostgreSQL's type of the result; and
 ``EMPTY_TABLE_FUNCTIONS``, set-returning functions that never give a row here.
 
 Functions about things that a node does not have (rules, triggers, statistics objects ...)
@@ -73,7 +73,9 @@ def _functions() -> dict[tuple[str, int], Function]:
         ("regrole", _REGROLE),
     ):
         add(f"{kind}_in", getattr(functions, f"{kind}_in"), "ANY", "UINTEGER", oid)
-        add(f"{kind}_out", getattr(functions, f"{kind}_out"), "BIGINT", "VARCHAR", _TEXT)
+        add(
+            f"{kind}_out", getattr(functions, f"{kind}_out"), "BIGINT", "VARCHAR", _TEXT
+        )
         add(f"to_{kind}", getattr(functions, f"to_{kind}"), "ANY", "UINTEGER", oid)
     add("regproc_oid", functions.regproc_oid, "VARCHAR", "UINTEGER", _OID)
     add("pg_lsn_in", functions.pg_lsn_in, "ANY", "UBIGINT", _LSN)
@@ -81,7 +83,9 @@ def _functions() -> dict[tuple[str, int], Function]:
 
     add("format_type", functions.format_type, "BIGINT BIGINT", "VARCHAR", _TEXT)
     add("pg_get_userbyid", functions.pg_get_userbyid, "BIGINT", "VARCHAR", _NAME)
-    add("pg_table_is_visible", functions.pg_table_is_visible, "BIGINT", "BOOLEAN", _BOOL)
+    add(
+        "pg_table_is_visible", functions.pg_table_is_visible, "BIGINT", "BOOLEAN", _BOOL
+    )
     add(
         "pg_type_is_visible pg_function_is_visible pg_operator_is_visible"
         " pg_opclass_is_visible pg_opfamily_is_visible pg_conversion_is_visible"
@@ -108,7 +112,13 @@ def _functions() -> dict[tuple[str, int], Function]:
         "VARCHAR",
         _TEXT,
     )
-    add("pg_get_constraintdef", functions.pg_get_constraintdef, "BIGINT", "VARCHAR", _TEXT)
+    add(
+        "pg_get_constraintdef",
+        functions.pg_get_constraintdef,
+        "BIGINT",
+        "VARCHAR",
+        _TEXT,
+    )
     add(
         "pg_get_constraintdef",
         lambda call, oid, pretty: functions.pg_get_constraintdef(call, oid),
@@ -147,16 +157,34 @@ def _functions() -> dict[tuple[str, int], Function]:
     )
     add("pg_tablespace_location", _always(""), "BIGINT", "VARCHAR", _TEXT)
     add("pg_get_serial_sequence", _null, "VARCHAR VARCHAR", "VARCHAR", _TEXT)
-    add("obj_description", functions.obj_description, "BIGINT VARCHAR", "VARCHAR", _TEXT)
+    add(
+        "obj_description", functions.obj_description, "BIGINT VARCHAR", "VARCHAR", _TEXT
+    )
     add("obj_description", _null, "BIGINT", "VARCHAR", _TEXT)
     add("col_description shobj_description", _null, "BIGINT ANY", "VARCHAR", _TEXT)
-    add("pg_encoding_to_char", functions.pg_encoding_to_char, "BIGINT", "VARCHAR", _NAME)
-    add("pg_char_to_encoding", functions.pg_char_to_encoding, "VARCHAR", "INTEGER", _INT4)
+    add(
+        "pg_encoding_to_char", functions.pg_encoding_to_char, "BIGINT", "VARCHAR", _NAME
+    )
+    add(
+        "pg_char_to_encoding",
+        functions.pg_char_to_encoding,
+        "VARCHAR",
+        "INTEGER",
+        _INT4,
+    )
 
     for count in (2, 3):
         any_ = " ".join(["ANY"] * count)
-        add("has_table_privilege", functions.has_table_privilege, any_, "BOOLEAN", _BOOL)
-        add("has_schema_privilege", functions.has_schema_privilege, any_, "BOOLEAN", _BOOL)
+        add(
+            "has_table_privilege", functions.has_table_privilege, any_, "BOOLEAN", _BOOL
+        )
+        add(
+            "has_schema_privilege",
+            functions.has_schema_privilege,
+            any_,
+            "BOOLEAN",
+            _BOOL,
+        )
         add("pg_has_role", functions.pg_has_role, any_, "BOOLEAN", _BOOL)
         add(
             "has_database_privilege has_function_privilege has_type_privilege"
@@ -168,8 +196,16 @@ def _functions() -> dict[tuple[str, int], Function]:
             "BOOLEAN",
             _BOOL,
         )
-    add("has_column_privilege", functions.has_privilege, "ANY ANY ANY", "BOOLEAN", _BOOL)
-    add("has_column_privilege", functions.has_privilege, "ANY ANY ANY ANY", "BOOLEAN", _BOOL)
+    add(
+        "has_column_privilege", functions.has_privilege, "ANY ANY ANY", "BOOLEAN", _BOOL
+    )
+    add(
+        "has_column_privilege",
+        functions.has_privilege,
+        "ANY ANY ANY ANY",
+        "BOOLEAN",
+        _BOOL,
+    )
 
     sizes = "pg_table_size pg_total_relation_size pg_relation_size"
     add(sizes, functions.pg_table_size, "ANY", "BIGINT", _INT8)
@@ -185,7 +221,13 @@ def _functions() -> dict[tuple[str, int], Function]:
     add("pg_size_pretty", functions.pg_size_pretty, "HUGEINT", "VARCHAR", _TEXT)
 
     add("current_setting", functions.current_setting, "VARCHAR", "VARCHAR", _TEXT)
-    add("current_setting", functions.current_setting, "VARCHAR BOOLEAN", "VARCHAR", _TEXT)
+    add(
+        "current_setting",
+        functions.current_setting,
+        "VARCHAR BOOLEAN",
+        "VARCHAR",
+        _TEXT,
+    )
     add("set_config", functions.set_config, "VARCHAR VARCHAR BOOLEAN", "VARCHAR", _TEXT)
     add("current_schema", functions.current_schema, "", "VARCHAR", _NAME)
     add("current_schemas", functions.current_schemas, "BOOLEAN", "VARCHAR[]", _NAMES)
@@ -241,7 +283,9 @@ def _functions() -> dict[tuple[str, int], Function]:
 
     add(
         "array_to_string",
-        lambda call, items, separator: functions.array_to_string(call, items, separator, None),
+        lambda call, items, separator: functions.array_to_string(
+            call, items, separator, None
+        ),
         "VARCHAR[] VARCHAR",
         "VARCHAR",
         _TEXT,
@@ -257,7 +301,13 @@ def _functions() -> dict[tuple[str, int], Function]:
     add("quote_literal", functions.quote_literal_function, "ANY", "VARCHAR", _TEXT)
     add("quote_nullable", functions.quote_nullable, "ANY", "VARCHAR", _TEXT)
     for count in range(1, 10):
-        add("format", functions.format_function, " ".join(["ANY"] * count), "VARCHAR", _TEXT)
+        add(
+            "format",
+            functions.format_function,
+            " ".join(["ANY"] * count),
+            "VARCHAR",
+            _TEXT,
+        )
     return table
 
 

@@ -10,17 +10,17 @@ Sources: the manual's section 9.27 and 9.30; ruleutils.c, regproc.c, namespace.c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Final
+from datetime import datetime
+from typing import Final
 
 from wal2lake import __version__
 from wal2lake.errors import UndefinedObjectError, UsageError, Wal2LakeError
 from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.grammar import fold, quote_identifier, quote_literal
 from wal2lake.frontend.parameters import SERVER_VERSION
-from wal2lake.frontend.sysviews.declarations import PG_CATALOG, SYSTEM_SCHEMAS
+from wal2lake.frontend.sysviews.declarations import PG_CATALOG
 from wal2lake.frontend.sysviews.facts import (
     Facts,
     Relation,

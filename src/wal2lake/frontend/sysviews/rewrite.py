@@ -29,70 +29,37 @@ from wal2lake.errors import (
     FeatureNotSupportedError,
     SqlSyntaxError,
     UndefinedObjectError,
-    UsageError,
+)
+from wal2lake.frontend.sysviews.casts import (
+    as_lsn,
+    as_text,
+    as_type,
+    call,
+    cast,
+    coerce,
+    coerce_list,
+    concatenation,
 )
 from wal2lake.frontend.sysviews.declarations import SystemRelation, system_relation
 from wal2lake.frontend.sysviews.function_table import (
     EMPTY_TABLE_FUNCTIONS,
     FUNCTIONS,
     SYSTEM_SCHEMA_NAMES,
-    internal_name,
 )
 from wal2lake.frontend.sysviews.inference import (
     INT2VECTOR,
     INTEGERS,
     NODE_FUNCTIONS,
-    OID,
     OIDVECTOR,
     PG_LSN,
-    REG_TYPES,
-    REGPROC,
     UNKNOWN,
-    element_type,
     function_name,
     get_type,
-    is_array,
     set_type,
 )
 from wal2lake.frontend.sysviews.scopes import RELATION_META, Output, analyze
 from wal2lake.frontend.translate import Parameter
-from wal2lake.pgtypes.registry import format_type, type_by_oid
-
-ENGINE_TYPES: Final[dict[int, str]] = {
-    16: "BOOLEAN",
-    17: "BLOB",
-    20: "BIGINT",
-    21: "SMALLINT",
-    22: "SMALLINT[]",
-    23: "INTEGER",
-    26: "UINTEGER",
-    28: "UINTEGER",
-    29: "UINTEGER",
-    30: "UINTEGER[]",
-    700: "REAL",
-    701: "DOUBLE",
-    1082: "DATE",
-    1083: "TIME",
-    1114: "TIMESTAMP",
-    1184: "TIMESTAMP WITH TIME ZONE",
-    1186: "INTERVAL",
-    2950: "UUID",
-    3220: "UBIGINT",
-    5069: "UBIGINT",
-    **dict.fromkeys(REG_TYPES, "UINTEGER"),
-}
-"""The engine's type for each of PostgreSQL's; what is not here is text."""
-
-
-def engine_type(oid: int) -> str:
-    """The same for arrays too."""
-    known = ENGINE_TYPES.get(oid)
-    if known is not None:
-        return known
-    pg_type = type_by_oid(oid)
-    if pg_type is not None and pg_type.is_array:
-        return engine_type(int(pg_type.element_oid)) + "[]"
-    return "VARCHAR"
+from wal2lake.pgtypes.registry import format_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,17 +329,17 @@ _COMPARISONS: Final = (
 
 def _expression(node: exp.Expression) -> exp.Expression:
     if isinstance(node, exp.Cast):
-        return _cast(node)
+        return cast(node)
     if isinstance(node, exp.Column):
         return _column(node)
     if isinstance(node, exp.Bracket):
         return _subscript(node)
     if isinstance(node, _COMPARISONS):
-        _coerce(node)
+        coerce(node)
     elif isinstance(node, (exp.In, exp.Between)):
-        _coerce_list(node)
+        coerce_list(node)
     elif isinstance(node, exp.DPipe):
-        return _concatenation(node)
+        return concatenation(node)
     elif isinstance(node, exp.ArraySize):
         return _array_size(node.this)
     elif isinstance(node, exp.Unnest):
@@ -386,173 +353,6 @@ def _expression(node: exp.Expression) -> exp.Expression:
     return node
 
 
-# ---- casts and constants ------------------------------------------------------------------------
-
-
-def _call(name: str, *arguments: exp.Expression) -> exp.Anonymous:
-    return exp.Anonymous(
-        this=internal_name(name, len(arguments)), expressions=list(arguments)
-    )
-
-
-def _cast(node: exp.Cast) -> exp.Expression:
-    target, source = get_type(node), get_type(node.this)
-    if target is None:
-        name = node.to.sql(dialect="postgres").lower()
-        raise UndefinedObjectError(f'type "{name}" does not exist')
-    if target == PG_LSN:
-        return _lsn(node.this)
-    if target in REG_TYPES:
-        if source is not None and source not in (UNKNOWN, 25, 1043, 19, 18):
-            return _as(node.this, "UINTEGER")
-        return _call(f"{REG_TYPES[target]}_in", node.this)
-    kind = engine_type(target)
-    if target == OID and source == REGPROC:
-        return _call("regproc_oid", node.this)
-    if kind == "VARCHAR":
-        return _as(_text(node.this), kind)
-    if is_array(target) and isinstance(node.this, exp.Literal) and node.this.is_string:
-        return _as(_array(node.this, target), kind)
-    if isinstance(node, exp.TryCast):
-        return exp.TryCast(
-            this=node.this, to=exp.DataType.build(kind, dialect="duckdb")
-        )
-    return _as(node.this, kind)
-
-
-def _as(value: exp.Expression, kind: str) -> exp.Cast:
-    return exp.Cast(this=value, to=exp.DataType.build(kind, dialect="duckdb"))
-
-
-def _text(value: exp.Expression) -> exp.Expression:
-    """A value as PostgreSQL's text, where the engine would write something else."""
-    source = get_type(value)
-    if source in REG_TYPES:
-        return _call(f"{REG_TYPES[source]}_out", value)
-    if source == PG_LSN:
-        return _call("pg_lsn_out", value)
-    return value
-
-
-def _lsn(value: exp.Expression) -> exp.Expression:
-    return value if get_type(value) == PG_LSN else _call("pg_lsn_in", value)
-
-
-def _array(literal: exp.Literal, oid: int) -> exp.Expression:
-    element = element_type(oid) or 25
-    items = array_items(literal.name, vector=oid in (INT2VECTOR, OIDVECTOR))
-    kind = engine_type(element)
-    return exp.Array(
-        expressions=[
-            exp.Null() if i is None else _as(exp.Literal.string(i), kind) for i in items
-        ]
-    )
-
-
-def array_items(text: str, *, vector: bool = False) -> list[str | None]:
-    """The elements of a one-dimensional array literal, or of a vector."""
-    body = text.strip()
-    if vector:
-        return list(body.split())
-    if not (body.startswith("{") and body.endswith("}")):
-        raise UsageError(
-            f'malformed array literal: "{text}"',
-            sqlstate="22P02",
-            detail='Array value must start with "{" or dimension information.',
-        )
-    items: list[str | None] = []
-    item, quoted, seen, at = "", False, False, 1
-    while at < len(body):
-        char = body[at]
-        if char == "\\":
-            at += 1
-            item += body[at : at + 1]
-            seen = True
-        elif char == '"':
-            quoted = not quoted
-            seen = True
-            if quoted:
-                item = item.strip() + "\0" if not item.strip() else item
-        elif not quoted and char in ",}":
-            items.extend(_array_item(item, seen or bool(items) or char == ","))
-            item, seen = "", False
-        else:
-            item += char
-            seen = seen or not char.isspace()
-        at += 1
-    return items
-
-
-def _array_item(item: str, present: bool) -> list[str | None]:
-    if not present and not item.strip():
-        return []
-    if item.startswith("\0"):
-        return [item[1:]]
-    item = item.strip()
-    return [None if item.upper() == "NULL" else item]
-
-
-def _coerce(node: exp.Expression) -> None:
-    """A string constant beside an OID type or an LSN is one of those."""
-    left, right = node.this, node.expression
-    _coerce_operand(node, "expression", right, get_type(left))
-    _coerce_operand(node, "this", left, get_type(right))
-    if isinstance(right, exp.Any):
-        _array_operand(right, get_type(left))
-
-
-def _coerce_operand(
-    parent: exp.Expression, key: str, operand: exp.Expression, other: int | None
-) -> None:
-    if not (isinstance(operand, exp.Literal) and operand.is_string):
-        return
-    if other in REG_TYPES:
-        parent.set(key, _call(f"{REG_TYPES[other]}_in", operand.copy()))
-    elif other == PG_LSN:
-        parent.set(key, _call("pg_lsn_in", operand.copy()))
-
-
-def _coerce_list(node: exp.In | exp.Between) -> None:
-    kind = get_type(node.this)
-    if kind not in REG_TYPES and kind != PG_LSN:
-        return
-    name = f"{REG_TYPES[kind]}_in" if kind in REG_TYPES else "pg_lsn_in"
-    for operand in [*node.expressions, node.args.get("low"), node.args.get("high")]:
-        if isinstance(operand, exp.Literal) and operand.is_string:
-            operand.replace(_call(name, operand.copy()))
-
-
-def _array_operand(operand: exp.Any, element: int | None) -> None:
-    """``= ANY ('{a,b}')``: the constant is an array of what it is compared with."""
-    inner = operand.this
-    while isinstance(inner, exp.Paren):
-        inner = inner.this
-    if isinstance(inner, exp.Literal) and inner.is_string:
-        kind = engine_type(element) if element is not None else "VARCHAR"
-        items = [
-            exp.Null() if i is None else _as(exp.Literal.string(i), kind)
-            for i in array_items(inner.name)
-        ]
-        inner.replace(exp.Array(expressions=items))
-
-
-def _concatenation(node: exp.DPipe) -> exp.Expression:
-    left, right = get_type(node.this), get_type(node.expression)
-    if any(t is not None and is_array(t) for t in (left, right)):
-        # PostgreSQL treats a null array as an empty one, the engine does not.
-        parts = [_list_operand(node.this, left), _list_operand(node.expression, right)]
-        return exp.Anonymous(this="list_concat", expressions=parts)
-    node.set("this", _text(node.this))
-    node.set("expression", _text(node.expression))
-    return node
-
-
-def _list_operand(node: exp.Expression, kind: int | None) -> exp.Expression:
-    if kind is None or is_array(kind):
-        return node
-    return exp.Array(expressions=[node])
-
-
 # ---- columns, subscripts, functions ----------------------------------------------------
 
 
@@ -560,7 +360,7 @@ def _column(node: exp.Column) -> exp.Expression:
     relation = node.meta.get(RELATION_META)
     if isinstance(relation, SystemRelation):
         value = int(relation.oid) if node.name == "tableoid" else 1
-        return _as(exp.Literal.number(value), "UINTEGER")
+        return as_type(exp.Literal.number(value), "UINTEGER")
     renamed = _RENAMED_COLUMNS.get(node.name)
     if renamed is not None:
         node.set("this", exp.to_identifier(renamed))
@@ -588,7 +388,7 @@ def _unnest(node: exp.Unnest) -> None:
 def _array_size(array: exp.Expression) -> exp.Expression:
     size = exp.Anonymous(this="len", expressions=[array])
     whole = exp.Nullif(this=size, expression=exp.Literal.number(0))
-    return _as(whole, "INTEGER")
+    return as_type(whole, "INTEGER")
 
 
 def _division(node: exp.Div | exp.IntDiv | exp.Mod) -> exp.Expression:
@@ -614,7 +414,8 @@ def _divisor(value: exp.Expression) -> exp.Expression:
 
 def _lsn_difference(left: exp.Expression, right: exp.Expression) -> exp.Expression:
     return exp.Sub(
-        this=_as(_lsn(left), "HUGEINT"), expression=_as(_lsn(right), "HUGEINT")
+        this=as_type(as_lsn(left), "HUGEINT"),
+        expression=as_type(as_lsn(right), "HUGEINT"),
     )
 
 
@@ -625,19 +426,23 @@ def _function(node: exp.Expression) -> exp.Expression:
         return node
     if (name, len(arguments)) in FUNCTIONS:
         if name == "array_to_string":
-            arguments[0] = _as(arguments[0], "VARCHAR[]")
-        return _call(name, *[_text_argument(name, a) for a in arguments])
+            arguments[0] = as_type(arguments[0], "VARCHAR[]")
+        return call(name, *[_text_argument(name, a) for a in arguments])
     match name, len(arguments):
         case ("array_upper" | "array_length", 2):
             return _array_size(arguments[0])
         case ("cardinality", 1):
             size = exp.Anonymous(this="len", expressions=arguments)
-            return _as(size, "INTEGER")
+            return as_type(size, "INTEGER")
         case ("array_lower", 2):
             size = _array_size(arguments[0])
             return exp.func("least", size, exp.Literal.number(1), dialect="duckdb")
         case ("generate_subscripts", _):
-            return _as(node, "INTEGER") if isinstance(node.parent, exp.Select) else node
+            return (
+                as_type(node, "INTEGER")
+                if isinstance(node.parent, exp.Select)
+                else node
+            )
         case ("json_build_object", _):
             return exp.Anonymous(this="json_object", expressions=arguments)
         case ("every", 1):
@@ -647,12 +452,13 @@ def _function(node: exp.Expression) -> exp.Expression:
         case _ if name in EMPTY_TABLE_FUNCTIONS:
             kind = EMPTY_TABLE_FUNCTIONS[name][0][1]
             return exp.Anonymous(
-                this="unnest", expressions=[_as(exp.Array(expressions=[]), kind + "[]")]
+                this="unnest",
+                expressions=[as_type(exp.Array(expressions=[]), kind + "[]")],
             )
         case ("pg_typeof", 1):
             found = get_type(arguments[0])
             shown = found if found is not None else 25
-            return _as(exp.Literal.number(shown), "UINTEGER")
+            return as_type(exp.Literal.number(shown), "UINTEGER")
         case ("pg_wal_lsn_diff", 2):
             return _lsn_difference(*arguments)
         case _:
@@ -661,4 +467,4 @@ def _function(node: exp.Expression) -> exp.Expression:
 
 def _text_argument(name: str, argument: exp.Expression) -> exp.Expression:
     """Arguments that are OID types go in as numbers, except where text is formatted."""
-    return _text(argument) if name in ("format", "quote_literal") else argument
+    return as_text(argument) if name in ("format", "quote_literal") else argument

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from wal2lake.frontend.sysviews.casts import engine_type
 from wal2lake.frontend.sysviews.declarations import (
     ANYARRAY,
     SystemColumn,
     SystemRelation,
 )
-from wal2lake.frontend.sysviews.rewrite import engine_type
 from wal2lake.frontend.sysviews.rows_relations import Row
 
 _ARROW: Final[dict[str, pa.DataType]] = {
