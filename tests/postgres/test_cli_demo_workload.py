@@ -19,7 +19,7 @@ def test_the_shop_sees_every_kind_of_change_and_the_ledger_knows_when(pg18):
     # The large transaction is the last kind to come.
     wait_until(
         lambda: (
-            workload.failure or sum(workload.now.changes) > 30_000
+            workload.failure or sum(workload.now.changes) > 12_000
             if workload.has_begun
             else None
         )

@@ -32,10 +32,12 @@ class FakeNode:
         self.process: subprocess.Popen[bytes] | None = None
 
     def launch(self) -> subprocess.Popen[bytes]:
+        # The children's script is beside this file.
+        path = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, str(HERE / "launch_runner.py"), str(self.directory)],
-                env={**os.environ, "PYTHONPATH": str(HERE)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
                 stderr=log,
                 start_new_session=True,
             )

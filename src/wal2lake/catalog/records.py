@@ -120,6 +120,9 @@ class SubscriptionRel:
     """The publisher's estimate when the copy began (pg_class.reltuples)."""
     bytes_copied: int = 0
     error: str | None = None
+    copy_plan: str | None = None
+    """JSON: the snapshot and the page bounds that the running copy was divided by; the
+    ranges of a resumed copy must be those, however the table has grown."""
     trusted: bool = True
     """Nobody but the subscription has written the table since its copy, so an INSERT
     cannot meet a row that the publisher does not know."""

@@ -48,7 +48,7 @@ create table subscription_rel (
     state text not null, lsn integer, epoch integer not null,
     rows_copied integer not null default 0, rows_expected integer,
     bytes_copied integer not null default 0, error text,
-    trusted integer not null default 1,
+    copy_plan text, trusted integer not null default 1,
     primary key (subid, relid)) without rowid;
 create table copy_range (
     subid integer not null, relid integer not null, epoch integer not null,

@@ -635,7 +635,7 @@ def _subscription(row: sqlite3.Row) -> Subscription:
 
 def _insert_rel(connection: sqlite3.Connection, rel: SubscriptionRel) -> None:
     connection.execute(
-        "insert into subscription_rel values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "insert into subscription_rel values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             rel.subid,
             rel.relid,
@@ -648,6 +648,7 @@ def _insert_rel(connection: sqlite3.Connection, rel: SubscriptionRel) -> None:
             rel.rows_expected,
             rel.bytes_copied,
             rel.error,
+            rel.copy_plan,
             int(rel.trusted),
         ),
     )
@@ -666,6 +667,7 @@ def _rel(row: sqlite3.Row) -> SubscriptionRel:
         rows_expected=row["rows_expected"],
         bytes_copied=row["bytes_copied"],
         error=row["error"],
+        copy_plan=row["copy_plan"],
         trusted=bool(row["trusted"]),
     )
 

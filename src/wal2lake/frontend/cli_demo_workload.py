@@ -35,10 +35,11 @@ TABLES: Final = MappingProxyType(
 CUSTOMERS: Final = 10_000
 ORDERS: Final = 60_000
 
-_LARGE_EVERY_SECONDS: Final = 8.0
-_LARGE_ORDERS: Final = 20_000
-_PAUSE_SECONDS: Final = 0.004
-"""Between two transactions: enough to be a load, not enough to starve two cores."""
+_LARGE_EVERY_SECONDS: Final = 10.0
+_LARGE_ORDERS: Final = 8_000
+_PAUSE_SECONDS: Final = 0.008
+"""Between two transactions: enough to be a load, not enough to starve two cores, which
+PostgreSQL, the workload, the node and Spark have to share."""
 
 SCHEMA: Final = f"""
 create schema shop;

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from wal2lake.catalog import TableDef
+from wal2lake.catalog import SnapshotVector
 from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.frontend.backend import (
     Batch,
@@ -64,10 +64,12 @@ from wal2lake.frontend.translate import (
     Parameter as BoundParameter,
 )
 from wal2lake.frontend.translate import (
+    Resolver,
     SparkQuery,
     TableRef,
     translate_query,
 )
+from wal2lake.model import Oid
 from wal2lake.pgtypes.params import binary_param_to_text
 from wal2lake.wire.frontback import FieldDescription, Format
 
@@ -81,7 +83,6 @@ _WRITES: Final = (Kind.INSERT, Kind.UPDATE, Kind.DELETE)
 _LATER_FORMS: Final = {
     AlterSubscriptionConnection: "CONNECTION",
     AlterSubscriptionPublication: "SET | ADD | DROP PUBLICATION",
-    AlterSubscriptionSet: "SET",
     AlterSubscriptionSkip: "SKIP",
     AlterSubscriptionOwner: "OWNER TO",
     AlterSubscriptionRename: "RENAME TO",
@@ -202,7 +203,7 @@ class LakeBackend:
         nulls = tuple(BoundParameter(None, oid) for oid in prepared.param_oids)
         if prepared.system:
             return self._system.describe(prepared.sql, nulls, self._context)
-        query = translate_query(prepared.sql, self._resolve, nulls)
+        query = translate_query(prepared.sql, self._resolver(), nulls)
         return fields_of(
             self._node.queries.describe(query.sql), query.names, query.tables
         )
@@ -226,7 +227,7 @@ class LakeBackend:
                     self._caller(),
                     prepared.sql,
                     bound,
-                    self._resolve,
+                    self._resolver(),
                     group,
                 )
             return Outcome(tag)
@@ -237,7 +238,7 @@ class LakeBackend:
     def _query(
         self, sql: str, bound: tuple[BoundParameter, ...], formats: Sequence[Format]
     ) -> Outcome:
-        query: SparkQuery = translate_query(sql, self._resolve, bound)
+        query: SparkQuery = translate_query(sql, self._resolver(), bound)
         group = self._open_job()
         try:
             result = self._node.queries.run(query.sql, job_group=group)
@@ -267,6 +268,8 @@ class LakeBackend:
                 return subscriptions.create_subscription(node, caller, statement)
             case AlterSubscriptionEnabled():
                 return subscriptions.alter_enabled(node, caller, statement)
+            case AlterSubscriptionSet():
+                return subscriptions.alter_set(node, caller, statement)
             case AlterSubscriptionRefresh():
                 return subscriptions.alter_refresh(node, caller, statement)
             case DropSubscription():
@@ -310,18 +313,24 @@ class LakeBackend:
         names = [self._context.user if p == "$user" else p for p in parts if p]
         return tuple(names)
 
-    def _resolve(self, schema: str | None, name: str) -> TableRef:
-        table = need_table(self._node.catalog, self._caller(), schema, name)
-        return TableRef(table, self._published_version(table))
+    def _resolver(self) -> Resolver:
+        """Names of one statement: all its tables at one vector per subscription."""
+        catalog, caller = self._node.catalog, self._caller()
+        owners = {rel.relid: rel.subid for rel in catalog.rels()}
+        vectors: dict[Oid, SnapshotVector | None] = {}
 
-    def _published_version(self, table: TableDef) -> int | None:
-        """The version that the subscription's vector names; None: nobody mirrors it."""
-        for rel in self._node.catalog.rels():
-            if rel.relid == table.oid:
-                vector = self._node.catalog.newest_vector(rel.subid)
-                if vector is not None and int(table.oid) in vector.versions:
-                    return vector.versions[int(table.oid)]
-        return None
+        def resolve(schema: str | None, name: str) -> TableRef:
+            table = need_table(catalog, caller, schema, name)
+            subid = owners.get(table.oid)
+            if subid is None:
+                return TableRef(table, None)
+            if subid not in vectors:
+                vectors[subid] = catalog.newest_vector(subid)
+            vector = vectors[subid]
+            version = None if vector is None else vector.versions.get(int(table.oid))
+            return TableRef(table, version)
+
+        return resolve
 
     def _open_job(self) -> str:
         group = f"session-{self._context.pid}-{next(self._numbers)}"

@@ -199,6 +199,16 @@ class Publisher:
         )
         return {str(r[0]) for r in rows}
 
+    def publish_everything(self, names: tuple[str, ...]) -> bool:
+        """Do the publications together publish all four operations?"""
+        answer = self.session.value(
+            "SELECT COALESCE(pg_catalog.bool_and(p.pubinsert AND p.pubupdate"
+            " AND p.pubdelete AND p.pubtruncate), true)"
+            " FROM pg_catalog.pg_publication p"
+            f" WHERE p.pubname IN ({_literals(names)})"
+        )
+        return answer == "t"
+
     def published_tables(self, names: tuple[str, ...]) -> list[tuple[str, str]]:
         """(schema, table) of every table of the publications, once each.
 

@@ -110,7 +110,8 @@ class CopyBothStream:
             raise PublisherError(
                 self._pgconn.get_error_message().strip() or str(error)
             ) from None
-        self._last_gulp_bytes = total
+        if total:
+            self._last_gulp_bytes = total
         return payloads
 
     def _check_end(self) -> None:

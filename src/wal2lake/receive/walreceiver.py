@@ -70,6 +70,9 @@ _STORAGE_RETRY_SECONDS: Final = 1.0
 _UPKEEP_SECONDS: Final = 1.0
 """How often the log is trimmed and its size compared with the limit."""
 
+_UNWRITABLE: Final = "the change log cannot be written"
+_LIMIT_REACHED: Final = "the change log has reached its size limit"
+
 _XLOGDATA_HEADER: Final = 25
 _KEEPALIVE: Final = ord("k")
 _COMMIT: Final = ord("C")
@@ -116,7 +119,8 @@ class WalReceiver:
         self._queued_bytes = 0
         self._done: queue.SimpleQueue[_Logged] = queue.SimpleQueue()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._full = False
+        self._holds: set[str] = set()
+        """Why nothing more is taken off the socket; empty: it is."""
         self._checker: Session | None = None
         self._events = get_logger()
 
@@ -217,7 +221,7 @@ class WalReceiver:
         while not self._stop.is_set():
             self._raise_failure()
             reply = False
-            if self._full or self._queued_bytes >= _QUEUE_BYTES:
+            if self._holds or self._queued_bytes >= _QUEUE_BYTES:
                 # Not reading is not silence of the publisher's.
                 select.select([self._wake_read], [], [], _WATCH_SECONDS)
                 last_heard = time.monotonic()
@@ -372,10 +376,10 @@ class WalReceiver:
                 self._log.append(data, lengths)
                 break
             except StorageError as error:
-                self._hold("could not write the change log", error)
+                self._hold(_UNWRITABLE, error)
                 if self._stop.wait(_STORAGE_RETRY_SECONDS):
                     return
-        self._resume()
+        self._resume(_UNWRITABLE)
         logged = self._log.sync()
         for one in group:
             self._queued_bytes -= len(one.data)
@@ -383,15 +387,15 @@ class WalReceiver:
         self._wake()
 
     def _hold(self, what: str, error: StorageError) -> None:
-        if not self._full:
-            self._full = True
+        if what not in self._holds:
+            self._holds.add(what)
             self._events.error(f"{what}; receiving is paused", error=error)
             self._catalog.note_error(self._subscription.oid, error.describe())
 
-    def _resume(self) -> None:
-        if self._full:
-            self._full = False
-            self._events.info("the change log can be written again")
+    def _resume(self, what: str) -> None:
+        if what in self._holds:
+            self._holds.discard(what)
+            self._events.info(f"no longer: {what}")
             self._catalog.note_error(self._subscription.oid, None)
 
     # ---- seal thread -----------------------------------------------------------------
@@ -429,7 +433,7 @@ class WalReceiver:
         state = check_limit(size, self._settings.log)
         if state is LimitState.REACHED:
             self._hold(
-                "the change log has reached its size limit",
+                _LIMIT_REACHED,
                 StorageError(
                     f"change log has {size.total_bytes} bytes, limit is"
                     f" {self._settings.log.size_limit_bytes}",
@@ -441,8 +445,8 @@ class WalReceiver:
             self._events.warning(
                 "the change log is near its size limit", bytes=size.total_bytes
             )
-        if state is not LimitState.REACHED and self._full:
-            self._resume()
+        if state is not LimitState.REACHED:
+            self._resume(_LIMIT_REACHED)
 
     # ---- between the threads ------------------------------------------------------------
 

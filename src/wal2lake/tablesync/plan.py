@@ -10,6 +10,7 @@ Source: reference 3.5 step 8 (what PostgreSQL's tablesync asks); DESIGN 6.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,8 +34,8 @@ def page_ranges(
 ) -> tuple[PageRange, ...]:
     """Divide a table into ranges of about ``range_bytes`` of heap.
 
-    At least ``min_ranges`` (the number of readers) where there are that many pages.
-    The same table size gives the same ranges, so a resumed copy finds its own.
+    At least ``min_ranges`` (the number of readers) where there are that many pages. The
+    table may grow meanwhile: a resumed copy uses the division that was recorded.
     """
     if table.kind != "r" or table.pages == 0:
         return (PageRange(0, None, None),)
@@ -50,6 +51,24 @@ def page_ranges(
             None if i == len(bounds) - 1 else bounds[i + 1],
         )
         for i, first in enumerate(bounds)
+    )
+
+
+def encode_plan(snapshot: str, ranges: tuple[PageRange, ...]) -> str:
+    """What the catalog keeps of a division; ``decode_plan`` is its inverse."""
+    return json.dumps({"snapshot": snapshot, "bounds": [r.end for r in ranges]})
+
+
+def decode_plan(text: str | None, snapshot: str) -> tuple[PageRange, ...] | None:
+    """The recorded division, if it was made under this very snapshot."""
+    if text is None:
+        return None
+    recorded = json.loads(text)
+    if recorded["snapshot"] != snapshot:
+        return None
+    ends: list[int | None] = recorded["bounds"]
+    return tuple(
+        PageRange(i, None if i == 0 else ends[i - 1], end) for i, end in enumerate(ends)
     )
 
 

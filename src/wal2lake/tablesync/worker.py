@@ -51,7 +51,13 @@ from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Publisher, RemoteTable, connect
 from wal2lake.settings import Settings
 from wal2lake.tablesync.copy import CopyResult, CopyTask, copy_range
-from wal2lake.tablesync.plan import PageRange, copy_statement, page_ranges
+from wal2lake.tablesync.plan import (
+    PageRange,
+    copy_statement,
+    decode_plan,
+    encode_plan,
+    page_ranges,
+)
 
 _POLL_SECONDS: Final = 0.1
 
@@ -150,7 +156,12 @@ class TableSync:
         name = f"{rel.remote_namespace}.{rel.remote_name}"
         try:
             table = self._catalog.table_by_oid(rel.relid)
-            if table is None:
+            # The list that named it may be older than the end of its last copy.
+            fresh = {r.relid: r for r in self._catalog.rels(subscription.oid)}
+            if table is None or rel.relid not in fresh:
+                return
+            rel = fresh[rel.relid]
+            if rel.state is not SyncState.DATASYNC:
                 return
             cursor = Cursor(
                 f"wal2lake:{self._catalog.system_identifier}:{subscription.oid}:{rel.epoch}",
@@ -191,15 +202,19 @@ class TableSync:
             self._catalog.update_rel(subid, relid, trusted=False)
         remote = self._describe(copy)
         self._check_columns(copy, remote)
-        ranges = page_ranges(
-            remote,
-            range_bytes=self._settings.subscription.copy_range_bytes,
-            min_ranges=self._cores,
-        )
-        finished = self._finished(copy, len(ranges))
+        ranges = decode_plan(copy.rel.copy_plan, copy.snapshot.snapshot)
+        if ranges is None:
+            self._catalog.forget_ranges(subid, relid)
+            ranges = page_ranges(
+                remote,
+                range_bytes=self._settings.subscription.copy_range_bytes,
+                min_ranges=self._cores,
+            )
+        finished = self._finished(copy)
         self._catalog.update_rel(
             subid,
             relid,
+            copy_plan=encode_plan(copy.snapshot.snapshot, ranges),
             rows_expected=remote.estimated_rows,
             rows_copied=sum(r.rows for r in finished.values()),
             error=None,
@@ -272,15 +287,13 @@ class TableSync:
                 hint="Add the column to the table.",
             )
 
-    def _finished(self, copy: _Copy, ranges: int) -> dict[int, CopyRange]:
+    def _finished(self, copy: _Copy) -> dict[int, CopyRange]:
         """Ranges of this very copy; others are void and forgotten."""
         recorded = self._catalog.ranges(copy.subscription.oid, copy.rel.relid)
         valid = {
             r.number: r
             for r in recorded
-            if r.snapshot == copy.snapshot.snapshot
-            and r.epoch == copy.rel.epoch
-            and r.number < ranges
+            if r.snapshot == copy.snapshot.snapshot and r.epoch == copy.rel.epoch
         }
         if len(valid) != len(recorded):
             self._catalog.forget_ranges(copy.subscription.oid, copy.rel.relid)

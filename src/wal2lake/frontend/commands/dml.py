@@ -115,7 +115,10 @@ def _execute(node: Node, write: _Write, job_group: str) -> int:
                 if newest is None:
                     continue
                 node.catalog.update_rel(subid, table.oid, trusted=False)
-                node.catalog.publish(subid, newest.lsn, {int(table.oid): after})
+                # A version above the published one belongs to a batch that is not
+                # finished: then the write is published with that batch.
+                if newest.versions.get(int(table.oid)) == before:
+                    node.catalog.publish(subid, newest.lsn, {int(table.oid): after})
         if rows and "num_affected_rows" in rows[0].schema.names:
             return int(rows[0].column("num_affected_rows")[0].as_py())
         return _rows_written(node, table) if after != before else 0

@@ -51,6 +51,7 @@ from wal2lake.frontend.grammar import (
 from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionEnabled,
     AlterSubscriptionRefresh,
+    AlterSubscriptionSet,
     CreateSubscription,
     DropSubscription,
 )
@@ -89,7 +90,7 @@ def create_subscription(
                 f'subscription "{statement.name}" already exists'
             )
         if not options.connect:
-            _record(node, caller, statement, options, [], INVALID_LSN)
+            _record(node, caller, statement, options, [], INVALID_LSN, whole=True)
             caller.notice(
                 Notice(
                     "subscription was created, but is not connected",
@@ -114,17 +115,16 @@ def create_subscription(
                     create_tables=options.create_tables,
                     made=made,
                 )
+                whole = publisher.publish_everything(tuple(statement.publications))
                 start = _create_slot(caller, publisher, statement, options)
+                try:
+                    _record(node, caller, statement, options, targets, start, whole)
+                except BaseException:
+                    if options.create_slot and (slot := _slot_name(statement, options)):
+                        publisher.drop_slot(slot, missing_ok=True)
+                    raise
             except BaseException:
-                for table in made:
-                    node.catalog.drop_table(table.oid)
-                    node.tables.drop(table.location)
-                raise
-            try:
-                _record(node, caller, statement, options, targets, start)
-            except BaseException:
-                if options.create_slot and (slot := _slot_name(statement, options)):
-                    publisher.drop_slot(slot, missing_ok=True)
+                _unmake(node, made)
                 raise
     node.changed()
     return "CREATE SUBSCRIPTION"
@@ -206,6 +206,7 @@ def _record(
     options: SubscriptionOptions,
     targets: Sequence[_Target],
     start: Lsn,
+    whole: bool,
 ) -> None:
     oid = node.catalog.new_oid()
     enabled = options.enabled and options.connect
@@ -227,17 +228,26 @@ def _record(
         },
     )
     rels = [
-        _new_rel(node, oid, target, copy_data=options.copy_data) for target in targets
+        _new_rel(node, oid, target, copy_data=options.copy_data, whole=whole)
+        for target in targets
     ]
     node.catalog.create_subscription(subscription, rels)
     _publish_present(node, oid, targets)
     failpoint("subscription.recorded")
 
 
+def _unmake(node: Node, made: Sequence[TableDef]) -> None:
+    """Undo the tables of a command that failed."""
+    for table in made:
+        node.catalog.drop_table(table.oid)
+        node.tables.drop(table.location)
+
+
 def _new_rel(
-    node: Node, subid: Oid, target: _Target, *, copy_data: bool
+    node: Node, subid: Oid, target: _Target, *, copy_data: bool, whole: bool
 ) -> SubscriptionRel:
-    # Rows that were there before are not the publisher's: inserts must look for them.
+    # Rows that were there before are not the publisher's, and rows whose DELETE is not
+    # published stay: in both cases inserts must look for them.
     empty = node.tables.state(target.table.location).version == 0
     return SubscriptionRel(
         subid=subid,
@@ -247,7 +257,7 @@ def _new_rel(
         state=SyncState.INIT if copy_data else SyncState.READY,
         lsn=None,
         epoch=int(node.catalog.new_oid()),
-        trusted=empty and copy_data,
+        trusted=empty and copy_data and whole,
     )
 
 
@@ -398,28 +408,66 @@ def alter_refresh(
         node.ddl_lock,
         _connect(subscription.name, subscription.conninfo) as session,
     ):
-        targets = _targets(
-            node,
-            caller,
-            Publisher(session),
-            subscription.publications,
-            create_tables=subscription.create_tables,
-            made=[],
-        )
+        publisher = Publisher(session)
+        whole = publisher.publish_everything(subscription.publications)
+        made: list[TableDef] = []
+        try:
+            targets = _targets(
+                node,
+                caller,
+                publisher,
+                subscription.publications,
+                create_tables=subscription.create_tables,
+                made=made,
+            )
+        except BaseException:
+            _unmake(node, made)
+            raise
         with node.locks.of(subscription.oid):
             known = {r.relid: r for r in node.catalog.rels(subscription.oid)}
             present = {t.table.oid for t in targets}
             new = [t for t in targets if t.table.oid not in known]
             node.catalog.add_rels(
                 [
-                    _new_rel(node, subscription.oid, t, copy_data=options.copy_data)
+                    _new_rel(
+                        node,
+                        subscription.oid,
+                        t,
+                        copy_data=options.copy_data,
+                        whole=whole,
+                    )
                     for t in new
                 ]
             )
+            if not whole:
+                for relid in known:
+                    node.catalog.update_rel(subscription.oid, relid, trusted=False)
             _publish_present(node, subscription.oid, new)
             for relid in known.keys() - present:
                 node.catalog.remove_rel(subscription.oid, relid)
                 node.catalog.forget_version(subscription.oid, relid)
+    node.changed()
+    return "ALTER SUBSCRIPTION"
+
+
+def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> str:
+    """ALTER SUBSCRIPTION ... SET (options)."""
+    require_superuser(caller, "alter subscription")
+    options = subscription_options(statement.options, OptionSet.SET)
+    subscription = need_subscription(node, statement.name)
+    changes: dict[str, object] = {}
+    if "slot_name" in options.given:
+        if subscription.enabled and options.slot_name is None:
+            raise UsageError(
+                "cannot set slot_name = NONE for enabled subscription",
+                sqlstate=_PREREQUISITE,
+            )
+        changes["slot_name"] = options.slot_name
+    if "synchronous_commit" in options.given:
+        changes["synchronous_commit"] = options.synchronous_commit
+    if "create_tables" in options.given:
+        changes["create_tables"] = options.create_tables
+    node.catalog.update_subscription(subscription.oid, **changes, bump=True)
     node.changed()
     return "ALTER SUBSCRIPTION"
 
