@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_a_server_dies_with_its_starter():
         "from wal2lake.testing.postgres import PostgresServer\n"
         "import sys\n"
         "server = PostgresServer(18)\n"
-        "print(server.pid, flush=True)\n"
+        "print(server.pid, server.data.parent, flush=True)\n"
         "sys.stdin.read()\n"
     )
     starter = subprocess.Popen(
@@ -79,7 +80,11 @@ def test_a_server_dies_with_its_starter():
     )
     with starter:
         assert starter.stdout is not None
-        pid = int(starter.stdout.readline())
+        pid, folder = starter.stdout.readline().split()
+        pid = int(pid)
         pids = [pid, *descendants(pid)]
         os.kill(starter.pid, signal.SIGKILL)
     wait_until(lambda: not [p for p in pids if is_alive(p)])
+    # Its files are removed by whoever makes the next ones.
+    PostgresServer(18).close()
+    assert not Path(folder).exists()

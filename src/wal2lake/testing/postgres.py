@@ -19,6 +19,7 @@ Source: PostgreSQL manual, chapter 18 (server setup), initdb, postgres.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import functools
 import os
 import pwd
@@ -51,6 +52,9 @@ _WHEEL_FOLDERS: Final[Mapping[int, str]] = MappingProxyType(
 )
 
 _SERVER_USERS: Final = ("postgres", "nobody")
+
+_LOCK: Final = ".in-use"
+"""In each temporary folder: a file that its maker keeps locked."""
 
 _START_SECONDS: Final = 60.0
 """A server that was killed may have to recover first."""
@@ -204,14 +208,42 @@ def _environment() -> dict[str, str]:
 
 
 def _new_folder(prefix: str) -> Path:
-    """A temporary folder that other users can reach; removed at exit."""
+    """A temporary folder that other users can reach; removed at exit, or by the next
+    process that makes one if this one is killed."""
     base = Path(tempfile.gettempdir())
     if os.geteuid() == 0:
         open_to_all = all(p.stat().st_mode & 0o001 for p in (base, *base.parents))
         base = base if open_to_all else Path("/tmp")
+    _sweep(base)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    # It gets its name when it is locked: nobody may find it without.
+    unnamed = folder / f"{_LOCK}.new"
+    lock = os.open(unnamed, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    unnamed.rename(folder / _LOCK)
+    # The lock lasts as long as the descriptor, and that as long as this process.
+    atexit.register(_remove, folder, lock)
     return folder
+
+
+def _remove(folder: Path, lock: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
+
+
+def _sweep(base: Path) -> None:
+    for path in base.glob(f"wal2lake-*/{_LOCK}"):
+        try:
+            lock = os.open(path, os.O_RDWR)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.parent, ignore_errors=True)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(lock)
 
 
 @functools.cache
@@ -373,7 +405,10 @@ class PostgresServer:
     def psql(self, sql: str, dbname: str = "postgres") -> str:
         """Run statements with psql, each in its own transaction; returns its unaligned
         output without names. RuntimeError with psql's words at the first error."""
-        output = self.installation.run(
+        # The older servers come without clients; a newer psql serves them all.
+        has_psql = (self.installation.bin / "psql").exists()
+        clients = self.installation if has_psql else find_installation(18)
+        output = clients.run(
             "psql",
             "-XAtq",
             "-v",
