@@ -10,7 +10,7 @@ READY := .venv/.ready
 export PYTHON
 
 # From the fastest to the slowest: a failure shows as early as it can.
-LAYERS := pure postgres spark node faults
+LAYERS := pure bugs postgres spark node faults
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all lint format bench clean

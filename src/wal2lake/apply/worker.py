@@ -406,7 +406,11 @@ class ApplyWorker:
             if not t.ready and t.cursor <= reached
         }
         floor = self._catalog.publish(
-            self._subid, reached, {**joined, **versions}, joined=list(joined)
+            self._subid,
+            reached,
+            {**joined, **versions},
+            participants=[int(relid) for relid in self._tables],
+            joined=list(joined),
         )
         failpoint("apply.vector_recorded")
         self._progress.set(applied=floor)

@@ -14,7 +14,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -465,6 +465,7 @@ class Catalog:
         reached: Lsn,
         versions: Mapping[int, int],
         *,
+        participants: Collection[int] = (),
         joined: Sequence[int] = (),
     ) -> Lsn:
         """Advance the floor and publish the tables' versions, in one transaction.
@@ -473,15 +474,16 @@ class Catalog:
         state at a new LSN moves the newest vector instead of adding one.
 
         The subscription's floor follows ``reached`` but never goes back, and never
-        passes the snapshot of a table that is being copied: the log above must stay
-        until that table has caught up. Tables in ``joined`` take their next step to
+        passes what a table still needs of the log: the snapshot of one that is being
+        copied, the position of one that has come since the caller looked (it is not
+        among ``participants``, the tables that are complete below ``reached``). Tables in ``joined`` take their next step to
         ready: f -> s at ``reached``, s -> r. Returns the floor.
         """
         now = datetime.now(UTC).isoformat(timespec="microseconds")
         with self._transaction() as connection:
             connection.execute(
                 "update subscription set floor = max(floor, ?) where oid = ?",
-                (min(reached, _copy_bound(connection, subid, reached)), subid),
+                (_bounded(connection, subid, reached, set(participants)), subid),
             )
             for relid in joined:
                 connection.execute(
@@ -554,21 +556,28 @@ def _take_oid(connection: sqlite3.Connection) -> Oid:
     return Oid(int(row[0]))
 
 
-def _copy_bound(connection: sqlite3.Connection, subid: Oid, floor: Lsn) -> int:
-    """The highest floor that running copies allow, ``floor`` if there is none."""
-    copying = connection.execute(
-        "select relid from subscription_rel where subid = ? and state = ?",
-        (subid, SyncState.DATASYNC.value),
-    ).fetchall()
-    if not copying:
-        return floor
+def _bounded(
+    connection: sqlite3.Connection, subid: Oid, reached: Lsn, participants: set[int]
+) -> int:
+    """The highest floor up to ``reached`` that every table allows."""
     held = connection.execute(
         "select lsn, relids from sync_snapshot where subid = ?", (subid,)
     ).fetchone()
-    if held is None or not {r[0] for r in copying} <= set(json.loads(held["relids"])):
-        # A snapshot is about to be taken; its LSN will not be below the present floor.
-        return 0
-    return int(held["lsn"])
+    covered = set() if held is None else set(json.loads(held["relids"]))
+    bound = int(reached)
+    for row in connection.execute(
+        "select relid, state, lsn from subscription_rel where subid = ?", (subid,)
+    ):
+        if row["state"] == SyncState.INIT.value or row["relid"] in participants:
+            # Its snapshot is still to come, and will be above all that is logged now.
+            continue
+        if row["state"] == SyncState.DATASYNC.value:
+            # Not covered: a snapshot is about to be taken, no lower than the floor.
+            needed = int(held["lsn"]) if row["relid"] in covered else 0
+        else:
+            needed = int(row["lsn"] or 0)
+        bound = min(bound, needed)
+    return bound
 
 
 def _new_system_identifier() -> int:

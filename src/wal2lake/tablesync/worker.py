@@ -46,7 +46,7 @@ from wal2lake.lake import (
 )
 from wal2lake.lake.executors import Executors
 from wal2lake.lake.session import Pool
-from wal2lake.model import Oid, SyncState
+from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Publisher, RemoteTable, connect
 from wal2lake.settings import Settings
@@ -196,7 +196,7 @@ class TableSync:
         if done is not None:
             # Committed before a crash; only the catalog did not hear of it. The cursor
             # is that commit's S, whatever snapshot is held now.
-            self._finish(copy)
+            self._finish(copy, Lsn(done))
             return
         if state.version > 0 and copy.rel.trusted and self._has_rows(copy, state):
             self._catalog.update_rel(subid, relid, trusted=False)
@@ -243,9 +243,9 @@ class TableSync:
             copy.table.location, files, copy.cursor, operation="COPY"
         )
         failpoint("copy.committed")
-        self._finish(copy)
+        self._finish(copy, copy.snapshot.lsn)
 
-    def _finish(self, copy: _Copy) -> None:
+    def _finish(self, copy: _Copy, consistent_point: Lsn) -> None:
         subid, relid = copy.subscription.oid, copy.rel.relid
         self._catalog.update_rel(subid, relid, state=SyncState.FINISHEDCOPY, error=None)
         failpoint("copy.state_written")
