@@ -476,8 +476,10 @@ class Catalog:
         The subscription's floor follows ``reached`` but never goes back, and never
         passes what a table still needs of the log: the snapshot of one that is being
         copied, the position of one that has come since the caller looked (it is not
-        among ``participants``, the tables that are complete below ``reached``). Tables in ``joined`` take their next step to
-        ready: f -> s at ``reached``, s -> r. Returns the floor.
+        among ``participants``, the tables that are complete below ``reached``).
+
+        Tables in ``joined`` take their next step to ready: f -> s at ``reached``,
+        s -> r. Returns the floor.
         """
         now = datetime.now(UTC).isoformat(timespec="microseconds")
         with self._transaction() as connection:

@@ -59,7 +59,8 @@ from wal2lake.tablesync.plan import (
     page_ranges,
 )
 
-_POLL_SECONDS: Final = 0.1
+_POLL_SECONDS: Final = 0.2
+"""A look costs two indexed reads per subscription."""
 
 _ROW_GROUP_BYTES: Final = 32 << 20
 """Arrow bytes per row group: what one range holds in memory, twice over."""
@@ -117,13 +118,11 @@ class TableSync:
         self._ranges.shutdown(wait=False, cancel_futures=True)
 
     def _run(self) -> None:
-        seen = -1
         while not self._stop.wait(_POLL_SECONDS):
             try:
-                counter = self._catalog.change_counter
-                if counter != seen or self._busy:
-                    self._assign()
-                    seen = counter
+                # Each time: a copy that failed waits for nothing that would show in
+                # the catalog.
+                self._assign()
             except Exception as error:
                 self._events.error("could not look for tables to copy", exc_info=error)
                 self._stop.wait(1.0)
