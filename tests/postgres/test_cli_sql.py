@@ -101,7 +101,15 @@ def test_copy_works_out_and_is_refused_in(client):
     assert client.rows("select 1") == [("1",)]
 
 
-def test_control_c_cancels_the_statement_and_keeps_the_connection(client):
+@pytest.fixture
+def control_c():
+    """Python's own handler, also where the test run was started with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_control_c_cancels_the_statement_and_keeps_the_connection(client, control_c):
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     (failure,) = client.run("select pg_sleep(60)")
     assert isinstance(failure, Failure)
