@@ -20,6 +20,7 @@ from types import TracebackType
 from psycopg import Error, pq
 
 from wal2lake.errors import PublisherError
+from wal2lake.pg.connection import open_pgconn
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,7 @@ class Client:
 
         ``on_notice`` gets warnings and notices; without it they are dropped.
         """
-        self._pgconn = pq.PGconn.connect(conninfo.encode())
-        if self._pgconn.status != pq.ConnStatus.OK:
-            message = self._pgconn.get_error_message().strip()
-            self._pgconn.finish()
-            raise PublisherError(message)
+        self._pgconn = open_pgconn(conninfo)
         self._pgconn.notice_handler = (
             (lambda result: None)
             if on_notice is None

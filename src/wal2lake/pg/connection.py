@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import select
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Final
@@ -201,6 +202,36 @@ def result_error(result: pq.abc.PGresult, pgconn: pq.abc.PGconn) -> PublisherErr
     )
 
 
+def open_pgconn(text: str) -> pq.abc.PGconn:
+    """Connect without holding the interpreter: libpq's blocking call would stop every
+    thread of this process for as long as the server does not answer.
+
+    Honours connect_timeout (seconds, for all hosts together; 0: no limit).
+    """
+    seconds = int(parse_conninfo(text).get("connect_timeout", "0"))
+    deadline = time.monotonic() + seconds if seconds > 0 else None
+    pgconn = pq.PGconn.connect_start(text.encode())
+    state = pq.PollingStatus.WRITING
+    while pgconn.status != pq.ConnStatus.BAD and state != pq.PollingStatus.OK:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        socket = pgconn.socket
+        reading = [socket] if state == pq.PollingStatus.READING else []
+        writing = [] if reading else [socket]
+        ready = select.select(reading, writing, [], left)
+        if not any(ready):
+            pgconn.finish()
+            raise PublisherError(
+                "connection to server failed: timeout expired", sqlstate="08006"
+            )
+        state = pq.PollingStatus(pgconn.connect_poll())
+    if pgconn.status != pq.ConnStatus.OK:
+        message = pgconn.get_error_message().strip()
+        pgconn.finish()
+        raise PublisherError(message, sqlstate="08006")
+    pgconn.nonblocking = 0
+    return pgconn
+
+
 def connect(
     text: str,
     *,
@@ -221,11 +252,7 @@ def connect(
     parameters.setdefault("connect_timeout", str(connect_timeout_seconds))
     if replication:
         parameters["replication"] = "database"
-    pgconn = pq.PGconn.connect(conninfo.make_conninfo("", **parameters).encode())
-    if pgconn.status != pq.ConnStatus.OK:
-        message = pgconn.get_error_message().strip()
-        pgconn.finish()
-        raise PublisherError(message, sqlstate="08006")
+    pgconn = open_pgconn(conninfo.make_conninfo("", **parameters))
     if on_notice is not None:
         # Kept as a closure: libpq hands over a result, the caller wants its text.
         def forward(result: pq.abc.PGresult) -> None:
