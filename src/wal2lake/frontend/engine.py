@@ -110,7 +110,11 @@ class _Engine:
             tables = DeltaTables(spark)
             locks = CommitLocks()
             batches = Batches(
-                spark, tables, settings.run_directory / "staging", options.cores
+                spark,
+                tables,
+                settings.run_directory / "staging",
+                cores=options.cores,
+                upsert_bytes=settings.apply.upsert_bytes,
             )
             apply = ApplyManager(self._catalog, settings, tables, batches, locks.of)
             sync = TableSync(

@@ -9,7 +9,6 @@ and ``query`` load it, ``stats`` needs PyArrow only.
 """
 
 from wal2lake.lake.port import (
-    AddedFile,
     CommitConflict,
     Committed,
     Cursor,
@@ -17,9 +16,8 @@ from wal2lake.lake.port import (
     PhysicalField,
     TablePort,
     TableState,
-    files_from_json,
-    files_to_json,
 )
+from wal2lake.lake.tablefiles import AddedFile, files_from_json, files_to_json
 
 __all__ = [
     "AddedFile",

@@ -3,7 +3,8 @@
 Inserts that cannot meet an existing row become data files at once; everything else is staged
 as changes, reduced to the net change per key and merged. Which one is the caller's word
 (``StageRequest.append``); how many tasks, and whether it takes a Spark job at all, is
-decided here by the number of rows.
+decided here by the number of rows. A keyed batch that fits into memory is applied in this
+process (``upsert/``), a larger one by MERGE (``merge.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from wal2lake.lake.netchange import Uniqueness
 from wal2lake.lake.port import Cursor, TablePort, TableState
 from wal2lake.lake.rowchanges import StageTarget
 from wal2lake.lake.session import Pool, use_pool
-from wal2lake.lake.staging import StagedInserts, stage_changes, stage_inserts
+from wal2lake.lake.staging import (
+    StagedChanges,
+    StagedInserts,
+    read_staged,
+    stage_changes,
+    stage_inserts,
+)
+from wal2lake.lake.upsert import Upsert, load, plan_upsert
 
 _IN_PROCESS_ROWS: Final = 20_000
 """Rows up to which conversion here is faster than starting a Spark job for it (measured:
@@ -34,11 +42,13 @@ about 60 ms for the job, 25 ms for the rows)."""
 
 @dataclass(slots=True)
 class _Staged:
-    """The port's ``Staged``; exactly one of ``inserts`` and ``merge``, unless it failed."""
+    """The port's ``Staged``; one of ``inserts``, ``upsert`` and ``merge``, unless it
+    failed or there is nothing to do."""
 
     state: TableState
     failures: Sequence[RowFailure]
     inserts: StagedInserts | None = None
+    upsert: Upsert | None = None
     merge: Merge | None = None
     directory: Path | None = None
     """Of staged changes; removed when they are committed or discarded."""
@@ -49,13 +59,20 @@ class Batches:
     """See the port. Safe for many threads."""
 
     def __init__(
-        self, spark: SparkSession, tables: TablePort, staging: Path, cores: int
+        self,
+        spark: SparkSession,
+        tables: TablePort,
+        staging: Path,
+        cores: int,
+        upsert_bytes: int,
     ) -> None:
-        """``staging`` is emptied: what an earlier process staged was not committed."""
+        """``staging`` is emptied: what an earlier process staged was not committed.
+        Changes of up to ``upsert_bytes`` are applied in memory."""
         self._spark = spark
         self._tables = tables
         self._staging = staging
         self._cores = cores
+        self._upsert_bytes = upsert_bytes
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
 
@@ -92,17 +109,27 @@ class Batches:
         )
         staged = _Staged(request.state, changes.failures, directory=directory)
         if not changes.failures and changes.paths:
-            planned = plan_merge(
-                self._spark,
-                request.state,
-                changes,
-                Uniqueness(request.trusted, request.constraint),
-            )
+            planned = self._plan(request, changes)
             if isinstance(planned, RowFailure):
                 staged.failures = (planned,)
-            else:
+            elif isinstance(planned, Merge):
                 staged.merge = planned
+            else:
+                staged.upsert = planned
         return staged
+
+    def _plan(
+        self, request: StageRequest, changes: StagedChanges
+    ) -> Upsert | Merge | RowFailure:
+        uniqueness = Uniqueness(request.trusted, request.constraint)
+        if changes.size <= self._upsert_bytes:
+            files = self._tables.files(request.state)
+            if files is not None:
+                loaded = load(changes.shape, [read_staged(p) for p in changes.paths])
+                planned = plan_upsert(loaded, request.state, files, uniqueness)
+                if planned is not None:
+                    return planned
+        return plan_merge(self._spark, request.state, changes, uniqueness)
 
     def commit(self, staged: Staged, cursor: Cursor) -> int:
         """One durable commit; see the port."""
@@ -110,6 +137,16 @@ class Batches:
         use_pool(self._spark, Pool.APPLY)
         if staged.merge is not None:
             version = commit_merge(staged.merge, self._tables, cursor).version
+        elif staged.upsert is not None and staged.upsert.changes_table:
+            version = self._tables.commit_files(
+                staged.state.location,
+                staged.upsert.adds,
+                cursor,
+                read_version=staged.state.version,
+                replace=staged.upsert.truncates,
+                replaced=staged.upsert.replaced,
+                operation="truncate" if staged.upsert.truncates else "upsert",
+            ).version
         elif staged.inserts is not None and staged.inserts.files:
             version = self._tables.commit_files(
                 staged.state.location,
@@ -130,6 +167,8 @@ class Batches:
         assert isinstance(staged, _Staged)
         if staged.inserts is not None and not staged.committed:
             discard_added(staged.state.location, staged.inserts.files)
+        if staged.upsert is not None and not staged.committed:
+            discard_added(staged.state.location, staged.upsert.adds)
         self._remove(staged)
 
     def _remove(self, staged: _Staged) -> None:

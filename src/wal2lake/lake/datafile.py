@@ -34,8 +34,9 @@ from pyarrow import fs
 
 from wal2lake.errors import InternalError, StorageError
 from wal2lake.lake.durability import local_path, sync_files
-from wal2lake.lake.port import AddedFile, FieldSpec, PhysicalField
+from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.lake.stats import added_file
+from wal2lake.lake.tablefiles import AddedFile
 
 _COMPRESSION: Final = "zstd"
 _COMPRESSION_LEVEL: Final = 1
@@ -53,9 +54,15 @@ class DataFileWriter:
     """
 
     def __init__(
-        self, directory: str, physical: Sequence[PhysicalField] | None = None
+        self,
+        directory: str,
+        physical: Sequence[PhysicalField] | None = None,
+        *,
+        durable: bool = True,
     ) -> None:
+        """``physical``: names and ids in a table's files; ``durable``: fsync at the end."""
         self._directory = directory
+        self._durable = durable
         self._physical = physical
         self._name = f"part-{uuid.uuid4()}.parquet"
         self._local = local_path(directory)
@@ -96,7 +103,8 @@ class DataFileWriter:
             self._sink.close()
             if self._local is not None:
                 path = self._local / self._name
-                sync_files([path])
+                if self._durable:
+                    sync_files([path])
                 found = path.stat()
                 size, modified_ms = found.st_size, found.st_mtime_ns // 1_000_000
             else:
@@ -144,11 +152,18 @@ class DataFileWriter:
             dictionary_pagesize_limit=_DICTIONARY_BYTES,
             write_page_checksum=True,
             store_schema=False,
+            write_statistics=_columns_with_bounds(self._schema),
         )
 
     def _remote(self) -> str:
         _, path = fs.FileSystem.from_uri(self.path)
         return str(path)
+
+
+def _columns_with_bounds(schema: pa.Schema) -> list[str]:
+    """All but real and double: Parquet's bounds ignore NaN, which PostgreSQL and Spark
+    sort above everything, and tell -0 from 0; a reader that trusts them loses rows."""
+    return [field.name for field in schema if not pa.types.is_floating(field.type)]
 
 
 def write_data_file(

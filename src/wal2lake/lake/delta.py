@@ -35,8 +35,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote
 
 from delta import DeltaTable
 from pyspark.sql import SparkSession
@@ -58,7 +58,6 @@ from wal2lake.lake.durability import (
 from wal2lake.lake.fields import from_struct_field, metadata_of
 from wal2lake.lake.fit import check_files
 from wal2lake.lake.port import (
-    AddedFile,
     CommitConflict,
     Committed,
     Cursor,
@@ -67,6 +66,7 @@ from wal2lake.lake.port import (
     TableState,
 )
 from wal2lake.lake.sparkerrors import translated
+from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
 from wal2lake.observe import failpoint
 
 LOOK_BACK: Final = 16
@@ -80,13 +80,18 @@ DEFAULT_PROPERTIES: Final[Mapping[str, str]] = {
     "delta.checkpointInterval": "100",
 }
 
+LISTED_FILES: Final = 10_000
+"""Files of a table that are kept in memory, at about a kilobyte each. A table of more is
+Spark's to plan."""
+
+_Action = dict[str, dict[str, Any]]
+"""Delta's action as JSON: its name, and the object below it."""
+
 _UNSAFE_IN_NAMES: Final = frozenset(" ,;{}()\n\t=")
 """Delta refuses these in a column's name unless column mapping is on."""
 
 _PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
 _FIELD_ID: Final = "delta.columnMapping.id"
-
-_PATH_SAFE: Final = "/!$&'()*+,;=@-._~"
 
 
 class DeltaTables:
@@ -97,6 +102,7 @@ class DeltaTables:
         # py4j's views are untyped; java, scala and Delta classes are all below it.
         self._jvm: Any = spark._jvm
         self._synced: dict[str, int] = {}
+        self._listings: dict[str, _Listing] = {}
         self._lock = threading.Lock()
 
     def create(
@@ -175,6 +181,30 @@ class DeltaTables:
         with self._calling(location):
             return self._state_of(location, self._existing(location))
 
+    def files(self, state: TableState) -> Sequence[DataFile] | None:
+        """See TablePort. What this object has committed itself needs no look."""
+        with self._lock:
+            known = self._listings.get(state.location)
+        if known is not None and known.is_of(state):
+            return list(known.files.values())
+        with self._calling(state.location):
+            snapshot = self._existing(state.location)
+            if (snapshot.version(), snapshot.metadata().id()) != (
+                state.version,
+                state.table_id,
+            ):
+                return None
+            if snapshot.numOfFiles() > LISTED_FILES:
+                return None
+            found = [
+                DataFile(json.loads(action.json())["add"])
+                for action in snapshot.allFiles().collectAsList()
+            ]
+        listing = _Listing(state.table_id, state.version, {f.key: f for f in found})
+        with self._lock:
+            self._listings[state.location] = listing
+        return found
+
     def commit_files(
         self,
         location: str,
@@ -183,9 +213,20 @@ class DeltaTables:
         *,
         read_version: int | None = None,
         replace: bool = False,
+        replaced: Sequence[Replaced] = (),
+        rearranges: bool = False,
         operation: str = "append",
     ) -> Committed:
         """See TablePort; ``operation`` becomes the commit's user metadata."""
+        now = int(time.time() * 1000)
+        changes = [
+            {"add": add_action(added, data_change=not rearranges)} for added in adds
+        ]
+        for one in replaced:
+            changes.append({"remove": one.remove(now, data_change=not rearranges)})
+            kept = one.add(data_change=not rearranges)
+            if kept is not None:
+                changes.append({"add": kept})
         root = local_path(location)
         if root is not None:
             sync_files([root / added.path for added in adds])
@@ -198,7 +239,7 @@ class DeltaTables:
             if root is not None:
                 check_files(state, adds, root)
             committed, found = state.cursor(cursor.app_id), state.version
-            if committed is not None and committed >= cursor.version:
+            if committed is not None and _is_done(committed, cursor, rearranges):
                 done = Committed(found, already_done=True)
             else:
                 _require(location, read_version, found)
@@ -206,7 +247,7 @@ class DeltaTables:
                     transaction.readWholeTable()
                 removes = transaction.filterFiles() if replace else None
                 version: int = transaction.commit(
-                    self._actions(adds, cursor, removes),
+                    self._actions(changes, cursor, removes),
                     self._operation(cursor, replace, operation),
                 )
                 done = Committed(
@@ -216,6 +257,8 @@ class DeltaTables:
                     else tuple(range(read_version + 1, version)),
                 )
         failpoint("lake.committed")
+        if not done.already_done:
+            self._note_commit(location, found, done.version, changes, replace)
         self.sync(location, done.version)
         failpoint("lake.commit_synced")
         return done
@@ -317,7 +360,7 @@ class DeltaTables:
         return dict(converters.asJava(scala_map))
 
     def _actions(
-        self, adds: Sequence[AddedFile], cursor: Cursor, removes: Any | None
+        self, changes: Sequence[_Action], cursor: Cursor, removes: Any | None
     ) -> Any:
         from_json = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson
         actions = self._jvm.java.util.ArrayList()
@@ -328,9 +371,33 @@ class DeltaTables:
             converters = self._jvm.scala.jdk.javaapi.CollectionConverters
             for file in converters.asJava(removes):
                 actions.add(file.remove())
-        for added in adds:
-            actions.add(from_json(json.dumps({"add": _add_action(added)})))
+        for change in changes:
+            actions.add(from_json(json.dumps(change)))
         return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
+
+    def _note_commit(
+        self,
+        location: str,
+        read: int,
+        version: int,
+        changes: Sequence[_Action],
+        replace: bool,
+    ) -> None:
+        """Carry the listing of the version read over to the one just made."""
+        with self._lock:
+            known = self._listings.pop(location, None)
+            if known is None or known.version != read or version != read + 1:
+                return
+            files = {} if replace else known.files
+            for change in changes:
+                if "remove" in change:
+                    files.pop(str(change["remove"]["path"]), None)
+            for change in changes:
+                if "add" in change:
+                    file = DataFile(change["add"])
+                    files[file.key] = file
+            if len(files) <= LISTED_FILES:
+                self._listings[location] = _Listing(known.table_id, version, files)
 
     def _operation(self, cursor: Cursor, replace: bool, operation: str) -> Any:
         modes = self._jvm.org.apache.spark.sql.streaming.OutputMode
@@ -344,6 +411,23 @@ class DeltaTables:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """Live files of one version."""
+
+    table_id: str
+    version: int
+    files: dict[str, DataFile]
+
+    def is_of(self, state: TableState) -> bool:
+        return (self.table_id, self.version) == (state.table_id, state.version)
+
+
+def _is_done(committed: int, cursor: Cursor, rearranges: bool) -> bool:
+    """A rearrangement carries the cursor that the table has: it moves nothing."""
+    return committed > cursor.version if rearranges else committed >= cursor.version
+
+
 def _require(location: str, read_version: int | None, found: int) -> None:
     if read_version is None or read_version == found:
         return
@@ -354,19 +438,6 @@ def _require(location: str, read_version: int | None, found: int) -> None:
     )
     conflict.interlopers = newer
     raise conflict
-
-
-def _add_action(added: AddedFile) -> dict[str, object]:
-    action: dict[str, object] = {
-        "path": quote(added.path, safe=_PATH_SAFE),
-        "partitionValues": {},
-        "size": added.size,
-        "modificationTime": added.modified_ms,
-        "dataChange": True,
-    }
-    if added.stats is not None:
-        action["stats"] = added.stats
-    return action
 
 
 def _check_names(fields: Sequence[FieldSpec]) -> None:

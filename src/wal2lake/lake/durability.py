@@ -33,11 +33,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from wal2lake.errors import StorageError
+from wal2lake.lake.z85 import decode_z85
 
 SYNC_THREADS = 8
 """fsync waits for the device; a few at once let the device order them."""
 
-_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _UUID_CHARACTERS = 20
 
 
@@ -230,18 +230,8 @@ def _vector_file(table: Path, vector: dict[str, str] | None) -> Path | None:
     if vector["storageType"] == "p":
         return _resolve(table, name)
     prefix = name[:-_UUID_CHARACTERS]
-    identity = uuid.UUID(bytes=_decode_z85(name[-_UUID_CHARACTERS:]))
+    identity = uuid.UUID(bytes=decode_z85(name[-_UUID_CHARACTERS:]))
     return table / prefix / f"deletion_vector_{identity}.bin"
-
-
-def _decode_z85(text: str) -> bytes:
-    decoded = bytearray()
-    for start in range(0, len(text), 5):
-        value = 0
-        for character in text[start : start + 5]:
-            value = value * 85 + _Z85.index(character)
-        decoded += value.to_bytes(4, "big")
-    return bytes(decoded)
 
 
 def _with_checksums(paths: Iterable[Path]) -> list[Path]:

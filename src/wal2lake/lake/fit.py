@@ -19,7 +19,8 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType
 
 from wal2lake.errors import InternalError, StorageError
-from wal2lake.lake.port import AddedFile, TableState
+from wal2lake.lake.port import TableState
+from wal2lake.lake.tablefiles import AddedFile
 
 
 def check_files(state: TableState, adds: Sequence[AddedFile], root: Path) -> None:

@@ -18,12 +18,12 @@ Sources: Delta transaction log protocol, sections "Add File and Remove File",
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from wal2lake.errors import Retry, StorageError, Wal2LakeError
+from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
 from wal2lake.model import INVALID_OID, Oid
 
 
@@ -66,42 +66,6 @@ class Cursor:
     """``wal2lake:<node>:<subid>:<epoch>``."""
     version: int
     """The *next* position: transactions with commit LSN >= it are still to come."""
-
-
-@dataclass(frozen=True, slots=True)
-class AddedFile:
-    """A finished Parquet file below the table's location: Delta's ``add`` as data."""
-
-    path: str
-    """Relative to the location, ``/`` between segments, not percent-encoded."""
-    size: int
-    """Bytes."""
-    modified_ms: int
-    """Modification time, milliseconds since 1970."""
-    stats: str | None
-    """Delta's statistics as JSON text (see ``stats.stats_for``), or None."""
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain JSON values, for the catalog's copy_range rows."""
-        return {
-            "path": self.path,
-            "size": self.size,
-            "modified_ms": self.modified_ms,
-            "stats": self.stats,
-        }
-
-
-def files_to_json(files: Iterable[AddedFile]) -> str:
-    """Text for the catalog; ``files_from_json`` is its inverse."""
-    return json.dumps([f.to_dict() for f in files], separators=(",", ":"))
-
-
-def files_from_json(text: str) -> tuple[AddedFile, ...]:
-    """Read what ``files_to_json`` wrote."""
-    return tuple(
-        AddedFile(f["path"], f["size"], f["modified_ms"], f["stats"])
-        for f in json.loads(text)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +149,13 @@ class TablePort(Protocol):
         """The newest version, read from storage now."""
         ...
 
+    def files(self, state: TableState) -> Sequence[DataFile] | None:
+        """The data files of the newest version, which ``state`` describes.
+
+        None: that version is not the newest any more, or has too many files to list.
+        """
+        ...
+
     def commit_files(
         self,
         location: str,
@@ -193,13 +164,17 @@ class TablePort(Protocol):
         *,
         read_version: int | None = None,
         replace: bool = False,
+        replaced: Sequence[Replaced] = (),
+        rearranges: bool = False,
         operation: str = "append",
     ) -> Committed:
         """Make files part of the table, with the cursor, in ONE commit.
 
         Fsyncs the files before and the commit after (local storage), so it is durable
         when it returns. ``replace`` removes everything that the table held (TRUNCATE,
-        re-copy); ``adds`` may be empty. A cursor that is already at or past ours means
+        re-copy); ``replaced`` takes single files, or rows of them, away. ``adds`` may be
+        empty. ``rearranges``: the same rows in other files (a compaction); it repeats the
+        cursor that the table has. A cursor that is already at or past ours means
         that this commit happened before a crash: ``already_done``. With
         ``read_version`` the commit happens only if nobody has changed the data since
         that version. ``operation`` is a word for people who read the table's history.

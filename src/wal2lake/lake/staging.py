@@ -29,6 +29,8 @@ from functools import partial
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import InternalError, Wal2LakeError
@@ -40,8 +42,8 @@ from wal2lake.lake.datafile import (
     remove_file,
     write_data_file,
 )
+from wal2lake.lake.durability import local_path
 from wal2lake.lake.logrows import LogPart, LogSource, LsnRange, plan_parts, read_rows
-from wal2lake.lake.port import AddedFile
 from wal2lake.lake.rowchanges import (
     Found,
     StageTarget,
@@ -51,11 +53,13 @@ from wal2lake.lake.rowchanges import (
     insert_rows,
 )
 from wal2lake.lake.sparkerrors import translated
+from wal2lake.lake.tablefiles import AddedFile
 
 __all__ = [
     "StagedChanges",
     "StagedInserts",
     "convert_columns",
+    "read_staged",
     "stage_changes",
     "stage_inserts",
     "write_data_file",
@@ -86,6 +90,8 @@ class StagedChanges:
     """Changes that lie in a staging directory and wait for the net change."""
 
     paths: tuple[str, ...]
+    size: int
+    """Bytes of all values, not compressed."""
     found: Found
     shape: ChangeShape
     first_key: KeyRange | None
@@ -156,7 +162,17 @@ def stage_changes(
         found.last_truncate,
     )
     stats = [f.stats for a in answers for f in a.files]
-    return StagedChanges(paths, found, shape, _key_range(stats, shape), failures)
+    size = sum(a.size for a in answers)
+    return StagedChanges(paths, size, found, shape, _key_range(stats, shape), failures)
+
+
+def read_staged(path: str) -> pa.Table:
+    """A staged file, whole."""
+    local = local_path(path)
+    if local is not None:
+        return pq.read_table(str(local), partitioning=None)
+    files, name = fs.FileSystem.from_uri(path)
+    return pq.read_table(name, filesystem=files, partitioning=None)
 
 
 @dataclass(slots=True)
@@ -168,6 +184,7 @@ class _Answer:
     """Of staged changes; ``files`` then has their statistics."""
     found: Found
     failures: list[RowFailure]
+    size: int = 0
     error: Wal2LakeError | None = None
 
 
@@ -246,8 +263,11 @@ def _change_task(
             def write(table: pa.Table) -> None:
                 columns = tuple(table.column_names)
                 if columns not in writers:
-                    writers[columns] = stack.enter_context(DataFileWriter(directory))
+                    # Gone after a crash: nothing has to survive it.
+                    writer = DataFileWriter(directory, durable=False)
+                    writers[columns] = stack.enter_context(writer)
                 writers[columns].write(table)
+                answer.size += table.nbytes
 
             for part in parts:
                 _change_part(target, span, part, write, answer)

@@ -25,7 +25,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wal2lake.lake.port import AddedFile
+from wal2lake.lake.tablefiles import AddedFile
 
 INDEXED_COLUMNS = 32
 """delta.dataSkippingNumIndexedCols' default: Delta reads no statistics beyond these."""

@@ -224,6 +224,14 @@ class ApplySettings:
         maximum=_INT_MAX,
         restart=True,
     )
+    upsert_bytes: int = setting(
+        256 * _MIB,
+        "Updates and deletes of one table in one batch that are applied in the engine's"
+        " memory (which needs about three times as much); more are a MERGE by Spark.",
+        minimum=0,
+        maximum=_BYTES_MAX,
+        restart=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

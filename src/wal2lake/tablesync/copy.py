@@ -4,15 +4,15 @@ Comes in: a ``CopyTask`` (picklable; nothing of the driver's process). Goes out:
 ``CopyResult`` with the finished Parquet files, already in the table's directory and
 fsynced, but not part of the table until somebody commits them.
 
-COPY's CSV is parsed by Arrow in blocks, converted by the same kernels that convert
+COPY's CSV is parsed by Arrow in blocks of whole rows, converted by the same kernels that convert
 changes, and written a row group at a time, so memory does not grow with the range.
 
-Source: PostgreSQL manual, COPY (CSV format); 9.28.5 (snapshot synchronisation).
+Source: PostgreSQL manual, COPY (CSV format); 54.2.6 (a CopyData message of the server is one
+row); 9.28.5 (snapshot synchronisation).
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +23,8 @@ import pyarrow.csv as pacsv
 from wal2lake.errors import ApplyError
 from wal2lake.lake.convert import convert_columns
 from wal2lake.lake.datafile import DataFileWriter
-from wal2lake.lake.port import AddedFile, FieldSpec, PhysicalField
+from wal2lake.lake.port import FieldSpec, PhysicalField
+from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.pg import connect
 from wal2lake.pg.publisher import quote_literal
 
@@ -62,33 +63,6 @@ class CopyResult:
     files: tuple[AddedFile, ...]
 
 
-class _CopyReader(io.RawIOBase):
-    """COPY's payloads as a readable file, which is what Arrow's CSV parser takes."""
-
-    def __init__(self, payloads: Iterator[bytes]) -> None:
-        super().__init__()
-        self._payloads = payloads
-        self._rest = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        gathered = [self._rest]
-        total = len(self._rest)
-        for payload in self._payloads:
-            gathered.append(payload)
-            total += len(payload)
-            if 0 <= size <= total:
-                break
-        data = b"".join(gathered)
-        if size < 0:
-            self._rest = b""
-            return data
-        self._rest = data[size:]
-        return data[:size]
-
-
 def copy_range(task: CopyTask) -> CopyResult:
     """Read, convert and write one range. Raises PublisherError, ApplyError or
     StorageError; then no file of it is left."""
@@ -117,29 +91,34 @@ def copy_range(task: CopyTask) -> CopyResult:
 
 def _batches(task: CopyTask, payloads: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
     names = [f"c{i}" for i in range(len(task.columns))]
-    source = pa.PythonFile(_CopyReader(payloads), mode="r")
-    try:
-        reader = pacsv.open_csv(
-            source,
-            read_options=pacsv.ReadOptions(
-                column_names=names, block_size=_BLOCK_BYTES, use_threads=False
-            ),
-            parse_options=pacsv.ParseOptions(
-                newlines_in_values=True, ignore_empty_lines=False
-            ),
-            convert_options=pacsv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.binary()),
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
+    parse = pacsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
+    convert = pacsv.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.binary()),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    for block in _blocks(payloads):
+        read = pacsv.ReadOptions(
+            column_names=names, block_size=len(block) + 1, use_threads=False
         )
-    except pa.ArrowInvalid as error:
-        # Arrow's way to say that there was no row at all.
-        if "Empty CSV file" in str(error):
-            return
-        raise
-    yield from reader
+        table = pacsv.read_csv(pa.BufferReader(block), read, parse, convert)
+        yield from table.to_batches()
+
+
+def _blocks(payloads: Iterator[bytes]) -> Iterator[bytes]:
+    """Whole rows: the server sends each in a message of its own, so that a block can be as
+    large as its last row makes it (a reader of fixed blocks refuses a larger row)."""
+    gathered: list[bytes] = []
+    size = 0
+    for payload in payloads:
+        gathered.append(payload)
+        size += len(payload)
+        if size >= _BLOCK_BYTES:
+            yield b"".join(gathered)
+            gathered, size = [], 0
+    if gathered:
+        yield b"".join(gathered)
 
 
 def _convert(task: CopyTask, batch: pa.RecordBatch) -> pa.Table:

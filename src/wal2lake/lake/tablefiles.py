@@ -1,0 +1,170 @@
+"""The data files of a table version, as far as writers of ours look into them.
+
+Comes in: ``add`` actions of Delta's log, as JSON objects. Goes out: the same with the facts
+that choose files for a batch of keys, and the actions that replace a file: with a larger
+deletion vector, or with nothing. Pure.
+
+Sources: Delta transaction log protocol, "Add File and Remove File", "Per-file Statistics".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+Descriptor = Mapping[str, Any]
+"""The ``deletionVector`` object of an add action."""
+
+_PATH_SAFE: Final = "/!$&'()*+,;=@-._~"
+
+_TIGHT: Final = re.compile(r'"tightBounds"\s*:\s*true')
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFile:
+    """A finished Parquet file below the table's location: Delta's ``add`` as data."""
+
+    path: str
+    """Relative to the location, ``/`` between segments, not percent-encoded."""
+    size: int
+    """Bytes."""
+    modified_ms: int
+    """Modification time, milliseconds since 1970."""
+    stats: str | None
+    """Delta's statistics as JSON text (see ``stats.stats_for``), or None."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain JSON values, for the catalog's copy_range rows."""
+        return {
+            "path": self.path,
+            "size": self.size,
+            "modified_ms": self.modified_ms,
+            "stats": self.stats,
+        }
+
+
+def files_to_json(files: Iterable[AddedFile]) -> str:
+    """Text for the catalog; ``files_from_json`` is its inverse."""
+    return json.dumps([f.to_dict() for f in files], separators=(",", ":"))
+
+
+def files_from_json(text: str) -> tuple[AddedFile, ...]:
+    """Read what ``files_to_json`` wrote."""
+    return tuple(
+        AddedFile(f["path"], f["size"], f["modified_ms"], f["stats"])
+        for f in json.loads(text)
+    )
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a table version."""
+
+    action: Mapping[str, Any]
+    """The object below ``add``, as it is in the log."""
+
+    @property
+    def key(self) -> str:
+        """What names the file in the log: a version has each path once."""
+        return str(self.action["path"])
+
+    @property
+    def path(self) -> str:
+        """Not percent-encoded; relative to the table, or a URL."""
+        return unquote(self.key)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return int(self.action["size"])
+
+    @property
+    def vector(self) -> Descriptor | None:
+        """Its deletion vector."""
+        found: Descriptor | None = self.action.get("deletionVector")
+        return found
+
+    @property
+    def rows(self) -> int | None:
+        """Rows that are physically there; None: nobody says."""
+        found: int | None = self._stats.get("numRecords")
+        return found
+
+    @property
+    def deleted(self) -> int:
+        """How many of them are gone."""
+        return int(self.vector["cardinality"]) if self.vector is not None else 0
+
+    @property
+    def is_plain(self) -> bool:
+        """It can be given a deletion vector: rows are counted, no partition."""
+        return self.rows is not None and not self.action.get("partitionValues")
+
+    def bounds(self, column: str) -> tuple[Any, Any] | None:
+        """(lowest, highest) of a column by its physical name, or a bit beyond."""
+        low = self._stats.get("minValues", {}).get(column)
+        high = self._stats.get("maxValues", {}).get(column)
+        return None if low is None or high is None else (low, high)
+
+    @cached_property
+    def _stats(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = json.loads(self.action.get("stats") or "{}")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A file of the version read that the next one has no more as it was."""
+
+    file: DataFile
+    vector: Descriptor | None
+    """It stays with this deletion vector; None: it goes."""
+
+    def remove(self, now_ms: int, *, data_change: bool) -> dict[str, object]:
+        """Delta's ``remove`` action."""
+        action = self.file.action
+        removed: dict[str, object] = {
+            "path": action["path"],
+            "deletionTimestamp": now_ms,
+            "dataChange": data_change,
+            "extendedFileMetadata": True,
+            "partitionValues": action.get("partitionValues") or {},
+            "size": action["size"],
+        }
+        if action.get("stats"):
+            removed["stats"] = action["stats"]
+        if self.file.vector is not None:
+            removed["deletionVector"] = self.file.vector
+        return removed
+
+    def add(self, *, data_change: bool) -> dict[str, object] | None:
+        """Delta's ``add`` action of what stays."""
+        if self.vector is None:
+            return None
+        # Bounds and counts are those of all rows, of which some are gone now.
+        stats = _TIGHT.sub('"tightBounds":false', str(self.file.action["stats"]), 1)
+        return {
+            **self.file.action,
+            "dataChange": data_change,
+            "stats": stats,
+            "deletionVector": self.vector,
+        }
+
+
+def add_action(added: AddedFile, *, data_change: bool) -> dict[str, object]:
+    """Delta's ``add`` action of a new file."""
+    action: dict[str, object] = {
+        "path": quote(added.path, safe=_PATH_SAFE),
+        "partitionValues": {},
+        "size": added.size,
+        "modificationTime": added.modified_ms,
+        "dataChange": data_change,
+    }
+    if added.stats is not None:
+        action["stats"] = added.stats
+    return action

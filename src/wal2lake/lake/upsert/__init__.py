@@ -1,0 +1,11 @@
+"""Keyed batches applied in memory: one commit of new rows and deletion vectors.
+
+Takes: staged changes of one table, its state and its live files. Gives: a data file and
+deletion vectors that lie in the table's directory, and what one commit must say of them.
+Owns: the net change by numbered keys, finding keys in files, the deletion vector format.
+Never: Spark, commits, or a batch larger than ``apply.upsert_bytes``.
+"""
+
+from wal2lake.lake.upsert.plan import Upsert, load, plan_upsert
+
+__all__ = ["Upsert", "load", "plan_upsert"]

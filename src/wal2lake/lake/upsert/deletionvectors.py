@@ -1,0 +1,150 @@
+"""Deletion vectors: which rows of a data file are gone, as Delta's readers expect it.
+
+Comes in: row numbers of files, and the descriptors of vectors that exist. Goes out: one file
+of vectors in the table's directory with a descriptor for each, and row numbers again.
+
+    file        version u8 = 1, then for each vector (big-endian)
+                size i32, data, CRC-32 of the data u32
+    data        magic i32 = 1681511377 (little-endian), a portable 64-bit Roaring bitmap;
+                read, not written: magic i32 = 1681511376, number of bitmaps i32, then for each
+                its size i32 (big-endian) and a 32-bit bitmap of rows from place * 2^32 on
+    descriptor  storageType (u: file by UUID below the table, p: by path, i: inline),
+                pathOrInlineDv, offset (of size), sizeInBytes (of data), cardinality
+
+Sources: Delta transaction log protocol, "Deletion Vectors", "Deletion Vector Format",
+"Deletion Vector File Storage Format"; Roaring's "Extension for 64-bit Implementations".
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from pyarrow import fs
+from pyroaring import BitMap, BitMap64
+
+from wal2lake.errors import StorageError
+from wal2lake.lake.datafile import storage_error
+from wal2lake.lake.durability import local_path
+from wal2lake.lake.z85 import decode_z85, encode_z85
+
+Descriptor = Mapping[str, Any]
+"""The ``deletionVector`` object of an add action."""
+
+Rows = npt.NDArray[np.uint64]
+"""Ascending row numbers within a data file."""
+
+_VERSION: Final = b"\x01"
+_MAGIC: Final = struct.pack("<i", 1681511377)
+_NATIVE_MAGIC: Final = struct.pack(">i", 1681511376)
+_SIZE: Final = struct.Struct(">i")
+_CHECKSUM: Final = struct.Struct(">I")
+_UUID_DIGITS: Final = 20
+
+
+def write_vectors(location: str, vectors: Sequence[Rows]) -> list[Descriptor]:
+    """One new file below the table's ``location``; a descriptor for each vector.
+
+    Not synced: ``DeltaTables.sync`` does that with the commit that names the file.
+    """
+    content = bytearray(_VERSION)
+    identity = uuid.uuid4()
+    name = encode_z85(identity.bytes)
+    descriptors: list[Descriptor] = []
+    for rows in vectors:
+        data = _MAGIC + BitMap64(rows).serialize()
+        descriptors.append(
+            {
+                "storageType": "u",
+                "pathOrInlineDv": name,
+                "offset": len(content),
+                "sizeInBytes": len(data),
+                "cardinality": len(rows),
+            }
+        )
+        content += _SIZE.pack(len(data)) + data + _CHECKSUM.pack(zlib.crc32(data))
+    path = f"{location.rstrip('/')}/deletion_vector_{identity}.bin"
+    files, remote = _resolve(path)
+    try:
+        with files.open_output_stream(remote) as sink:
+            sink.write(bytes(content))
+    except OSError as error:
+        raise storage_error("write to file", path, error) from error
+    return descriptors
+
+
+def read_vector(location: str, descriptor: Descriptor) -> Rows:
+    """Row numbers of an existing vector; StorageError if it is damaged."""
+    kind, text = descriptor["storageType"], descriptor["pathOrInlineDv"]
+    size = int(descriptor["sizeInBytes"])
+    if kind == "i":
+        return _rows(decode_z85(text)[:size], "inline")
+    path = text if kind == "p" else _path_below(location, text)
+    offset = int(descriptor.get("offset") or 0)
+    files, remote = _resolve(path)
+    try:
+        with files.open_input_file(remote) as file:
+            file.seek(offset)
+            content = file.read(_SIZE.size + size + _CHECKSUM.size)
+    except OSError as error:
+        raise storage_error("read file", path, error) from error
+    data = content[_SIZE.size : _SIZE.size + size]
+    if (
+        len(content) != _SIZE.size + size + _CHECKSUM.size
+        or _SIZE.unpack_from(content)[0] != size
+        or _CHECKSUM.unpack_from(content, _SIZE.size + size)[0] != zlib.crc32(data)
+    ):
+        raise _damaged(path)
+    return _rows(data, path)
+
+
+def _rows(data: bytes, path: str) -> Rows:
+    try:
+        if data.startswith(_MAGIC):
+            found = BitMap64.deserialize(data[len(_MAGIC) :]).to_array()
+            return np.asarray(found, np.uint64)
+        if data.startswith(_NATIVE_MAGIC):
+            return np.concatenate(list(_native_rows(data)))
+    except (ValueError, struct.error) as error:
+        raise _damaged(path) from error
+    raise _damaged(path)
+
+
+def _native_rows(data: bytes) -> Iterator[Rows]:
+    (count,) = _SIZE.unpack_from(data, len(_NATIVE_MAGIC))
+    at = len(_NATIVE_MAGIC) + _SIZE.size
+    yield np.zeros(0, np.uint64)
+    for place in range(count):
+        (size,) = _SIZE.unpack_from(data, at)
+        at += _SIZE.size
+        low = BitMap.deserialize(data[at : at + size]).to_array()
+        at += size
+        yield np.asarray(low, np.uint64) + np.uint64(place << 32)
+
+
+def _path_below(location: str, text: str) -> str:
+    prefix = text[:-_UUID_DIGITS]
+    identity = uuid.UUID(bytes=decode_z85(text[-_UUID_DIGITS:]))
+    folder = f"{location.rstrip('/')}/{prefix}".rstrip("/")
+    return f"{folder}/deletion_vector_{identity}.bin"
+
+
+def _resolve(path: str) -> tuple[fs.FileSystem, str]:
+    local = local_path(path)
+    if local is not None:
+        return fs.LocalFileSystem(), str(local)
+    files, name = fs.FileSystem.from_uri(path)
+    return files, str(name)
+
+
+def _damaged(path: str) -> StorageError:
+    return StorageError(
+        f'deletion vector in "{path}" is damaged',
+        sqlstate="XX001",
+        hint="Restore the file from a backup, or copy the table again.",
+    )

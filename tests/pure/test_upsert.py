@@ -1,0 +1,351 @@
+"""A keyed batch applied in memory means what its events mean one by one.
+
+The table is a few Parquet files with deletion vectors, in a directory without Delta: rows are
+read back through the same vectors that readers would use.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from wal2lake.errors import StorageError
+from wal2lake.lake.changes import ChangeShape, RowFailure, Seq
+from wal2lake.lake.datafile import write_data_file
+from wal2lake.lake.netchange import Uniqueness
+from wal2lake.lake.port import FieldSpec, PhysicalField, TableState
+from wal2lake.lake.tablefiles import DataFile, add_action
+from wal2lake.lake.upsert import Upsert, load, plan_upsert
+from wal2lake.lake.upsert.deletionvectors import read_vector, write_vectors
+from wal2lake.lake.upsert.stored import StoredRows
+from wal2lake.lake.z85 import decode_z85, encode_z85
+from wal2lake.testing.rowmodel import (
+    KEY,
+    UNCHANGED,
+    Event,
+    HistoryShape,
+    KeyTaken,
+    Row,
+    TableModel,
+    batches,
+    history,
+    initial_rows,
+)
+
+FIELDS = (
+    FieldSpec("grp", "int"),
+    FieldSpec("number", "int"),
+    FieldSpec("a", "string"),
+    FieldSpec("b", "string"),
+)
+ARROW = pa.schema(
+    [
+        ("grp", pa.int32()),
+        ("number", pa.int32()),
+        ("a", pa.string()),
+        ("b", pa.string()),
+    ]
+)
+TRUSTED = Uniqueness(trusted=True, constraint="t_pkey")
+UNTRUSTED = Uniqueness(trusted=False, constraint="t_pkey")
+
+thorough = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+class Table:
+    """A table's files, changed by upserts as a commit would."""
+
+    def __init__(self, location: Path, rows: Sequence[Row], files: int) -> None:
+        location.mkdir(parents=True)
+        self.state = TableState(
+            location=str(location),
+            table_id="id",
+            version=0,
+            cursors={},
+            fields=FIELDS,
+            physical_fields=tuple(
+                PhysicalField(f.name, f.name, None, f.spark_ddl) for f in FIELDS
+            ),
+            column_mapping=False,
+            properties={"delta.enableDeletionVectors": "true"},
+        )
+        self.files: list[DataFile] = []
+        share = -(-len(rows) // files) or 1
+        for start in range(0, len(rows), share):
+            self.add(rows[start : start + share])
+
+    def add(self, rows: Sequence[Row]) -> None:
+        table = pa.Table.from_pylist(
+            [dict(zip(ARROW.names, row, strict=True)) for row in rows], ARROW
+        )
+        added = write_data_file(
+            table, self.state.location, FIELDS, self.state.physical_fields
+        )
+        self.files.append(DataFile(add_action(added, data_change=True)))
+
+    def plan(
+        self, events: Sequence[Event], uniqueness: Uniqueness, pieces: int = 2
+    ) -> Upsert | RowFailure | None:
+        shape = shape_of(events)
+        staged = staged_tables(events, shape, pieces)
+        return plan_upsert(load(shape, staged), self.state, self.files, uniqueness)
+
+    def commit(self, upsert: Upsert) -> None:
+        files = {} if upsert.truncates else {f.key: f for f in self.files}
+        for one in upsert.replaced:
+            del files[one.file.key]
+            kept = one.add(data_change=True)
+            if kept is not None:
+                files[one.file.key] = DataFile(json.loads(json.dumps(kept)))
+        for added in upsert.adds:
+            file = DataFile(add_action(added, data_change=True))
+            files[file.key] = file
+        self.files = list(files.values())
+
+    def rows(self) -> dict[tuple[object, ...], Row]:
+        found: dict[tuple[object, ...], Row] = {}
+        for part in StoredRows(self.state, self.files).live(range(4)):
+            for row in part.to_pylist():
+                values = tuple(row.values())
+                assert values[:2] not in found, f"key {values[:2]} twice"
+                found[values[:2]] = values
+        return found
+
+
+def shape_of(events: Sequence[Event]) -> ChangeShape:
+    truncates = [Seq(e.lsn, e.ordinal) for e in events if e.kind == "T"]
+    return ChangeShape(
+        FIELDS,
+        KEY,
+        frozenset(
+            i for e in events for i, v in enumerate(e.new or ()) if v is UNCHANGED
+        ),
+        any(moved(e) for e in events),
+        max(truncates, default=None),
+    )
+
+
+def moved(event: Event) -> bool:
+    return (
+        event.kind == "U"
+        and event.old is not None
+        and event.new is not None
+        and event.new[:2] != event.old
+    )
+
+
+def staged_tables(
+    events: Sequence[Event], shape: ChangeShape, pieces: int
+) -> list[pa.Table]:
+    """As tasks would write them: each a share of the events, only columns it needs."""
+    tables = []
+    for piece in range(pieces):
+        rows = []
+        share = events[piece::pieces]
+        for e in share:
+            new = e.new if e.new is not None else (*(e.old or (None, None)), None, None)
+            row = {"lsn": e.lsn, "ord": e.ordinal, "op": ord(e.kind), "moved": moved(e)}
+            row |= {f"n{i}": None if v is UNCHANGED else v for i, v in enumerate(new)}
+            row |= {f"u{i}": v is UNCHANGED for i, v in enumerate(new)}
+            old = e.old if moved(e) else (None, None)
+            row |= {f"o{i}": v for i, v in enumerate(old or ())}
+            rows.append(row)
+        schema = [("lsn", pa.int64()), ("ord", pa.int64()), ("op", pa.int8())]
+        schema += [("moved", pa.bool_())]
+        schema += [(f"n{i}", field.type) for i, field in enumerate(ARROW)]
+        unknown = [i for i in shape.unchanged if any(row[f"u{i}"] for row in rows)]
+        schema += [(f"u{i}", pa.bool_()) for i in sorted(unknown)]
+        if any(row["moved"] for row in rows):
+            schema += [("o0", pa.int32()), ("o1", pa.int32())]
+        if rows:
+            tables.append(pa.Table.from_pylist(rows, pa.schema(schema)))
+    return tables
+
+
+def run(
+    tmp_path: Path, shape: HistoryShape, seed: int, parts: int, uniqueness: Uniqueness
+) -> None:
+    rng = random.Random(seed)
+    start = initial_rows(shape, rng)
+    events = history(shape, start, rng)
+    table = Table(tmp_path / uuid.uuid4().hex, list(start.values()), rng.randint(1, 4))
+    model = TableModel(KEY, dict(start))
+    for batch in batches(events, rng, parts):
+        if not batch:
+            continue
+        before = dict(model.rows)
+        model.apply_all(batch)
+        upsert = table.plan(batch, uniqueness, rng.randint(1, 3))
+        assert isinstance(upsert, Upsert), upsert
+        table.commit(upsert)
+        got = table.rows()
+        for key in {*got, *model.rows}:
+            if got.get(key) != model.rows.get(key):
+                related = [
+                    e for e in batch if e.kind == "T" or (e.old or e.new)[0] == key[0]
+                ]
+                pytest.fail(
+                    f"key {key}: got {got.get(key)}, want {model.rows.get(key)}, "
+                    f"start {[r for k, r in before.items() if k[0] == key[0]]}\n"
+                    + "\n".join(map(str, related))
+                )
+
+
+@thorough
+@given(seed=st.integers(0, 2**32))
+def test_key_changes_and_unchanged_values_over_several_batches(
+    tmp_path: Path, seed: int
+) -> None:
+    run(tmp_path, HistoryShape(40, 8), seed, 4, TRUSTED)
+
+
+@thorough
+@given(seed=st.integers(0, 2**32))
+def test_events_on_missing_rows_are_skipped(tmp_path: Path, seed: int) -> None:
+    run(tmp_path, HistoryShape(40, 5, missing=True), seed, 2, UNTRUSTED)
+
+
+@thorough
+@given(seed=st.integers(0, 2**32), unchanged=st.booleans())
+def test_keys_that_do_not_move_are_reduced_at_once(
+    tmp_path: Path, seed: int, unchanged: bool
+) -> None:
+    shape = HistoryShape(40, 6, moves=False, unchanged=unchanged, missing=True)
+    run(tmp_path, shape, seed, 3, UNTRUSTED)
+
+
+@thorough
+@given(seed=st.integers(0, 2**32), moves=st.booleans())
+def test_only_what_follows_the_last_truncate_counts(
+    tmp_path: Path, seed: int, moves: bool
+) -> None:
+    shape = HistoryShape(30, 5, moves=moves, missing=True, truncates=2)
+    run(tmp_path, shape, seed, 2, UNTRUSTED)
+
+
+@thorough
+@given(seed=st.integers(0, 2**32), moves=st.booleans())
+def test_the_first_taken_key_is_located(tmp_path: Path, seed: int, moves: bool) -> None:
+    rng = random.Random(seed)
+    shape = HistoryShape(30, 5, moves=moves, missing=True, conflicts=True)
+    start = initial_rows(shape, rng)
+    events = history(shape, start, rng)
+    model = TableModel(KEY, dict(start))
+    expected = None
+    for event in events:
+        try:
+            model.apply(event)
+        except KeyTaken:
+            expected = event
+            break
+    table = Table(tmp_path / uuid.uuid4().hex, list(start.values()), 3)
+    found = table.plan(events, UNTRUSTED)
+    if expected is None:
+        assert isinstance(found, Upsert)
+        return
+    assert found == RowFailure(
+        Seq(expected.lsn, expected.ordinal),
+        None,
+        "23505",
+        'duplicate key value violates unique constraint "t_pkey"',
+        "insert_exists" if expected.kind == "I" else "update_exists",
+    )
+
+
+def test_a_file_that_loses_its_last_row_goes(tmp_path: Path) -> None:
+    table = Table(tmp_path / "t", [(1, n, "a", "b") for n in range(4)], 2)
+    upsert = table.plan([Event(1, n, "D", None, (1, n)) for n in range(2)], TRUSTED)
+    assert isinstance(upsert, Upsert)
+    assert [(one.file, one.vector) for one in upsert.replaced] == [
+        (table.files[0], None)
+    ]
+    assert upsert.adds == ()
+
+
+def test_files_without_the_keys_are_not_read(tmp_path: Path) -> None:
+    table = Table(tmp_path / "t", [(n, 0, "a", "b") for n in range(100)], 10)
+    for file in table.files[1:]:
+        (tmp_path / "t" / file.path).unlink()
+    upsert = table.plan([Event(1, 0, "U", (3, 0, "x", UNCHANGED))], TRUSTED)
+    assert isinstance(upsert, Upsert)
+    assert [one.file for one in upsert.replaced] == [table.files[0]]
+
+
+def test_an_update_that_finds_no_row_commits_nothing(tmp_path: Path) -> None:
+    table = Table(tmp_path / "t", [(1, 1, "a", "b")], 1)
+    upsert = table.plan([Event(1, 0, "U", (2, 2, "x", "y"))], TRUSTED)
+    assert isinstance(upsert, Upsert)
+    assert not upsert.changes_table
+
+
+def test_a_table_without_deletion_vectors_is_for_spark(tmp_path: Path) -> None:
+    table = Table(tmp_path / "t", [(1, 1, "a", "b")], 1)
+    table.state.properties.clear()  # type: ignore[attr-defined]
+    assert table.plan([Event(1, 0, "D", None, (1, 1))], TRUSTED) is None
+
+
+# ---- deletion vectors -----------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.lists(st.integers(0, 2**34), min_size=1, unique=True), min_size=1, max_size=4
+    )
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_vectors_are_read_as_written(tmp_path: Path, vectors: list[list[int]]) -> None:
+    rows = [np.array(sorted(one), np.uint64) for one in vectors]
+    described = write_vectors(str(tmp_path), rows)
+    for descriptor, one in zip(described, rows, strict=True):
+        assert descriptor["cardinality"] == len(one)
+        assert read_vector(str(tmp_path), descriptor).tolist() == one.tolist()
+
+
+def test_the_vector_of_the_protocols_example_is_read(tmp_path: Path) -> None:
+    # Delta transaction log protocol, "Deletion Vectors", JSON example 2 (inline).
+    descriptor = {
+        "storageType": "i",
+        "pathOrInlineDv": "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L",
+        "sizeInBytes": 40,
+        "cardinality": 6,
+    }
+    assert read_vector(str(tmp_path), descriptor).tolist() == [3, 4, 7, 11, 18, 29]
+
+
+def test_a_damaged_vector_is_an_error(tmp_path: Path) -> None:
+    (descriptor,) = write_vectors(str(tmp_path), [np.array([1, 2], np.uint64)])
+    (path,) = tmp_path.glob("*.bin")
+    content = bytearray(path.read_bytes())
+    content[-6] ^= 1
+    path.write_bytes(content)
+    assert zlib.crc32(content[5:-4]) != int.from_bytes(content[-4:], "big")
+    with pytest.raises(StorageError, match="is damaged"):
+        read_vector(str(tmp_path), descriptor)
+
+
+@given(st.binary().filter(lambda data: len(data) % 4 == 0))
+def test_z85_text_gives_the_bytes_again(data: bytes) -> None:
+    assert decode_z85(encode_z85(data)) == data
+
+
+def test_z85_is_that_of_the_specification() -> None:
+    assert encode_z85(bytes.fromhex("864fd26fb559f75b")) == "HelloWorld"
+    for wrong in ("Hello", "Hell", "%%%%%", "He lo"):
+        if wrong == "Hello":
+            continue
+        with pytest.raises(ValueError, match="Z85"):
+            decode_z85(wrong)

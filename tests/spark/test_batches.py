@@ -1,0 +1,184 @@
+"""Batches of one table, whatever way each takes: in memory, by MERGE, by plain append."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+from lake_log import FIELDS, by_key, fill, rows_of, write_log
+from pyspark.sql import SparkSession
+
+from wal2lake.errors import StorageError
+from wal2lake.lake.batches import Batches
+from wal2lake.lake.batchport import StageRequest
+from wal2lake.lake.delta import DeltaTables
+from wal2lake.lake.logrows import LogSource, LsnRange
+from wal2lake.lake.port import CommitConflict, Cursor
+from wal2lake.testing.rowmodel import (
+    KEY,
+    UNCHANGED,
+    Event,
+    HistoryShape,
+    Row,
+    TableModel,
+    batches,
+    history,
+    initial_rows,
+)
+
+
+def batches_of(
+    spark: SparkSession, lake: DeltaTables, tmp_path: Path, upsert_bytes: int
+) -> Batches:
+    staging = tmp_path / f"staging{upsert_bytes}"
+    return Batches(spark, lake, staging, cores=2, upsert_bytes=upsert_bytes)
+
+
+def request(
+    lake: DeltaTables, location: str, source: LogSource, *, append: bool = False
+) -> StageRequest:
+    return StageRequest(
+        namespace="public",
+        name="t",
+        state=lake.state(location),
+        key=("grp", "number"),
+        constraint="t_pkey",
+        sources=[source],
+        span=LsnRange(0),
+        append=append,
+        trusted=True,
+    )
+
+
+def operations(location: str) -> list[str]:
+    """What each commit from the newest one says it was."""
+    return [
+        str(commit.get("userMetadata") or commit["operation"])
+        for commit in deltalake.DeltaTable(location).history()
+    ]
+
+
+def read_outside(location: str) -> list[Row]:
+    """By a reader that has nothing of Spark or of ours."""
+    table = deltalake.DeltaTable(location)
+    found = deltalake.QueryBuilder().register("t", table).execute("select * from t")
+    rows = pa.table(found.read_all()).to_pylist()
+    return [tuple(row.values()) for row in rows]
+
+
+def test_every_way_of_applying_leaves_the_same_table_to_the_next(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    rng = random.Random(7)
+    shape = HistoryShape(40, 12, missing=True, truncates=1)
+    start = initial_rows(shape, rng)
+    events = history(shape, start, rng)
+    lake.create(location, FIELDS)
+    fill(lake, spark_session, location, list(start.values()))
+    ways = {
+        "upsert": batches_of(spark_session, lake, tmp_path, 1 << 20),
+        "MERGE": batches_of(spark_session, lake, tmp_path, 0),
+    }
+    model = TableModel(KEY, dict(start))
+    turns = ["upsert", "upsert", "MERGE", "upsert", "upsert", "MERGE", "upsert"]
+    seen = []
+    for number, (way, batch) in enumerate(
+        zip(turns, batches(events, rng, len(turns)), strict=True)
+    ):
+        if not batch:
+            continue
+        source = write_log(tmp_path / f"{number}.parquet", batch)
+        port = ways[way]
+        staged = port.stage(request(lake, location, source))
+        assert not staged.failures
+        port.commit(staged, Cursor("app", number + 1))
+        assert lake.state(location).cursor("app") == number + 1
+        model.apply_all(batch)
+        assert by_key(rows_of(spark_session, location)) == model.rows
+        assert by_key(read_outside(location)) == model.rows
+        seen.append(operations(location)[0])
+    assert seen.count("upsert") >= 3
+    assert seen.count("MERGE") >= 1
+
+
+def test_the_listing_of_files_follows_our_commits_and_notices_others(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    port = batches_of(spark_session, lake, tmp_path, 1 << 20)
+    lake.create(location, FIELDS)
+
+    def apply(number: int, *events: Event, append: bool = False) -> None:
+        source = write_log(tmp_path / f"{number}.parquet", list(events))
+        staged = port.stage(request(lake, location, source, append=append))
+        port.commit(staged, Cursor("app", number))
+        assert_listed()
+
+    def assert_listed() -> None:
+        state = lake.state(location)
+        mine = lake.files(state)
+        fresh = DeltaTables(spark_session).files(state)
+        assert mine is not None
+        assert fresh is not None
+        assert {(f.key, f.deleted, f.rows) for f in mine} == {
+            (f.key, f.deleted, f.rows) for f in fresh
+        }
+
+    apply(1, *(Event(1, n, "I", (1, n, "a", "b")) for n in range(5)), append=True)
+    apply(2, Event(2, 0, "U", (1, 2, "c", UNCHANGED)))
+    fill(lake, spark_session, location, [(2, 2, "foreign", None)])
+    assert_listed()
+    apply(3, Event(3, 0, "D", None, (2, 2)), Event(3, 1, "D", None, (1, 2)))
+    apply(4, Event(4, 0, "T"), Event(4, 1, "I", (9, 9, "x", "y")))
+    assert rows_of(spark_session, location) == [(9, 9, "x", "y")]
+
+
+def test_a_batch_meant_for_another_version_conflicts_and_leaves_nothing(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    port = batches_of(spark_session, lake, tmp_path, 1 << 20)
+    lake.create(location, FIELDS)
+    fill(lake, spark_session, location, [(1, 1, "old", "x")])
+    source = write_log(tmp_path / "log", [Event(1, 1, "U", (1, 1, "new", UNCHANGED))])
+    before = set(Path(location).glob("part-*"))
+    staged = port.stage(request(lake, location, source))
+    (ours,) = set(Path(location).glob("part-*")) - before
+    fill(lake, spark_session, location, [(2, 2, "two", None)])
+    with pytest.raises(CommitConflict):
+        port.commit(staged, Cursor("app", 2))
+    port.discard(staged)
+    assert by_key(rows_of(spark_session, location)) == {
+        (1, 1): (1, 1, "old", "x"),
+        (2, 2): (2, 2, "two", None),
+    }
+    assert not ours.exists()
+
+
+def test_values_that_an_update_left_out_are_read_from_files_that_spark_wrote(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    port = batches_of(spark_session, lake, tmp_path, 1 << 20)
+    lake.create(location, FIELDS)
+    fill(lake, spark_session, location, [(1, n, f"a{n}", f"b{n}") for n in range(50)])
+    events = [Event(1, n, "U", (1, n, f"c{n}", UNCHANGED)) for n in range(0, 50, 7)]
+    staged = port.stage(request(lake, location, write_log(tmp_path / "log", events)))
+    port.commit(staged, Cursor("app", 2))
+    assert by_key(rows_of(spark_session, location)) == {
+        (1, n): (1, n, f"c{n}" if n % 7 == 0 else f"a{n}", f"b{n}") for n in range(50)
+    }
+
+
+def test_a_missing_data_file_is_an_error_that_names_it(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    port = batches_of(spark_session, lake, tmp_path, 1 << 20)
+    lake.create(location, FIELDS)
+    fill(lake, spark_session, location, [(1, 1, "old", "x")])
+    files = lake.files(lake.state(location))
+    assert files is not None
+    (Path(location) / files[0].path).unlink()
+    source = write_log(tmp_path / "log", [Event(1, 1, "D", None, (1, 1))])
+    with pytest.raises(StorageError, match=files[0].path):
+        port.stage(request(lake, location, source))
