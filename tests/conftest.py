@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.older_postgres import PUBLISHERS, Unavailable, installation
 
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import PostgresServer, available_versions
@@ -48,12 +49,17 @@ class Database:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Callable[[int], PostgresServer]]:
-    """The session's server of a major version, started when it is first asked for."""
+    """The session's server of a major version, started when it is first asked for; fetched
+    if it must be, and the test is skipped if that fails."""
     servers: dict[int, PostgresServer] = {}
 
     def get(version: int) -> PostgresServer:
         if version not in servers:
-            servers[version] = PostgresServer(version)
+            try:
+                found = installation(version)
+            except Unavailable as error:
+                pytest.skip(str(error))
+            servers[version] = PostgresServer(found)
         return servers[version]
 
     yield get
@@ -112,11 +118,15 @@ def pg16(database: Callable[[int], Database]) -> Database:
     return database(16)
 
 
-@pytest.fixture(params=available_versions(), ids=lambda version: f"pg{version}")
+@pytest.fixture(
+    params=sorted({*PUBLISHERS, *available_versions()}),
+    ids=lambda version: f"pg{version}",
+)
 def any_pg(
     request: pytest.FixtureRequest, database: Callable[[int], Database]
 ) -> Database:
-    """An empty database on each version that is here (see WAL2LAKE_TEST_POSTGRES)."""
+    """An empty database on each version that may be a publisher, and on each other one
+    that is here (see WAL2LAKE_TEST_POSTGRES)."""
     return database(request.param)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from wal2lake.lake.batchport import StageRequest
 from wal2lake.lake.delta import DeltaTables
 from wal2lake.lake.logrows import LogSource, LsnRange
 from wal2lake.lake.port import CommitConflict, Cursor
+from wal2lake.lake.upsert.compaction import LOOK_EVERY
 from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,
@@ -73,7 +75,7 @@ def test_every_way_of_applying_leaves_the_same_table_to_the_next(
     lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
 ) -> None:
     rng = random.Random(7)
-    shape = HistoryShape(40, 12, missing=True, truncates=1)
+    shape = HistoryShape(40, 10, missing=True, truncates=1)
     start = initial_rows(shape, rng)
     events = history(shape, start, rng)
     lake.create(location, FIELDS)
@@ -83,7 +85,7 @@ def test_every_way_of_applying_leaves_the_same_table_to_the_next(
         "MERGE": batches_of(spark_session, lake, tmp_path, 0),
     }
     model = TableModel(KEY, dict(start))
-    turns = ["upsert", "upsert", "MERGE", "upsert", "upsert", "MERGE", "upsert"]
+    turns = ["upsert", "upsert", "MERGE", "upsert", "upsert"]
     seen = []
     for number, (way, batch) in enumerate(
         zip(turns, batches(events, rng, len(turns)), strict=True)
@@ -154,6 +156,38 @@ def test_a_batch_meant_for_another_version_conflicts_and_leaves_nothing(
         (2, 2): (2, 2, "two", None),
     }
     assert not ours.exists()
+
+
+def test_small_files_become_one_now_and_then(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    port = batches_of(spark_session, lake, tmp_path, 1 << 20)
+    lake.create(location, FIELDS)
+    commits = LOOK_EVERY + 5
+    for number in range(1, commits + 1):
+        events = [
+            Event(number, 0, "I", (1, number, "a", "b")),
+            Event(number, 1, "U", (1, number - 1, f"c{number}", UNCHANGED)),
+        ]
+        source = write_log(tmp_path / f"{number}", events)
+        staged = port.stage(request(lake, location, source))
+        version = port.commit(staged, Cursor("app", number)).version
+        assert version == lake.state(location).version
+    assert lake.state(location).cursor("app") == commits
+    assert by_key(read_outside(location)) == {
+        (1, n): (1, n, f"c{n + 1}" if n < commits else "a", "b")
+        for n in range(1, commits + 1)
+    }
+    done = operations(location)
+    assert done.count("compaction") == 1
+    files = lake.files(lake.state(location))
+    assert files is not None
+    assert len(files) < 12
+    log = Path(location) / "_delta_log"
+    compacted = log / f"{len(done) - 1 - done.index('compaction'):020}.json"
+    actions = [json.loads(line) for line in compacted.read_text().splitlines()]
+    changes = [a.get("add") or a.get("remove") for a in actions]
+    assert {change["dataChange"] for change in changes if change} == {False}
 
 
 def test_values_that_an_update_left_out_are_read_from_files_that_spark_wrote(

@@ -7,7 +7,8 @@
 A loop over batches. What a crash leaves behind is found again from durable facts alone:
 each table's cursor is in its own last commit, the floor in the catalog, the changes in
 the log. A table that had committed when the crash came has a cursor above the floor and
-skips what it has; the vector was not published, so no reader saw it alone.
+skips what it has; the vector was not published, so no reader saw it alone. Its version is
+published with the others', once they have caught up with it.
 
 Positions. A table's position is the higher of its cursor and the floor. A table that was just
 copied joins with its cursor S; the batch starts at the lowest position, so it catches up
@@ -26,12 +27,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.apply.batch import Batch, RelationName, TableChanges, choose, divide
-from wal2lake.apply.relationmap import RelationUse, check_target, error_context
+from wal2lake.apply.relationmap import error_context
+from wal2lake.apply.targets import Failure, check_targets
 from wal2lake.catalog import (
     Catalog,
     ProgressFile,
@@ -54,6 +56,9 @@ _POLL_SECONDS: Final = 0.02
 _PARALLEL_TABLES: Final = 4
 """Tables of one batch that Spark works on at once: their driver-side steps overlap."""
 
+_UNPUBLISHED_COMMITS: Final = 8
+"""More than a crash can leave of ours: a commit and a compaction for each attempt."""
+
 _JOINING: Final = (SyncState.FINISHEDCOPY, SyncState.SYNCDONE, SyncState.READY)
 
 
@@ -74,25 +79,13 @@ class _Table:
     """The newest Delta version that the worker has made or found."""
     trusted: bool
     """Every version since the copy is ours."""
+    unpublished: bool = False
+    """``version`` holds a commit of ours that no vector has, as far as we know."""
 
     @property
     def ready(self) -> bool:
         """Published already; others wait for a vector that reaches their cursor."""
         return self.rel.state is SyncState.READY
-
-
-@dataclass(slots=True)
-class _Failure:
-    """Where a batch has to be cut, and why."""
-
-    cut: Lsn
-    error: Wal2LakeError
-
-
-@dataclass(slots=True)
-class _Outcome:
-    versions: dict[int, int] = field(default_factory=dict)
-    failure: _Failure | None = None
 
 
 class ApplyWorker:
@@ -245,8 +238,24 @@ class ApplyWorker:
                 Lsn(cursor or 0),
                 state.version,
                 trusted=rel.trusted
-                and _only_ours(expected, state.version, cursor, floor),
+                and self._is_ours(definition.location, expected, state.version, name),
+                unpublished=cursor is not None and cursor > floor,
             )
+
+    def _is_ours(
+        self, location: str, published: int | None, found: int, name: str
+    ) -> bool:
+        """Has nobody else written what a start finds above the published version?
+
+        A crash leaves a batch's commit there, and perhaps a compaction. None: never
+        published, just copied.
+        """
+        if published is None or found == published:
+            return True
+        if not published < found <= published + _UNPUBLISHED_COMMITS:
+            return False
+        writers = self._port.writers(location, published + 1, found)
+        return all(name in one for one in writers)
 
     def _positions(self, floor: Lsn) -> Mapping[RelationName, tuple[Oid, Lsn]]:
         return {
@@ -258,22 +267,18 @@ class ApplyWorker:
         }
 
     def _settle(self, subscription: Subscription, reached: Lsn) -> bool:
-        """Nothing to apply below ``reached``: let copied tables join."""
-        joining = [
-            t for t in self._tables.values() if not t.ready and t.cursor <= reached
-        ]
-        if not joining:
+        """Nothing to apply below ``reached``: let copied tables join, and publish what
+        had been committed when a crash came."""
+        if not self._unseen(reached):
             if self._progress.word("applied") < subscription.floor:
                 self._progress.set(applied=subscription.floor)
             return False
-        self._publish(reached, {int(t.rel.relid): t.version for t in joining})
-        return True
+        return self._publish(reached)
 
     def _apply(self, subscription: Subscription, batch: Batch) -> None:
-        outcome = self._attempt(subscription, batch, cut=None)
-        if outcome.failure is not None:
-            failure = outcome.failure
-            if failure.cut > min(t.position for t in batch.tables):
+        failure = self._attempt(subscription, batch, cut=None)
+        if failure is not None:
+            if failure.cut > subscription.floor or self._unseen(failure.cut):
                 self._attempt(subscription, batch, cut=failure.cut)
             raise failure.error
         if batch.tables:
@@ -281,63 +286,50 @@ class ApplyWorker:
 
     def _attempt(
         self, subscription: Subscription, batch: Batch, cut: Lsn | None
-    ) -> _Outcome:
+    ) -> Failure | None:
         """Stage all; commit all and publish if nothing failed."""
         reached = batch.end if cut is None else cut
         parts = [t for t in batch.tables if t.position < reached]
-        failures = self._check_targets(subscription, parts, cut)
+        if cut is not None:
+            # The floor is enough for a table that has nothing below the cut.
+            parts = [p for p in parts if any(f.min_commit_lsn < cut for f in p.files)]
+        failures = check_targets(
+            self._catalog,
+            self._reader,
+            parts,
+            origin=f"pg_{subscription.oid}",
+            cut=cut,
+        )
         if failures:
-            return _Outcome(failure=min(failures, key=lambda f: f.cut))
+            return min(failures, key=lambda f: f.cut)
         with self._commit_lock:
-            staged = list(self._pool.map(lambda part: self._stage(part, cut), parts))
+            staged = self._stage_all(parts, cut)
             failure = self._first_failure(subscription, batch, parts, staged)
             if failure is not None:
                 for one in staged:
                     self._batches.discard(one)
-                return _Outcome(failure=failure)
+                return failure
             failpoint("apply.staged")
-            versions = dict(
-                self._pool.map(
-                    lambda pair: self._commit(pair[0], pair[1], reached),
-                    zip(parts, staged, strict=True),
-                )
-            )
+            self._commit_all(parts, staged, reached)
             failpoint("apply.tables_committed")
-            self._publish(reached, versions)
-        return _Outcome(versions=versions)
+            self._publish(reached)
+        return None
 
-    def _check_targets(
-        self, subscription: Subscription, parts: list[TableChanges], cut: Lsn | None
-    ) -> list[_Failure]:
-        failures = []
-        for part in parts:
-            table = self._catalog.table_by_oid(part.relid)
-            for file in part.files:
-                if cut is not None and file.min_commit_lsn >= cut:
-                    continue
-                use = RelationUse(
-                    file.relation, changes_rows=bool(file.updates or file.deletes)
-                )
-                try:
-                    check_target(use, table)
-                except ApplyError as error:
-                    at = max(file.min_commit_lsn, part.position)
-                    error.context = error_context(
-                        origin=f"pg_{subscription.oid}",
-                        relation=file.relation.qualified,
-                        finish_lsn=at,
-                    )
-                    failures.append(_Failure(at, error))
-        return failures
+    def _stage_all(self, parts: list[TableChanges], cut: Lsn | None) -> list[Staged]:
+        running = [self._pool.submit(self._stage, part, cut) for part in parts]
+        wait(running)
+        if any(one.exception() is not None for one in running):
+            for one in running:
+                if one.exception() is None:
+                    self._batches.discard(one.result())
+        return [one.result() for one in running]
 
     def _stage(self, part: TableChanges, cut: Lsn | None) -> Staged:
         known = self._tables[part.relid]
         state = self._port.state(known.definition.location)
         if state.version != known.version:
-            known.trusted = False
             known.version = state.version
-            if known.rel.trusted:
-                self._catalog.update_rel(self._subid, part.relid, trusted=False)
+            self._distrust(known)
         definition = known.definition
         request = StageRequest(
             namespace=definition.namespace,
@@ -355,14 +347,20 @@ class ApplyWorker:
         )
         return self._batches.stage(request)
 
+    def _distrust(self, table: _Table) -> None:
+        """Somebody else has written it: inserts may meet rows that are not ours."""
+        table.trusted = False
+        if table.rel.trusted:
+            self._catalog.update_rel(self._subid, table.rel.relid, trusted=False)
+
     def _first_failure(
         self,
         subscription: Subscription,
         batch: Batch,
         parts: list[TableChanges],
         staged: list[Staged],
-    ) -> _Failure | None:
-        found: list[_Failure] = []
+    ) -> Failure | None:
+        found: list[Failure] = []
         for part, one in zip(parts, staged, strict=True):
             for failure in one.failures:
                 at = Lsn(failure.seq.commit_lsn)
@@ -379,56 +377,64 @@ class ApplyWorker:
                     hint="Correct the row at the source or in the table; transactions"
                     " before this one have been applied.",
                 )
-                found.append(_Failure(at, error))
+                found.append(Failure(at, error))
         return min(found, key=lambda f: f.cut, default=None)
 
-    def _commit(
-        self, part: TableChanges, staged: Staged, reached: Lsn
-    ) -> tuple[int, int]:
+    def _commit_all(
+        self, parts: list[TableChanges], staged: list[Staged], reached: Lsn
+    ) -> None:
+        """Commit every table; the first error once all of them have ended."""
+        running = [
+            self._pool.submit(self._commit, part, one, reached)
+            for part, one in zip(parts, staged, strict=True)
+        ]
+        wait(running)
+        for one in running:
+            one.result()
+
+    def _commit(self, part: TableChanges, staged: Staged, reached: Lsn) -> None:
         known = self._tables[part.relid]
         name = cursor_name(self._node, self._subid, known.rel.epoch)
         try:
-            version = self._batches.commit(staged, Cursor(name, int(reached)))
+            done = self._batches.commit(staged, Cursor(name, int(reached)))
         except CommitConflict:
             self._batches.discard(staged)
             raise
-        known.cursor, known.version = reached, version
+        known.cursor, known.version, known.unpublished = reached, done.version, True
+        if done.interlopers:
+            self._distrust(known)
         failpoint("apply.table_committed")
-        return int(part.relid), version
 
-    def _publish(self, reached: Lsn, versions: Mapping[int, int]) -> None:
-        """Floor, vector, states; then the word that feedback and retention watch."""
-        if any(t.ready and t.cursor > reached for t in self._tables.values()):
-            return
-        joined = {
-            int(t.rel.relid): t.version
+    def _unseen(self, reached: Lsn) -> list[_Table]:
+        """Tables at or below ``reached`` whose version readers do not have yet."""
+        return [
+            t
             for t in self._tables.values()
-            if not t.ready and t.cursor <= reached
-        }
+            if t.cursor <= reached and (t.unpublished or not t.ready)
+        ]
+
+    def _publish(self, reached: Lsn) -> bool:
+        """Floor, vector, states; then the word that feedback and retention watch.
+
+        False, and nothing, if a table that readers see is ahead of ``reached``.
+        """
+        if any(t.ready and t.cursor > reached for t in self._tables.values()):
+            return False
+        unseen = self._unseen(reached)
         floor = self._catalog.publish(
             self._subid,
             reached,
-            {**joined, **versions},
+            {int(t.rel.relid): t.version for t in unseen},
             participants=[int(relid) for relid in self._tables],
-            joined=list(joined),
+            joined=[int(t.rel.relid) for t in unseen if not t.ready],
         )
+        for table in unseen:
+            table.unpublished = False
         failpoint("apply.vector_recorded")
         self._progress.set(applied=floor)
+        return True
 
     def waiting_segments(self) -> list[Manifest]:
         """For status: what is sealed above the floor."""
         subscription = self._catalog.subscription(self._subid)
         return [] if subscription is None else self._reader.above(subscription.floor)
-
-
-def _only_ours(
-    published: int | None, found: int, cursor: int | None, floor: Lsn
-) -> bool:
-    """Is the version found after a start one that nobody else can have made?
-
-    It is the published one; or the next one, made by the commit that moved the cursor
-    above the floor before a crash. None: never published, just copied.
-    """
-    if published is None or found == published:
-        return True
-    return found == published + 1 and cursor is not None and cursor > floor

@@ -3,7 +3,8 @@
 A *gulp* is what one read of the socket brought: CopyData payloads back to back, each a whole
 XLogData ("w", 24 bytes, one pgoutput message), and their lengths. NumPy looks at one byte of
 each message; only Begin, Commit, Relation and Type are looked into, and of the first two
-only the last. Other payloads than XLogData are left alone: they are not stored by anybody.
+only the last. A kind that protocol 1 does not have is only reported: the journal refuses it,
+recovery meets it in journals of versions that did not.
 
 Called by the journal's thread for each append and by recovery.
 
@@ -19,17 +20,24 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from wal2lake.errors import ProtocolViolation
+from wal2lake.errors import InternalError, ProtocolViolation
 from wal2lake.model import INVALID_LSN, Lsn, Oid
 from wal2lake.wire.copyboth import XLOGDATA_HEADER
+from wal2lake.wire.stream import StreamReader, StreamState
 
 Lengths = npt.NDArray[np.uint32]
+
+KINDS: Final = b"BCORYIUDTM"
+"""What a message can be in protocol 1."""
 
 _XLOGDATA: Final = ord("w")
 _BEGIN: Final = ord("B")
 _COMMIT: Final = ord("C")
 _RELATION: Final = ord("R")
 _TYPE: Final = ord("Y")
+
+_FOREIGN: Final = np.ones(256, np.bool_)
+_FOREIGN[list(KINDS)] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,8 @@ class Positions:
     """End LSN in the last Commit; 0: no Commit here."""
     definitions: tuple[Definition, ...]
     """In the order of arrival."""
+    foreign: int | None = None
+    """The first payload that is no message of protocol 1; None: all are."""
 
 
 def find_positions(data: bytes, lengths: Lengths) -> Positions:
@@ -64,9 +74,11 @@ def find_positions(data: bytes, lengths: Lengths) -> Positions:
     if commit is not None:
         # Int8 flags, Int64 commit LSN, Int64 end LSN
         last_end = _lsn(data, int(bodies[commit]) + 10)
+    strange = np.flatnonzero(_FOREIGN[kinds])
+    foreign = int(strange[0]) if strange.size else None
     marks = np.flatnonzero((kinds == _RELATION) | (kinds == _TYPE))
     if not marks.size:
-        return Positions(last_begin, last_end, ())
+        return Positions(last_begin, last_end, (), foreign)
     ends = np.cumsum(lengths, dtype=np.int64)
     definitions = []
     for i in marks.tolist():
@@ -78,7 +90,19 @@ def find_positions(data: bytes, lengths: Lengths) -> Positions:
                 payload=data[end - int(lengths[i]) : end],
             )
         )
-    return Positions(last_begin, last_end, tuple(definitions))
+    return Positions(last_begin, last_end, tuple(definitions), foreign)
+
+
+def foreign_message(
+    data: bytes, lengths: Lengths, number: int
+) -> ProtocolViolation | InternalError:
+    """The error for a payload that ``find_positions`` has found to be foreign."""
+    end = int(lengths[: number + 1].sum(dtype=np.int64))
+    try:
+        StreamReader(StreamState()).read(data[end - int(lengths[number]) : end])
+    except ProtocolViolation as error:
+        return error
+    return InternalError("the journal refuses what the scalar reader accepts")
 
 
 def drop_headless(data: bytes, lengths: Lengths) -> tuple[bytes, Lengths, bool]:

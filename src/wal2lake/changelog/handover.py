@@ -26,6 +26,8 @@ class Gulp:
     """Appended payloads. ``data`` and ``lengths`` are None if they must be read back."""
 
     place: Place
+    size: int
+    """Bytes."""
     data: bytes | None
     lengths: Lengths | None
 
@@ -44,6 +46,8 @@ class Handover:
         self._memory_bytes = memory_bytes
         self._items: deque[Gulp | Connected] = deque()
         self._held = 0
+        self._waiting = 0
+        self._woken = False
         self._ready = threading.Condition()
 
     @property
@@ -58,12 +62,14 @@ class Handover:
 
     def put(self, place: Place, data: bytes, lengths: Lengths) -> None:
         """Hand a gulp over."""
+        size = len(data)
         with self._ready:
             if self._held < self._memory_bytes:
-                self._held += len(data)
-                self._items.append(Gulp(place, data, lengths))
+                self._held += size
+                self._items.append(Gulp(place, size, data, lengths))
             else:
-                self._items.append(Gulp(place, None, None))
+                self._items.append(Gulp(place, size, None, None))
+            self._waiting += size
             self._ready.notify()
 
     def put_connected(self, place: Place) -> None:
@@ -72,26 +78,49 @@ class Handover:
             self._items.append(Connected(place))
             self._ready.notify()
 
-    def peek(self, timeout_seconds: float) -> Gulp | Connected | None:
-        """The oldest item, which stays until ``done``; None after the time without one."""
+    def peek(
+        self, timeout_seconds: float, *, enough_bytes: int
+    ) -> Connected | list[Gulp] | None:
+        """The oldest items, which stay until ``done``; None after the time without one.
+
+        Waits for ``enough_bytes`` of gulps, or the time. Gives as many as come before the
+        next Connected and reach that size.
+        """
         deadline = time.monotonic() + timeout_seconds
         with self._ready:
-            while not self._items:
+            while self._waiting < enough_bytes and not self._woken:
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._ready.wait(left):
                     break
-            return self._items[0] if self._items else None
+            self._woken = False
+            if not self._items:
+                return None
+            first = self._items[0]
+            if isinstance(first, Connected):
+                return first
+            gulps: list[Gulp] = []
+            size = 0
+            for item in self._items:
+                if isinstance(item, Connected) or size >= enough_bytes:
+                    break
+                gulps.append(item)
+                size += item.size
+            return gulps
 
-    def done(self) -> None:
-        """Remove the item that ``peek`` gave."""
+    def done(self, count: int) -> None:
+        """Remove the oldest items, as many as ``peek`` gave."""
         with self._ready:
-            item = self._items.popleft()
-            if isinstance(item, Gulp) and item.data is not None:
-                self._held -= len(item.data)
+            for _ in range(count):
+                item = self._items.popleft()
+                if isinstance(item, Gulp):
+                    self._waiting -= item.size
+                    if item.data is not None:
+                        self._held -= item.size
 
     def wake(self) -> None:
         """End a wait of ``peek`` now, item or not."""
         with self._ready:
+            self._woken = True
             self._ready.notify_all()
 
     def oldest_file(self) -> int | None:

@@ -37,7 +37,12 @@ from typing import Final
 import numpy as np
 
 from wal2lake.changelog import files, journal_format
-from wal2lake.changelog.gulp import Lengths, Positions, find_positions
+from wal2lake.changelog.gulp import (
+    Lengths,
+    Positions,
+    find_positions,
+    foreign_message,
+)
 from wal2lake.changelog.journal_format import Broken, JournalRecord, RecordKind
 from wal2lake.errors import InternalError, StorageError
 from wal2lake.model import INVALID_LSN, Lsn, Oid
@@ -173,6 +178,8 @@ class Journal:
         """One gulp of payloads. Not durable before ``sync``.
 
         On StorageError the journal is as before the call, which may be repeated.
+        Raises ProtocolViolation, and writes nothing, for what can be seen to be none of
+        protocol 1's messages without decoding it.
         """
         return self._append(RecordKind.DATA, data, lengths)
 
@@ -201,6 +208,8 @@ class Journal:
         self._check_usable()
         # Before anything is written: this also refuses a message cut short.
         positions = _positions(kind, data, lengths)
+        if positions is not None and positions.foreign is not None:
+            raise foreign_message(data, lengths, positions.foreign)
         file = self._file
         if file is None or file.size >= self._file_bytes:
             file = self._start_file(fresh=kind is RecordKind.CONNECT)

@@ -11,12 +11,13 @@
 sealed already, and seals the rest at once. So what had been confirmed to the publisher is
 durable anew in files whose fsync we saw (a journal that failed an fsync proves nothing), the
 journal is empty again, and ``logged`` is where streaming must restart. The transaction that
-was open is dropped: the publisher sends it again, whole.
+was open is dropped: the publisher sends it again, whole. A message that cannot be decoded
+ends the recovery early (``undecodable``): see ``recovery``.
 
 A transaction is skipped iff its commit LSN is below the end LSN of the last transaction that
 the log has (invariant 2's rule, with the log in the table's place).
 
-    open                          before the threads start
+    open, ask_again               before the threads start
     connected, append, sync       the journal's thread
     absorb, seal                  the seal thread
     logged, sealed, backlog, wake any thread
@@ -31,10 +32,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from wal2lake.changelog import files, segments
-from wal2lake.changelog.gulp import Lengths, drop_headless
+import numpy as np
+
+from wal2lake.changelog import files, recovery, segments
+from wal2lake.changelog.gulp import Lengths
 from wal2lake.changelog.handover import (
     DEFAULT_MEMORY_BYTES,
     Connected,
@@ -42,13 +47,19 @@ from wal2lake.changelog.handover import (
     Handover,
 )
 from wal2lake.changelog.journal import Journal
-from wal2lake.changelog.journal_format import JournalRecord, RecordKind
+from wal2lake.changelog.journal_format import JournalRecord
 from wal2lake.changelog.manifest import Manifest
+from wal2lake.changelog.recovery import Undecodable
 from wal2lake.changelog.segments import SegmentWriter
-from wal2lake.errors import ConfigurationError
+from wal2lake.errors import ConfigurationError, InternalError
 from wal2lake.model import Lsn
+from wal2lake.observe import get_logger
 from wal2lake.settings import LogSettings
 from wal2lake.wire.columnar import Decoder
+
+_DECODED_BYTES: Final = 1 << 20
+"""Gulps that are decoded at once. Measured: the backlog decoded as it arrived took 5.4
+CPU-seconds per million changes, in pieces of this size 0.17."""
 
 
 class ChangeLog:
@@ -62,11 +73,14 @@ class ChangeLog:
         handover_bytes: int,
     ) -> None:
         """Use ``open``."""
+        self._directory = directory
         self._lock = lock
+        self._journal_file_bytes = settings.journal_file_bytes
+        self._undecodable: Undecodable | None = None
         self._segments: SegmentWriter = segments.open_writer(
             directory, segment_bytes=settings.segment_bytes
         )
-        self._journal = Journal(directory, file_bytes=settings.journal_file_bytes)
+        self._journal = Journal(directory, file_bytes=self._journal_file_bytes)
         self._handover = Handover(handover_bytes)
         self._decoder = self._new_decoder()
 
@@ -83,7 +97,8 @@ class ChangeLog:
         Undecoded gulps up to ``handover_bytes`` wait in memory for the seal thread.
 
         Raises CorruptLogError, StorageError (call again), ConfigurationError (a newer
-        format, or another process uses the directory), and what the decoder raises.
+        format, or another process uses the directory). A message that cannot be decoded
+        raises nothing here: see ``undecodable``.
         """
         lock = _lock(directory)
         try:
@@ -99,23 +114,43 @@ class ChangeLog:
 
     def _recover(self) -> None:
         """Seal what the journal has beyond the segments, and empty the journal."""
-        headless = True
-        for record in self._journal.recover():
-            if record.kind is RecordKind.CONNECT:
-                headless = False
-                self._reconnect()
-            elif record.kind is RecordKind.DATA:
-                data, lengths = record.data, record.lengths
-                if headless:
-                    data, lengths, begun = drop_headless(data, lengths)
-                    headless = not begun
-                self._decode(data, lengths)
-            elif headless:
-                # Only the oldest file's definitions are news.
-                self._decode(record.data, record.lengths)
-        self._segments.discard_open()
+        self._undecodable = recovery.replay(
+            self._journal, self._segments, self._directory
+        )
         self._segments.seal()
+        if self._undecodable is None:
+            self._journal.clear()
+
+    @property
+    def undecodable(self) -> Undecodable | None:
+        """A message of the journal that recovery could not decode: ``ask_again`` first."""
+        return self._undecodable
+
+    def ask_again(self, confirmed: Lsn) -> None:
+        """Drop the undecodable message and all after it: streaming from ``logged`` brings
+        them again. Nothing happens if there is none.
+
+        ``confirmed`` is the position that the publisher's slot has confirmed, which nobody
+        may move meanwhile. Raises the decoder's error (with the file, and the remedy) and
+        keeps everything if the publisher would not send it all again.
+        """
+        found = self._undecodable
+        if found is None:
+            return
+        if not found.sent_again(confirmed):
+            raise found.kept(confirmed)
         self._journal.clear()
+        # A new one: this one's positions count what has just been dropped.
+        self._journal = Journal(self._directory, file_bytes=self._journal_file_bytes)
+        for _ in self._journal.recover():
+            raise InternalError("a journal that was emptied has records")
+        self._undecodable = None
+        get_logger().warning(
+            "dropped from the journal what cannot be decoded;"
+            " the publisher sends it again",
+            streaming_from=self.logged,
+            confirmed=confirmed,
+        )
 
     def _new_decoder(self) -> Decoder:
         return Decoder(skip_below=self._segments.complete_lsn)
@@ -124,15 +159,13 @@ class ChangeLog:
         self._segments.discard_open()
         self._decoder = self._new_decoder()
 
-    def _decode(self, data: bytes, lengths: Lengths) -> None:
-        self._segments.add(self._decoder.feed(data, lengths))
-        self._segments.relieve()
-
     # ------------------------------------------------------------------ any thread
 
     @property
     def logged(self) -> Lsn:
         """Every transaction ending at or below this is durable here; 0: none yet."""
+        if self._undecodable is not None:
+            return self._segments.sealed_lsn
         return max(self._journal.logged, self._segments.sealed_lsn)
 
     @property
@@ -161,6 +194,8 @@ class ChangeLog:
 
         ``start`` must be at or below ``logged``: what lies between would be missing.
         """
+        if self._undecodable is not None:
+            raise InternalError("streaming begins before ask_again")
         self._handover.put_connected(self._journal.append_connect(start))
 
     def append(self, data: bytes, lengths: Lengths) -> None:
@@ -175,29 +210,39 @@ class ChangeLog:
     # ------------------------------------------------------------------ seal thread
 
     def absorb(self, timeout_seconds: float) -> bool:
-        """Decode one waiting gulp; False: none came within the time.
+        """Decode what waits; False: nothing came within the time.
 
-        May seal or spill to keep memory bounded.
+        Waits for a decoder's worth of gulps, or the time: each call of the decoder has a
+        price of its own. May seal or spill to keep memory bounded.
         """
         self._segments.relieve()
-        item = self._handover.peek(timeout_seconds)
-        if item is None:
+        waiting = self._handover.peek(timeout_seconds, enough_bytes=_DECODED_BYTES)
+        if waiting is None:
             return False
-        if isinstance(item, Connected):
+        if isinstance(waiting, Connected):
             self._reconnect()
-            self._handover.done()
+            self._handover.done(1)
             return True
-        data, lengths = self._content(item)
+        data, lengths = self._content(waiting)
         self._segments.add(self._decoder.feed(data, lengths))
-        self._handover.done()
+        self._handover.done(len(waiting))
         self._segments.relieve()
         return True
 
-    def _content(self, item: Gulp) -> tuple[bytes, Lengths]:
-        if item.data is not None and item.lengths is not None:
-            return item.data, item.lengths
-        record: JournalRecord = self._journal.read(item.place)
-        return record.data, record.lengths
+    def _content(self, gulps: Sequence[Gulp]) -> tuple[bytes, Lengths]:
+        """Gulps as one; those whose bytes were not kept are read from the journal."""
+        pieces, lengths = [], []
+        for gulp in gulps:
+            if gulp.data is not None and gulp.lengths is not None:
+                pieces.append(gulp.data)
+                lengths.append(gulp.lengths)
+            else:
+                record: JournalRecord = self._journal.read(gulp.place)
+                pieces.append(record.data)
+                lengths.append(record.lengths)
+        if len(pieces) == 1:
+            return pieces[0], lengths[0]
+        return b"".join(pieces), np.concatenate(lengths)
 
     def seal(self) -> Manifest | None:
         """Seal every whole transaction absorbed so far; None: there is none.

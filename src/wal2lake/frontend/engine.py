@@ -44,6 +44,7 @@ from wal2lake.lake.session import (
     start_session,
     stop_session,
 )
+from wal2lake.lake.warmup import warm_up
 from wal2lake.launch.child import EXIT_CONFIGURATION, listening_sockets
 from wal2lake.launch.wakeup import CHANGED, READY, notify
 from wal2lake.observe import configure, get_logger
@@ -134,6 +135,8 @@ class _Engine:
             self._open_doors(node)
             _tell(settings, READY)
             get_logger().info("node is ready to accept connections")
+            if not self._catalog.subscriptions():
+                warm_up(spark, settings.run_directory / "warm-up")
             alive = self._wait(lambda: jvm_alive(spark))
             self._listener.stop()
             sync.stop()

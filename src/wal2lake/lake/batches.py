@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,7 @@ from wal2lake.lake.changes import RowFailure
 from wal2lake.lake.datafile import discard_added
 from wal2lake.lake.merge import Merge, commit_merge, plan_merge
 from wal2lake.lake.netchange import Uniqueness
-from wal2lake.lake.port import Cursor, TablePort, TableState
+from wal2lake.lake.port import CommitConflict, Committed, Cursor, TablePort, TableState
 from wal2lake.lake.rowchanges import StageTarget
 from wal2lake.lake.session import Pool, use_pool
 from wal2lake.lake.staging import (
@@ -33,7 +34,8 @@ from wal2lake.lake.staging import (
     stage_changes,
     stage_inserts,
 )
-from wal2lake.lake.upsert import Upsert, load, plan_upsert
+from wal2lake.lake.upsert import Upsert, compact, load, plan_upsert, worth_compacting
+from wal2lake.lake.upsert.compaction import LOOK_EVERY
 
 _IN_PROCESS_ROWS: Final = 20_000
 """Rows up to which conversion here is faster than starting a Spark job for it (measured:
@@ -73,6 +75,8 @@ class Batches:
         self._staging = staging
         self._cores = cores
         self._upsert_bytes = upsert_bytes
+        self._commits: Counter[str] = Counter()
+        """By location, since its files were last looked at."""
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
 
@@ -131,36 +135,67 @@ class Batches:
                     return planned
         return plan_merge(self._spark, request.state, changes, uniqueness)
 
-    def commit(self, staged: Staged, cursor: Cursor) -> int:
+    def commit(self, staged: Staged, cursor: Cursor) -> Committed:
         """One durable commit; see the port."""
         assert isinstance(staged, _Staged)
         use_pool(self._spark, Pool.APPLY)
+        done = self._commit(staged, cursor)
+        staged.committed = True
+        self._remove(staged)
+        if done is None:
+            # Nothing of the files was above the position: the table stays as it is.
+            return Committed(staged.state.version)
+        version = self._compact(replace(staged.state, version=done.version), cursor)
+        return replace(done, version=version)
+
+    def _commit(self, staged: _Staged, cursor: Cursor) -> Committed | None:
+        location, version = staged.state.location, staged.state.version
         if staged.merge is not None:
-            version = commit_merge(staged.merge, self._tables, cursor).version
-        elif staged.upsert is not None and staged.upsert.changes_table:
-            version = self._tables.commit_files(
-                staged.state.location,
+            return commit_merge(staged.merge, self._tables, cursor)
+        if staged.upsert is not None and staged.upsert.changes_table:
+            return self._tables.commit_files(
+                location,
                 staged.upsert.adds,
                 cursor,
-                read_version=staged.state.version,
+                read_version=version,
                 replace=staged.upsert.truncates,
                 replaced=staged.upsert.replaced,
                 operation="truncate" if staged.upsert.truncates else "upsert",
-            ).version
-        elif staged.inserts is not None and staged.inserts.files:
-            version = self._tables.commit_files(
-                staged.state.location,
+            )
+        if staged.inserts is not None and staged.inserts.files:
+            return self._tables.commit_files(
+                location,
                 staged.inserts.files,
                 cursor,
-                read_version=staged.state.version,
-                operation="APPEND",
+                read_version=version,
+                operation="append",
+            )
+        return None
+
+    def _compact(self, state: TableState, cursor: Cursor) -> int:
+        """Now and then rewrite small files; returns the table's version."""
+        self._commits[state.location] += 1
+        if self._commits[state.location] < LOOK_EVERY:
+            return state.version
+        del self._commits[state.location]
+        chosen = worth_compacting(self._tables.files(state) or ())
+        if not chosen:
+            return state.version
+        compaction = compact(state, chosen)
+        try:
+            return self._tables.commit_files(
+                state.location,
+                compaction.adds,
+                cursor,
+                read_version=state.version,
+                replaced=compaction.replaced,
+                rearranges=True,
+                operation="compaction",
             ).version
-        else:
-            # Nothing of the files was above the position: the table stays as it is.
-            version = staged.state.version
-        staged.committed = True
-        self._remove(staged)
-        return version
+        except CommitConflict:
+            # Somebody else writes: another time. The batch itself is committed.
+            discard_added(state.location, compaction.adds)
+            return state.version
 
     def discard(self, staged: Staged) -> None:
         """Remove what was staged; see the port."""

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from wal2lake.lake.changes import RowFailure
 from wal2lake.lake.logrows import LogSource, LsnRange
-from wal2lake.lake.port import Cursor, TableState
+from wal2lake.lake.port import Committed, Cursor, TableState
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,11 @@ class BatchPort(Protocol):
     def stage(self, request: StageRequest) -> Staged:
         """Convert and write. Raises CorruptLogError, StorageError."""
 
-    def commit(self, staged: Staged, cursor: Cursor) -> int:
-        """ONE durable commit with the cursor; returns the table's version.
+    def commit(self, staged: Staged, cursor: Cursor) -> Committed:
+        """ONE durable commit with the cursor; which version the table then has.
 
-        Raises CommitConflict when another writer came first (stage again), StorageError.
+        No commit if nothing of the batch concerns the table. Raises CommitConflict when
+        another writer came first (stage again), StorageError.
         """
 
     def discard(self, staged: Staged) -> None:

@@ -46,6 +46,10 @@ _COMPRESSION_LEVEL: Final = 1
 _DICTIONARY_BYTES: Final = 128 * 1024
 
 
+ROW_GROUP_ROWS: Final = 128 * 1024
+"""For writers that have a choice: what must be read to get one row's values back."""
+
+
 class DataFileWriter:
     """One Parquet file under a fresh name below ``directory`` (a path or URL).
 

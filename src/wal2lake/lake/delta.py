@@ -139,9 +139,12 @@ class DeltaTables:
                 builder = builder.property(key, value)
             builder.execute()
         sync_created(location)
+        state = self.state(location)
         with self._lock:
             self._synced[location] = 0
-        return self.state(location)
+            if state.version == 0:
+                self._listings[location] = _Listing(state.table_id, 0, {})
+        return state
 
     def drop(self, location: str) -> None:
         """See TablePort. Refuses a directory that is not a table."""
@@ -165,6 +168,7 @@ class DeltaTables:
             self._forget(path)
         with self._lock:
             self._synced.pop(location, None)
+            self._listings.pop(location, None)
 
     def exists(self, location: str) -> bool:
         """See TablePort."""
@@ -180,6 +184,27 @@ class DeltaTables:
         """See TablePort."""
         with self._calling(location):
             return self._state_of(location, self._existing(location))
+
+    def writers(self, location: str, first: int, last: int) -> list[frozenset[str]]:
+        """See TablePort; a commit that the log does not have any more has no writer."""
+        found: list[frozenset[str]] = []
+        with self._calling(location):
+            path = self._jvm.org.apache.hadoop.fs.Path(location, "_delta_log")
+            store = self._log(location).store()
+            for version in range(first, last + 1):
+                commit = self._jvm.org.apache.hadoop.fs.Path(
+                    path, f"{version:020}.json"
+                )
+                if not commit.getFileSystem(self._hadoop_conf()).exists(commit):
+                    found.append(frozenset())
+                    continue
+                lines = store.read(commit, self._hadoop_conf())
+                converters = self._jvm.scala.jdk.javaapi.CollectionConverters
+                actions = [json.loads(line) for line in converters.asJava(lines)]
+                found.append(
+                    frozenset(a["txn"]["appId"] for a in actions if "txn" in a)
+                )
+        return found
 
     def files(self, state: TableState) -> Sequence[DataFile] | None:
         """See TablePort. What this object has committed itself needs no look."""
@@ -280,6 +305,7 @@ class DeltaTables:
         if removed:
             with self._lock:
                 self._synced.pop(location, None)
+                self._listings.pop(location, None)
             with self._calling(location):
                 self._forget(self._jvm.org.apache.hadoop.fs.Path(location))
         return removed

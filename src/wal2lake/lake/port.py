@@ -149,6 +149,10 @@ class TablePort(Protocol):
         """The newest version, read from storage now."""
         ...
 
+    def writers(self, location: str, first: int, last: int) -> list[frozenset[str]]:
+        """For each version, the applications whose cursor its commit carries."""
+        ...
+
     def files(self, state: TableState) -> Sequence[DataFile] | None:
         """The data files of the newest version, which ``state`` describes.
 

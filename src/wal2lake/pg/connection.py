@@ -100,18 +100,32 @@ class Session:
         rows = self.query(sql)
         return rows[0][0] if rows else None
 
-    def copy_out(self, sql: str) -> Iterator[bytes]:
-        """The CopyData payloads of a COPY ... TO STDOUT, in order."""
+    def copy_out(self, sql: str, *, block_bytes: int) -> Iterator[bytes]:
+        """What a COPY ... TO STDOUT sends, in blocks of whole CopyData messages.
+
+        Each block but the last has at least ``block_bytes``.
+        """
         self._run(sql, expect=pq.ExecStatus.COPY_OUT)
         pgconn = self._pgconn
-        while True:
+        get = pgconn.get_copy_data
+        more = True
+        while more:
+            gathered: list[memoryview] = []
+            append = gathered.append
+            total = 0
             try:
-                size, data = pgconn.get_copy_data(0)
+                # One message is one row: nothing but this belongs into the loop.
+                while total < block_bytes:
+                    size, data = get(0)
+                    if size < 0:
+                        more = False
+                        break
+                    append(data)
+                    total += size
             except Error as error:
                 raise self._failure(error) from None
-            if size == -1:
-                break
-            yield bytes(data)
+            if gathered:
+                yield b"".join(gathered)
         self._check(pgconn.get_result(), pq.ExecStatus.COMMAND_OK)
         while pgconn.get_result() is not None:
             pass

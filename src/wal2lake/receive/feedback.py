@@ -9,7 +9,7 @@ The only writer of positions upstream. Three numbers go out in a standby status 
 While changes are pending, flush is the end of the last whole transaction that the log
 holds and apply is what apply has published. When nothing is pending, all three follow the
 walsender's keepalives, so that an idle slot lets WAL go and a synchronous commit
-of an unpublished table does not wait.
+of an unpublished table does not wait. None of the three ever goes back.
 
 A keepalive is only believed up to a position the server itself has been seen to have flushed
 (``verified``): PostgreSQL's subscriber believes any, and one that lies in the future would make the
@@ -83,7 +83,15 @@ class Feedback:
         if self.idle:
             flush = max(flush, min(self.received, self.verified))
         apply = flush if self.applied >= self.logged else self.applied
-        return Positions(max(self.received, flush), flush, min(apply, flush))
+        write, apply = max(self.received, flush), min(apply, flush)
+        sent = self.last_sent
+        if sent is None:
+            return Positions(write, flush, apply)
+        # What was true stays true: a transaction that comes after keepalives must not
+        # take the positions back to the one before it.
+        return Positions(
+            max(write, sent.write), max(flush, sent.flush), max(apply, sent.apply)
+        )
 
     def worth_sending(self) -> bool:
         """Flush or apply has moved since the last update."""

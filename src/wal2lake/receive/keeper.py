@@ -85,11 +85,12 @@ class SnapshotKeeper:
 
     def _run(self) -> None:
         log = get_logger()
-        while not self._stop.wait(_POLL_SECONDS):
-            if not self._streaming.is_set():
+        while not self._stop.is_set():
+            if not self._streaming.wait(_POLL_SECONDS):
                 continue
             try:
                 self._step()
+                self._stop.wait(_POLL_SECONDS)
             except Wal2LakeError as error:
                 log.error("could not hold a snapshot for the copy", error=error)
                 self._let_go()

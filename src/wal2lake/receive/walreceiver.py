@@ -150,6 +150,7 @@ class WalReceiver:
             identity = self._check_source(session)
             start = self._log.logged
             stream = CopyBothStream(session, self._start_command(start))
+            self._drop_undecodable()
             self._log.connected(start)
             on_streaming.set()
             self._catalog.note_error(subscription.oid, None)
@@ -210,6 +211,22 @@ class WalReceiver:
             )
         return identity
 
+    def _drop_undecodable(self) -> None:
+        """Have what the journal cannot give sent again, or raise why that cannot be.
+
+        Streaming has begun: the slot is ours, and nobody moves its position but we.
+        """
+        if self._log.undecodable is None:
+            return
+        slot = Publisher(self._second_session()).slot(str(self._subscription.slot_name))
+        confirmed = (slot or {}).get("confirmed_flush_lsn")
+        if confirmed is None:
+            raise PublisherError(
+                f'replication slot "{self._subscription.slot_name}" does not exist',
+                sqlstate="42704",
+            )
+        self._log.ask_again(Lsn.parse(confirmed))
+
     # ---- reader: the main thread ---------------------------------------------------
 
     def _read(self, stream: CopyBothStream, feedback: Feedback) -> None:
@@ -219,7 +236,6 @@ class WalReceiver:
         last_heard = last_status = time.monotonic()
         pinged = False
         while not self._stop.is_set():
-            self._raise_failure()
             reply = False
             if self._holds or self._queued_bytes >= _QUEUE_BYTES:
                 # Not reading is not silence of the publisher's.
@@ -236,6 +252,9 @@ class WalReceiver:
                     reply = self._take(payloads, feedback)
             self._drain_wake()
             self._collect(feedback)
+            # Before anything is confirmed: what the seal thread could not decode must, if
+            # possible, be sent again.
+            self._raise_failure()
             now = time.monotonic()
             silence = now - last_heard
             if timeout and silence >= timeout:
@@ -299,20 +318,23 @@ class WalReceiver:
     def _verify(self, feedback: Feedback) -> None:
         """Ask on another connection how far the server's WAL really is."""
         try:
-            if self._checker is None:
-                # An ordinary session: it takes no walsender, and pg_stat_replication
-                # shows one row for the subscription.
-                self._checker = connect(
-                    self._subscription.conninfo,
-                    application_name=f"pg_{self._subscription.oid}_check",
-                )
-            feedback.verified = Publisher(self._checker).flushed_lsn()
+            feedback.verified = Publisher(self._second_session()).flushed_lsn()
         except PublisherError as error:
             # Nothing is lost: the position is believed once a later check succeeds.
             self._events.debug("could not verify a keepalive", error=error)
             if self._checker is not None:
                 self._checker.close()
                 self._checker = None
+
+    def _second_session(self) -> Session:
+        """An ordinary session: it takes no walsender, and pg_stat_replication shows one
+        row for the subscription."""
+        if self._checker is None:
+            self._checker = connect(
+                self._subscription.conninfo,
+                application_name=f"pg_{self._subscription.oid}_check",
+            )
+        return self._checker
 
     def _send(
         self, stream: CopyBothStream, feedback: Feedback, *, ping: bool = False

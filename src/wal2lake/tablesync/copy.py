@@ -74,7 +74,10 @@ def copy_range(task: CopyTask) -> CopyResult:
         session.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(task.snapshot)}")
         held: list[pa.Table] = []
         held_bytes = 0
-        for batch in _batches(task, session.copy_out(task.statement)):
+        # Whole rows: the server sends each in a message of its own, so that a block can
+        # be as large as its last row makes it.
+        blocks = session.copy_out(task.statement, block_bytes=_BLOCK_BYTES)
+        for batch in _batches(task, blocks):
             converted = _convert(task, batch)
             held.append(converted)
             held_bytes += converted.nbytes
@@ -89,7 +92,7 @@ def copy_range(task: CopyTask) -> CopyResult:
     return CopyResult(rows, () if added is None else (added,))
 
 
-def _batches(task: CopyTask, payloads: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
+def _batches(task: CopyTask, blocks: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
     names = [f"c{i}" for i in range(len(task.columns))]
     parse = pacsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
     convert = pacsv.ConvertOptions(
@@ -98,27 +101,12 @@ def _batches(task: CopyTask, payloads: Iterator[bytes]) -> Iterator[pa.RecordBat
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-    for block in _blocks(payloads):
+    for block in blocks:
         read = pacsv.ReadOptions(
             column_names=names, block_size=len(block) + 1, use_threads=False
         )
         table = pacsv.read_csv(pa.BufferReader(block), read, parse, convert)
         yield from table.to_batches()
-
-
-def _blocks(payloads: Iterator[bytes]) -> Iterator[bytes]:
-    """Whole rows: the server sends each in a message of its own, so that a block can be as
-    large as its last row makes it (a reader of fixed blocks refuses a larger row)."""
-    gathered: list[bytes] = []
-    size = 0
-    for payload in payloads:
-        gathered.append(payload)
-        size += len(payload)
-        if size >= _BLOCK_BYTES:
-            yield b"".join(gathered)
-            gathered, size = [], 0
-    if gathered:
-        yield b"".join(gathered)
 
 
 def _convert(task: CopyTask, batch: pa.RecordBatch) -> pa.Table:

@@ -23,6 +23,7 @@ Source: tablesync.c (the states); DESIGN 6 (Table synchronisation).
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final
@@ -59,8 +60,11 @@ from wal2lake.tablesync.plan import (
     page_ranges,
 )
 
-_POLL_SECONDS: Final = 0.2
-"""A look costs two indexed reads per subscription."""
+_POLL_SECONDS: Final = 0.02
+"""How soon a snapshot is noticed: it is one read of the catalog's change counter."""
+
+_LOOK_SECONDS: Final = 1.0
+"""A copy that failed waits for nothing that would show in the catalog."""
 
 _ROW_GROUP_BYTES: Final = 32 << 20
 """Arrow bytes per row group: what one range holds in memory, twice over."""
@@ -101,6 +105,8 @@ class TableSync:
         self._stop = threading.Event()
         self._busy: set[tuple[Oid, Oid]] = set()
         self._guard = threading.Lock()
+        self._freed = threading.Event()
+        """A worker has ended since the last look: there is room for another."""
         self._events = get_logger()
         self._workers = ThreadPoolExecutor(16, "tablesync")
         self._ranges = ThreadPoolExecutor(cores, "copy")
@@ -118,11 +124,16 @@ class TableSync:
         self._ranges.shutdown(wait=False, cancel_futures=True)
 
     def _run(self) -> None:
+        seen, looked = -1, 0.0
         while not self._stop.wait(_POLL_SECONDS):
             try:
-                # Each time: a copy that failed waits for nothing that would show in
-                # the catalog.
+                change = self._catalog.change_counter
+                if self._freed.is_set():
+                    self._freed.clear()
+                elif change == seen and time.monotonic() - looked < _LOOK_SECONDS:
+                    continue
                 self._assign()
+                seen, looked = change, time.monotonic()
             except Exception as error:
                 self._events.error("could not look for tables to copy", exc_info=error)
                 self._stop.wait(1.0)
@@ -185,6 +196,7 @@ class TableSync:
         finally:
             with self._guard:
                 self._busy.discard((subscription.oid, rel.relid))
+            self._freed.set()
 
     # ---- one table ------------------------------------------------------------------
 

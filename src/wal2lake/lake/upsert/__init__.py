@@ -6,6 +6,7 @@ Owns: the net change by numbered keys, finding keys in files, the deletion vecto
 Never: Spark, commits, or a batch larger than ``apply.upsert_bytes``.
 """
 
+from wal2lake.lake.upsert.compaction import compact, worth_compacting
 from wal2lake.lake.upsert.plan import Upsert, load, plan_upsert
 
-__all__ = ["Upsert", "load", "plan_upsert"]
+__all__ = ["Upsert", "compact", "load", "plan_upsert", "worth_compacting"]

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from wal2lake.lake.changes import INSERT, TRUNCATE, ChangeShape, RowFailure, Seq
 from wal2lake.lake.convert import mapping_of
-from wal2lake.lake.datafile import DataFileWriter
+from wal2lake.lake.datafile import ROW_GROUP_ROWS, DataFileWriter
 from wal2lake.lake.netchange import Uniqueness
 from wal2lake.lake.port import TableState
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
@@ -48,9 +48,6 @@ from wal2lake.lake.upsert.stored import StoredRows
 MAX_SCANNED_ROWS: Final = 16_000_000
 """Keys read here for one batch at most: about 0.4 s for one bigint. A guess at where
 Spark's cores, if it has more of them, begin to win."""
-
-_ROW_GROUP_ROWS: Final = 128 * 1024
-"""What a later batch has to read to get one unchanged value back."""
 
 _DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 
@@ -271,8 +268,8 @@ def _rows(loaded: Loaded, lives: Lives, places: Places, stored: StoredRows) -> p
 
 def _write(rows: pa.Table, state: TableState) -> tuple[AddedFile, ...]:
     with DataFileWriter(state.location, state.physical_fields) as writer:
-        for start in range(0, rows.num_rows, _ROW_GROUP_ROWS):
-            writer.write(rows.slice(start, _ROW_GROUP_ROWS))
+        for start in range(0, rows.num_rows, ROW_GROUP_ROWS):
+            writer.write(rows.slice(start, ROW_GROUP_ROWS))
         added = writer.finish()
     return () if added is None else (added,)
 

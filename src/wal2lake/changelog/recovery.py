@@ -1,0 +1,187 @@
+"""What a journal still holds goes into the segments: the first thing that a log does.
+
+In: every record of the journal, oldest first. Out: their whole transactions, added to the
+segment writer; and, if a message cannot be decoded, where it is (Undecodable).
+
+A gulp is written to the journal before anybody decodes it, because its durability is what the
+publisher waits for. So a message that breaks the protocol (or that a bug of ours refuses)
+can be in the journal, and would be met again at every start. Reading for segments therefore
+ends at the first such message, with all whole transactions before it kept, those of the same
+gulp too. What happens then depends on the publisher alone:
+
+    its slot confirms        the transaction        the journal
+    a position ...           of that message
+    not above its commit     is sent again          is dropped; streaming restarts behind the
+    LSN                                             last whole transaction
+    above                    exists here only       stays as it is; an error that names the
+                                                    file, until a newer decoder can read it
+
+``ChangeLog.ask_again`` is told the slot's position. It must be read when nobody else can
+move it any more: with the slot in use by the connection that is about to stream.
+
+Sources: docs/formats/journal.md ("Reading after a crash"); SnapBuildXactNeedsSkip in
+src/backend/replication/logical/snapbuild.c (which transactions a slot sends).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from wal2lake.changelog import files
+from wal2lake.changelog.gulp import Lengths, drop_headless
+from wal2lake.changelog.journal import Journal
+from wal2lake.changelog.journal_format import JournalRecord, RecordKind
+from wal2lake.changelog.segments import SegmentWriter
+from wal2lake.errors import InternalError, Wal2LakeError
+from wal2lake.model import Lsn
+from wal2lake.observe import get_logger
+from wal2lake.wire.columnar import Decoder
+from wal2lake.wire.copyboth import XLOGDATA_HEADER
+
+_COMMIT: Final = b"C"
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """The first message of a journal that the decoder refuses."""
+
+    path: Path
+    """The journal file."""
+    offset: int
+    """Where its record begins in the file."""
+    message: int
+    """How many messages of the record come before it."""
+    commit_lsn: Lsn
+    """Its transaction commits here, or above if that is not known."""
+    error: Wal2LakeError
+    """What the decoder says of it."""
+
+    def sent_again(self, confirmed: Lsn) -> bool:
+        """Will a slot that has confirmed this position send the transaction again?"""
+        return self.commit_lsn >= confirmed
+
+    def kept(self, confirmed: Lsn) -> Wal2LakeError:
+        """The error if it will not."""
+        self.error.detail = (
+            f"The message is number {self.message + 1} of the record at byte {self.offset}"
+            f' of journal file "{self.path}". Its transaction commits at or above'
+            f" {self.commit_lsn} and will not be sent again: the replication slot has"
+            f" confirmed {confirmed}."
+        )
+        self.error.hint = (
+            "The journal stays as it is: a version of wal2lake that can decode the message"
+            " goes on from here. Otherwise drop the subscription and create it again: its"
+            " tables are then copied anew."
+        )
+        return self.error
+
+
+def replay(
+    journal: Journal, writer: SegmentWriter, directory: Path
+) -> Undecodable | None:
+    """Add what the journal has beyond ``writer``'s segments; the open transaction goes.
+
+    Reads every record, also behind an undecodable message. Raises CorruptLogError,
+    StorageError (open the log again), ConfigurationError.
+    """
+    decoder = Decoder(skip_below=writer.complete_lsn)
+    headless = True
+    found: Undecodable | None = None
+    for record in journal.recover():
+        if found is not None:
+            continue
+        if record.kind is RecordKind.CONNECT:
+            headless = False
+            writer.discard_open()
+            decoder = Decoder(skip_below=writer.complete_lsn)
+            continue
+        data, lengths = record.data, record.lengths
+        if record.kind is RecordKind.DATA and headless:
+            data, lengths, begun = drop_headless(data, lengths)
+            headless = not begun
+        elif record.kind is RecordKind.PREAMBLE and not headless:
+            # Only the oldest file's definitions are news.
+            continue
+        refused = _add(decoder, writer, data, lengths)
+        if refused is not None:
+            found = _locate(record, refused, decoder, writer, directory)
+    writer.discard_open()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    message: int
+    kind: bytes
+    error: Wal2LakeError
+
+
+def _add(
+    decoder: Decoder, writer: SegmentWriter, data: bytes, lengths: Lengths
+) -> _Refused | None:
+    """Decode a gulp up to the first message that is refused, which is answered.
+
+    A refused feed leaves the decoder as it was, so halving finds the message.
+    """
+    bounds = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).tolist()
+    total = len(lengths)
+    start, end, limit = 0, total, total
+    while start < total:
+        try:
+            decoded = decoder.feed(
+                data[bounds[start] : bounds[end]], lengths[start:end]
+            )
+        # The decoder does no I/O: whatever it raises, these bytes are the cause.
+        except Exception as error:
+            if end - start == 1:
+                at = bounds[start] + XLOGDATA_HEADER
+                return _Refused(start, data[at : at + 1], _ours(error))
+            limit, end = end, start + (end - start) // 2
+            continue
+        writer.add(decoded)
+        writer.relieve()
+        start, end = end, limit if end < limit else total
+    return None
+
+
+def _ours(error: Exception) -> Wal2LakeError:
+    if isinstance(error, Wal2LakeError):
+        return error
+    found = InternalError(f"the decoder failed: {error!r}")
+    found.__cause__ = error
+    return found
+
+
+def _locate(
+    record: JournalRecord,
+    refused: _Refused,
+    decoder: Decoder,
+    writer: SegmentWriter,
+    directory: Path,
+) -> Undecodable:
+    transaction = decoder.open_transaction
+    # A Commit may be refused for contradicting its Begin: who knows which one is right.
+    known = transaction is not None and refused.kind != _COMMIT
+    found = Undecodable(
+        path=directory / files.journal_name(record.number),
+        offset=record.offset,
+        message=refused.message,
+        commit_lsn=(
+            transaction.final_lsn
+            if known and transaction is not None
+            else writer.complete_lsn
+        ),
+        error=refused.error,
+    )
+    get_logger().error(
+        "the journal holds a message that cannot be decoded",
+        file=str(found.path),
+        offset=found.offset,
+        commit_lsn=found.commit_lsn,
+        error=found.error,
+    )
+    return found

@@ -1,0 +1,71 @@
+"""Walking once along the paths that the first subscription will take.
+
+A Java virtual machine loads and compiles what it uses when it is used first: the first copy,
+commit and SELECT of an engine cost several CPU-seconds each, later ones a tenth. A node
+without subscriptions has nothing better to do than to be ready for one: it creates a
+table of its own, writes, reads and drops it. Nothing depends on it; a failure is only told.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from wal2lake.errors import Wal2LakeError
+from wal2lake.lake.datafile import write_data_file
+from wal2lake.lake.delta import DeltaTables
+from wal2lake.lake.executors import Executors
+from wal2lake.lake.port import Cursor, FieldSpec, TableState
+from wal2lake.lake.query import Queries, relation
+from wal2lake.lake.session import Pool
+from wal2lake.lake.tablefiles import AddedFile
+from wal2lake.observe import get_logger
+
+_FIELDS = (FieldSpec("id", "bigint"), FieldSpec("name", "string"))
+
+
+def warm_up(spark: SparkSession, directory: Path) -> threading.Thread:
+    """Start it in the background; tables go below ``directory``."""
+    thread = threading.Thread(
+        target=_run, args=(spark, directory), name="warm-up", daemon=True
+    )
+    thread.start()
+    return thread
+
+
+def _run(spark: SparkSession, directory: Path) -> None:
+    location = str(directory / uuid.uuid4().hex)
+    try:
+        _walk(spark, location)
+    except Wal2LakeError as error:
+        get_logger().debug("warm-up failed", error=error)
+    except Exception as error:
+        # An engine that stops meanwhile takes the session away.
+        get_logger().debug("warm-up failed", exc_info=error)
+
+
+def _walk(spark: SparkSession, location: str) -> None:
+    tables = DeltaTables(spark)
+    state = tables.create(location, _FIELDS)
+    added = Executors(spark).run(Pool.SYNC, _write, state)
+    done = tables.commit_files(location, [added], Cursor("warm-up", 1), read_version=0)
+    # As after a start, when nobody has listed the table's files yet.
+    DeltaTables(spark).files(tables.state(location))
+    query = (
+        f"select name, count(*) from {relation(location, done.version)}"
+        " where id > 0 group by name order by name"
+    )
+    with Queries(spark).run(query, job_group="warm-up").batches as batches:
+        for _ in batches:
+            pass
+    tables.drop(location)
+
+
+def _write(state: TableState) -> AddedFile:
+    """In an executor, as the initial copy does."""
+    rows = pa.table({"id": [1, 2], "name": ["a", None]})
+    return write_data_file(rows, state.location, state.fields, state.physical_fields)

@@ -1,0 +1,376 @@
+"""An apply worker between a real change log, a real catalog and a lake made of dicts.
+
+The lake does what ``lake/batchport.py`` and ``lake/port.py`` promise: stage changes nothing,
+commit is one step with its cursor and is refused on another version than the staged one. It
+fails where a test wants it to. A row that is inserted where one is makes the worker fail,
+so that nothing applied twice can stay unseen.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from tests.pure.changelog_stream import Transaction, gulps
+
+from wal2lake.apply.worker import ApplyWorker
+from wal2lake.catalog import (
+    Catalog,
+    ColumnDef,
+    ProgressFile,
+    Subscription,
+    SubscriptionRel,
+    TableDef,
+)
+from wal2lake.changelog import ChangeLog, files
+from wal2lake.lake import CommitConflict, Committed, Cursor, TablePort, TableState
+from wal2lake.lake.batchport import BatchPort, StageRequest
+from wal2lake.lake.changes import RowFailure, Seq
+from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.settings import ApplySettings, LogSettings, Settings, SubscriptionSettings
+from wal2lake.testing.waits import wait_until
+
+Rows = dict[bytes | None, tuple[bytes | None, ...]]
+
+
+def model(
+    transactions: Iterable[Transaction], relid: int, below: int | None = None
+) -> Rows:
+    """What table ``t<relid>`` holds after the transactions that commit below an LSN."""
+    rows: Rows = {}
+    for one in transactions:
+        if below is not None and one.commit_lsn >= below:
+            break
+        for change in one.changes:
+            if change.relid != relid:
+                continue
+            if change.op == "T":
+                rows.clear()
+            elif change.op == "D":
+                rows.pop(change.key, None)
+            else:
+                rows.pop(change.key if change.key is not None else change.new[0], None)
+                rows[change.new[0]] = change.new
+    return rows
+
+
+@dataclass
+class Table:
+    """One table: every version that it has had."""
+
+    location: str
+    versions: list[Rows] = field(default_factory=lambda: [{}])
+    cursors: dict[str, int] = field(default_factory=dict)
+    writers: dict[int, str] = field(default_factory=dict)
+    """Application by version; nobody of ours made the others."""
+    id: str = "1"
+
+    @property
+    def version(self) -> int:
+        return len(self.versions) - 1
+
+
+@dataclass
+class Staged:
+    failures: Sequence[RowFailure]
+    table: Table
+    base: int
+    rows: Rows
+
+
+@dataclass
+class Lake:
+    """The two ports that the worker is given."""
+
+    tables: dict[str, Table] = field(default_factory=dict)
+    poison: set[bytes] = field(default_factory=set)
+    """Values that do not convert."""
+    before_commit: Callable[[str], None] = lambda location: None
+    after_commit: Callable[[str], None] = lambda location: None
+    requests: list[StageRequest] = field(default_factory=list)
+    discarded: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def recover(self, location: str, synced_version: int) -> tuple[int, ...]:
+        return ()
+
+    def state(self, location: str) -> TableState:
+        table = self.tables[location]
+        return TableState(
+            location=location,
+            table_id=table.id,
+            version=table.version,
+            cursors=dict(table.cursors),
+            fields=(),
+            physical_fields=(),
+            column_mapping=False,
+            properties={},
+        )
+
+    def writers(self, location: str, first: int, last: int) -> list[frozenset[str]]:
+        known = self.tables[location].writers
+        return [
+            frozenset({known[v]} if v in known else ()) for v in range(first, last + 1)
+        ]
+
+    def stage(self, request: StageRequest) -> Staged:
+        with self.lock:
+            self.requests.append(request)
+        table = self.tables[request.state.location]
+        rows = dict(table.versions[request.state.version])
+        failures: list[RowFailure] = []
+        for row, names in self._events(request):
+            where = Seq(row["commit_lsn"], row["ordinal"])
+            op = chr(row["op"])
+            if op == "T":
+                rows.clear()
+                continue
+            old = row["o0"] if row["old"] else None
+            if op == "D":
+                rows.pop(old, None)
+                continue
+            new = tuple(row[f"c{i}"] for i in range(len(names)))
+            bad = [i for i, value in enumerate(new) if value in self.poison]
+            if bad:
+                text = f'invalid input syntax: "{new[bad[0]].decode()}"'
+                failures.append(RowFailure(where, names[bad[0]], "22P02", text))
+                continue
+            if op == "I" and new[0] in rows:
+                failures.append(
+                    RowFailure(
+                        where, None, "23505", "duplicate key value", "insert_exists"
+                    )
+                )
+                continue
+            if op == "U" and rows.pop(old if row["old"] else new[0], None) is None:
+                continue
+            rows[new[0]] = new
+        return Staged(failures, table, request.state.version, rows)
+
+    def _events(self, request: StageRequest) -> list[tuple[dict, list[str]]]:  # type: ignore[type-arg]
+        found = []
+        for source in request.sources:
+            names = [c.name for c in source.relation.columns]
+            for row in pq.read_table(source.path).to_pylist():
+                lsn = row["commit_lsn"]
+                cut = request.span.cut
+                if lsn >= request.span.cursor and (cut is None or lsn < cut):
+                    found.append((row, names))
+        return sorted(found, key=lambda e: (e[0]["commit_lsn"], e[0]["ordinal"]))
+
+    def commit(self, staged: Staged, cursor: Cursor) -> Committed:
+        self.before_commit(staged.table.location)
+        with self.lock:
+            table = staged.table
+            if table.version != staged.base:
+                raise CommitConflict("another writer came first")
+            assert not staged.failures
+            assert cursor.version > table.cursors.get(cursor.app_id, -1)
+            table.versions.append(staged.rows)
+            table.cursors[cursor.app_id] = cursor.version
+            version = table.version
+            table.writers[version] = cursor.app_id
+        self.after_commit(staged.table.location)
+        return Committed(version)
+
+    def discard(self, staged: Staged) -> None:
+        with self.lock:
+            self.discarded += 1
+
+
+class World:
+    """One node's catalog and lake with subscriptions and their logs. A context manager."""
+
+    def __init__(
+        self,
+        directory: Path,
+        tables: Sequence[int] = (1, 2, 3),
+        *,
+        batch_rows: int = 1_000_000,
+        root: str = "/lake",
+    ) -> None:
+        """Tables t1, t2 ... below ``root`` are ready and empty, subscribed as ``pg_1``."""
+        self.root = root
+        self.settings = Settings(
+            directory=directory,
+            log=LogSettings(),
+            subscription=SubscriptionSettings(wal_retrieve_retry_interval_ms=20),
+            apply=ApplySettings(batch_rows=batch_rows),
+        )
+        self.settings.run_directory.mkdir()
+        self.catalog = Catalog.create(self.settings.catalog_file, "boss", None)
+        self.lake = Lake()
+        self.sides: list[Side] = []
+        self.side = self.subscribe(1, tables)
+
+    def subscribe(
+        self, subid: int, tables: Sequence[int], state: SyncState = SyncState.READY
+    ) -> Side:
+        """Another subscription, with tables of its own."""
+        side = Side(self, Oid(subid), tables, state)
+        self.sides.append(side)
+        return side
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for side in self.sides:
+            side.close()
+
+
+class Side:
+    """One subscription: its log, its worker, its tables."""
+
+    def __init__(
+        self, world: World, subid: Oid, tables: Sequence[int], state: SyncState
+    ) -> None:
+        self.world = world
+        self.subid = subid
+        self.sent: list[Transaction] = []
+        catalog = world.catalog
+        for relid in tables:
+            self.add_table(relid)
+        catalog.create_subscription(
+            Subscription(subid, f"s{subid}", Oid(10), True, "host=x", "s", ("p",)),
+            [self.rel(relid, state) for relid in tables],
+        )
+        # As CREATE SUBSCRIPTION does: readers see the tables as they are.
+        catalog.publish(subid, Lsn(0), {100 + relid: 0 for relid in tables})
+        self.progress = ProgressFile(world.settings.run_directory, subid)
+        self.log = ChangeLog.open(
+            world.settings.log_directory / str(int(subid)), world.settings.log
+        )
+        self.log.connected(Lsn(0))
+        self.known: dict[int, object] = {}
+        self.worker: ApplyWorker | None = None
+        self.lock = threading.RLock()
+        """Held by whoever writes the subscription's tables."""
+
+    def location(self, relid: int) -> str:
+        return f"{self.world.root}/t{relid}"
+
+    def add_table(
+        self, relid: int, *, columns: Sequence[str] = ("a0", "a1"), key: str = "a0"
+    ) -> None:
+        """A table in catalog and lake; not subscribed yet."""
+        self.world.catalog.create_table(
+            TableDef(
+                Oid(100 + relid),
+                "public",
+                f"t{relid}",
+                Oid(10),
+                tuple(ColumnDef(c, Oid(25)) for c in columns),
+                tuple(key.split()),
+                self.location(relid),
+            )
+        )
+        self.world.lake.tables[self.location(relid)] = Table(self.location(relid))
+
+    def rel(
+        self, relid: int, state: SyncState, lsn: Lsn | None = None
+    ) -> SubscriptionRel:
+        return SubscriptionRel(
+            self.subid, Oid(100 + relid), "public", f"t{relid}", state, lsn, 1
+        )
+
+    def table(self, relid: int) -> Table:
+        return self.world.lake.tables[self.location(relid)]
+
+    def copied(self, relid: int, rows: Rows, consistent_point: int) -> None:
+        """The table's copy ends at S with these rows, as tablesync does it."""
+        table = self.table(relid)
+        node = self.world.catalog.system_identifier
+        table.versions.append(dict(rows))
+        table.cursors[f"wal2lake:{node}:{self.subid}:1"] = consistent_point
+        self.world.catalog.update_rel(
+            self.subid,
+            Oid(100 + relid),
+            state=SyncState.FINISHEDCOPY,
+            lsn=Lsn(consistent_point),
+        )
+
+    def send(self, *transactions: Transaction) -> None:
+        """The publisher sends, the receiver seals one segment of it."""
+        self.sent.extend(transactions)
+        for one in gulps(transactions):
+            self.log.append(*one)
+        self.log.sync()
+        while self.log.absorb(0):
+            pass
+        self.log.seal()
+        self.progress.set(sealed=self.log.sealed)
+
+    # ---- the worker
+
+    def start(
+        self, tables: TablePort | None = None, batches: BatchPort | None = None
+    ) -> None:
+        """Begin to apply, to the lake of dicts unless there is another."""
+        self.worker = ApplyWorker(
+            self.world.catalog,
+            self.world.settings,
+            self.subid,
+            tables or self.world.lake,  # type: ignore[arg-type]
+            batches or self.world.lake,
+            self.progress,
+            self.lock,
+        )
+        self.worker.start()
+
+    def stop(self) -> None:
+        if self.worker is not None:
+            assert self.worker.stop(30)
+            self.worker = None
+
+    def close(self) -> None:
+        self.stop()
+        self.log.close()
+        self.progress.close()
+
+    @property
+    def floor(self) -> int:
+        found = self.world.catalog.subscription(self.subid)
+        assert found is not None
+        return int(found.floor)
+
+    @property
+    def error(self) -> str:
+        found = self.world.catalog.subscription(self.subid)
+        assert found is not None
+        return found.last_error or ""
+
+    def reaches(self, lsn: int) -> None:
+        """Wait until the floor is there."""
+        wait_until(
+            lambda: self.floor >= lsn,
+            timeout_seconds=20,
+            describe=lambda: f"floor {lsn}; it is {self.floor}; error: {self.error}",
+        )
+
+    def stops(self, text: str) -> str:
+        """Wait for an error that has this text in it."""
+        wait_until(
+            lambda: text in self.error,
+            timeout_seconds=20,
+            describe=lambda: f"error {text!r}; it is {self.error!r}",
+        )
+        return self.error
+
+    def visible(self, relid: int) -> Rows:
+        """What a SELECT sees: the version that the newest vector names."""
+        vector = self.world.catalog.newest_vector(self.subid)
+        version = 0 if vector is None else vector.versions.get(100 + relid, 0)
+        return self.table(relid).versions[version]
+
+
+@pytest.fixture
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test here can cut the power, so that fsync would only cost time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(files, "sync_data", lambda descriptor: None)

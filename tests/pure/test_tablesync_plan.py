@@ -1,0 +1,146 @@
+"""How a copy is divided, and what each part asks (tablesync/plan.py)."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wal2lake.model import Oid, ReplicaIdentity
+from wal2lake.pg import RemoteTable
+from wal2lake.pg.publisher import RemoteColumn
+from wal2lake.tablesync.plan import (
+    PageRange,
+    copy_statement,
+    decode_plan,
+    encode_plan,
+    page_ranges,
+)
+
+
+def table(
+    pages: int = 0,
+    *,
+    kind: str = "r",
+    columns: tuple[str, ...] = ("id", "v"),
+    filters: tuple[str, ...] = (),
+    name: str = "t",
+) -> RemoteTable:
+    return RemoteTable(
+        oid=Oid(1),
+        namespace="public",
+        name=name,
+        kind=kind,
+        identity=ReplicaIdentity.DEFAULT,
+        columns=tuple(
+            RemoteColumn(c, Oid(25), -1, "text", "b", 0, False, None, False, True)
+            for c in columns
+        ),
+        key=(),
+        identity_key=(),
+        row_filters=filters,
+        estimated_rows=None,
+        pages=pages,
+        file_node="1",
+        persistence="p",
+        row_security=False,
+    )
+
+
+@given(st.integers(0, 500_000), st.integers(1 << 20, 1 << 32), st.integers(1, 64))
+@settings(deadline=None)
+def test_the_ranges_cover_every_page_once_however_the_table_grows(
+    pages: int, range_bytes: int, readers: int
+) -> None:
+    ranges = page_ranges(table(pages), range_bytes=range_bytes, min_ranges=readers)
+    assert [r.number for r in ranges] == list(range(len(ranges)))
+    # Open on both sides: rows on pages behind the estimate belong to the last.
+    assert ranges[0].first is None
+    assert ranges[-1].end is None
+    assert all(a.end == b.first is not None for a, b in pairwise(ranges))
+    bounds = [0, *(r.end for r in ranges[:-1] if r.end is not None), max(pages, 1)]
+    assert all(a < b for a, b in pairwise(bounds)), "no range is empty"
+    # A range is no larger than wanted, unless that is less than a page.
+    step = max(b - a for a, b in pairwise(bounds))
+    assert step * 8192 < range_bytes + 8192
+
+
+@pytest.mark.parametrize(
+    ("pages", "range_bytes", "readers", "expected"),
+    [
+        (0, 1 << 20, 4, 1),
+        (1, 1 << 20, 4, 1),
+        # Under 64 pages a range is not worth a connection.
+        (63, 1 << 20, 4, 1),
+        (128, 1 << 30, 4, 2),
+        (1000, 1 << 30, 4, 4),
+        (1280, 1 << 20, 4, 10),
+    ],
+)
+def test_how_many_ranges_a_table_gets(
+    pages: int, range_bytes: int, readers: int, expected: int
+) -> None:
+    found = page_ranges(table(pages), range_bytes=range_bytes, min_ranges=readers)
+    assert len(found) == expected
+
+
+@pytest.mark.parametrize("kind", ["p", "f", "m"])
+def test_what_has_no_pages_of_its_own_is_one_range(kind: str) -> None:
+    found = page_ranges(table(10_000, kind=kind), range_bytes=1 << 20, min_ranges=4)
+    assert found == (PageRange(0, None, None),)
+
+
+@given(st.integers(0, 100_000), st.integers(1, 16))
+def test_a_resumed_copy_is_divided_as_before_under_the_same_snapshot_only(
+    pages: int, readers: int
+) -> None:
+    ranges = page_ranges(table(pages), range_bytes=1 << 20, min_ranges=readers)
+    text = encode_plan("00000003-0000001B-1", ranges)
+    assert decode_plan(text, "00000003-0000001B-1") == ranges
+    assert decode_plan(text, "00000003-0000001B-2") is None
+    assert decode_plan(None, "00000003-0000001B-1") is None
+    assert set(json.loads(text)) == {"snapshot", "bounds"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "pages", "expected"),
+    [
+        (
+            table(),
+            PageRange(0, None, None),
+            'COPY (SELECT "id", "v" FROM ONLY "public"."t") TO STDOUT WITH (FORMAT csv)',
+        ),
+        (
+            table(columns=('we"ird',), name="T x"),
+            PageRange(0, None, 5),
+            'COPY (SELECT "we""ird" FROM ONLY "public"."T x"'
+            " WHERE ctid < '(5,0)'::pg_catalog.tid) TO STDOUT WITH (FORMAT csv)",
+        ),
+        (
+            table(filters=("(a > 1)", "(b IS NULL)")),
+            PageRange(1, 5, 9),
+            'COPY (SELECT "id", "v" FROM ONLY "public"."t"'
+            " WHERE ctid >= '(5,0)'::pg_catalog.tid AND ctid < '(9,0)'::pg_catalog.tid"
+            " AND (((a > 1)) OR ((b IS NULL)))) TO STDOUT WITH (FORMAT csv)",
+        ),
+        (
+            table(kind="p"),
+            PageRange(0, None, None),
+            'COPY (SELECT "id", "v" FROM "public"."t") TO STDOUT WITH (FORMAT csv)',
+        ),
+        # A publication of no columns of a table: rows without content.
+        (
+            table(columns=()),
+            PageRange(2, 7, None),
+            'COPY (SELECT  FROM ONLY "public"."t"'
+            " WHERE ctid >= '(7,0)'::pg_catalog.tid) TO STDOUT WITH (FORMAT csv)",
+        ),
+    ],
+)
+def test_what_one_range_asks(
+    asked: RemoteTable, pages: PageRange, expected: str
+) -> None:
+    assert copy_statement(asked, pages) == expected
