@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 import sqlglot
 from sqlglot import exp
@@ -20,7 +21,7 @@ from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
 
 from wal2lake.catalog import TableDef
-from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError
+from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,24 @@ def prepare(tree: exp.Expression, parameters: Sequence[Parameter]) -> None:
                 f"there is no parameter ${number or '?'}", sqlstate="42P02"
             )
         node.replace(_bound(parameters[number - 1]))
+    for bound in list(tree.find_all(exp.Limit, exp.Offset)):
+        count = bound.expression
+        if isinstance(_uncast(count), exp.Null):
+            # LIMIT NULL is no limit; a parameter is NULL while the query is described.
+            bound.pop()
+        elif not isinstance(count, exp.Literal):
+            bound.set("expression", exp.cast(count, exp.DataType.Type.INT))
+    for element in list(tree.find_all(exp.Bracket)):
+        index = element.expressions[0] if len(element.expressions) == 1 else None
+        if (
+            index is not None
+            and not isinstance(index, exp.Slice)
+            and not (isinstance(index, exp.Literal) and index.is_string)
+        ):
+            # NULL outside the array's bounds; Spark's own brackets raise there.
+            element.replace(
+                exp.Anonymous(this="get", expressions=[element.this, index])
+            )
     for kind in list(tree.find_all(exp.DataType)):
         if kind.this == exp.DataType.Type.TIMESTAMP:
             kind.set("this", _NTZ)
@@ -177,6 +196,12 @@ def prepare(tree: exp.Expression, parameters: Sequence[Parameter]) -> None:
         lock.pop()
     if tree.find(exp.Returning):
         raise FeatureNotSupportedError("RETURNING is not supported on lake tables")
+
+
+def _uncast(node: exp.Expression) -> exp.Expression:
+    while isinstance(node, (exp.Cast, exp.Paren)):
+        node = node.this
+    return node
 
 
 def _parameter_number(node: exp.Expression) -> int | None:
@@ -196,9 +221,21 @@ def _bound(parameter: Parameter) -> exp.Expression:
         return exp.cast(literal, exp.DataType.build(spark_type, dialect="spark"))
     if parameter.type_oid == 1700:
         return exp.Literal.number(parameter.text)
+    if parameter.type_oid == 2950:
+        return exp.Literal.string(_uuid(parameter.text))
     if parameter.type_oid == 17:
         return exp.HexString(this=parameter.text.removeprefix("\\x"))
     return literal
+
+
+def _uuid(text: str) -> str:
+    """The one form in which the lake has it; clients may leave out the hyphens."""
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise UsageError(
+            f'invalid input syntax for type uuid: "{text}"', sqlstate="22P02"
+        ) from None
 
 
 def generate(tree: exp.Expression) -> str:
@@ -235,7 +272,7 @@ def _figure_name(item: exp.Expression) -> str | None:
         return str(item.alias)
     if isinstance(item, exp.Column):
         return str(item.name)
-    if isinstance(item, exp.Paren):
+    if isinstance(item, (exp.Paren, exp.Bracket)):
         return _figure_name(item.this)
     if isinstance(item, exp.Cast):
         inner = _figure_name(item.this)

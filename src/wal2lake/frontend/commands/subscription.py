@@ -46,6 +46,7 @@ from wal2lake.frontend.commands.table import NewTable, make_table
 from wal2lake.frontend.grammar import (
     OptionSet,
     SubscriptionOptions,
+    check_publications,
     subscription_options,
 )
 from wal2lake.frontend.grammar.statements import (
@@ -83,6 +84,7 @@ def create_subscription(
     """CREATE SUBSCRIPTION."""
     require_superuser(caller, "create subscription")
     options = subscription_options(statement.options, OptionSet.CREATE)
+    check_publications(statement.publications)
     parse_conninfo(statement.conninfo)
     with node.ddl_lock:
         if node.catalog.subscription_named(statement.name) is not None:

@@ -3,7 +3,9 @@
 In: CancelRequest, statement_timeout, the node's shutdown. Out: ``Backend.cancel`` while a
 statement runs, and an exception at the session's own check points. A cancel that arrives
 between two statements hits neither, as in PostgreSQL: the lock is held while the
-Backend is told, so a late request cannot stop the next statement.
+Backend is told, so a late request cannot stop the next statement. A Backend that is told
+while it still prepares the statement may have nothing to stop yet, so it is told again
+until the statement has ended.
 
 Source: src/backend/tcop/postgres.c (ProcessInterrupts).
 """
@@ -14,9 +16,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
+from typing import Final
 
 from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.frontend.session.diagnostics import SessionEnd
+
+_REPEAT_SECONDS: Final = 0.05
+"""Between two calls of Backend.cancel for one statement; a guess."""
 
 
 class Interrupt(Enum):
@@ -31,7 +37,15 @@ class Interrupt(Enum):
 class Interrupts:
     """One session's interrupts."""
 
-    __slots__ = ("_cancel", "_lock", "_pending", "_running", "_wake", "terminating")
+    __slots__ = (
+        "_cancel",
+        "_ended",
+        "_lock",
+        "_pending",
+        "_running",
+        "_wake",
+        "terminating",
+    )
 
     def __init__(self, cancel: Callable[[], None], wake: Callable[[], None]) -> None:
         """``cancel``: Backend.cancel. ``wake``: ends the session's wait for its client."""
@@ -39,6 +53,7 @@ class Interrupts:
         self._cancel = cancel
         self._wake = wake
         self._running = False
+        self._ended = threading.Event()
         self._pending: Interrupt | None = None
         self.terminating = False
 
@@ -48,6 +63,7 @@ class Interrupts:
             if self._running and self._pending is None:
                 self._pending = interrupt
                 self._cancel()
+                self._repeat()
 
     def terminate(self) -> None:
         """From any thread: end the session with 57P01."""
@@ -55,7 +71,19 @@ class Interrupts:
             self.terminating = True
             if self._running:
                 self._cancel()
+                self._repeat()
         self._wake()
+
+    def _repeat(self) -> None:
+        ended = self._ended
+
+        def again() -> None:
+            while not ended.wait(_REPEAT_SECONDS):
+                with self._lock:
+                    if not ended.is_set():
+                        self._cancel()
+
+        threading.Thread(target=again, name="cancel", daemon=True).start()
 
     def check(self) -> None:
         """A check point: raises 57014, or SessionEnd with 57P01."""
@@ -69,6 +97,7 @@ class Interrupts:
         """A statement runs; one at a time. Translates what an interrupt made of it."""
         with self._lock:
             self._running = True
+            self._ended = threading.Event()
         timer = self._start_timer(timeout_ms)
         try:
             self.check()
@@ -89,6 +118,7 @@ class Interrupts:
             with self._lock:
                 self._running = False
                 self._pending = None
+                self._ended.set()
 
     def _start_timer(self, timeout_ms: int) -> threading.Timer | None:
         if timeout_ms <= 0:

@@ -1,0 +1,60 @@
+"""What the tests of this layer share: psql at the node, subscriptions that are removed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.conftest import Database
+
+from wal2lake.pg.publisher import quote_literal
+from wal2lake.testing.mirror import Mirror
+from wal2lake.testing.node import Node
+from wal2lake.testing.postgres import find_installation
+
+Psql = Callable[..., subprocess.CompletedProcess[str]]
+"""``psql(conninfo, *arguments, stdin="", **environment)``: run PostgreSQL's own client."""
+
+
+@pytest.fixture(scope="session")
+def psql() -> Psql:
+    """PostgreSQL 18's psql, without the caller's own settings."""
+    program = find_installation(18).bin / "psql"
+
+    def run(
+        conninfo: str, *arguments: str, stdin: str = "", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        own = {k: v for k, v in os.environ.items() if not k.startswith("PG")}
+        return subprocess.run(
+            [program, "-X", "-w", "-P", "pager=off", "-d", conninfo, *arguments],
+            input=stdin,
+            env={**own, "LC_ALL": "C", "PGCLIENTENCODING": "UTF8", **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def subscribe(node: Node) -> Iterator[Callable[..., Mirror]]:
+    """Subscribe the shared node to a publication of the subscription's name;
+    subscriptions and the schemas of that name go after the test."""
+    made: list[str] = []
+
+    def go(source: Database, name: str, options: str = "") -> Mirror:
+        made.append(name)
+        node.sql(
+            f"create subscription {name} connection {quote_literal(source.conninfo())}"
+            f" publication {name} {options}"
+        )
+        return Mirror(node, source.conninfo(), name)
+
+    yield go
+    for name in made:
+        node.sql(f"drop subscription if exists {name}")
+        node.sql(f"drop schema if exists {name} cascade")

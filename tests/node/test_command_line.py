@@ -1,0 +1,238 @@
+"""The command line against a running node: what its unit tests cannot see.
+
+One node of its own, stopped and started once: the tests run in their order.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.conftest import Database
+
+from wal2lake.errors import PublisherError
+from wal2lake.launch.lockfile import is_locked
+from wal2lake.launch.processes import is_alive
+from wal2lake.pg.publisher import quote_literal
+from wal2lake.testing.mirror import Mirror
+from wal2lake.testing.node import COMMAND, Node, run_cli
+from wal2lake.testing.waits import wait_until
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with Node(tmp_path_factory.mktemp("cli") / "node") as made:
+        yield made.init("-U", "me").start()
+
+
+def sql(node: Node, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
+    """Exit code, standard output and error of ``wal2lake sql``."""
+    done = run_cli("sql", "-D", node.directory, *arguments, stdin=stdin)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_init_refuses_a_node_that_is_there_and_keeps_it(own: Node) -> None:
+    before = (own.directory / "passfile").read_bytes()
+    done = run_cli("init", "-D", own.directory)
+    assert done.returncode == 1
+    assert "exists but is not empty" in done.stderr
+    assert "hint:" in done.stderr
+    assert (own.directory / "passfile").read_bytes() == before
+    assert (own.directory / "passfile").stat().st_mode & 0o777 == 0o600
+    assert own.directory.stat().st_mode & 0o777 == 0o700
+    for path in (own.directory / "run", own.directory / "log"):
+        assert path.stat().st_mode & 0o077 == 0
+    assert own.value("select current_user") == "me"
+
+
+def test_a_port_in_use_is_a_clear_error_and_harms_nobody(
+    own: Node, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    assert run_cli("init", "-D", other).returncode == 0
+    done = run_cli("start", "-D", other, "--listen", f"127.0.0.1:{own.port}")
+    assert done.returncode == 1
+    assert f"127.0.0.1:{own.port}" in done.stderr or str(own.port) in done.stderr
+    assert "Address already in use" in done.stderr
+    assert "hint" in done.stderr.lower()
+    assert not is_locked(other)
+    assert own.value("select 1") == "1"
+
+
+def test_sql_runs_commands_files_and_input(own: Node, tmp_path: Path) -> None:
+    script = tmp_path / "script.sql"
+    script.write_text(
+        "create schema cl; -- one; comment\n"
+        "create table cl.t (id int primary key, v text);\n"
+        "insert into cl.t values (1, 'a;b'), (2, null);\n"
+    )
+    assert sql(own, "-f", str(script)) == (
+        0,
+        "CREATE SCHEMA\nCREATE TABLE\nINSERT 0 2\n",
+        "",
+    )
+    assert sql(own, "-c", "select * from cl.t order by id", "-c", "show timezone") == (
+        0,
+        " id |  v  \n----+-----\n  1 | a;b\n  2 | \n(2 rows)\n\n"
+        " TimeZone \n----------\n UTC\n(1 row)\n\n",
+        "",
+    )
+    assert sql(own, "-A", "-t", stdin="table cl.t;\nselect 'end'") == (
+        0,
+        "1|a;b\n2|\nend\n",
+        "",
+    )
+
+
+def test_sql_stops_a_script_at_its_first_error(own: Node, tmp_path: Path) -> None:
+    script = tmp_path / "script.sql"
+    script.write_text("select 1 as one;\nselect * from nope;\nselect 2 as two;\n")
+    code, out, error = sql(own, "-A", "-t", "-f", str(script))
+    assert (code, out) == (1, "1\n")
+    assert error.startswith('ERROR:  relation "nope" does not exist')
+    code, out, error = sql(own, "-f", str(tmp_path / "nope.sql"))
+    assert (code, out) == (1, "")
+    assert "No such file or directory" in error
+
+
+def test_status_as_json_has_processes_positions_and_tables(
+    own: Node, pg18: Database
+) -> None:
+    pg18.psql(
+        "create schema cs; create table cs.t (id int primary key);"
+        " insert into cs.t select generate_series(1, 100); create publication cs"
+        " for table cs.t"
+    )
+    own.sql(
+        f"create subscription cs connection {quote_literal(pg18.conninfo())}"
+        " publication cs"
+    )
+    mirror = Mirror(own, pg18.conninfo(), "cs")
+    mirror.synced()
+    target = mirror.caught_up()
+
+    def status() -> dict[str, object]:
+        done = run_cli("status", "-D", own.directory, "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        found: dict[str, object] = json.loads(done.stdout)
+        return found
+
+    facts = wait_until(
+        lambda: (
+            found
+            if (found := status())["subscriptions"][0]["state"] == "streaming"  # type: ignore[index]
+            else None
+        )
+    )
+    assert facts is not None
+    assert (facts["state"], facts["address"], facts["port"]) == (
+        "ready",
+        "127.0.0.1",
+        own.port,
+    )
+    processes = facts["processes"]
+    assert isinstance(processes, list)
+    assert [p["role"] for p in processes] == [
+        "supervisor",
+        "guardian",
+        "engine",
+        "receiver",
+    ]
+    assert all(is_alive(p["pid"]) for p in processes)
+    (found,) = facts["subscriptions"]  # type: ignore[misc]
+    assert (found["name"], found["enabled"], found["last_error"]) == ("cs", True, None)
+    assert (found["tables"], found["tables_ready"], found["rows_copied"]) == (1, 1, 100)
+    # Applied is the last transaction's end: what was written since is not published.
+    assert (
+        pg18.psql(
+            f"select '{found['received_lsn']}'::pg_lsn >= '{target}',"
+            f" '{found['received_lsn']}'::pg_lsn >= '{found['logged_lsn']}',"
+            f" '{found['logged_lsn']}'::pg_lsn >= '{target}',"
+            f" '{found['logged_lsn']}'::pg_lsn >= '{found['applied_lsn']}'"
+        )
+        == "t|t|t|t"
+    )
+    shown = run_cli("status", "-D", own.directory).stdout
+    assert 'subscription "cs": streaming, 1 of 1 tables ready' in shown
+    own.sql("drop subscription cs")
+
+
+def test_check_says_what_the_node_would_meet(pg18: Database) -> None:
+    pg18.psql("create table t (id int primary key); create publication ck for table t")
+    good = run_cli("check", pg18.conninfo(), "-p", "ck")
+    assert good.returncode == 0
+    assert "no problems" in good.stdout
+    bad = run_cli("check", pg18.conninfo(), "-p", "nope")
+    assert bad.returncode == 1
+    assert 'publication "nope" does not exist' in bad.stdout
+
+
+def test_a_smart_stop_waits_for_its_clients_and_lets_nobody_in(own: Node) -> None:
+    with own.connect() as client:
+        stopping = subprocess.Popen(
+            [*COMMAND, "stop", "-D", str(own.directory), "--mode", "smart"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+        def refused() -> str:
+            try:
+                own.connect().close()
+            except PublisherError as error:
+                return error.message
+            return ""
+
+        assert wait_until(refused, describe="new clients are refused")
+        assert client.rows("select count(*) from cl.t") == [("2",)]
+        assert stopping.poll() is None
+        pids = own.pids()
+    output, _ = stopping.communicate(timeout=60)
+    assert (stopping.returncode, output.splitlines()[-1]) == (0, "server stopped")
+    assert own.wait_end() == 0
+    assert not [pid for pid in pids if is_alive(pid)]
+    done = run_cli("status", "-D", own.directory)
+    assert done.returncode == 3
+    assert "no node is running" in done.stdout
+    code, _, error = sql(own, "-c", "select 1")
+    assert code != 0
+    assert error.startswith("wal2lake: error:")
+
+
+def test_a_catalog_of_a_newer_version_is_refused_and_left_alone(own: Node) -> None:
+    path = own.directory / "catalog.sqlite"
+
+    def set_version(version: str) -> str:
+        with sqlite3.connect(path) as catalog:
+            (before,) = catalog.execute(
+                "select value from meta where key = 'version'"
+            ).fetchone()
+            catalog.execute(
+                "update meta set value = ? where key = 'version'", (version,)
+            )
+        catalog.close()
+        return str(before)
+
+    version = set_version("999")
+    done = run_cli("start", "-D", own.directory)
+    assert done.returncode == 1
+    assert "999" in done.stderr
+    assert "hint" in done.stderr.lower()
+    assert not is_locked(own.directory)
+    assert set_version(version) == "999"
+    own.start()
+    assert own.sql("select * from cl.t order by id") == [("1", "a;b"), ("2", None)]
+
+
+def test_an_immediate_stop_does_not_wait(own: Node) -> None:
+    pids = own.pids()
+    with own.connect():
+        own.stop("immediate")
+    assert not [pid for pid in pids if is_alive(pid)]
+    assert not is_locked(own.directory)
+    done = run_cli("stop", "-D", own.directory)
+    assert done.returncode == 1
+    assert "no node is running" in done.stderr

@@ -1,0 +1,445 @@
+"""CREATE, ALTER and DROP SUBSCRIPTION and the views about them, against a real publisher."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from tests.conftest import Database
+
+from wal2lake.errors import PublisherError
+from wal2lake.pg.client import Client, Failure
+from wal2lake.pg.publisher import quote_literal
+from wal2lake.testing.mirror import Mirror
+from wal2lake.testing.node import Node
+from wal2lake.testing.waits import wait_until
+
+Subscribe = Callable[..., Mirror]
+
+SLOTS = "select slot_name from pg_replication_slots where database = current_database()"
+
+
+def publish(source: Database, name: str, more: str = "") -> None:
+    """Schema, table ``t`` with a row, and publication, all of the subscription's name."""
+    source.psql(
+        f"create schema {name}; create table {name}.t (id int primary key, v text);"
+        f" insert into {name}.t values (1, 'one');"
+        f" create publication {name} for table {name}.t; {more}"
+    )
+
+
+def refused(node: Node, sql: str) -> PublisherError:
+    """The error of a statement that must fail."""
+    try:
+        node.sql(sql)
+    except PublisherError as error:
+        return error
+    raise AssertionError(f"not refused: {sql}")
+
+
+def heard(node: Node, sql: str) -> list[tuple[str, str, str]]:
+    """Severity, SQLSTATE and text of a statement's notices."""
+    told: list[Failure] = []
+    with Client(node.conninfo(), on_notice=told.append) as client:
+        client.rows(sql)
+    return [(n.severity, n.sqlstate, n.message) for n in told]
+
+
+# ---- options ------------------------------------------------------------------------
+
+HONOURED = (
+    "connect = true, create_slot = true, enabled = on, copy_data = 1, slot_name = 'o1_slot',"
+    " create_tables = true, synchronous_commit = 'off', streaming = off, binary = false,"
+    " two_phase = false, origin = any, disable_on_error = false, failover = false,"
+    " password_required = false, run_as_owner = true, table_format = 'delta'"
+)
+
+
+def test_options_that_are_honoured_are_accepted_and_shown(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    publish(pg18, "o1")
+    mirror = subscribe(pg18, "o1", f"with ({HONOURED})")
+    mirror.synced()
+    mirror.assert_equal(["o1.t"])
+    assert pg18.psql(SLOTS) == "o1_slot"
+    assert node.sql(
+        "select subslotname, subenabled, subsynccommit, substream, subbinary,"
+        " subtwophasestate, suborigin, subdisableonerr, subfailover, subpasswordrequired,"
+        " subrunasowner, subpublications from pg_subscription where subname = 'o1'"
+    ) == [
+        ("o1_slot", "t", "off", "f", "f", "d", "any", "f", "f", "f", "t", "{o1}"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("streaming = on", "streaming"),
+        ("streaming = parallel", "streaming"),
+        ("binary = true", "binary"),
+        ("two_phase = true", "two_phase"),
+        ("disable_on_error = true", "disable_on_error"),
+        ("failover = true", "failover"),
+        ("origin = none", "origin"),
+        ("table_format = 'iceberg'", "table_format"),
+    ],
+)
+def test_options_of_a_later_version_are_refused_by_name_and_leave_nothing(
+    pg18: Database, node: Node, option: str, name: str
+) -> None:
+    create = (
+        f"create subscription o2 connection {quote_literal(pg18.conninfo())}"
+        f" publication o2 with ({option})"
+    )
+    error = refused(node, create)
+    assert error.sqlstate == "0A000"
+    assert name in error.message
+    assert node.sql("select 1 from pg_subscription where subname = 'o2'") == []
+    assert pg18.psql(SLOTS) == ""
+
+
+def test_without_copy_only_later_changes_arrive_and_without_tables_none_is_made(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    publish(pg18, "o3")
+    create = (
+        f"create subscription o3 connection {quote_literal(pg18.conninfo())}"
+        " publication o3 with (create_tables = false, copy_data = false)"
+    )
+    error = refused(node, create)
+    assert (error.sqlstate, error.message) == (
+        "42P01",
+        'relation "o3.t" does not exist',
+    )
+    assert error.hint is not None
+    assert pg18.psql(SLOTS) == "", "no slot of a command that failed"
+    node.sql("create schema o3; create table o3.t (id int primary key, v text)")
+    mirror = subscribe(pg18, "o3", "with (create_tables = false, copy_data = false)")
+    pg18.psql("insert into o3.t values (2, 'two')")
+    mirror.caught_up()
+    assert node.sql("select * from o3.t") == [("2", "two")]
+
+
+def test_created_unconnected_it_starts_once_slot_enable_and_refresh_are_given(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    publish(pg18, "o4")
+    create = (
+        f"create subscription o4 connection {quote_literal(pg18.conninfo())}"
+        " publication o4 with (connect = false)"
+    )
+    assert heard(node, create) == [
+        ("WARNING", "01000", "subscription was created, but is not connected")
+    ]
+    assert pg18.psql(SLOTS) == ""
+    assert node.sql("select subenabled from pg_subscription where subname = 'o4'") == [
+        ("f",)
+    ]
+    pg18.psql("select pg_create_logical_replication_slot('o4', 'pgoutput')")
+    node.sql("alter subscription o4 enable")
+    node.sql("alter subscription o4 refresh publication")
+    mirror = Mirror(node, pg18.conninfo(), "o4")
+    try:
+        mirror.synced()
+        pg18.psql("insert into o4.t values (2, 'two')")
+        mirror.assert_equal(["o4.t"])
+    finally:
+        node.sql("drop subscription o4")
+        node.sql("drop schema if exists o4 cascade")
+    assert pg18.psql(SLOTS) == ""
+
+
+def test_a_slot_made_by_hand_is_taken_over_with_create_slot_false(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    publish(pg18, "o5")
+    pg18.psql("select pg_create_logical_replication_slot('by_hand', 'pgoutput')")
+    mirror = subscribe(
+        pg18,
+        "o5",
+        "with (create_slot = false, slot_name = by_hand, copy_data = false)",
+    )
+    pg18.psql("insert into o5.t values (2, 'two')")
+    mirror.caught_up()
+    assert node.sql("select * from o5.t") == [("2", "two")]
+
+
+# ---- ALTER --------------------------------------------------------------------------
+
+
+def test_changes_made_while_disabled_arrive_when_enabled(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    publish(pg18, "a1")
+    mirror = subscribe(pg18, "a1")
+    mirror.synced()
+    node.sql("alter subscription a1 disable")
+    wait_until(
+        lambda: pg18.psql("select active from pg_replication_slots") == "f",
+        describe="the walsender has gone",
+    )
+    node.wait_for("select pid from pg_stat_subscription", lambda rows: _all_null(rows))
+    pg18.psql(
+        "insert into a1.t select i, 'while disabled' from generate_series(2, 100) i;"
+        " update a1.t set v = 'changed' where id = 1; delete from a1.t where id = 50"
+    )
+    assert node.sql("select * from a1.t") == [("1", "one")]
+    assert pg18.psql("select active from pg_replication_slots") == "f"
+    node.sql("alter subscription a1 enable")
+    wait_until(lambda: pg18.psql("select active from pg_replication_slots") == "t")
+    mirror.assert_equal(["a1.t"])
+
+
+def _all_null(rows: list[tuple[str | None, ...]]) -> bool:
+    return all(value is None for row in rows for value in row)
+
+
+def test_refresh_takes_tables_that_were_added_and_is_refused_while_disabled(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    publish(pg18, "a2")
+    mirror = subscribe(pg18, "a2")
+    mirror.synced()
+    pg18.psql(
+        "create table a2.later (id int primary key); insert into a2.later values (1);"
+        " alter publication a2 add table a2.later; insert into a2.later values (2)"
+    )
+    assert node.sql("select count(*) from pg_class where relname = 'later'") == [("0",)]
+    node.sql("alter subscription a2 disable")
+    error = refused(node, "alter subscription a2 refresh publication")
+    assert (error.sqlstate, error.message) == (
+        "55000",
+        "ALTER SUBSCRIPTION ... REFRESH PUBLICATION is not allowed for disabled"
+        " subscriptions",
+    )
+    node.sql("alter subscription a2 enable")
+    node.sql("alter subscription a2 refresh publication with (copy_data = true)")
+    mirror.synced()
+    pg18.psql("insert into a2.later values (3)")
+    mirror.assert_equal(["a2.t", "a2.later"])
+
+
+def test_what_is_not_there_or_not_yet_possible_is_refused_in_postgresqls_words(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    publish(pg18, "a3")
+    subscribe(pg18, "a3").synced()
+    connection = quote_literal(pg18.conninfo())
+    cases = [
+        (
+            "alter subscription nope enable",
+            "42704",
+            'subscription "nope" does not exist',
+        ),
+        ("drop subscription nope", "42704", 'subscription "nope" does not exist'),
+        (
+            f"create subscription a3 connection {connection} publication a3",
+            "42710",
+            'subscription "a3" already exists',
+        ),
+        (
+            "alter subscription a3 set (slot_name = none)",
+            "55000",
+            "cannot set slot_name = NONE for enabled subscription",
+        ),
+        (
+            "create subscription x connection 'nonsense' publication p",
+            "42601",
+            None,
+        ),
+        (
+            f"create subscription x connection {connection} publication p, p",
+            "42710",
+            'publication name "p" used more than once',
+        ),
+        (
+            f"create subscription x connection {connection} publication p"
+            " with (nosuch = 1)",
+            "42601",
+            'unrecognized subscription parameter: "nosuch"',
+        ),
+        (
+            f"create subscription x connection {connection} publication p"
+            " with (connect = false, create_slot = true)",
+            "42601",
+            "connect = false and create_slot = true are mutually exclusive options",
+        ),
+        (f"alter subscription a3 connection {connection}", "0A000", None),
+        ("alter subscription a3 set publication other", "0A000", None),
+        ("alter subscription a3 skip (lsn = '0/1')", "0A000", None),
+        ("alter subscription a3 set (streaming = on)", "0A000", None),
+        (
+            "begin; drop subscription a3",
+            "0A000",
+            None,
+        ),
+    ]
+    for sql, sqlstate, message in cases:
+        error = refused(node, sql)
+        assert (error.sqlstate, error.message) == (
+            sqlstate,
+            message or error.message,
+        ), sql
+    assert heard(node, "drop subscription if exists nope") == [
+        ("NOTICE", "00000", 'subscription "nope" does not exist, skipping')
+    ]
+
+
+# ---- DROP ---------------------------------------------------------------------------
+
+
+def test_drop_leaves_no_slot_no_connection_and_no_log_behind(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    publish(pg18, "d1")
+    subscribe(pg18, "d1").synced()
+    oid = node.value("select oid from pg_subscription where subname = 'd1'")
+    assert (node.directory / "log" / str(oid)).is_dir()
+    assert heard(node, "drop subscription d1") == [
+        ("NOTICE", "00000", 'dropped replication slot "d1" on publisher')
+    ]
+    assert pg18.psql(SLOTS) == ""
+    # A session ends a moment after its slot has gone.
+    wait_until(
+        lambda: (
+            pg18.psql(
+                "select count(*) from pg_stat_activity where datname = current_database()"
+                " and application_name <> 'psql'"
+            )
+            == "0"
+        ),
+        describe="the node's sessions have gone",
+    )
+    assert not (node.directory / "log" / str(oid)).exists()
+    for view in ("pg_subscription_rel", "pg_stat_subscription"):
+        column = "srsubid" if view == "pg_subscription_rel" else "subid"
+        assert node.sql(f"select 1 from {view} where {column} = {oid}") == []
+
+
+def test_a_subscription_whose_slot_was_dropped_by_hand_can_be_given_up(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    publish(pg18, "d2")
+    subscribe(pg18, "d2").synced()
+    node.sql("alter subscription d2 disable")
+    wait_until(lambda: pg18.psql("select active from pg_replication_slots") == "f")
+    pg18.psql("select pg_drop_replication_slot('d2')")
+    error = refused(node, "drop subscription d2")
+    assert error.sqlstate == "42704"
+    assert error.message.startswith(
+        'could not drop replication slot "d2" on publisher: ERROR: '
+    )
+    assert 'replication slot "d2" does not exist' in error.message
+    node.sql("alter subscription d2 set (slot_name = none)")
+    node.sql("drop subscription d2")
+    assert node.sql("select * from d2.t") == [("1", "one")], "tables stay"
+
+
+# ---- views --------------------------------------------------------------------------
+
+
+def test_the_nodes_views_show_the_subscription_its_tables_and_positions(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    publish(pg18, "v1")
+    mirror = subscribe(pg18, "v1")
+    mirror.synced()
+    pg18.psql("insert into v1.t values (2, 'two')")
+    target = mirror.caught_up()
+    assert node.sql(
+        "select subname, subenabled, subslotname, subpublications, subdbid ="
+        " (select oid from pg_database) from pg_subscription where subname = 'v1'"
+    ) == [("v1", "t", "v1", "{v1}", "t")]
+    assert node.sql(
+        "select srrelid::regclass, srsubstate, srsublsn is not null"
+        " from pg_subscription_rel r join pg_subscription s on s.oid = r.srsubid"
+        " where subname = 'v1'"
+    ) == [("v1.t", "r", "t")]
+    node.wait_for(
+        "select 1 from pg_stat_subscription where subname = 'v1' and pid is not null"
+        f" and worker_type = 'apply' and received_lsn >= '{target}'"
+        f" and latest_end_lsn >= '{target}' and relid is null and leader_pid is null"
+        " and last_msg_receipt_time > last_msg_send_time - interval '1 minute'"
+        " and latest_end_time > now() - interval '1 hour'"
+    )
+    node.wait_for(
+        "select 1 from pg_replication_origin_status o join pg_subscription s"
+        " on o.external_id = 'pg_' || s.oid"
+        " join pg_replication_origin r on r.roident = o.local_id"
+        f" where subname = 'v1' and remote_lsn >= '{target}' and roname = external_id"
+    )
+
+
+def test_an_unpublished_table_moves_all_three_positions_at_the_source(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    publish(pg18, "v2", "create table v2.unpublished (id int)")
+    subscribe(pg18, "v2").synced()
+    pg18.psql("insert into v2.unpublished select generate_series(1, 10000)")
+    target = pg18.psql("select pg_current_wal_insert_lsn()")
+    state = wait_until(
+        lambda: pg18.psql(
+            "select state, sync_state, write_lsn >= flush_lsn, flush_lsn >= replay_lsn,"
+            " reply_time is not null from pg_stat_replication"
+            f" where application_name = 'v2' and write_lsn >= '{target}'"
+            f" and flush_lsn >= '{target}' and replay_lsn >= '{target}'"
+        ),
+        timeout_seconds=60,
+        describe=lambda: pg18.psql(
+            f"select '{target}', write_lsn, flush_lsn, replay_lsn from pg_stat_replication"
+        ),
+    )
+    assert state == "streaming|async|t|t|t"
+    assert (
+        pg18.psql(
+            f"select confirmed_flush_lsn >= '{target}' from pg_replication_slots"
+            " where slot_name = 'v2'"
+        )
+        == "t"
+    )
+
+
+@pytest.mark.parametrize("level", ["on", "remote_apply"])
+def test_a_synchronous_commit_at_the_source_returns(
+    pg18: Database, node: Node, subscribe: Subscribe, level: str
+) -> None:
+    """Of a published and of an unpublished table. Without the node's word such a commit
+    waits for ever (statement_timeout ends before the commit begins), so it has a thread."""
+    name = f"s_{level}"
+    publish(pg18, name, f"create table {name}.unpublished (id int)")
+    mirror = subscribe(pg18, name)
+    mirror.synced()
+
+    def write() -> None:
+        with Client(pg18.conninfo(), on_notice=told.append) as client:
+            client.rows(f"set synchronous_commit = {level}")
+            for i in range(2, 7):
+                client.rows(f"insert into {name}.t values ({i}, 'sync')")
+                client.rows(f"insert into {name}.unpublished values ({i})")
+        # What remote_apply waits for: a reader here sees it.
+        seen.append(node.value(f"select count(*) from {name}.t"))
+
+    told: list[Failure] = []
+    seen: list[str | None] = []
+    writer = threading.Thread(target=write, daemon=True)
+    try:
+        pg18.server.set(synchronous_standby_names=name)
+        wait_until(
+            lambda: pg18.psql("select sync_state from pg_stat_replication") == "sync",
+            describe="the subscription is a synchronous standby",
+        )
+        writer.start()
+        wait_until(
+            lambda: not writer.is_alive(),
+            timeout_seconds=60,
+            describe="ten commits have returned",
+        )
+    finally:
+        # Lets go whoever waits.
+        pg18.server.set(synchronous_standby_names="")
+    assert told == [], "no wait was given up"
+    if level == "remote_apply":
+        assert seen == ["6"]
+    mirror.assert_equal([f"{name}.t"])
