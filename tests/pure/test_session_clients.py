@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.rows import dict_row
 
-from wal2lake.frontend.session import AuthMethod
+from wal2lake.frontend.door import AuthMethod
 from wal2lake.wire.frontback import (
     Bind,
     Close,

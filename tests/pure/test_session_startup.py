@@ -18,9 +18,13 @@ from door_support import (
 )
 
 from wal2lake.errors import SqlSyntaxError
-from wal2lake.frontend.listener import Listener, ListenerSettings, ReplicationClient
-from wal2lake.frontend.session import AuthMethod, Door
-from wal2lake.frontend.session.greeting import command_line_settings
+from wal2lake.frontend.door import AuthMethod, Door
+from wal2lake.frontend.door.greeting import command_line_settings
+from wal2lake.frontend.door.listener import (
+    Listener,
+    ListenerSettings,
+    ReplicationClient,
+)
 from wal2lake.launch.listeners import open_listeners
 from wal2lake.wire.frontback import (
     AuthenticationData,

@@ -7,13 +7,13 @@ built-in types and the table of mappings. Never: does I/O, imports Spark (its ty
 names), changes a value in silence.
 """
 
-from wal2lake.pgtypes.conversion import Conversion, Failure
-from wal2lake.pgtypes.decode_text import text_to_arrow
-from wal2lake.pgtypes.encode_binary import arrow_to_binary
-from wal2lake.pgtypes.encode_text import arrow_to_text
+from wal2lake.pgtypes.decode.conversion import Conversion, Failure
+from wal2lake.pgtypes.decode.text import text_to_arrow
+from wal2lake.pgtypes.encode.binary import arrow_to_binary
+from wal2lake.pgtypes.encode.text import arrow_to_text
 from wal2lake.pgtypes.mapping import Kind, TypeMapping, mapping_for, result_type
 from wal2lake.pgtypes.params import binary_param_to_text, text_param_to_python
-from wal2lake.pgtypes.registry import (
+from wal2lake.pgtypes.registry.pg_type import (
     BUILT_IN,
     PgType,
     format_type,
@@ -24,9 +24,9 @@ from wal2lake.pgtypes.registry import (
     type_by_name,
     type_by_oid,
 )
+from wal2lake.pgtypes.registry.type_names import parse_type_name
 from wal2lake.pgtypes.spark_ddl import arrow_from_ddl, ddl_from_arrow
 from wal2lake.pgtypes.timezone import zone_for
-from wal2lake.pgtypes.type_names import parse_type_name
 
 __all__ = [
     "BUILT_IN",

@@ -58,7 +58,7 @@ from wal2lake.frontend.grammar.statements import (
 from wal2lake.model import INVALID_LSN, Lsn, Oid, ReplicaIdentity, SyncState
 from wal2lake.observe import failpoint
 from wal2lake.pg import Publisher, RemoteTable, Session, connect, parse_conninfo
-from wal2lake.pgtypes.registry import type_by_oid
+from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
 _PREREQUISITE: Final = "55000"
 _PROTOCOL_VIOLATION: Final = "08P01"

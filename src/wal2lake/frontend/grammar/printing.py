@@ -35,7 +35,7 @@ from wal2lake.frontend.grammar.statements import (
     Truncate,
     ValueKind,
 )
-from wal2lake.pgtypes.registry import format_type
+from wal2lake.pgtypes.registry.pg_type import format_type
 
 
 def to_sql(statement: Statement) -> str:

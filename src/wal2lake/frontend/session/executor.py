@@ -32,8 +32,8 @@ from wal2lake.frontend.session.commands import (
     TransactionControl,
     parse_command,
 )
+from wal2lake.frontend.session.prepared import PreparedStatement, StatementTable
 from wal2lake.frontend.session.scan import split
-from wal2lake.frontend.session.statements import PreparedStatement, StatementTable
 from wal2lake.frontend.session.transaction import Transaction
 from wal2lake.wire.frontback import FieldDescription, Format
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from enum import Enum
 
 from wal2lake.errors import UsageError, Wal2LakeError
-from wal2lake.frontend.session.diagnostics import SessionEnd
+from wal2lake.frontend.client.diagnostics import SessionEnd
 
 
 class Interrupt(Enum):

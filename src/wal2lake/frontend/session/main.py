@@ -33,23 +33,23 @@ from wal2lake.errors import (
     Wal2LakeError,
 )
 from wal2lake.frontend.backend import Backend, Notice, TransactionKind
-from wal2lake.frontend.parameters import Parameters, decode_text
-from wal2lake.frontend.session.conversation import Conversation
-from wal2lake.frontend.session.diagnostics import (
+from wal2lake.frontend.client.conversation import Conversation
+from wal2lake.frontend.client.diagnostics import (
     SessionEnd,
     as_ours,
     error_fields,
     is_wanted,
     notice_fields,
 )
+from wal2lake.frontend.client.transport import ReadTimeout, TransportClosed
+from wal2lake.frontend.parameters import Parameters, decode_text
 from wal2lake.frontend.session.executor import Executor
 from wal2lake.frontend.session.extended import ExtendedQuery
 from wal2lake.frontend.session.interrupts import Interrupts
+from wal2lake.frontend.session.prepared import PreparedStatement, StatementTable
 from wal2lake.frontend.session.results import RowStream, completion_tag
 from wal2lake.frontend.session.scan import Statement, split
-from wal2lake.frontend.session.statements import PreparedStatement, StatementTable
 from wal2lake.frontend.session.transaction import Transaction
-from wal2lake.frontend.session.transport import ReadTimeout, TransportClosed
 from wal2lake.wire.frontback import (
     BackendKeyData,
     CommandComplete,
