@@ -18,7 +18,7 @@ from typing import Final
 from wal2lake.errors import ConfigurationError, PublisherError, SqlSyntaxError
 from wal2lake.frontend.cli.errors import print_error
 from wal2lake.frontend.cli.print import Layout, render
-from wal2lake.frontend.session.scan import split
+from wal2lake.frontend.grammar import split_statements
 from wal2lake.launch.passfile import (
     DATABASE,
     connection_parameters,
@@ -81,7 +81,7 @@ def _read(name: str) -> str:
 
 def _statements(client: Client, text: str, layout: Layout) -> int:
     try:
-        found = split(text)
+        found = split_statements(text)
     except SqlSyntaxError as error:
         _print_failure(Failure("ERROR", error.sqlstate, error.message))
         return 1
@@ -166,7 +166,7 @@ def _prompt(client: Client, layout: Layout) -> int:
 def _run_complete(client: Client, text: str, layout: Layout) -> str:
     """Run the statements that a semicolon ends; returns what is still being typed."""
     try:
-        found = split(text)
+        found = split_statements(text)
     except SqlSyntaxError:
         # An open quote or comment: the next line goes on with it.
         return text

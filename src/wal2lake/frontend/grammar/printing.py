@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from wal2lake.frontend.grammar.lexer import fold, quote_identifier, quote_literal
+from wal2lake.frontend.grammar.quoting import fold, quote_identifier, quote_literal
 from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
