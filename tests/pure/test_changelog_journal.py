@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 from changelog_stream import Change, Transaction, gulp, gulps, inserts, payloads
 
-from wal2lake.changelog import files, journal_format
+from wal2lake.changelog import files
 from wal2lake.changelog.files import journal_name, journal_numbers
-from wal2lake.changelog.gulp import drop_headless, find_positions
-from wal2lake.changelog.journal import Journal
-from wal2lake.changelog.journal_format import JournalRecord, RecordKind
+from wal2lake.changelog.journal import format as journal_format
+from wal2lake.changelog.journal.format import JournalRecord, RecordKind
+from wal2lake.changelog.journal.gulp import drop_headless, find_positions
+from wal2lake.changelog.journal.journal import Journal
 from wal2lake.errors import (
     ConfigurationError,
     CorruptLogError,

@@ -30,8 +30,8 @@ from hypothesis.stateful import (
 
 from wal2lake.changelog import ChangeLog, LogReader, Retention, files
 from wal2lake.changelog.files import journal_name, journal_numbers
-from wal2lake.changelog.journal import Journal, Place
-from wal2lake.changelog.journal_format import JournalRecord
+from wal2lake.changelog.journal.format import JournalRecord
+from wal2lake.changelog.journal.journal import Journal, Place
 from wal2lake.errors import ConfigurationError, CorruptLogError
 from wal2lake.model import Lsn
 from wal2lake.settings import LogSettings

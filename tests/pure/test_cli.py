@@ -19,7 +19,7 @@ from wal2lake.errors import ConfigurationError
 from wal2lake.frontend.cli import __main__ as cli
 from wal2lake.frontend.cli.print import Layout, render
 from wal2lake.frontend.cli.start import parse_listen
-from wal2lake.launch.passfile import passfile_user, write_passfile
+from wal2lake.launch.directory.passfile import passfile_user, write_passfile
 from wal2lake.pg.client import Rows
 from wal2lake.settings import FILE_NAME, load
 from wal2lake.testing.node import run_cli

@@ -34,15 +34,15 @@ import os
 from pathlib import Path
 
 from wal2lake.changelog import files, segments
-from wal2lake.changelog.gulp import Lengths, drop_headless
 from wal2lake.changelog.handover import (
     DEFAULT_MEMORY_BYTES,
     Connected,
     Gulp,
     Handover,
 )
-from wal2lake.changelog.journal import Journal
-from wal2lake.changelog.journal_format import JournalRecord, RecordKind
+from wal2lake.changelog.journal.format import JournalRecord, RecordKind
+from wal2lake.changelog.journal.gulp import Lengths, drop_headless
+from wal2lake.changelog.journal.journal import Journal
 from wal2lake.changelog.manifest import Manifest
 from wal2lake.changelog.segments import SegmentWriter
 from wal2lake.errors import ConfigurationError

@@ -12,8 +12,8 @@ this package and needs to be quick.
 """
 
 from wal2lake.launch.child import EXIT_CONFIGURATION, listening_sockets
-from wal2lake.launch.lockfile import LockFacts, is_locked, read_lock
-from wal2lake.launch.status import NodeStatus, WorkerStatus, read_status
+from wal2lake.launch.directory.lockfile import LockFacts, is_locked, read_lock
+from wal2lake.launch.directory.status import NodeStatus, WorkerStatus, read_status
 from wal2lake.launch.wakeup import notify
 
 __all__ = [

@@ -24,7 +24,7 @@ from typing import Final
 
 from wal2lake.catalog import Catalog
 from wal2lake.errors import ConfigurationError
-from wal2lake.launch.passfile import write_passfile
+from wal2lake.launch.directory.passfile import write_passfile
 from wal2lake.settings import FILE_NAME, render_default_toml
 from wal2lake.wire.scram import SALT_BYTES, create_verifier
 

@@ -19,7 +19,7 @@ from wal2lake.errors import ConfigurationError, PublisherError, SqlSyntaxError
 from wal2lake.frontend.cli.errors import print_error
 from wal2lake.frontend.cli.print import Layout, render
 from wal2lake.frontend.grammar import split_statements
-from wal2lake.launch.passfile import (
+from wal2lake.launch.directory.passfile import (
     DATABASE,
     connection_parameters,
     conninfo,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from wal2lake.errors import ConfigurationError
-from wal2lake.launch.lockfile import read_lock
+from wal2lake.launch.directory.lockfile import read_lock
 
 FILE_NAME: Final = "passfile"
 

@@ -36,9 +36,10 @@ from typing import Final
 
 import numpy as np
 
-from wal2lake.changelog import files, journal_format
-from wal2lake.changelog.gulp import Lengths, Positions, find_positions
-from wal2lake.changelog.journal_format import Broken, JournalRecord, RecordKind
+from wal2lake.changelog import files
+from wal2lake.changelog.journal import format as journal_format
+from wal2lake.changelog.journal.format import Broken, JournalRecord, RecordKind
+from wal2lake.changelog.journal.gulp import Lengths, Positions, find_positions
 from wal2lake.errors import InternalError, StorageError
 from wal2lake.model import INVALID_LSN, Lsn, Oid
 from wal2lake.observe import failpoint, get_logger
