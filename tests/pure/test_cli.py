@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch_fake_node import FakeNode
+from tests.fakes.node import FakeNode
 
 from wal2lake import __version__
 from wal2lake.catalog import Catalog, Role

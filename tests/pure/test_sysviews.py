@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from sysviews_fake import OBJECTS, FakeSource, rel, session, table
+from tests.fakes.catalog_source import OBJECTS, FakeSource, rel, session, table
 
 from wal2lake.catalog import Progress, SnapshotVector
 from wal2lake.errors import Wal2LakeError

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sysviews_fake import OBJECTS, RECORDED, FakeSource, session
+from tests.fakes.catalog_source import OBJECTS, RECORDED, FakeSource, session
 
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.frontend.query.translate import Parameter

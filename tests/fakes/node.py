@@ -16,6 +16,7 @@ from wal2lake.settings import FILE_NAME, render_default_toml
 from wal2lake.testing.waits import wait_until
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 
 
 class FakeNode:
@@ -32,11 +33,11 @@ class FakeNode:
         self.process: subprocess.Popen[bytes] | None = None
 
     def launch(self) -> subprocess.Popen[bytes]:
-        # The children's script is beside this file.
-        path = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+        # The children are modules of this package.
+        path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, str(HERE / "launch_runner.py"), str(self.directory)],
+                [sys.executable, str(HERE / "node_runner.py"), str(self.directory)],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
                 stderr=log,
                 start_new_session=True,

@@ -68,9 +68,10 @@ def inserts(commit_lsn: int, count: int, relid: int = 1, size: int = 4) -> Trans
     return Transaction(commit_lsn, tuple(rows))
 
 
-def _payload(lsn: int, message: pgoutput.Message) -> bytes:
+def xlogdata(message: pgoutput.Message, lsn: int = 0) -> bytes:
+    """A message as XLogData."""
     return write_xlogdata(
-        XLogData(Lsn(lsn), Lsn(lsn), 0, pgoutput.write_message(message))
+        XLogData(Lsn(lsn), Lsn(lsn), 7, pgoutput.write_message(message))
     )
 
 
@@ -81,15 +82,15 @@ def payloads(
     known = {} if known is None else known
     lsn = transaction.commit_lsn
     xid = Xid(transaction.xid)
-    out = [_payload(lsn, Begin(Lsn(lsn), 5, xid))]
+    out = [xlogdata(Begin(Lsn(lsn), 5, xid), lsn)]
     for change in transaction.changes:
         version = relation(change.relid, change.columns)
         if known.get(change.relid) != version:
             known[change.relid] = version
-            out.append(_payload(0, pgoutput.RelationMessage(version)))
-        out.append(_payload(lsn - 1, _message(change)))
+            out.append(xlogdata(pgoutput.RelationMessage(version)))
+        out.append(xlogdata(_message(change), lsn - 1))
     end = Lsn(transaction.end_lsn)
-    out.append(_payload(end, Commit(Lsn(lsn), end, 5)))
+    out.append(xlogdata(Commit(Lsn(lsn), end, 5), end))
     return out
 
 

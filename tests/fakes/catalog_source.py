@@ -25,7 +25,10 @@ from wal2lake.frontend.parameters import Parameters
 from wal2lake.model import Lsn, Oid, SyncState
 
 RECORDED: dict[str, Any] = json.loads(
-    Path(__file__).with_name("fixtures").joinpath("catalog_queries.json").read_text()
+    Path(__file__)
+    .parents[1]
+    .joinpath("pure", "fixtures", "catalog_queries.json")
+    .read_text()
 )
 OBJECTS: dict[str, int] = RECORDED["objects"]
 

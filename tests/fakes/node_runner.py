@@ -1,4 +1,4 @@
-"""``wal2lake start`` with fake children: ``launch_runner DIR``."""
+"""``wal2lake start`` with fake children: ``node_runner.py DIR``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wal2lake.launch.supervisor import Supervisor
 from wal2lake.observe import configure
 from wal2lake.settings import load
 
-CHILD = (sys.executable, "-m", "wal2lake.launch", "launch_fake_child")
+CHILD = (sys.executable, "-m", "wal2lake.launch", "tests.fakes.node_child")
 
 
 def main() -> int:

@@ -11,12 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
 from hypothesis import strategies as st
+from tests.fakes.publisher import Gulp, gulp, xlogdata
 
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
-from wal2lake.wire.copyboth import XLogData, write_payload
 from wal2lake.wire.pgoutput import (
     UNCHANGED,
     Begin,
@@ -43,10 +41,7 @@ from wal2lake.wire.pgoutput import (
     TupleData,
     TypeMessage,
     Update,
-    write_message,
 )
-
-Run = tuple[bytes, npt.NDArray[np.uint32]]
 
 lsns = st.integers(0, 2**64 - 1).map(Lsn)
 set_lsns = st.integers(1, 2**64 - 1).map(Lsn)
@@ -116,16 +111,6 @@ controls: st.SearchStrategy[Message] = st.one_of(
 in_stream: st.SearchStrategy[Message] = st.one_of(
     changes(set_xids), st.just(StreamStop()), st.builds(Origin, lsns, names)
 )
-
-
-def run(payloads: Sequence[bytes]) -> Run:
-    """Payloads as the decoder takes them."""
-    return b"".join(payloads), np.array([len(p) for p in payloads], np.uint32)
-
-
-def payload(message: Message, lsn: int = 0) -> bytes:
-    """A message as XLogData."""
-    return write_payload(XLogData(Lsn(lsn), Lsn(lsn), 7, write_message(message)))
 
 
 _VALUES = st.one_of(
@@ -201,8 +186,8 @@ def streams(draw: st.DrawFn) -> list[bytes]:
         relation = draw(st.one_of(choices))
         for oid in {c.type_oid for c in relation.columns if c.type_oid > 10000}:
             name = draw(st.sampled_from(("mood", "mood", "other")))
-            out.append(payload(TypeMessage(oid, "public", name)))
-        out.append(payload(RelationMessage(relation)))
+            out.append(xlogdata(TypeMessage(oid, "public", name)))
+        out.append(xlogdata(RelationMessage(relation)))
         known[relid] = relation
         earlier[relid].append(relation)
 
@@ -210,10 +195,10 @@ def streams(draw: st.DrawFn) -> list[bytes]:
         lsn += draw(st.integers(0, 100))
         final, end = lsn, lsn + draw(st.integers(1, 50))
         begin = Begin(Lsn(final), draw(st.integers(-5, 2**50)), draw(xids))
-        out.append(payload(begin, final))
+        out.append(xlogdata(begin, final))
         if draw(st.integers(0, 3)) == 0:
             name = draw(st.sampled_from(("node_x", "knoten_ü", "")))
-            out.append(payload(Origin(Lsn(draw(st.integers(0, 99))), name)))
+            out.append(xlogdata(Origin(Lsn(draw(st.integers(0, 99))), name)))
         for _ in range(draw(st.integers(0, 6))):
             what = draw(st.integers(0, 9))
             relid = draw(st.sampled_from(relids))
@@ -224,31 +209,31 @@ def streams(draw: st.DrawFn) -> list[bytes]:
                     st.lists(st.sampled_from(sorted(known)), min_size=1, unique=True)
                 )
                 out.append(
-                    payload(
+                    xlogdata(
                         Truncate(tuple(some), draw(st.booleans()), draw(st.booleans())),
                         final,
                     )
                 )
             elif what == 2:
                 message = LogicalMessage(draw(st.booleans()), Lsn(final), "p", b"xyz")
-                out.append(payload(message, final))
+                out.append(xlogdata(message, final))
             else:
-                out.append(payload(draw(_row(known[relid])), final))
+                out.append(xlogdata(draw(_row(known[relid])), final))
         if draw(st.integers(0, 9)) == 0:
             break
-        out.append(payload(Commit(Lsn(final), Lsn(end), begin.commit_time), end))
+        out.append(xlogdata(Commit(Lsn(final), Lsn(end), begin.commit_time), end))
         lsn = end
         if draw(st.integers(0, 9)) == 0:
-            out.append(payload(LogicalMessage(False, Lsn(lsn), "p", b"")))
+            out.append(xlogdata(LogicalMessage(False, Lsn(lsn), "p", b"")))
     return out
 
 
 @st.composite
-def split(draw: st.DrawFn, payloads: Sequence[bytes]) -> list[Run]:
+def split(draw: st.DrawFn, payloads: Sequence[bytes]) -> list[Gulp]:
     """The payloads as consecutive runs, cut anywhere."""
     cuts = draw(st.lists(st.integers(0, len(payloads)), max_size=4))
     edges = [0, *sorted(cuts), len(payloads)]
-    return [run(payloads[a:b]) for a, b in pairwise(edges)]
+    return [gulp(payloads[a:b]) for a, b in pairwise(edges)]
 
 
 @st.composite

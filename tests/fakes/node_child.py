@@ -1,6 +1,6 @@
 """A worker without work, for the supervisor's tests. Run by wal2lake.launch.child.
 
-``launch_fake_child ROLE DIR``: notes its start in DIR/fake/events, starts one grandchild that
+``tests.fakes.node_child ROLE DIR``: notes its start in DIR/fake/events, starts one grandchild that
 leaves the process group as Spark's Python workers do, and waits to be told to stop. Files
 in DIR/fake change what it does: ``ROLE.exit`` (exit at once with that code), ``ROLE.stubborn``
 (ignore SIGTERM).
