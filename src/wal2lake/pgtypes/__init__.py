@@ -5,6 +5,13 @@ OIDs. Gives: typed Arrow and located failures; text and binary as PostgreSQL wou
 them; the facts of pg_type; which Spark type a column becomes. Owns: the registry of
 built-in types and the table of mappings. Never: does I/O, imports Spark (its types are
 names), changes a value in silence.
+
+    registry/   the built-in types as facts, format_type, the spellings of types
+    mapping     which Spark type a PostgreSQL type becomes; spark_ddl has Spark's names
+    decode/     text as the publisher sent it to Arrow: the hot path
+    encode/     Arrow to what PostgreSQL would send, text and binary
+    params      values that a client sends beside its statement
+    binary      the binary form of single values; timezone: the values of TimeZone
 """
 
 from wal2lake.pgtypes.decode.conversion import Conversion, Failure

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from wal2lake.apply.manager import ApplyManager
+from wal2lake.apply.launcher import ApplyLauncher
 from wal2lake.catalog import Catalog
 from wal2lake.errors import ConfigurationError, Wal2LakeError
 from wal2lake.frontend.backend import Backend, SessionContext
@@ -116,7 +116,7 @@ class _Engine:
                 cores=options.cores,
                 upsert_bytes=settings.apply.upsert_bytes,
             )
-            apply = ApplyManager(self._catalog, settings, tables, batches, locks.of)
+            apply = ApplyLauncher(self._catalog, settings, tables, batches, locks.of)
             sync = TableSync(
                 self._catalog, settings, tables, Executors(spark), options.cores
             )

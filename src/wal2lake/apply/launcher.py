@@ -1,8 +1,10 @@
 """One apply worker for each enabled subscription, in the engine.
 
-The supervisor's launcher starts processes; inside the engine this does the same for the
-threads: it compares what the catalog wants with what runs, whenever the catalog has
-changed.
+PostgreSQL's logical replication launcher for threads: it compares what the catalog wants with
+what runs, whenever the catalog has changed. (The receivers are processes; the supervisor does
+the same for them.)
+
+Source: src/backend/replication/logical/launcher.c (ApplyLauncherMain).
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class _Running:
     progress: ProgressFile
 
 
-class ApplyManager:
+class ApplyLauncher:
     """Keeps workers in step with the catalog from ``start`` to ``stop``."""
 
     def __init__(
