@@ -33,8 +33,7 @@ from wal2lake.frontend.backend import (
     SessionContext,
     TransactionKind,
 )
-from wal2lake.frontend.door import AuthMethod, Door
-from wal2lake.frontend.door.listener import Listener, ListenerSettings
+from wal2lake.frontend.door import AuthMethod, Door, Listener, ListenerSettings
 from wal2lake.launch.listeners import open_listeners
 from wal2lake.model import Oid
 from wal2lake.wire.frontback import (

@@ -8,7 +8,7 @@ import threading
 import pytest
 from tests.fakes.door import INT4, TEXT, RawClient, errors, open_door
 
-from wal2lake.frontend.door.listener import ListenerSettings
+from wal2lake.frontend.door import ListenerSettings
 from wal2lake.wire.frontback import (
     Bind,
     Close,

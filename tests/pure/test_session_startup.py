@@ -17,13 +17,14 @@ from tests.fakes.door import (
 )
 
 from wal2lake.errors import SqlSyntaxError
-from wal2lake.frontend.door import AuthMethod, Door
-from wal2lake.frontend.door.greeting import command_line_settings
-from wal2lake.frontend.door.listener import (
+from wal2lake.frontend.door import (
+    AuthMethod,
+    Door,
     Listener,
     ListenerSettings,
     ReplicationClient,
 )
+from wal2lake.frontend.door.greeting import command_line_settings
 from wal2lake.launch.listeners import open_listeners
 from wal2lake.testing.waits import wait_until
 from wal2lake.wire.frontback import (

@@ -5,6 +5,7 @@ client that is let in; the list of who is there. Owns: the threads of connection
 keys. Never: reads a statement.
 
     listener      accepts; one thread per connection; start, drain, stop
+    reception     one connection, up to its session or a refusal
     greeting      startup packets, up to a session that may begin
     auth          who is it
     connections   who is connected, for cancel requests and pg_stat_activity
@@ -13,8 +14,8 @@ keys. Never: reads a statement.
 from wal2lake.frontend.door.auth import AuthMethod, RoleSource
 from wal2lake.frontend.door.connections import SessionInfo
 from wal2lake.frontend.door.greeting import Door, Greeting
-from wal2lake.frontend.door.listener import (
-    Listener,
+from wal2lake.frontend.door.listener import Listener
+from wal2lake.frontend.door.reception import (
     ListenerSettings,
     ListenerState,
     ReplicationClient,

@@ -26,9 +26,7 @@ from wal2lake.catalog import Catalog
 from wal2lake.errors import ConfigurationError, Wal2LakeError
 from wal2lake.frontend.backend import Backend, SessionContext
 from wal2lake.frontend.commands.node import CommitLocks, Node
-from wal2lake.frontend.door.auth import AuthMethod
-from wal2lake.frontend.door.greeting import Door
-from wal2lake.frontend.door.listener import Listener, ListenerSettings
+from wal2lake.frontend.door import AuthMethod, Door, Listener, ListenerSettings
 from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.frontend.engine.viewsource import ViewSource
 from wal2lake.frontend.parameters.node import node_parameters
