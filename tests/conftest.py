@@ -7,7 +7,7 @@ markers as well. Servers live for the session; every test has a database of its 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ from wal2lake.testing.postgres import PostgresServer, available_versions
 from wal2lake.testing.waits import wait_until
 
 LAYERS = ("postgres", "spark", "node", "faults")
+
+FAST_RETRY = {"subscription.wal_retrieve_retry_interval_ms": 300}
+"""Settings of a node whose workers come back soon after they failed."""
 
 _numbers = itertools.count(1)
 
@@ -45,6 +48,10 @@ class Database:
     def psql(self, sql: str) -> str:
         """Run statements with psql, each in its own transaction."""
         return self.server.psql(sql, self.name)
+
+    def transactions(self, bodies: Sequence[str]) -> None:
+        """Run each of them as a transaction of its own."""
+        self.psql("\n".join(f"begin; {body}; commit;" for body in bodies))
 
 
 @pytest.fixture(scope="session")

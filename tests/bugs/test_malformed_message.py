@@ -226,7 +226,7 @@ def test_a_kind_that_was_not_asked_for_never_reaches_the_journal(
 
 
 def test_the_journal_takes_the_kinds_that_the_decoder_takes(tmp_path: Path) -> None:
-    from wal2lake.changelog.gulp import KINDS
+    from wal2lake.changelog.journal.gulp import KINDS
 
     assert sorted(KINDS) == [k for k in range(256) if CLASS_OF_KIND[k]]
     assert journal_name(1)

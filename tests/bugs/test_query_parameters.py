@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wal2lake.errors import UsageError
-from wal2lake.frontend.translate import Parameter, generate, parse, prepare
+from wal2lake.frontend.query.translate import Parameter, generate, parse, prepare
 
 
 def translated(sql: str, *parameters: Parameter) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
+from tests.conftest import FAST_RETRY, Database
 
 from wal2lake.observe.failpoints import VARIABLE, arm
 from wal2lake.pg.publisher import quote_literal
@@ -14,8 +14,6 @@ from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.waits import wait_until
 from wal2lake.testing.workload import BALANCE, SCHEMA, TABLES, Workload
-
-FAST_RETRY = {"subscription.wal_retrieve_retry_interval_ms": 300}
 
 STREAMING = (
     "journal.appended",
@@ -42,11 +40,6 @@ COPYING = (
 """Durable steps of a copy."""
 
 
-def run(source: Database, statements: list[str]) -> None:
-    """Each statement list in a transaction of its own."""
-    source.psql("\n".join(f"begin; {s}; commit;" for s in statements))
-
-
 def start(
     make_node: Callable[..., Node], points: Path, source: Database, rows: int
 ) -> tuple[Node, Workload]:
@@ -54,7 +47,7 @@ def start(
     node = make_node(settings=FAST_RETRY, environ={VARIABLE: str(points)}).start()
     workload = Workload(7)
     source.psql(SCHEMA)
-    run(source, list(workload.initial(rows)))
+    source.transactions(list(workload.initial(rows)))
     source.psql("create publication k for all tables")
     return node, workload
 
@@ -74,15 +67,15 @@ def test_sigkill_at_each_durable_step_of_streaming(
         arm(points, name, "kill")
         if name.startswith("lake."):
             # Only a batch of nothing but inserts is a commit of our own.
-            run(pg18, [workload.inserts(5)])
+            pg18.transactions([workload.inserts(5)])
         else:
-            run(pg18, [workload.transaction() for _ in range(15)])
+            pg18.transactions([workload.transaction() for _ in range(15)])
         wait_until(
             lambda name=name: not (points / name).exists(),
             timeout_seconds=60,
             describe=f"{name} is reached\n{node.log_text()[-3000:]}",
         )
-        run(pg18, [workload.transaction() for _ in range(5)])
+        pg18.transactions([workload.transaction() for _ in range(5)])
         mirror.caught_up()
         assert node.value(BALANCE) == "0"
     mirror.assert_equal(TABLES)
@@ -99,9 +92,9 @@ def test_sigkill_of_the_whole_tree_in_the_middle_of_everything(
     )
     mirror = Mirror(node, pg18.conninfo(), "k")
     mirror.synced()
-    run(pg18, [workload.transaction() for _ in range(30)])
+    pg18.transactions([workload.transaction() for _ in range(30)])
     node.kill("tree")
-    run(pg18, [workload.transaction() for _ in range(30)])
+    pg18.transactions([workload.transaction() for _ in range(30)])
     node.start()
     assert node.value(BALANCE) == "0"
     mirror.assert_equal(TABLES)
@@ -118,13 +111,13 @@ def test_sigkill_at_each_durable_step_of_a_copy(
     node.sql(
         f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
     )
-    run(pg18, [workload.transaction() for _ in range(20)])
+    pg18.transactions([workload.transaction() for _ in range(20)])
     wait_until(
         lambda: not (points / name).exists(),
         timeout_seconds=60,
         describe=f"{name} is reached",
     )
-    run(pg18, [workload.transaction() for _ in range(20)])
+    pg18.transactions([workload.transaction() for _ in range(20)])
     mirror = Mirror(node, pg18.conninfo(), "k")
     mirror.synced()
     mirror.assert_equal(TABLES)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.conftest import Database
-from tests.faults.test_kill import FAST_RETRY, run
+from tests.conftest import FAST_RETRY, Database
 
 from wal2lake.observe.failpoints import VARIABLE, arm
 from wal2lake.pg.publisher import quote_literal
@@ -23,7 +22,7 @@ def test_connection_cut_and_stalled_while_streaming(
 ) -> None:
     workload = Workload(11)
     pg18.psql(SCHEMA)
-    run(pg18, list(workload.initial(200)))
+    pg18.transactions(list(workload.initial(200)))
     pg18.psql("create publication n for all tables")
     node = make_node(
         settings={**FAST_RETRY, "subscription.wal_receiver_timeout_ms": 3000}
@@ -35,12 +34,12 @@ def test_connection_cut_and_stalled_while_streaming(
         )
         mirror = Mirror(node, pg18.conninfo(), "n")
         mirror.synced()
-        run(pg18, [workload.transaction() for _ in range(20)])
+        pg18.transactions([workload.transaction() for _ in range(20)])
         proxy.cut()
-        run(pg18, [workload.transaction() for _ in range(20)])
+        pg18.transactions([workload.transaction() for _ in range(20)])
         mirror.assert_equal(TABLES)
         proxy.stall()
-        run(pg18, [workload.transaction() for _ in range(20)])
+        pg18.transactions([workload.transaction() for _ in range(20)])
         wait_until(
             lambda: "due to timeout" in node.log_text(),
             timeout_seconds=30,
@@ -59,19 +58,19 @@ def test_source_is_stopped_and_restarted(
     with PostgresServer(18) as server:
         source = Database(server, "postgres")
         source.psql(SCHEMA)
-        run(source, list(workload.initial(200)))
+        source.transactions(list(workload.initial(200)))
         source.psql("create publication r for all tables")
         node.sql(
             f"create subscription r connection {quote_literal(server.conninfo())} publication r"
         )
         mirror = Mirror(node, server.conninfo(), "r")
         mirror.synced()
-        run(source, [workload.transaction() for _ in range(20)])
+        source.transactions([workload.transaction() for _ in range(20)])
         server.restart()
-        run(source, [workload.transaction() for _ in range(20)])
+        source.transactions([workload.transaction() for _ in range(20)])
         server.kill()
         server.start()
-        run(source, [workload.transaction() for _ in range(20)])
+        source.transactions([workload.transaction() for _ in range(20)])
         mirror.assert_equal(TABLES)
         node.sql("drop subscription r")
 

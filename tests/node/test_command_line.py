@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import Database
 
 from wal2lake.errors import PublisherError
-from wal2lake.launch.lockfile import is_locked
+from wal2lake.launch.directory.lockfile import is_locked
 from wal2lake.launch.processes import is_alive
 from wal2lake.pg.publisher import quote_literal
 from wal2lake.testing.mirror import Mirror

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wal2lake.frontend import cli
+from wal2lake.frontend.cli import __main__ as cli
 from wal2lake.testing.postgres import PostgresServer
 
 

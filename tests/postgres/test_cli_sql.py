@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from wal2lake.errors import PublisherError
-from wal2lake.frontend.cli_sql import failure_lines
-from wal2lake.frontend.cli_table import Layout, render
+from wal2lake.frontend.cli.print import Layout, render
+from wal2lake.frontend.cli.sql import failure_lines
 from wal2lake.pg.client import Client, Failure, Rows
 
 QUERIES = [

@@ -6,16 +6,10 @@ and the transaction status. Every line is a session; its queries are separated b
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import psycopg
 import pytest
 from psycopg import generators, pq
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "pure"))
-
-from door_support import open_door
+from tests.fakes.door import open_door
 
 SCRIPTS = """
 set

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import psycopg
 
-from wal2lake.frontend.sysviews.declarations import SYSTEM, WAL2LAKE
+from wal2lake.frontend.sysviews.declarations.relations import SYSTEM, WAL2LAKE
 from wal2lake.testing.postgres import PostgresServer
 
 _COLUMNS = """

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from changelog_stream import Change, Transaction, gulp, gulps, inserts, payloads
+from tests.fakes.publisher import Change, Transaction, gulp, gulps, inserts, payloads
 
-from wal2lake.changelog import files, journal_format
+from wal2lake.changelog import files
 from wal2lake.changelog.files import journal_name, journal_numbers
-from wal2lake.changelog.gulp import drop_headless, find_positions
-from wal2lake.changelog.journal import Journal
-from wal2lake.changelog.journal_format import JournalRecord, RecordKind
+from wal2lake.changelog.journal import format as journal_format
+from wal2lake.changelog.journal.format import JournalRecord, RecordKind
+from wal2lake.changelog.journal.gulp import drop_headless, find_positions
+from wal2lake.changelog.journal.journal import Journal
 from wal2lake.errors import (
     ConfigurationError,
     CorruptLogError,
@@ -29,12 +30,7 @@ from wal2lake.errors import (
 )
 from wal2lake.model import Lsn
 
-
-@pytest.fixture(autouse=True)
-def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test here can cut the power, so that fsync would only cost time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(files, "sync_data", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("no_fsync")
 
 
 def opened(directory: Path, file_bytes: int = 1 << 20) -> Journal:

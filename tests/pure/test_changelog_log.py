@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 from collections.abc import Sequence
@@ -10,14 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from changelog_stream import (
-    Transaction,
-    content,
-    gulp,
-    gulps,
-    inserts,
-    payloads,
-)
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -27,11 +18,19 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.fakes.publisher import (
+    Transaction,
+    content,
+    gulp,
+    gulps,
+    inserts,
+    payloads,
+)
 
-from wal2lake.changelog import ChangeLog, LogReader, Retention, files
+from wal2lake.changelog import ChangeLog, LogReader, Retention
 from wal2lake.changelog.files import journal_name, journal_numbers
-from wal2lake.changelog.journal import Journal, Place
-from wal2lake.changelog.journal_format import JournalRecord
+from wal2lake.changelog.journal.format import JournalRecord
+from wal2lake.changelog.journal.journal import Journal, Place
 from wal2lake.errors import ConfigurationError, CorruptLogError
 from wal2lake.model import Lsn
 from wal2lake.settings import LogSettings
@@ -39,11 +38,7 @@ from wal2lake.settings import LogSettings
 SMALL = LogSettings(journal_file_bytes=600, segment_bytes=3000)
 
 
-@pytest.fixture(autouse=True)
-def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test here can cut the power, so that fsync would only cost time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(files, "sync_data", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("no_fsync")
 
 
 def opened(directory: Path, sizes: LogSettings = SMALL, **more: int) -> ChangeLog:

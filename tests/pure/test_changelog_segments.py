@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from changelog_stream import (
+from tests.fakes.publisher import (
     Change,
     Transaction,
     content,

@@ -11,15 +11,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch_fake_node import FakeNode
+from tests.fakes.node import FakeNode
 
 from wal2lake import __version__
 from wal2lake.catalog import Catalog, Role
 from wal2lake.errors import ConfigurationError
-from wal2lake.frontend import cli
-from wal2lake.frontend.cli_start import parse_listen
-from wal2lake.frontend.cli_table import Layout, render
-from wal2lake.launch.passfile import passfile_user, write_passfile
+from wal2lake.frontend.cli import __main__ as cli
+from wal2lake.frontend.cli.print import Layout, render
+from wal2lake.frontend.cli.start import parse_listen
+from wal2lake.launch.directory.passfile import passfile_user, write_passfile
 from wal2lake.pg.client import Rows
 from wal2lake.settings import FILE_NAME, load
 from wal2lake.testing.node import run_cli
@@ -259,7 +259,7 @@ def test_a_closed_pipe_ends_quietly(tmp_path):
 
 def test_the_process_of_start_stays_small():
     code = (
-        "import sys; from wal2lake.frontend import cli, cli_start;"
+        "import sys; from wal2lake.frontend.cli import __main__, start;"
         "print([m for m in ('numpy', 'pyarrow', 'pyspark', 'psycopg', 'duckdb',"
         " 'sqlglot') if m in sys.modules])"
     )

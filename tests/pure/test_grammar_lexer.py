@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal2lake.errors import Wal2LakeError
+from wal2lake.errors import SqlSyntaxError, Wal2LakeError
 from wal2lake.frontend.grammar import quote_identifier, quote_literal, split_statements
 from wal2lake.frontend.grammar.lexer import TokenKind, tokens
 
@@ -109,14 +112,89 @@ def test_malformed_text_is_refused_as_postgresql_does(
     assert getattr(error, "position", None) == position
 
 
-def test_a_query_string_is_split_at_its_semicolons_only() -> None:
-    sql = "select ';' ; -- a;\n /* ; */ insert into t values ($$;$$);; \";\";"
-    assert [(s.text, s.offset) for s in split_statements(sql)] == [
-        ("select ';'", 0),
-        ("insert into t values ($$;$$)", sql.index("insert")),
-        ('";"', sql.index('";"')),
-    ]
-    assert split_statements(" ; -- nothing\n;") == []
+@pytest.mark.parametrize(
+    ("sql", "statements"),
+    [
+        ("", []),
+        (" ;; -- nothing\n/* at all */ ; ", []),
+        ("select 1", ["select 1"]),
+        ("select 1; select 2;", ["select 1", "select 2"]),
+        ("select ';'; b", ["select ';'", "b"]),
+        ("select 'it''s;'; b", ["select 'it''s;'", "b"]),
+        (r"select E'\';'; b", [r"select E'\';'", "b"]),
+        (r"select '\'; b", [r"select '\'", "b"]),
+        ('select ";"";" ; b', ['select ";"";"', "b"]),
+        ("select $$;$$; b", ["select $$;$$", "b"]),
+        ("select $a$;$$;$b$;$a$; b", ["select $a$;$$;$b$;$a$", "b"]),
+        ("select a$b$; b$a", ["select a$b$", "b$a"]),
+        ("select $1; b", ["select $1", "b"]),
+        ("a -- ;\n b; c", ["a -- ;\n b", "c"]),
+        ("a /* ; /* ; */ ; */ b; c", ["a /* ; /* ; */ ; */ b", "c"]),
+        ("/* head */ a /* tail */; b", ["a", "b"]),
+        ("select u&'\\0061;' ; b", ["select u&'\\0061;'", "b"]),
+        ("select x'1;2'; é;", ["select x'1;2'", "é"]),
+    ],
+)
+def test_a_string_is_cut_where_postgresql_cuts_it(sql, statements):
+    found = split_statements(sql)
+    assert [s.text for s in found] == statements
+    assert all(sql[s.offset :].startswith(s.text) for s in found)
+
+
+@pytest.mark.parametrize(
+    ("sql", "what", "position"),
+    [
+        ("select 'a", "quoted string", 8),
+        ("select 'a''", "quoted string", 8),
+        ("select E'a\\'", "quoted string", 8),
+        ('select "a', "quoted identifier", 8),
+        ("select 1; $x$ a $y$", "dollar-quoted string", 11),
+        ("a /* /* */", "/* comment", 3),
+        ("select b'1", "bit string literal", 8),
+    ],
+)
+def test_what_is_never_closed_is_a_syntax_error(sql, what, position):
+    with pytest.raises(SqlSyntaxError, match=r"^unterminated") as caught:
+        split_statements(sql)
+    assert caught.value.message.startswith(f"unterminated {what} at or near")
+    assert caught.value.position == position
+
+
+@given(st.text(st.sampled_from("'\"$;-/*\\eEa \n1"), max_size=40))
+def test_any_text_is_statements_or_a_syntax_error(sql):
+    with contextlib.suppress(SqlSyntaxError):
+        for statement in split_statements(sql):
+            assert statement.text in sql
+            assert statement.text.strip()
+
+
+@pytest.mark.parametrize(
+    "sql", ["select 1a", 'select ""', r"select E'\u00'", "select {"]
+)
+def test_a_malformed_statement_is_cut_off_like_any_other(sql):
+    found = split_statements(f"{sql}; b")
+    assert [s.text for s in found] == [sql, "b"]
+
+
+@settings(deadline=None)
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_a_quoted_value_never_ends_a_statement(value, name):
+    literal = "'" + value.replace("'", "''") + "'"
+    identifier = '"' + name.replace('"', '""') + '"'
+    assert len(split_statements(f"select {literal} as {identifier}; b")) == 2
+
+
+@pytest.mark.parametrize(
+    "piece", ["''", "\\'", "$a", "/*", "*/", '"', "e'", "--", "1.", "--\n'a'\n", "$a$"]
+)
+@pytest.mark.parametrize("read", [split_statements, tokens])
+def test_hostile_text_is_scanned_in_linear_time(piece, read):
+    started = time.perf_counter()
+    for opening in ("'", "E'", '"', "$$", "/*", ""):
+        with contextlib.suppress(Wal2LakeError):
+            for _ in read(opening + piece * 30_000):
+                pass
+    assert time.perf_counter() - started < 5
 
 
 def test_long_names_are_cut_at_63_bytes() -> None:
@@ -151,13 +229,3 @@ def test_any_text_is_tokens_or_an_error(text: str) -> None:
     assert places == sorted(places)
     for token in found:
         assert text[token.start : token.end] == token.text
-
-
-def test_hostile_text_takes_linear_time() -> None:
-    for piece in ("'a''", "/*", "e'\\'", '"a""', "$a$", "1.", "--\n'a'\n"):
-        sql = piece * 20_000
-        try:
-            for _ in tokens(sql):
-                pass
-        except Wal2LakeError:
-            pass

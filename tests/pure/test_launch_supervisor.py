@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launch_fake_node import FakeNode
+from tests.fakes.node import FakeNode
 
 from wal2lake.catalog import Subscription
 from wal2lake.launch import is_locked, read_lock, read_status

@@ -11,12 +11,12 @@ from pathlib import Path
 import psycopg
 import pytest
 import sqlalchemy
-from door_support import PASSWORD, RawClient, open_door
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.rows import dict_row
+from tests.fakes.door import PASSWORD, RawClient, open_door
 
-from wal2lake.frontend.session import AuthMethod
+from wal2lake.frontend.door import AuthMethod
 from wal2lake.wire.frontback import (
     Bind,
     Close,

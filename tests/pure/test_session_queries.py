@@ -6,9 +6,9 @@ import struct
 import threading
 
 import pytest
-from door_support import INT4, TEXT, RawClient, errors, open_door
+from tests.fakes.door import INT4, TEXT, RawClient, errors, open_door
 
-from wal2lake.frontend.listener import ListenerSettings
+from wal2lake.frontend.door import ListenerSettings
 from wal2lake.wire.frontback import (
     Bind,
     Close,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import psycopg
 import pytest
-from door_support import (
+from tests.fakes.door import (
     PASSWORD,
     ROLES,
     FakeDoor,
@@ -18,10 +17,16 @@ from door_support import (
 )
 
 from wal2lake.errors import SqlSyntaxError
-from wal2lake.frontend.listener import Listener, ListenerSettings, ReplicationClient
-from wal2lake.frontend.session import AuthMethod, Door
-from wal2lake.frontend.session.greeting import command_line_settings
+from wal2lake.frontend.door import (
+    AuthMethod,
+    Door,
+    Listener,
+    ListenerSettings,
+    ReplicationClient,
+)
+from wal2lake.frontend.door.greeting import command_line_settings
 from wal2lake.launch.listeners import open_listeners
+from wal2lake.testing.waits import wait_until
 from wal2lake.wire.frontback import (
     AuthenticationData,
     AuthenticationSASL,
@@ -255,13 +260,6 @@ def test_above_max_connections_clients_are_told_so_and_cancels_still_work():
 def _expect_cancel(connection):
     with pytest.raises(psycopg.errors.QueryCanceled):
         connection.execute("wait")
-
-
-def wait_until(condition, timeout_s=5.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        threading.Event().wait(0.005)
 
 
 def test_connections_far_above_the_limit_are_closed_unread():

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from sysviews_fake import OBJECTS, FakeSource, rel, session, table
+from tests.fakes.catalog_source import OBJECTS, FakeSource, rel, session, table
 
 from wal2lake.catalog import Progress, SnapshotVector
 from wal2lake.errors import Wal2LakeError
+from wal2lake.frontend.query.translate import Parameter
 from wal2lake.frontend.sysviews import SystemCatalog, is_system_query, mask_password
-from wal2lake.frontend.translate import Parameter
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.wire.frontback import Format
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sysviews_fake import OBJECTS, RECORDED, FakeSource, session
+from tests.fakes.catalog_source import OBJECTS, RECORDED, FakeSource, session
 
 from wal2lake.errors import UndefinedObjectError
+from wal2lake.frontend.query.translate import Parameter
 from wal2lake.frontend.sysviews import SystemCatalog, is_system_query
-from wal2lake.frontend.sysviews.facts import DATABASE_OID, build_facts
-from wal2lake.frontend.translate import Parameter
+from wal2lake.frontend.sysviews.rows.facts import DATABASE_OID, build_facts
 
 # Commands whose rows differ, and why.
 OTHER_ROWS = {

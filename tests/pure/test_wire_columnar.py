@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import wire_streams as ws
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fakes import streams as ws
+from tests.fakes.publisher import Gulp, gulp, xlogdata
 
 from wal2lake.errors import InternalError, ProtocolViolation
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
@@ -180,7 +181,7 @@ def _assert_same(decoded: Decoded, expected: tuple[list[Block], Any]) -> None:
 
 
 def _decode(payloads: list[bytes], decoder: Decoder | None = None) -> Decoded:
-    return (decoder or Decoder()).feed(*ws.run(payloads))
+    return (decoder or Decoder()).feed(*gulp(payloads))
 
 
 def _cut(data: bytes, lengths: Any) -> list[bytes]:
@@ -229,7 +230,7 @@ def test_damaged_streams_decode_as_the_scalar_reader_says_or_not_at_all(
 
 
 def _judged_alike(
-    run: ws.Run, decoder: Decoder, reader: StreamReader, model: Model
+    run: Gulp, decoder: Decoder, reader: StreamReader, model: Model
 ) -> bool:
     """Decoder and reader accept the run, and it decodes as the model says: True. Or both
     refuse it for the same reason: False."""
@@ -255,7 +256,7 @@ def _judged_alike(
 
 @given(st.lists(st.binary(max_size=60), max_size=5))
 def test_any_bytes_are_messages_or_a_protocol_violation(parts: list[bytes]) -> None:
-    run = ws.run([b"w" + bytes(24) + part for part in parts])
+    run = gulp([b"w" + bytes(24) + part for part in parts])
     for read in (
         lambda: Decoder().feed(*run),
         lambda: boundaries(*run, transaction_open=False),
@@ -276,10 +277,10 @@ K = Relation(
         Column("v", Oid(25), -1, False),
     ),
 )
-BEGIN = ws.payload(Begin(Lsn(100), 5, Xid(7)))
-COMMIT = ws.payload(Commit(Lsn(100), Lsn(120), 5))
-DESCRIBED = ws.payload(RelationMessage(K))
-ROW = ws.payload(Insert(K.relid, (b"1", b"a")), 90)
+BEGIN = xlogdata(Begin(Lsn(100), 5, Xid(7)))
+COMMIT = xlogdata(Commit(Lsn(100), Lsn(120), 5))
+DESCRIBED = xlogdata(RelationMessage(K))
+ROW = xlogdata(Insert(K.relid, (b"1", b"a")), 90)
 
 
 FULL = Relation(
@@ -287,22 +288,22 @@ FULL = Relation(
 )
 OF_EVERY_KIND = [
     BEGIN,
-    ws.payload(Origin(Lsn(3), "näme")),
-    ws.payload(TypeMessage(Oid(16400), "s", "m")),
-    ws.payload(RelationMessage(FULL)),
+    xlogdata(Origin(Lsn(3), "näme")),
+    xlogdata(TypeMessage(Oid(16400), "s", "m")),
+    xlogdata(RelationMessage(FULL)),
     DESCRIBED,
     ROW,
-    ws.payload(Update(K.relid, OldTuple(OldKind.KEY, (b"1", None)), (b"2", UNCHANGED))),
-    ws.payload(Update(FULL.relid, OldTuple(OldKind.FULL, (b"a",)), (None,))),
-    ws.payload(Delete(K.relid, OldTuple(OldKind.KEY, (b"2", None)))),
-    ws.payload(Truncate((K.relid, FULL.relid), True, False)),
-    ws.payload(LogicalMessage(True, Lsn(5), "p", b"xy")),
+    xlogdata(Update(K.relid, OldTuple(OldKind.KEY, (b"1", None)), (b"2", UNCHANGED))),
+    xlogdata(Update(FULL.relid, OldTuple(OldKind.FULL, (b"a",)), (None,))),
+    xlogdata(Delete(K.relid, OldTuple(OldKind.KEY, (b"2", None)))),
+    xlogdata(Truncate((K.relid, FULL.relid), True, False)),
+    xlogdata(LogicalMessage(True, Lsn(5), "p", b"xy")),
     COMMIT,
-    ws.payload(LogicalMessage(False, Lsn(5), "p", b"")),
-    ws.payload(Begin(Lsn(120), 5, Xid(8))),
-    ws.payload(Commit(Lsn(120), Lsn(130), 5)),
-    ws.payload(Begin(Lsn(140), 5, Xid(9))),
-    ws.payload(Update(K.relid, None, (BinaryValue(b"3"), b"")), 140),
+    xlogdata(LogicalMessage(False, Lsn(5), "p", b"")),
+    xlogdata(Begin(Lsn(120), 5, Xid(8))),
+    xlogdata(Commit(Lsn(120), Lsn(130), 5)),
+    xlogdata(Begin(Lsn(140), 5, Xid(9))),
+    xlogdata(Update(K.relid, None, (BinaryValue(b"3"), b"")), 140),
 ]
 
 
@@ -310,7 +311,7 @@ def _judge(payloads: list[bytes], cut: int) -> None:
     """Feed the payloads in two runs."""
     decoder, reader, model = Decoder(), StreamReader(StreamState()), Model()
     for part in (payloads[:cut], payloads[cut:]):
-        if not _judged_alike(ws.run(part), decoder, reader, model):
+        if not _judged_alike(gulp(part), decoder, reader, model):
             return
 
 
@@ -347,9 +348,9 @@ def test_each_message_moved_lost_or_doubled_is_judged_alike() -> None:
 
 def _transaction(lsn: int, *changes: Message) -> list[bytes]:
     return [
-        ws.payload(Begin(Lsn(lsn), 5, Xid(7))),
-        *(ws.payload(change) for change in changes),
-        ws.payload(Commit(Lsn(lsn), Lsn(lsn + 10), 5)),
+        xlogdata(Begin(Lsn(lsn), 5, Xid(7))),
+        *(xlogdata(change) for change in changes),
+        xlogdata(Commit(Lsn(lsn), Lsn(lsn + 10), 5)),
     ]
 
 
@@ -391,7 +392,7 @@ def test_the_relations_of_one_truncate_share_an_ordinal_and_keep_its_options() -
     decoded = _decode(
         [
             DESCRIBED,
-            ws.payload(RelationMessage(other)),
+            xlogdata(RelationMessage(other)),
             *_transaction(
                 100,
                 Insert(Oid(9), (b"x",)),
@@ -475,7 +476,7 @@ def test_a_renamed_type_starts_a_new_version() -> None:
 
 def test_a_transaction_that_spans_feeds_counts_on() -> None:
     decoder = Decoder()
-    _decode([BEGIN, ws.payload(Origin(Lsn(3), "n")), DESCRIBED, ROW], decoder)
+    _decode([BEGIN, xlogdata(Origin(Lsn(3), "n")), DESCRIBED, ROW], decoder)
     (block,) = _decode([ROW, ROW], decoder).blocks
     assert block.batch["ordinal"].to_pylist() == [1, 2]
     assert block.batch["commit_lsn"].to_pylist() == [100, 100]
@@ -500,7 +501,7 @@ def test_a_transaction_that_spans_feeds_counts_on() -> None:
 def test_an_origin_may_open_the_feed_after_its_begin() -> None:
     decoder = Decoder()
     _decode([BEGIN], decoder)
-    decoded = _decode([ws.payload(Origin(Lsn(3), "n")), COMMIT], decoder)
+    decoded = _decode([xlogdata(Origin(Lsn(3), "n")), COMMIT], decoder)
     assert decoded.transactions["origin"].to_pylist() == ["n"]
 
 
@@ -536,11 +537,11 @@ def test_an_empty_feed_gives_nothing() -> None:
     assert decoded.last_end_lsn is None
     assert decoded.transactions.num_rows == 0
     assert decoded.transactions.schema == _decode([BEGIN, COMMIT]).transactions.schema
-    assert boundaries(*ws.run([]), transaction_open=True).transaction_open
+    assert boundaries(*gulp([]), transaction_open=True).transaction_open
 
 
 def test_the_batches_do_not_keep_the_received_bytes_alive() -> None:
-    data, lengths = ws.run([BEGIN, DESCRIBED, ROW])
+    data, lengths = gulp([BEGIN, DESCRIBED, ROW])
     before = sys.getrefcount(data)
     decoder = Decoder()
     decoded = decoder.feed(data, lengths)
@@ -557,24 +558,24 @@ def test_the_batches_do_not_keep_the_received_bytes_alive() -> None:
         ([BEGIN, COMMIT, COMMIT], "message outside of a transaction"),
         ([BEGIN, ROW], "no relation map entry for remote relation ID 16471"),
         (
-            [BEGIN, ws.payload(Truncate((K.relid,), False, False))],
+            [BEGIN, xlogdata(Truncate((K.relid,), False, False))],
             "no relation map entry for remote relation ID 16471",
         ),
         (
-            [BEGIN, ws.payload(Commit(Lsn(99), Lsn(120), 5))],
+            [BEGIN, xlogdata(Commit(Lsn(99), Lsn(120), 5))],
             "incorrect commit LSN 0/63 in commit message (expected 0/64)",
         ),
         (
-            [BEGIN, ws.payload(Commit(Lsn(100), Lsn(100), 5))],
+            [BEGIN, xlogdata(Commit(Lsn(100), Lsn(100), 5))],
             "end_lsn 0/64 in commit message is not after commit_lsn 0/64",
         ),
         (
-            [BEGIN, COMMIT, ws.payload(Begin(Lsn(119), 5, Xid(8)))],
+            [BEGIN, COMMIT, xlogdata(Begin(Lsn(119), 5, Xid(8)))],
             "final_lsn 0/77 in begin message is before the end of the previous "
             "transaction, 0/78",
         ),
         (
-            [ws.payload(Begin(Lsn(1), 5, Xid(8))).replace(b"\0" * 7 + b"\1", bytes(8))],
+            [xlogdata(Begin(Lsn(1), 5, Xid(8))).replace(b"\0" * 7 + b"\1", bytes(8))],
             "final_lsn not set in begin message",
         ),
         (
@@ -582,26 +583,26 @@ def test_the_batches_do_not_keep_the_received_bytes_alive() -> None:
             "unrecognized flags 1 in commit message",
         ),
         (
-            [BEGIN, DESCRIBED, ws.payload(Origin(Lsn(1), "n"))],
+            [BEGIN, DESCRIBED, xlogdata(Origin(Lsn(1), "n"))],
             "ORIGIN message sent out of order",
         ),
         (
-            [BEGIN, DESCRIBED, ws.payload(Insert(K.relid, (b"1",)))],
+            [BEGIN, DESCRIBED, xlogdata(Insert(K.relid, (b"1",)))],
             "logical replication column 1 not found in tuple: only 1 column(s) received",
         ),
         (
-            [BEGIN, DESCRIBED, ws.payload(Insert(K.relid, (b"1", b"2", b"3")))],
+            [BEGIN, DESCRIBED, xlogdata(Insert(K.relid, (b"1", b"2", b"3")))],
             "3 columns received for a relation of 2",
         ),
         ([BEGIN, DESCRIBED, ROW + b"\0"], "invalid message format"),
         ([BEGIN, DESCRIBED, ROW[:-1]], "insufficient data left in message"),
         ([BEGIN + b"\0"], "invalid message format"),
         (
-            [ws.payload(StreamStart(Xid(7), True))],
+            [xlogdata(StreamStart(Xid(7), True))],
             'invalid logical replication message type "??? (83)"',
         ),
         (
-            [ws.payload(LogicalMessage(True, Lsn(1), "p", b""))],
+            [xlogdata(LogicalMessage(True, Lsn(1), "p", b""))],
             "message outside of a transaction",
         ),
         ([b"k" + bytes(17)], "expected XLogData, got Keepalive"),
@@ -610,7 +611,7 @@ def test_the_batches_do_not_keep_the_received_bytes_alive() -> None:
             [
                 BEGIN,
                 DESCRIBED,
-                ws.payload(Delete(K.relid, OldTuple(OldKind.KEY, (b"1", UNCHANGED)))),
+                xlogdata(Delete(K.relid, OldTuple(OldKind.KEY, (b"1", UNCHANGED)))),
             ],
             "unrecognized data representation type 'u' in an old tuple",
         ),
@@ -635,7 +636,7 @@ def test_a_violation_names_message_offset_and_lsn() -> None:
 
 
 def test_lengths_that_do_not_fit_the_data_are_our_own_bug() -> None:
-    data, lengths = ws.run([BEGIN, COMMIT])
+    data, lengths = gulp([BEGIN, COMMIT])
     with pytest.raises(InternalError):
         Decoder().feed(data + b"x", lengths)
     with pytest.raises(InternalError):
@@ -644,13 +645,13 @@ def test_lengths_that_do_not_fit_the_data_are_our_own_bug() -> None:
 
 def test_boundaries_refuses_a_commit_of_the_wrong_length() -> None:
     with pytest.raises(ProtocolViolation, match="insufficient data"):
-        boundaries(*ws.run([BEGIN, COMMIT[:-1]]), transaction_open=False)
+        boundaries(*gulp([BEGIN, COMMIT[:-1]]), transaction_open=False)
 
 
 def test_many_relations_are_put_back_in_stream_order() -> None:
     relids = [Oid(n) for n in range(1, 40)]
     described = [
-        ws.payload(
+        xlogdata(
             RelationMessage(
                 ws.with_columns(
                     Relation(r, "s", f"t{r}", ReplicaIdentity.DEFAULT, ()), "a"

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import wire_streams as ws
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fakes import streams as ws
 
 from wal2lake.errors import InternalError, ProtocolViolation
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid

@@ -25,14 +25,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder needs Spark."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.spark)
-
-
 @pytest.fixture(scope="session")
 def session_options(tmp_path_factory: pytest.TempPathFactory) -> SessionOptions:
     """Options of a small local session."""

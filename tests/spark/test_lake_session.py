@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from wal2lake.lake.session import (
     start_session,
     use_pool,
 )
+from wal2lake.testing.waits import wait_until
 
 ENGINE = """
 import os, sys, time
@@ -49,15 +49,6 @@ print("answer", spark.range(7).count(), flush=True)
 stop_session(spark)
 print("stopped", flush=True)
 """
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 class Engine:
@@ -97,8 +88,8 @@ def gone(process: psutil.Process) -> bool:
 def test_jvm_and_python_workers_end_with_a_killed_engine(engine: Engine) -> None:
     assert engine.workers
     engine.process.kill()
-    assert wait_until(lambda: gone(engine.jvm))
-    assert wait_until(lambda: all(gone(worker) for worker in engine.workers))
+    wait_until(lambda: gone(engine.jvm))
+    wait_until(lambda: all(gone(worker) for worker in engine.workers))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -110,7 +101,7 @@ def test_a_signal_to_the_group_leaves_the_jvm_to_the_engine(
     assert next(engine.lines) == "stopped\n"
     assert engine.process.wait(30) == 0
     assert gone(engine.jvm)
-    assert wait_until(lambda: all(gone(worker) for worker in engine.workers))
+    wait_until(lambda: all(gone(worker) for worker in engine.workers))
 
 
 def test_the_session_has_postgresqls_semantics(spark_session: SparkSession) -> None:

@@ -3,6 +3,12 @@
 Takes: records. Gives: records, and one counter that grows with each change. Owns:
 ``catalog.sqlite`` in the node's directory. Never: holds fast-moving positions (those
 are in ``progress``), connects to anything, imports Spark or NumPy.
+
+    store              ``Catalog``: what callers may rely on, a transaction a method
+    records            the rows as values
+    database, schema   the SQLite file, its transactions and tables
+    roles, tables, subscriptions, copies, snapshot_vectors    the SQL of each
+    progress           the positions of a running subscription, in a mapped file
 """
 
 from wal2lake.catalog.progress import Progress, ProgressFile

@@ -2,7 +2,7 @@
 
 One file, ``catalog.sqlite`` in the node's directory, WAL mode, synchronous=FULL: a commit
 survives power loss. Version 1 is the first; a file with a newer version is refused, an
-older one would be migrated in ``store.open``. LSNs are signed 64-bit integers here, which
+older one would be migrated by ``database``. LSNs are signed 64-bit integers here, which
 holds for the first 8 EiB of WAL.
 """
 

@@ -4,6 +4,13 @@ Takes: raw messages of a publisher, a decoder for them. Gives: the logged LSN; s
 segments of whole transactions in commit order. Owns: the files of one log directory and
 their formats (docs/formats/journal.md, docs/formats/segments.md). Never: converts a value,
 talks to a server, knows who applies what it keeps.
+
+    log                          the whole, as the receiver uses it; start here
+    journal/                     raw bytes, durable within milliseconds
+    handover                     from the journal's thread to the seal thread
+    segments, manifest, parquet  decoded changes, sealed
+    reader, retention            for those who apply; what may go
+    files                        names, and how a file becomes durable
 """
 
 from wal2lake.changelog.log import ChangeLog

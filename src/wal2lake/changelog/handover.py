@@ -14,8 +14,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from wal2lake.changelog.gulp import Lengths
-from wal2lake.changelog.journal import Place
+from wal2lake.changelog.journal.gulp import Lengths
+from wal2lake.changelog.journal.journal import Place
 
 # A few gulps' worth of smoothing; reading back from the page cache costs little more.
 DEFAULT_MEMORY_BYTES: Final = 32 << 20

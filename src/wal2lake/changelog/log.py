@@ -39,15 +39,15 @@ from typing import Final
 import numpy as np
 
 from wal2lake.changelog import files, recovery, segments
-from wal2lake.changelog.gulp import Lengths
 from wal2lake.changelog.handover import (
     DEFAULT_MEMORY_BYTES,
     Connected,
     Gulp,
     Handover,
 )
-from wal2lake.changelog.journal import Journal
-from wal2lake.changelog.journal_format import JournalRecord
+from wal2lake.changelog.journal.format import JournalRecord
+from wal2lake.changelog.journal.gulp import Lengths
+from wal2lake.changelog.journal.journal import Journal
 from wal2lake.changelog.manifest import Manifest
 from wal2lake.changelog.recovery import Undecodable
 from wal2lake.changelog.segments import SegmentWriter

@@ -32,9 +32,9 @@ from typing import Final
 import numpy as np
 
 from wal2lake.changelog import files
-from wal2lake.changelog.gulp import Lengths, drop_headless
-from wal2lake.changelog.journal import Journal
-from wal2lake.changelog.journal_format import JournalRecord, RecordKind
+from wal2lake.changelog.journal.format import JournalRecord, RecordKind
+from wal2lake.changelog.journal.gulp import Lengths, drop_headless
+from wal2lake.changelog.journal.journal import Journal
 from wal2lake.changelog.segments import SegmentWriter
 from wal2lake.errors import InternalError, Wal2LakeError
 from wal2lake.model import Lsn

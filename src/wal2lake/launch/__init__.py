@@ -5,6 +5,13 @@ each enabled subscription, an exit code. Owns: the directory's lock, the listeni
 sockets, the life of every other process of the node. Never: imports Spark or NumPy, opens
 a connection, reads a table.
 
+    supervisor, wakeup, shutdown      the loop, its one wait, how it ends; start here
+    plan                              what to start, stop and kill: pure
+    children, child, guardian         the other processes; what each does first
+    processes                         which processes belong to a node
+    listeners                         the sockets, which outlive the engine
+    directory/                        what others read: lock file, passfile, status
+
 Public names: ``listening_sockets``, ``notify`` and ``EXIT_CONFIGURATION`` for the engine;
 ``read_status`` and the lock file's facts for the command line. ``supervisor.run_node``, the
 process of ``wal2lake start``, is imported from its module, for every child imports
@@ -12,8 +19,8 @@ this package and needs to be quick.
 """
 
 from wal2lake.launch.child import EXIT_CONFIGURATION, listening_sockets
-from wal2lake.launch.lockfile import LockFacts, is_locked, read_lock
-from wal2lake.launch.status import NodeStatus, WorkerStatus, read_status
+from wal2lake.launch.directory.lockfile import LockFacts, is_locked, read_lock
+from wal2lake.launch.directory.status import NodeStatus, WorkerStatus, read_status
 from wal2lake.launch.wakeup import notify
 
 __all__ = [

@@ -42,8 +42,9 @@ from wal2lake.launch.children import (
     describe,
     node_commands,
 )
+from wal2lake.launch.directory.lockfile import LockFacts, LockFile
+from wal2lake.launch.directory.status import NodeStatus, write_status
 from wal2lake.launch.guardian import start_guardian
-from wal2lake.launch.lockfile import LockFacts, LockFile
 from wal2lake.launch.plan import (
     ENGINE,
     Desired,
@@ -60,7 +61,6 @@ from wal2lake.launch.plan import (
 )
 from wal2lake.launch.processes import describe_exit, kill_marked
 from wal2lake.launch.shutdown import Mode, Phase
-from wal2lake.launch.status import NodeStatus, write_status
 from wal2lake.launch.wakeup import CHANGED, READY, Wakeup
 from wal2lake.observe import configure, get_logger
 from wal2lake.settings import Settings, changes, load

@@ -57,7 +57,9 @@ class CopyBothStream:
             return payloads
         if self._last_gulp_bytes >= _BACKLOG_BYTES:
             time.sleep(_BACKLOG_PAUSE_SECONDS)
-        ready, _, _ = select.select([self._session.fileno, wake], [], [], timeout_seconds)
+        ready, _, _ = select.select(
+            [self._session.fileno, wake], [], [], timeout_seconds
+        )
         if self._session.fileno not in ready:
             self._last_gulp_bytes = 0
             return []

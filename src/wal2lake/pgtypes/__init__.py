@@ -5,15 +5,22 @@ OIDs. Gives: typed Arrow and located failures; text and binary as PostgreSQL wou
 them; the facts of pg_type; which Spark type a column becomes. Owns: the registry of
 built-in types and the table of mappings. Never: does I/O, imports Spark (its types are
 names), changes a value in silence.
+
+    registry/   the built-in types as facts, format_type, the spellings of types
+    mapping     which Spark type a PostgreSQL type becomes; spark_ddl has Spark's names
+    decode/     text as the publisher sent it to Arrow: the hot path
+    encode/     Arrow to what PostgreSQL would send, text and binary
+    params      values that a client sends beside its statement
+    binary      the binary form of single values; timezone: the values of TimeZone
 """
 
-from wal2lake.pgtypes.conversion import Conversion, Failure
-from wal2lake.pgtypes.decode_text import text_to_arrow
-from wal2lake.pgtypes.encode_binary import arrow_to_binary
-from wal2lake.pgtypes.encode_text import arrow_to_text
+from wal2lake.pgtypes.decode.conversion import Conversion, Failure
+from wal2lake.pgtypes.decode.text import text_to_arrow
+from wal2lake.pgtypes.encode.binary import arrow_to_binary
+from wal2lake.pgtypes.encode.text import arrow_to_text
 from wal2lake.pgtypes.mapping import Kind, TypeMapping, mapping_for, result_type
 from wal2lake.pgtypes.params import binary_param_to_text, text_param_to_python
-from wal2lake.pgtypes.registry import (
+from wal2lake.pgtypes.registry.pg_type import (
     BUILT_IN,
     PgType,
     format_type,
@@ -24,9 +31,9 @@ from wal2lake.pgtypes.registry import (
     type_by_name,
     type_by_oid,
 )
+from wal2lake.pgtypes.registry.type_names import parse_type_name
 from wal2lake.pgtypes.spark_ddl import arrow_from_ddl, ddl_from_arrow
 from wal2lake.pgtypes.timezone import zone_for
-from wal2lake.pgtypes.type_names import parse_type_name
 
 __all__ = [
     "BUILT_IN",

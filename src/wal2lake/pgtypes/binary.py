@@ -1,8 +1,8 @@
 """The binary form of single values: what each type's send function writes.
 
 Each writer stands above its reader. Comes in: a value's canonical text (or, for
-fixed-width types, a whole column elsewhere: see ``encode_binary``). Goes out: bytes, and
-back. Called by ``encode_binary`` and ``params``.
+fixed-width types, a whole column elsewhere: see ``encode.binary``). Goes out: bytes, and
+back. Called by ``encode.binary`` and ``params``.
 
 All integers are big-endian. Dates and timestamps count from 2000-01-01. Readers refuse
 what the type's receive function would refuse (22P03).

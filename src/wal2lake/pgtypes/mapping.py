@@ -27,19 +27,19 @@ import pyarrow as pa
 
 from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.model import Oid
-from wal2lake.pgtypes.registry import (
+from wal2lake.pgtypes.registry.pg_type import (
     PgType,
     format_type,
     numeric_precision_scale,
     type_by_oid,
 )
+from wal2lake.pgtypes.registry.type_names import parse_type_name
 from wal2lake.pgtypes.spark_ddl import (
     arrow_from_ddl,
     ddl_from_arrow,
     list_of,
     map_of,
 )
-from wal2lake.pgtypes.type_names import parse_type_name
 
 MAX_DECIMAL_PRECISION = 38
 """Spark's DecimalType.MAX_PRECISION, and what Arrow's decimal128 holds."""

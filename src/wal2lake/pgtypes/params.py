@@ -35,15 +35,15 @@ from wal2lake.pgtypes.binary import (
     numeric_from_binary,
     uuid_from_binary,
 )
-from wal2lake.pgtypes.decode_text import text_to_arrow
-from wal2lake.pgtypes.encode_binary import no_binary
-from wal2lake.pgtypes.encode_datetime import (
+from wal2lake.pgtypes.decode.text import text_to_arrow
+from wal2lake.pgtypes.encode.binary import no_binary
+from wal2lake.pgtypes.encode.datetime import (
     clock_text,
     date_text,
 )
-from wal2lake.pgtypes.encode_text import arrow_to_text
+from wal2lake.pgtypes.encode.text import arrow_to_text
 from wal2lake.pgtypes.mapping import mapping_for
-from wal2lake.pgtypes.registry import type_by_oid
+from wal2lake.pgtypes.registry.pg_type import type_by_oid
 from wal2lake.pgtypes.timezone import zone_for
 
 _DAY = 86_400_000_000

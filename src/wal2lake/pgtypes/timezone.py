@@ -1,7 +1,7 @@
 """The values of TimeZone: ``zone_for``.
 
 Comes in: what a client sets, ``SET TimeZone``. Goes out: the canonical name and a tzinfo.
-Called by the front door when the setting changes and by ``encode_text``.
+Called by the front door when the setting changes and by ``encode.text``.
 
 Reads the operating system's (or the tzdata package's) time zone database through Python's
 ``zoneinfo``, which keeps it; a constant table to us, like a locale, not I/O of this room.

@@ -40,7 +40,7 @@ from wal2lake.changelog import (
     check_limit,
     log_size,
 )
-from wal2lake.changelog.gulp import Lengths
+from wal2lake.changelog.journal.gulp import Lengths
 from wal2lake.errors import PublisherError, StorageError
 from wal2lake.model import Lsn
 from wal2lake.observe import failpoint, get_logger

@@ -20,7 +20,7 @@ from typing import Final, Literal
 
 from wal2lake.errors import PublisherError
 from wal2lake.launch import NodeStatus, is_locked, read_lock, read_status
-from wal2lake.launch.passfile import connection_parameters, conninfo
+from wal2lake.launch.directory.passfile import connection_parameters, conninfo
 from wal2lake.launch.processes import descendants, is_alive
 from wal2lake.pg.client import Client
 from wal2lake.testing.tied import tied

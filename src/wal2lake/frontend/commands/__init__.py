@@ -2,4 +2,9 @@
 
 Takes: parsed statements and the node. Gives: command tags and notices. Owns: the order of
 durable steps in each command. Never: parses, speaks the protocol, moves rows itself.
+
+    subscription/   CREATE, ALTER and DROP SUBSCRIPTION
+    table           CREATE and DROP of tables and schemas
+    dml             INSERT, UPDATE, DELETE, TRUNCATE
+    node            what all of them can reach: the parts of the running engine
 """

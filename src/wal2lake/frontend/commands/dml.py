@@ -29,7 +29,7 @@ from wal2lake.errors import (
 )
 from wal2lake.frontend.commands.node import Caller, Node, need_table
 from wal2lake.frontend.grammar.statements import Truncate
-from wal2lake.frontend.translate import (
+from wal2lake.frontend.query.translate import (
     Parameter,
     Resolver,
     TableRef,

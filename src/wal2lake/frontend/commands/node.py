@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from wal2lake.apply.manager import ApplyManager
+from wal2lake.apply.launcher import ApplyLauncher
 from wal2lake.catalog import Catalog, Role, TableDef
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
@@ -40,7 +40,7 @@ class Node:
     settings: Settings
     tables: TablePort
     queries: Queries
-    apply: ApplyManager
+    apply: ApplyLauncher
     locks: CommitLocks
     changed: Callable[[], None]
     """Tell the supervisor that subscriptions have changed."""

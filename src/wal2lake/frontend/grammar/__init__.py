@@ -4,15 +4,16 @@ Takes: the text of a statement. Gives: frozen values (``parse``), their text aga
 (``to_sql``), a query string's pieces (``split_statements``), checked options of
 subscriptions (``subscription_options``). Owns: no state. Never: does I/O, knows the
 catalog, reads queries beyond their first words.
+
+    lexer, keywords, quoting   SQL's lexical rules: tokens, statements, names and constants
+    parser                     which statement it is; start here
+    cursor                     tokens, taken by gram.y's rules
+    subscription, table        each statement's own rules
+    statements, printing       the values, and their text again
+    options                    what the options of a subscription may be
 """
 
-from wal2lake.frontend.grammar.lexer import (
-    StatementText,
-    fold,
-    quote_identifier,
-    quote_literal,
-    split_statements,
-)
+from wal2lake.frontend.grammar.lexer import StatementText, split_statements
 from wal2lake.frontend.grammar.options import (
     OptionSet,
     SubscriptionOptions,
@@ -22,6 +23,7 @@ from wal2lake.frontend.grammar.options import (
 )
 from wal2lake.frontend.grammar.parser import parse
 from wal2lake.frontend.grammar.printing import to_sql
+from wal2lake.frontend.grammar.quoting import fold, quote_identifier, quote_literal
 
 __all__ = [
     "OptionSet",

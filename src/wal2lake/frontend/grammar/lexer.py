@@ -2,7 +2,9 @@
 
 Comes in: text as a client sent it. Goes out: ``Token`` values with their place, values
 decoded (folded names, strings without quotes and escapes), or ``StatementText`` pieces of a query
-string. It knows PostgreSQL's lexical rules and no grammar.
+string. It knows PostgreSQL's lexical rules and no grammar. Cutting a string into statements needs
+the shapes of its parts and not their values, so it refuses only what is never closed: a statement
+with a malformed number is still one statement, and its parser's business.
 
     names      unquoted: ASCII letters folded, cut at 63 bytes; "quoted", U&"..." with \\XXXX
     strings    '...', E'...' with backslashes, $tag$...$tag$, U&'...', N'...'; constants on
@@ -26,10 +28,7 @@ from enum import Enum
 from typing import Final
 
 from wal2lake.errors import SqlSyntaxError, UsageError
-from wal2lake.frontend.grammar.keywords import MUST_QUOTE
-
-NAME_BYTES: Final = 63
-"""NAMEDATALEN - 1: longer identifiers are cut, as PostgreSQL does."""
+from wal2lake.frontend.grammar.quoting import fold, truncate_identifier
 
 
 class TokenKind(Enum):
@@ -118,13 +117,14 @@ _PATTERN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
-_UNTERMINATED: Final = {
+_CLOSED: Final = {
     "escape": "quoted string",
     "string": "quoted string",
     "unicode": "quoted string",
     "quoted": "quoted identifier",
     "uquoted": "quoted identifier",
 }
+"""Shapes that a last quote closes, and what they are called without it."""
 
 _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
 _CONTINUATION: Final = re.compile(
@@ -132,27 +132,6 @@ _CONTINUATION: Final = re.compile(
 )
 _REST_OF_STRING: Final = re.compile(r"[^']*+(?:''[^']*+)*+(')?")
 _REST_OF_ESCAPE: Final = re.compile(r"[^'\\]*+(?:(?:''|\\.)[^'\\]*+)*+(')?", re.DOTALL)
-
-_FOLD: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
-_PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*\Z")
-
-
-def fold(name: str) -> str:
-    """An unquoted identifier as PostgreSQL stores it: only ASCII letters fold."""
-    return name.translate(_FOLD)
-
-
-def quote_identifier(name: str) -> str:
-    """quote_ident(): quoted only where it must be."""
-    if _PLAIN_NAME.match(name) and name not in MUST_QUOTE:
-        return name
-    return '"' + name.replace('"', '""') + '"'
-
-
-def quote_literal(text: str) -> str:
-    """quote_literal(): an escape string where there are backslashes."""
-    quoted = "'" + text.replace("'", "''") + "'"
-    return " E" + quoted.replace("\\", "\\\\") if "\\" in text else quoted
 
 
 def syntax_error(
@@ -171,54 +150,83 @@ def tokens(sql: str) -> Iterator[Token]:
     at = 0
     last = 0
     while at < len(sql):
-        match = _PATTERN.match(sql, at)
-        assert match is not None
-        start, at = at, match.end()
-        # The last group to close is the outer one: the alternative that matched.
-        name = match.lastgroup or ""
-        if name == "space":
+        start = at
+        shape, match, at = _next_shape(sql, start)
+        if shape in ("space", "comment"):
             continue
-        if name == "comment":
-            at = _end_of_comment(sql, start)
-            continue
-        token, at = _token(sql, name, match, start)
+        token, at = _token(sql, shape, match, at)
         last = at
         yield token
     yield Token(TokenKind.END, "", "", last)
 
 
 def split_statements(sql: str) -> list[StatementText]:
-    """The statements of a query string, empty ones left out; raises SqlSyntaxError."""
+    """The statements of a query string, empty ones left out.
+
+    Raises SqlSyntaxError for a quote or comment that is never closed.
+    """
     statements: list[StatementText] = []
     start: int | None = None
-    end = 0
-    for token in tokens(sql):
-        if token.kind is TokenKind.END or token.is_mark(";"):
+    at = end = 0
+    while at < len(sql):
+        place = at
+        shape, match, at = _next_shape(sql, place)
+        if shape in ("space", "comment"):
+            continue
+        if match[0] == ";":
             if start is not None:
                 statements.append(StatementText(sql[start:end], start))
             start = None
             continue
         if start is None:
-            start = token.start
-        end = token.end
+            start = place
+        end = at
+    if start is not None:
+        statements.append(StatementText(sql[start:end], start))
     return statements
 
 
-def _token(sql: str, name: str, match: re.Match[str], start: int) -> tuple[Token, int]:
-    text, at = match[0], match.end()
+def _next_shape(sql: str, start: int) -> tuple[str, re.Match[str], int]:
+    """The pattern's alternative at a place, its match, and where the whole of it ends."""
+    match = _PATTERN.match(sql, start)
+    assert match is not None
+    # The last group to close is the outer one: the alternative that matched.
+    shape = match.lastgroup or ""
+    end = match.end()
+    if shape in _CLOSED:
+        if match[f"{shape}_end"] is None:
+            raise _unterminated(_CLOSED[shape], sql, start)
+    elif shape == "bits":
+        if match["bits_end"] is None:
+            what = "bit" if sql[start] in "bB" else "hexadecimal"
+            raise _unterminated(f"{what} string literal", sql, start)
+    elif shape == "comment":
+        end = _end_of_comment(sql, start)
+    elif shape == "dollar":
+        close = sql.find(match[0], end)
+        if close < 0:
+            raise _unterminated("dollar-quoted string", sql, start)
+        end = close + len(match[0])
+    elif shape == "operator":
+        end = start + len(_operator(match[0]))
+    return shape, match, end
+
+
+def _token(sql: str, shape: str, match: re.Match[str], end: int) -> tuple[Token, int]:
+    """The token of a shape, and where it ends: a string may go on behind it."""
+    start = match.start()
+    text = sql[start:end]
     kind, value = TokenKind.WORD, text
-    match name:
+    match shape:
         case "word":
-            value = _cut(fold(text))
+            value = truncate_identifier(fold(text))
         case "mark":
             kind = TokenKind.MARK
         case "operator":
             kind = TokenKind.OPERATOR
-            text = value = _operator(text)
-            at = start + len(text)
         case "number":
             kind = TokenKind.INTEGER
-            if match["number_junk"] is not None or sql[at : at + 1] == "_":
+            if match["number_junk"] is not None or sql[end : end + 1] == "_":
                 junk = text if match["number_junk"] is not None else text + "_"
                 raise syntax_error("trailing junk after numeric literal", start, junk)
             if match["point"] or match["bare"] or match["exponent"]:
@@ -229,45 +237,33 @@ def _token(sql: str, name: str, match: re.Match[str], start: int) -> tuple[Token
                 raise syntax_error("trailing junk after parameter", start, text)
         case "bits":
             kind = TokenKind.BITS
-            if match["bits_end"] is None:
-                what = "bit" if text[0] in "bB" else "hexadecimal"
-                raise _unterminated(f"{what} string literal", sql, start)
             value = text[0].lower() + text[2:-1]
         case "quoted" | "uquoted":
             kind = TokenKind.QUOTED
-            _require_end(match, name, sql, start)
             body = text[text.index('"') + 1 : -1].replace('""', '"')
             if not body:
                 raise syntax_error("zero-length delimited identifier", start, text)
-            value = _cut(_unicode(body, start) if name == "uquoted" else body)
+            value = truncate_identifier(
+                _unicode(body, start) if shape == "uquoted" else body
+            )
         case "dollar":
             kind = TokenKind.STRING
-            close = sql.find(text, at)
-            if close < 0:
-                raise _unterminated("dollar-quoted string", sql, start)
-            value, at = sql[at:close], close + len(text)
-            text = sql[start:at]
+            value = text[len(match[0]) : -len(match[0])]
         case "string" | "escape" | "unicode":
             kind = TokenKind.STRING
-            _require_end(match, name, sql, start)
             parts = [text[text.index("'") + 1 : -1]]
-            at = _continue_string(sql, at, name == "escape", parts, start)
-            text = sql[start:at]
+            end = _continue_string(sql, end, shape == "escape", parts, start)
+            text = sql[start:end]
             body = "".join(parts)
-            if name == "escape":
+            if shape == "escape":
                 value = _unescape(body, start + 2)
             else:
                 value = body.replace("''", "'")
-                if name == "unicode":
+                if shape == "unicode":
                     value = _unicode(value, start)
         case _:
             raise syntax_error("syntax error", start, text)
-    return Token(kind, value, text, start), at
-
-
-def _require_end(match: re.Match[str], name: str, sql: str, start: int) -> None:
-    if match[f"{name}_end"] is None:
-        raise _unterminated(_UNTERMINATED[name], sql, start)
+    return Token(kind, value, text, start), end
 
 
 def _unterminated(what: str, sql: str, start: int) -> SqlSyntaxError:
@@ -308,13 +304,6 @@ def _operator(text: str) -> str:
     if len(text) > 1 and text[-1] in "+-" and not set(text[:-1]) & set("~!@#%^&|`?"):
         text = text.rstrip("+-") or text[0]
     return text
-
-
-def _cut(name: str) -> str:
-    raw = name.encode()
-    if len(raw) <= NAME_BYTES:
-        return name
-    return raw[:NAME_BYTES].decode(errors="ignore")
 
 
 # ---- escapes ------------------------------------------------------------------------

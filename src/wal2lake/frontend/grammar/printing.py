@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from wal2lake.frontend.grammar.lexer import fold, quote_identifier, quote_literal
+from wal2lake.frontend.grammar.quoting import fold, quote_identifier, quote_literal
 from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
@@ -35,7 +35,7 @@ from wal2lake.frontend.grammar.statements import (
     Truncate,
     ValueKind,
 )
-from wal2lake.pgtypes.registry import format_type
+from wal2lake.pgtypes.registry.pg_type import format_type
 
 
 def to_sql(statement: Statement) -> str:

@@ -36,7 +36,7 @@ from wal2lake.frontend.grammar.statements import (
     Truncate,
 )
 from wal2lake.model import Oid
-from wal2lake.pgtypes.type_names import parse_type_name
+from wal2lake.pgtypes.registry.type_names import parse_type_name
 
 _AFTER_TYPE: Final = frozenset(
     (

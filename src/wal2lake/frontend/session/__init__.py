@@ -1,34 +1,16 @@
-"""One client's session, from its first byte to its last.
+"""One client's session, from the first ReadyForQuery to the last.
 
-Takes: a connected socket, what the node allows (``Door``), a Backend. Gives: PostgreSQL's
-protocol, transaction states, session parameters, interrupts. Owns: the socket, the prepared
-statements and portals. Never: understands SQL beyond transaction control, SET and SHOW.
+Takes: a client that was let in, a Backend. Gives: PostgreSQL's protocol, transaction states,
+session parameters, interrupts. Owns: the prepared statements and portals. Never: understands
+SQL beyond transaction control, SET and SHOW.
 
-    transport      the socket             scan, commands   statements and the session's own
-    conversation   messages               executor         runs one statement
-    greeting, auth up to being let in     transaction      BEGIN ... COMMIT as a table
-    main           the loop               statements       prepared statements, portals
-    extended       Parse, Bind ...        results          rows going out
-    interrupts     cancel, timeout, end   diagnostics      errors as fields
+    main         the loop                    transaction   BEGIN ... COMMIT as a table
+    extended     Parse, Bind ...             prepared      prepared statements, portals
+    executor     runs one statement          results       rows going out
+    commands     the session's own grammar   interrupts    cancel, timeout, end
 """
 
-from wal2lake.frontend.session.auth import AuthMethod, RoleSource
-from wal2lake.frontend.session.conversation import Conversation
-from wal2lake.frontend.session.diagnostics import SessionEnd
-from wal2lake.frontend.session.greeting import Door, Greeting
 from wal2lake.frontend.session.interrupts import Interrupt
 from wal2lake.frontend.session.main import Session
-from wal2lake.frontend.session.transport import Transport, TransportClosed
 
-__all__ = [
-    "AuthMethod",
-    "Conversation",
-    "Door",
-    "Greeting",
-    "Interrupt",
-    "RoleSource",
-    "Session",
-    "SessionEnd",
-    "Transport",
-    "TransportClosed",
-]
+__all__ = ["Interrupt", "Session"]

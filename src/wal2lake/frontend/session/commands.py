@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from wal2lake.errors import SqlSyntaxError
-from wal2lake.frontend.session.scan import Token, TokenKind, tokens
+from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.lexer import TokenKind
 
 
 class TransactionVerb(Enum):
@@ -143,345 +143,268 @@ def parse_command(sql: str) -> Command | None:
     # An INSERT of a megabyte must not be cut into tokens to see that it is no SET.
     if match is None:
         return None
-    words = _Words(sql)
-    parser = _PARSERS[words.word()]
+    cursor = Cursor(sql)
+    parser = _PARSERS[_word(cursor)]
     try:
-        command = parser(words)
+        command = parser(cursor)
     except _NotOurs:
         return None
-    words.end()
+    cursor.expect_end()
     return command
 
 
-class _Words:
-    """A cursor over the tokens of one statement."""
+def _word(cursor: Cursor) -> str:
+    """The next token, which must be an unquoted word."""
+    if cursor.token.kind is not TokenKind.WORD:
+        raise cursor.unexpected()
+    return cursor.next().value
 
-    def __init__(self, sql: str) -> None:
-        self._sql = sql
-        self._tokens = list(tokens(sql))
-        self.at = 0
 
-    def peek(self) -> Token | None:
-        return self._tokens[self.at] if self.at < len(self._tokens) else None
+def _parameter_name(cursor: Cursor) -> str:
+    """var_name: a parameter's name, perhaps with prefixes."""
+    parts = [cursor.name()]
+    while cursor.take_mark("."):
+        parts.append(cursor.name())
+    return ".".join(parts)
 
-    def next(self) -> Token:
-        token = self.peek()
-        if token is None:
-            raise self.error()
-        self.at += 1
-        return token
 
-    def word(self) -> str:
-        """The next token, which must be an unquoted word."""
-        token = self.peek()
-        if token is None or token.kind is not TokenKind.WORD:
-            raise self.error()
-        self.at += 1
-        return token.value
-
-    def accept(self, *expected: str) -> bool:
-        """Take these words if all of them are next."""
-        ahead = self._tokens[self.at : self.at + len(expected)]
-        found = tuple(
-            token.value if token.kind is TokenKind.WORD else token.text
-            for token in ahead
-        )
-        if found != expected:
-            return False
-        self.at += len(expected)
-        return True
-
-    def expect(self, *expected: str) -> None:
-        """Take these words; raises SqlSyntaxError at the first that differs."""
-        for word in expected:
-            if not self.accept(word):
-                raise self.error()
-
-    def name(self) -> str:
-        """An identifier."""
-        token = self.peek()
-        if token is None or token.kind not in (TokenKind.WORD, TokenKind.QUOTED):
-            raise self.error()
-        self.at += 1
-        return token.value
-
-    def dotted_name(self) -> str:
-        """A parameter's name, perhaps with prefixes."""
-        parts = [self.name()]
-        while self.accept("."):
-            parts.append(self.name())
-        return ".".join(parts)
-
-    def string(self) -> str:
-        """A string constant."""
-        token = self.peek()
-        if token is None or token.kind is not TokenKind.STRING:
-            raise self.error()
-        self.at += 1
-        return token.value
-
-    def end(self) -> None:
-        """Nothing may be left."""
-        if self.peek() is not None:
-            raise self.error()
-
-    @property
-    def at_end(self) -> bool:
-        return self.peek() is None
-
-    def error(self) -> SqlSyntaxError:
-        """A syntax error at the next token."""
-        token = self.peek()
-        if token is None:
-            error = SqlSyntaxError("syntax error at end of input")
-            error.position = len(self._sql) + 1
-        else:
-            error = SqlSyntaxError(f'syntax error at or near "{token.text}"')
-            error.position = token.start + 1
-        return error
+def _at_end(cursor: Cursor) -> bool:
+    return cursor.token.kind is TokenKind.END
 
 
 # -- transactions
 
 
-def _modes(words: _Words) -> tuple[tuple[str, str], ...]:
+def _modes(cursor: Cursor) -> tuple[tuple[str, str], ...]:
     """transaction_mode [, ...]; the comma is optional, as in PostgreSQL."""
     modes: list[tuple[str, str]] = []
-    while not words.at_end:
+    while not _at_end(cursor):
         if modes:
-            words.accept(",")
-        if words.accept("isolation", "level"):
-            modes.append(("isolation", _isolation(words)))
-        elif words.accept("read", "only"):
+            cursor.take_mark(",")
+        if cursor.take("isolation", "level"):
+            modes.append(("isolation", _isolation(cursor)))
+        elif cursor.take("read", "only"):
             modes.append(("read_only", "on"))
-        elif words.accept("read", "write"):
+        elif cursor.take("read", "write"):
             modes.append(("read_only", "off"))
-        elif words.accept("not", "deferrable"):
+        elif cursor.take("not", "deferrable"):
             modes.append(("deferrable", "off"))
-        elif words.accept("deferrable"):
+        elif cursor.take("deferrable"):
             modes.append(("deferrable", "on"))
         else:
-            raise words.error()
+            raise cursor.unexpected()
     return tuple(modes)
 
 
-def _isolation(words: _Words) -> str:
+def _isolation(cursor: Cursor) -> str:
     for level in (
         ("serializable",),
         ("repeatable", "read"),
         ("read", "committed"),
         ("read", "uncommitted"),
     ):
-        if words.accept(*level):
+        if cursor.take(*level):
             return " ".join(level)
-    raise words.error()
+    raise cursor.unexpected()
 
 
-def _skip_noise(words: _Words) -> None:
-    _ = words.accept("work") or words.accept("transaction")
+def _skip_noise(cursor: Cursor) -> None:
+    _ = cursor.take("work") or cursor.take("transaction")
 
 
-def _chain(words: _Words) -> bool:
-    if words.accept("and", "no", "chain"):
+def _chain(cursor: Cursor) -> bool:
+    if cursor.take("and", "no", "chain"):
         return False
-    return words.accept("and", "chain")
+    return cursor.take("and", "chain")
 
 
-def _begin(words: _Words) -> Command:
-    _skip_noise(words)
-    return TransactionControl(TransactionVerb.BEGIN, _modes(words))
+def _begin(cursor: Cursor) -> Command:
+    _skip_noise(cursor)
+    return TransactionControl(TransactionVerb.BEGIN, _modes(cursor))
 
 
-def _start(words: _Words) -> Command:
-    words.expect("transaction")
-    return TransactionControl(TransactionVerb.START, _modes(words))
+def _start(cursor: Cursor) -> Command:
+    cursor.expect("transaction")
+    return TransactionControl(TransactionVerb.START, _modes(cursor))
 
 
-def _commit(words: _Words) -> Command:
-    if words.accept("prepared"):
-        return TransactionControl(TransactionVerb.COMMIT_PREPARED, name=words.string())
-    _skip_noise(words)
-    return TransactionControl(TransactionVerb.COMMIT, chain=_chain(words))
+def _commit(cursor: Cursor) -> Command:
+    if cursor.take("prepared"):
+        return TransactionControl(TransactionVerb.COMMIT_PREPARED, name=cursor.string())
+    _skip_noise(cursor)
+    return TransactionControl(TransactionVerb.COMMIT, chain=_chain(cursor))
 
 
-def _rollback(words: _Words) -> Command:
-    if words.accept("prepared"):
+def _rollback(cursor: Cursor) -> Command:
+    if cursor.take("prepared"):
         verb = TransactionVerb.ROLLBACK_PREPARED
-        return TransactionControl(verb, name=words.string())
-    _skip_noise(words)
-    if words.accept("to"):
-        words.accept("savepoint")
-        return TransactionControl(TransactionVerb.ROLLBACK_TO, name=words.name())
-    return TransactionControl(TransactionVerb.ROLLBACK, chain=_chain(words))
+        return TransactionControl(verb, name=cursor.string())
+    _skip_noise(cursor)
+    if cursor.take("to"):
+        cursor.take("savepoint")
+        return TransactionControl(TransactionVerb.ROLLBACK_TO, name=cursor.name())
+    return TransactionControl(TransactionVerb.ROLLBACK, chain=_chain(cursor))
 
 
-def _savepoint(words: _Words) -> Command:
-    return TransactionControl(TransactionVerb.SAVEPOINT, name=words.name())
+def _savepoint(cursor: Cursor) -> Command:
+    return TransactionControl(TransactionVerb.SAVEPOINT, name=cursor.name())
 
 
-def _release(words: _Words) -> Command:
-    words.accept("savepoint")
-    return TransactionControl(TransactionVerb.RELEASE, name=words.name())
+def _release(cursor: Cursor) -> Command:
+    cursor.take("savepoint")
+    return TransactionControl(TransactionVerb.RELEASE, name=cursor.name())
 
 
-def _prepare(words: _Words) -> Command:
-    if not words.accept("transaction"):
+def _prepare(cursor: Cursor) -> Command:
+    if not cursor.take("transaction"):
         raise _NotOurs
-    return TransactionControl(TransactionVerb.PREPARE, name=words.string())
+    return TransactionControl(TransactionVerb.PREPARE, name=cursor.string())
 
 
 # -- parameters
 
 
-def _set(words: _Words) -> Command:
-    if words.accept("constraints"):
+def _set(cursor: Cursor) -> Command:
+    if cursor.take("constraints"):
         raise _NotOurs
-    if words.accept("session", "characteristics", "as", "transaction"):
-        return SetTransaction(_required_modes(words), session=True)
-    local = words.accept("local")
+    if cursor.take("session", "characteristics", "as", "transaction"):
+        return SetTransaction(_required_modes(cursor), session=True)
+    local = cursor.take("local")
     # "session" may also be the first word of SESSION AUTHORIZATION.
-    if not local and not _next_are(words, "session", "authorization"):
-        words.accept("session")
-    if words.accept("transaction"):
-        if words.accept("snapshot"):
+    if not local and not cursor.at_words("session", "authorization"):
+        cursor.take("session")
+    if cursor.take("transaction"):
+        if cursor.take("snapshot"):
             raise _NotOurs
-        return SetTransaction(_required_modes(words))
-    if words.accept("time", "zone"):
-        return _time_zone(words, local=local)
-    if words.accept("session", "authorization"):
-        return _set_special(words, "session_authorization", local=local)
-    if not _names_parameter(words):
+        return SetTransaction(_required_modes(cursor))
+    if cursor.take("time", "zone"):
+        return _time_zone(cursor, local=local)
+    if cursor.take("session", "authorization"):
+        return _set_special(cursor, "session_authorization", local=local)
+    if not _names_parameter(cursor):
         for word, name in (
             ("names", "client_encoding"),
             ("schema", "search_path"),
             ("role", "role"),
         ):
-            if words.accept(word):
-                return _set_special(words, name, local=local)
-        if words.accept("xml", "option"):
-            return SetParameter("xmloption", (words.word(),), local)
-    name = words.dotted_name()
-    if words.accept("from", "current"):
+            if cursor.take(word):
+                return _set_special(cursor, name, local=local)
+        if cursor.take("xml", "option"):
+            return SetParameter("xmloption", (_word(cursor),), local)
+    name = _parameter_name(cursor)
+    if cursor.take("from", "current"):
         return Acknowledge("SET")
-    if not words.accept("to") and not words.accept("="):
-        raise words.error()
-    if words.accept("default"):
+    if not cursor.take("to") and not cursor.take_mark("="):
+        raise cursor.unexpected()
+    if cursor.take("default"):
         return SetParameter(name, None, local)
-    values = [_value(words)]
-    while words.accept(","):
-        values.append(_value(words))
+    values = [_value(cursor)]
+    while cursor.take_mark(","):
+        values.append(_value(cursor))
     return SetParameter(name, tuple(values), local)
 
 
-def _required_modes(words: _Words) -> tuple[tuple[str, str], ...]:
-    modes = _modes(words)
+def _required_modes(cursor: Cursor) -> tuple[tuple[str, str], ...]:
+    modes = _modes(cursor)
     if not modes:
-        raise words.error()
+        raise cursor.unexpected()
     return modes
 
 
-def _next_are(words: _Words, *expected: str) -> bool:
-    before = words.at
-    found = words.accept(*expected)
-    words.at = before
-    return found
-
-
-def _names_parameter(words: _Words) -> bool:
+def _names_parameter(cursor: Cursor) -> bool:
     """Whether the next word is followed by TO or = (``SET role = x``)."""
-    before = words.at
-    words.next()
-    found = words.accept("to") or words.accept("=") or words.accept(".")
-    words.at = before
-    return found
+    after = cursor.ahead(1)
+    return after.is_word("to") or after.is_mark("=") or after.is_mark(".")
 
 
-def _set_special(words: _Words, name: str, *, local: bool) -> Command:
-    if words.at_end and name == "client_encoding":
+def _set_special(cursor: Cursor, name: str, *, local: bool) -> Command:
+    if _at_end(cursor) and name == "client_encoding":
         return SetParameter(name, None, local)
-    if words.accept("default") or (name == "role" and words.accept("none")):
+    if cursor.take("default") or (name == "role" and cursor.take("none")):
         return SetParameter(name, None, local)
-    return SetParameter(name, (_value(words),), local)
+    return SetParameter(name, (_value(cursor),), local)
 
 
-def _time_zone(words: _Words, *, local: bool) -> Command:
-    if words.accept("local") or words.accept("default"):
+def _time_zone(cursor: Cursor, *, local: bool) -> Command:
+    if cursor.take("local") or cursor.take("default"):
         return SetParameter("TimeZone", None, local)
-    if words.accept("interval"):
-        value = words.string()
-        if words.accept("hour"):
-            words.expect("to", "minute")
+    if cursor.take("interval"):
+        value = cursor.string()
+        if cursor.take("hour"):
+            cursor.expect("to", "minute")
         return SetParameter("TimeZone", (value,), local)
-    return SetParameter("TimeZone", (_value(words),), local)
+    return SetParameter("TimeZone", (_value(cursor),), local)
 
 
-def _value(words: _Words) -> str:
+_NUMBERS: Final = (TokenKind.INTEGER, TokenKind.FLOAT)
+_VALUES: Final = (*_NUMBERS, TokenKind.STRING, TokenKind.WORD, TokenKind.QUOTED)
+
+
+def _value(cursor: Cursor) -> str:
     """A string, a number with its sign, or a word."""
     sign = ""
-    if words.accept("-"):
+    if cursor.take_mark("-"):
         sign = "-"
-    elif words.accept("+"):
-        sign = ""
-    token = words.peek()
-    if token is None or (sign and token.kind is not TokenKind.NUMBER):
-        raise words.error()
-    if token.kind in (TokenKind.SEMICOLON, TokenKind.OTHER):
-        raise words.error()
-    words.next()
+    else:
+        cursor.take_mark("+")
+    token = cursor.token
+    if token.kind not in (_NUMBERS if sign else _VALUES):
+        raise cursor.unexpected()
+    cursor.next()
     return sign + token.value
 
 
-def _show(words: _Words) -> Command:
-    return Show(_parameter_or_all(words))
+def _show(cursor: Cursor) -> Command:
+    return Show(_parameter_or_all(cursor))
 
 
-def _reset(words: _Words) -> Command:
-    return Reset(_parameter_or_all(words))
+def _reset(cursor: Cursor) -> Command:
+    return Reset(_parameter_or_all(cursor))
 
 
-def _parameter_or_all(words: _Words) -> str | None:
-    if words.accept("all"):
+def _parameter_or_all(cursor: Cursor) -> str | None:
+    if cursor.take("all"):
         return None
-    if words.accept("time", "zone"):
+    if cursor.take("time", "zone"):
         return "TimeZone"
-    if words.accept("transaction", "isolation", "level"):
+    if cursor.take("transaction", "isolation", "level"):
         return "transaction_isolation"
-    if words.accept("session", "authorization"):
+    if cursor.take("session", "authorization"):
         return "session_authorization"
-    return words.dotted_name()
+    return _parameter_name(cursor)
 
 
 # -- the rest
 
 
-def _discard(words: _Words) -> Command:
-    what = words.word()
+def _discard(cursor: Cursor) -> Command:
+    token = cursor.token
+    what = _word(cursor)
     if what == "temporary":
         what = "temp"
     if what not in ("all", "plans", "sequences", "temp"):
-        words.at -= 1
-        raise words.error()
+        raise cursor.unexpected(token)
     return Discard(what.upper())
 
 
-def _deallocate(words: _Words) -> Command:
-    words.accept("prepare")
-    return Deallocate(None if words.accept("all") else words.name())
+def _deallocate(cursor: Cursor) -> Command:
+    cursor.take("prepare")
+    return Deallocate(None if cursor.take("all") else cursor.name())
 
 
-def _close(words: _Words) -> Command:
-    if not words.accept("all"):
+def _close(cursor: Cursor) -> Command:
+    if not cursor.take("all"):
         raise _NotOurs
     return Acknowledge("CLOSE CURSOR ALL")
 
 
-def _unlisten(words: _Words) -> Command:
-    if not words.accept("*"):
-        words.name()
+def _unlisten(cursor: Cursor) -> Command:
+    if not cursor.take_mark("*"):
+        cursor.name()
     return Acknowledge("UNLISTEN")
 
 
-_PARSERS: Final[dict[str, Callable[[_Words], Command]]] = {
+_PARSERS: Final[dict[str, Callable[[Cursor], Command]]] = {
     "begin": _begin,
     "start": _start,
     "commit": _commit,

@@ -19,6 +19,7 @@ from wal2lake.frontend.backend import (
     Parameter,
     TransactionKind,
 )
+from wal2lake.frontend.grammar import split_statements
 from wal2lake.frontend.parameters import Parameters
 from wal2lake.frontend.session.commands import (
     Acknowledge,
@@ -32,8 +33,7 @@ from wal2lake.frontend.session.commands import (
     TransactionControl,
     parse_command,
 )
-from wal2lake.frontend.session.scan import split
-from wal2lake.frontend.session.statements import PreparedStatement, StatementTable
+from wal2lake.frontend.session.prepared import PreparedStatement, StatementTable
 from wal2lake.frontend.session.transaction import Transaction
 from wal2lake.wire.frontback import FieldDescription, Format
 
@@ -70,7 +70,7 @@ class Executor:
 
     def prepare_string(self, sql: str, param_oids: Sequence[int]) -> PreparedStatement:
         """Parse's string: one statement or none; raises 42601 for more."""
-        statements = split(sql)
+        statements = split_statements(sql)
         if len(statements) > 1:
             raise SqlSyntaxError(
                 "cannot insert multiple commands into a prepared statement"

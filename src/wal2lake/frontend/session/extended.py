@@ -18,20 +18,20 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.frontend.backend import Notice, Outcome, Parameter, TransactionKind
+from wal2lake.frontend.client.conversation import Conversation
 from wal2lake.frontend.parameters import (
     Parameters,
     decode_text,
     is_utf8,
 )
-from wal2lake.frontend.session.conversation import Conversation
 from wal2lake.frontend.session.executor import Executor
 from wal2lake.frontend.session.interrupts import Interrupts
-from wal2lake.frontend.session.results import RowStream, completion_tag
-from wal2lake.frontend.session.statements import (
+from wal2lake.frontend.session.prepared import (
     Portal,
     PreparedStatement,
     StatementTable,
 )
+from wal2lake.frontend.session.results import RowStream, completion_tag
 from wal2lake.frontend.session.transaction import Transaction
 from wal2lake.wire.frontback import (
     Bind,

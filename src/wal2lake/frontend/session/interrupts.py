@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Final
 
 from wal2lake.errors import UsageError, Wal2LakeError
-from wal2lake.frontend.session.diagnostics import SessionEnd
+from wal2lake.frontend.client.diagnostics import SessionEnd
 
 _REPEAT_SECONDS: Final = 0.05
 """Between two calls of Backend.cancel for one statement; a guess."""

@@ -33,23 +33,23 @@ from wal2lake.errors import (
     Wal2LakeError,
 )
 from wal2lake.frontend.backend import Backend, Notice, TransactionKind
-from wal2lake.frontend.parameters import Parameters, decode_text
-from wal2lake.frontend.session.conversation import Conversation
-from wal2lake.frontend.session.diagnostics import (
+from wal2lake.frontend.client.conversation import Conversation
+from wal2lake.frontend.client.diagnostics import (
     SessionEnd,
     as_ours,
     error_fields,
     is_wanted,
     notice_fields,
 )
+from wal2lake.frontend.client.transport import ReadTimeout, TransportClosed
+from wal2lake.frontend.grammar import StatementText, split_statements
+from wal2lake.frontend.parameters import Parameters, decode_text
 from wal2lake.frontend.session.executor import Executor
 from wal2lake.frontend.session.extended import ExtendedQuery
 from wal2lake.frontend.session.interrupts import Interrupts
+from wal2lake.frontend.session.prepared import PreparedStatement, StatementTable
 from wal2lake.frontend.session.results import RowStream, completion_tag
-from wal2lake.frontend.session.scan import Statement, split
-from wal2lake.frontend.session.statements import PreparedStatement, StatementTable
 from wal2lake.frontend.session.transaction import Transaction
-from wal2lake.frontend.session.transport import ReadTimeout, TransportClosed
 from wal2lake.wire.frontback import (
     BackendKeyData,
     CommandComplete,
@@ -239,7 +239,7 @@ class Session:
     # -- simple query
 
     def _simple(self, frame: Frame) -> None:
-        statement: Statement | None = None
+        statement: StatementText | None = None
         # Any simple query does away with the unnamed statement and portal.
         self._table.deallocate("")
         self._table.close_portal("")
@@ -247,7 +247,7 @@ class Session:
             message = read_frontend(frame)
             assert isinstance(message, Query)
             encoding = self._parameters.raw("client_encoding")
-            statements = split(decode_text(message.sql, encoding))
+            statements = split_statements(decode_text(message.sql, encoding))
             if not statements:
                 self._conversation.send(Signal.EMPTY_QUERY)
             kind = (
@@ -265,7 +265,7 @@ class Session:
         self._send_ready()
 
     def _simple_statement(
-        self, statement: Statement, kind: TransactionKind, is_last: bool
+        self, statement: StatementText, kind: TransactionKind, is_last: bool
     ) -> None:
         timeout_ms = self._parameters.number("statement_timeout")
         with self.interrupts.running(timeout_ms):

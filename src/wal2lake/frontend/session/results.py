@@ -14,8 +14,8 @@ from typing import Final
 
 from wal2lake.errors import InternalError
 from wal2lake.frontend.backend import Batch, Outcome
+from wal2lake.frontend.client.transport import Transport
 from wal2lake.frontend.parameters import convert_column, is_utf8
-from wal2lake.frontend.session.transport import Transport
 from wal2lake.wire.frontback import Format, write_data_rows
 
 _FIRST_SLICE_ROWS: Final = 256

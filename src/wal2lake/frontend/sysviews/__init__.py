@@ -6,12 +6,19 @@ Never: runs Spark, connects to anything, changes the catalog.
 
 Catalogs that describe PostgreSQL's own implementation (functions, operators, casts, text
 search) are declared and empty: a node has none that SQL could change.
+
+    system_catalog   ``SystemCatalog``: answers a query; start here
+    source           what it needs to know of the node, as a port
+    declarations/    which relations and columns there are
+    rows/            what is in them; ``arrow_table`` makes tables of it
+    functions/       PostgreSQL's catalog functions
+    query/           a query for the embedded engine, its answer as PostgreSQL's
 """
 
-from wal2lake.frontend.sysviews.engine import SystemCatalog
-from wal2lake.frontend.sysviews.rewrite import is_system_query
-from wal2lake.frontend.sysviews.rows_replication import mask_password
+from wal2lake.frontend.sysviews.query.rewrite import is_system_query
+from wal2lake.frontend.sysviews.rows.replication import mask_password
 from wal2lake.frontend.sysviews.source import ActiveSession, CatalogSource
+from wal2lake.frontend.sysviews.system_catalog import SystemCatalog
 
 __all__ = [
     "ActiveSession",

@@ -1,0 +1,119 @@
+"""One apply worker for each enabled subscription, in the engine.
+
+PostgreSQL's logical replication launcher for threads: it compares what the catalog wants with
+what runs, whenever the catalog has changed. (The receivers are processes; the supervisor does
+the same for them.)
+
+Source: src/backend/replication/logical/launcher.c (ApplyLauncherMain).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from wal2lake.apply.worker import ApplyWorker
+from wal2lake.catalog import Catalog, ProgressFile
+from wal2lake.lake import TablePort
+from wal2lake.lake.batchport import BatchPort
+from wal2lake.model import Oid
+from wal2lake.observe import get_logger
+from wal2lake.settings import Settings
+
+_POLL_SECONDS: Final = 0.05
+"""How soon a new subscription is noticed: one indexed read of the catalog."""
+
+
+@dataclass(slots=True)
+class _Running:
+    worker: ApplyWorker
+    progress: ProgressFile
+
+
+class ApplyLauncher:
+    """Keeps workers in step with the catalog from ``start`` to ``stop``."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        settings: Settings,
+        tables: TablePort,
+        batches: BatchPort,
+        commit_lock: Callable[[Oid], threading.RLock],
+    ) -> None:
+        """``commit_lock`` gives the lock of one subscription's tables."""
+        self._catalog = catalog
+        self._settings = settings
+        self._port = tables
+        self._batches = batches
+        self._commit_lock = commit_lock
+        self._running: dict[Oid, _Running] = {}
+        self._guard = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="apply", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow the catalog."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> None:
+        """End all workers after the batch in hand, or give up after the time."""
+        self._stop.set()
+        self._thread.join(timeout_seconds)
+        with self._guard:
+            for subid in list(self._running):
+                self._end(subid, timeout_seconds)
+
+    def halt(self, subid: Oid, timeout_seconds: float) -> bool:
+        """End one worker now (its subscription is disabled); False if it is too busy."""
+        with self._guard:
+            return self._end(subid, timeout_seconds)
+
+    def _run(self) -> None:
+        seen = -1
+        while not self._stop.wait(_POLL_SECONDS):
+            try:
+                counter = self._catalog.change_counter
+                if counter != seen:
+                    self._follow()
+                    seen = counter
+            except Exception as error:
+                get_logger().error("could not follow the catalog", exc_info=error)
+                self._stop.wait(1.0)
+
+    def _follow(self) -> None:
+        wanted = {s.oid for s in self._catalog.subscriptions() if s.enabled}
+        with self._guard:
+            for subid in self._running.keys() - wanted:
+                self._end(subid, 60.0)
+            for subid in wanted - self._running.keys():
+                progress = ProgressFile(self._settings.run_directory, subid)
+                subscription = self._catalog.subscription(subid)
+                if subscription is None:
+                    continue
+                progress.set(applied=subscription.floor, engine_pid=os.getpid())
+                worker = ApplyWorker(
+                    self._catalog,
+                    self._settings,
+                    subid,
+                    self._port,
+                    self._batches,
+                    progress,
+                    self._commit_lock(subid),
+                )
+                worker.start()
+                self._running[subid] = _Running(worker, progress)
+
+    def _end(self, subid: Oid, timeout_seconds: float) -> bool:
+        running = self._running.get(subid)
+        if running is None:
+            return True
+        if not running.worker.stop(timeout_seconds):
+            return False
+        running.progress.set(engine_pid=0)
+        running.progress.close()
+        del self._running[subid]
+        return True

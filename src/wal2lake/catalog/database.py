@@ -1,0 +1,141 @@
+"""The SQLite file: connections, transactions, the counter of changes, new OIDs.
+
+In: a path. Out: a connection of the calling thread, or a transaction on it that is durable when
+it has ended (synchronous=FULL) and has moved the counter. A connection belongs to the
+thread that made it and never crosses a fork. Called by ``store`` only.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from wal2lake.catalog import schema
+from wal2lake.errors import ConfigurationError
+from wal2lake.model import Oid
+
+_BUSY_TIMEOUT_SECONDS: Final = 30.0
+
+
+class Database:
+    """One catalog file, as one process uses it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open an existing file; ConfigurationError if missing or of a newer version."""
+        self._path = path
+        self._local = threading.local()
+        if not path.exists():
+            raise ConfigurationError(
+                f'catalog "{path}" does not exist',
+                hint="Run wal2lake init, or check the directory given with -D.",
+            )
+        found = self.meta("version")
+        if int(found) > schema.VERSION:
+            raise ConfigurationError(
+                f"catalog has version {found}, this wal2lake reads up to"
+                f" {schema.VERSION}",
+                hint="Install the wal2lake version that wrote it, or a later one.",
+            )
+
+    def connection(self) -> sqlite3.Connection:
+        """This thread's connection, for reading."""
+        owner = (os.getpid(), threading.get_ident())
+        if getattr(self._local, "owner", None) != owner:
+            connection = sqlite3.connect(
+                self._path,
+                timeout=_BUSY_TIMEOUT_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            connection.row_factory = sqlite3.Row
+            connection.execute("pragma synchronous = full")
+            connection.execute("pragma foreign_keys = on")
+            self._local.connection = connection
+            self._local.owner = owner
+        found: sqlite3.Connection = self._local.connection
+        return found
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of it is durable at the end, or none of it happened."""
+        connection = self.connection()
+        connection.execute("begin immediate")
+        try:
+            yield connection
+            connection.execute(
+                "update meta set value = value + 1 where key = 'counter'"
+            )
+            connection.execute("commit")
+        except BaseException:
+            connection.execute("rollback")
+            raise
+
+    def meta(self, key: str) -> str:
+        """One fact about the catalog itself."""
+        found = self.connection().execute(
+            "select value from meta where key = ?", (key,)
+        )
+        return str(found.fetchone()[0])
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        connection = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+            del self._local.connection
+            del self._local.owner
+
+
+def create_database(path: Path, superuser: str, password: str | None) -> None:
+    """Make a new file with its tables, its first role and schema public."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        path.chmod(0o600)
+        connection.execute("pragma journal_mode = wal")
+        connection.execute("pragma synchronous = full")
+        script = ["begin", *schema.DDL.split(";")]
+        for statement in script:
+            if statement.strip():
+                connection.execute(statement)
+        connection.executemany(
+            "insert into meta values (?, ?)",
+            [
+                ("version", str(schema.VERSION)),
+                ("next_oid", str(schema.FIRST_OID)),
+                ("counter", "1"),
+                ("system_identifier", str(_new_system_identifier())),
+                ("created_at", datetime.now(UTC).isoformat()),
+            ],
+        )
+        connection.execute(
+            "insert into role values (?, ?, 1, ?)",
+            (schema.SUPERUSER_OID, superuser, password),
+        )
+        connection.execute(
+            "insert into namespace values (?, 'public', ?)",
+            (schema.PUBLIC_OID, schema.SUPERUSER_OID),
+        )
+        connection.execute("commit")
+    finally:
+        connection.close()
+
+
+def take_oid(connection: sqlite3.Connection) -> Oid:
+    """A number that no object of this node had before; part of a transaction."""
+    row = connection.execute(
+        "update meta set value = value + 1 where key = 'next_oid' returning value - 1"
+    ).fetchone()
+    return Oid(int(row[0]))
+
+
+def _new_system_identifier() -> int:
+    # As PostgreSQL's BootStrapXLOG: seconds, microseconds and the process id, so
+    # that two nodes made in the same second still differ.
+    now = datetime.now(UTC)
+    return int(now.timestamp()) << 32 | now.microsecond << 12 | os.getpid() & 0xFFF

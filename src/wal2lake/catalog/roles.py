@@ -1,0 +1,50 @@
+"""Rows of ``role`` and ``namespace``: pg_authid and pg_namespace.
+
+In: a connection, and in writes a transaction on it. Out: records. Called by ``store``.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from wal2lake.catalog.database import take_oid
+from wal2lake.catalog.records import Namespace, Role
+from wal2lake.errors import DuplicateObjectError, UndefinedObjectError
+from wal2lake.model import Oid
+
+
+def all_roles(connection: sqlite3.Connection) -> list[Role]:
+    """All roles."""
+    return [
+        Role(Oid(r["oid"]), r["name"], bool(r["superuser"]), r["password"])
+        for r in connection.execute("select * from role order by oid")
+    ]
+
+
+def all_namespaces(connection: sqlite3.Connection) -> list[Namespace]:
+    """All schemas of lake tables."""
+    return [
+        Namespace(Oid(r["oid"]), r["name"], Oid(r["owner"]))
+        for r in connection.execute("select * from namespace order by oid")
+    ]
+
+
+def create_namespace(
+    connection: sqlite3.Connection, name: str, owner: Oid
+) -> Namespace:
+    """42P06 if it exists."""
+    try:
+        oid = take_oid(connection)
+        connection.execute("insert into namespace values (?, ?, ?)", (oid, name, owner))
+    except sqlite3.IntegrityError:
+        raise DuplicateObjectError(
+            f'schema "{name}" already exists', sqlstate="42P06"
+        ) from None
+    return Namespace(oid, name, owner)
+
+
+def drop_namespace(connection: sqlite3.Connection, name: str) -> None:
+    """3F000 if there is none."""
+    done = connection.execute("delete from namespace where name = ?", (name,))
+    if done.rowcount == 0:
+        raise UndefinedObjectError(f'schema "{name}" does not exist', sqlstate="3F000")

@@ -1,0 +1,134 @@
+"""Rows of ``snapshot_vector``: the published states, and the floor that moves with them.
+
+In: a connection, and in writes a transaction on it. Out: ``SnapshotVector``, the floor. ``publish``
+has the one rule of the catalog that is more than a row: how far the floor may go. Called by
+``store``.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from wal2lake.catalog.records import SnapshotVector
+from wal2lake.model import Lsn, Oid, SyncState
+
+_VECTORS_KEPT: Final = 10_000
+"""Published states kept per subscription for wal2lake.snapshots; a guess at a day's."""
+
+
+def publish(
+    connection: sqlite3.Connection,
+    subid: Oid,
+    reached: Lsn,
+    versions: Mapping[int, int],
+    participants: Collection[int],
+    joined: Sequence[int],
+) -> Lsn:
+    """Advance the floor and publish the tables' versions; see ``Catalog.publish``."""
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    connection.execute(
+        "update subscription set floor = max(floor, ?) where oid = ?",
+        (_bounded(connection, subid, reached, set(participants)), subid),
+    )
+    for relid in joined:
+        connection.execute(
+            "update subscription_rel set lsn = case state when 'f' then ?"
+            " else lsn end, state = case state when 'f' then 's'"
+            " when 's' then 'r' else state end where subid = ? and relid = ?",
+            (reached, subid, relid),
+        )
+    row = _newest(connection, subid)
+    before = {} if row is None else _versions(row["versions"])
+    merged = {**before, **{int(k): int(v) for k, v in versions.items()}}
+    number = 0 if row is None else int(row["number"])
+    if row is None or merged != before:
+        number += 1
+    else:
+        now = row["committed_at"]
+    connection.execute(
+        "insert or replace into snapshot_vector"
+        " (subid, lsn, committed_at, versions, number) values (?, ?, ?, ?, ?)",
+        (subid, reached, now, json.dumps(merged), number),
+    )
+    connection.execute(
+        "delete from snapshot_vector where subid = ? and number <= ?",
+        (subid, number - _VECTORS_KEPT),
+    )
+    floor = connection.execute(
+        "select floor from subscription where oid = ?", (subid,)
+    ).fetchone()
+    return Lsn(floor[0] if floor is not None else 0)
+
+
+def forget_version(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
+    """The newest vector no longer pins a table."""
+    newest = newest_vector(connection, subid)
+    if newest is None:
+        return
+    rest = {k: v for k, v in newest.versions.items() if k != int(relid)}
+    connection.execute(
+        "update snapshot_vector set versions = ? where subid = ? and number ="
+        " (select max(number) from snapshot_vector where subid = ?)",
+        (json.dumps(rest), subid, subid),
+    )
+
+
+def newest_vector(connection: sqlite3.Connection, subid: Oid) -> SnapshotVector | None:
+    """The newest state of one subscription."""
+    row = _newest(connection, subid)
+    return None if row is None else _vector(row)
+
+
+def all_vectors(connection: sqlite3.Connection) -> list[SnapshotVector]:
+    """All states that are kept, oldest first."""
+    rows = connection.execute("select * from snapshot_vector order by subid, number")
+    return [_vector(r) for r in rows]
+
+
+def _bounded(
+    connection: sqlite3.Connection, subid: Oid, reached: Lsn, participants: set[int]
+) -> int:
+    """The highest floor up to ``reached`` that every table allows."""
+    held = connection.execute(
+        "select lsn, relids from sync_snapshot where subid = ?", (subid,)
+    ).fetchone()
+    covered = set() if held is None else set(json.loads(held["relids"]))
+    bound = int(reached)
+    for row in connection.execute(
+        "select relid, state, lsn from subscription_rel where subid = ?", (subid,)
+    ):
+        if row["state"] == SyncState.INIT.value or row["relid"] in participants:
+            # Its snapshot is still to come, and will be above all that is logged now.
+            continue
+        if row["state"] == SyncState.DATASYNC.value:
+            # Not covered: a snapshot is about to be taken, no lower than the floor.
+            needed = int(held["lsn"]) if row["relid"] in covered else 0
+        else:
+            needed = int(row["lsn"] or 0)
+        bound = min(bound, needed)
+    return bound
+
+
+def _newest(connection: sqlite3.Connection, subid: Oid) -> sqlite3.Row | None:
+    row: sqlite3.Row | None = connection.execute(
+        "select * from snapshot_vector where subid = ? order by number desc limit 1",
+        (subid,),
+    ).fetchone()
+    return row
+
+
+def _versions(text: str) -> dict[int, int]:
+    return {int(k): int(v) for k, v in json.loads(text).items()}
+
+
+def _vector(row: sqlite3.Row) -> SnapshotVector:
+    return SnapshotVector(
+        subid=Oid(row["subid"]),
+        lsn=Lsn(row["lsn"]),
+        committed_at=row["committed_at"],
+        versions=_versions(row["versions"]),
+    )

@@ -1,0 +1,86 @@
+"""Rows of ``relation``: lake tables with their columns, key and location.
+
+In: a connection, and in writes a transaction on it. Out: ``TableDef``. Called by ``store``.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import asdict
+
+from wal2lake.catalog.records import ColumnDef, TableDef
+from wal2lake.errors import DuplicateObjectError, UndefinedObjectError
+from wal2lake.model import Oid
+
+
+def all_tables(connection: sqlite3.Connection) -> list[TableDef]:
+    """All of them, by OID."""
+    return [
+        _table(r) for r in connection.execute("select * from relation order by oid")
+    ]
+
+
+def table_named(
+    connection: sqlite3.Connection, namespace: str, name: str
+) -> TableDef | None:
+    """One by its exact names."""
+    row = connection.execute(
+        "select * from relation where namespace = ? and name = ?", (namespace, name)
+    ).fetchone()
+    return None if row is None else _table(row)
+
+
+def table_by_oid(connection: sqlite3.Connection, oid: Oid) -> TableDef | None:
+    """One by OID."""
+    row = connection.execute("select * from relation where oid = ?", (oid,)).fetchone()
+    return None if row is None else _table(row)
+
+
+def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
+    """42P07 if the name is taken, 3F000 if there is no such schema."""
+    try:
+        connection.execute(
+            "insert into relation values (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                table.oid,
+                table.namespace,
+                table.name,
+                table.owner,
+                table.location,
+                json.dumps([asdict(c) for c in table.columns]),
+                json.dumps(table.key),
+                table.key_name,
+            ),
+        )
+    except sqlite3.IntegrityError as error:
+        if "FOREIGN KEY" in str(error):
+            raise UndefinedObjectError(
+                f'schema "{table.namespace}" does not exist', sqlstate="3F000"
+            ) from None
+        raise DuplicateObjectError(
+            f'relation "{table.name}" already exists', sqlstate="42P07"
+        ) from None
+
+
+def drop_table(connection: sqlite3.Connection, oid: Oid) -> None:
+    """Forget a table and its part in every subscription."""
+    connection.execute("delete from subscription_rel where relid = ?", (oid,))
+    connection.execute("delete from relation where oid = ?", (oid,))
+
+
+def _table(row: sqlite3.Row) -> TableDef:
+    columns = tuple(
+        ColumnDef(**{**c, "type_oid": Oid(c["type_oid"])})
+        for c in json.loads(row["columns"])
+    )
+    return TableDef(
+        oid=Oid(row["oid"]),
+        namespace=row["namespace"],
+        name=row["name"],
+        owner=Oid(row["owner"]),
+        columns=columns,
+        key=tuple(json.loads(row["key"])),
+        location=row["location"],
+        key_name=row["key_name"],
+    )

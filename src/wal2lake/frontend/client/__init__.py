@@ -1,0 +1,21 @@
+"""One client's connection: its bytes, its messages, and errors as it is told them.
+
+Takes: a connected socket. Gives: frames that came, messages that go out, with deadlines and
+back-pressure. Owns: the socket. Never: knows what a message means, or who the client is.
+
+    transport      the socket
+    conversation   messages over it
+    diagnostics    errors and notices as fields
+"""
+
+from wal2lake.frontend.client.conversation import Conversation
+from wal2lake.frontend.client.diagnostics import SessionEnd
+from wal2lake.frontend.client.transport import ReadTimeout, Transport, TransportClosed
+
+__all__ = [
+    "Conversation",
+    "ReadTimeout",
+    "SessionEnd",
+    "Transport",
+    "TransportClosed",
+]

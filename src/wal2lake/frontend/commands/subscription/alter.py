@@ -1,0 +1,147 @@
+"""ALTER SUBSCRIPTION: ENABLE, DISABLE, REFRESH PUBLICATION, SET (options).
+
+In: statements. Out: the command tag; a new generation of the subscription where its workers
+must notice. REFRESH takes the subscription's commit lock, for it changes which tables a
+published state has.
+
+Source: AlterSubscription() and AlterSubscription_refresh() in subscriptioncmds.c.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wal2lake.catalog import Subscription, TableDef
+from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
+from wal2lake.frontend.commands.node import Caller, Node, require_superuser
+from wal2lake.frontend.commands.subscription.publisher import connect_publisher
+from wal2lake.frontend.commands.subscription.targets import (
+    drop_made,
+    find_targets,
+    new_rel,
+    publish_present,
+)
+from wal2lake.frontend.grammar import OptionSet, subscription_options
+from wal2lake.frontend.grammar.statements import (
+    AlterSubscriptionEnabled,
+    AlterSubscriptionRefresh,
+    AlterSubscriptionSet,
+)
+from wal2lake.pg import Publisher
+
+_PREREQUISITE: Final = "55000"
+
+
+def _need(node: Node, name: str) -> Subscription:
+    """42704 if there is none."""
+    found = node.catalog.subscription_named(name)
+    if found is None:
+        raise UndefinedObjectError(f'subscription "{name}" does not exist')
+    return found
+
+
+def alter_enabled(
+    node: Node, caller: Caller, statement: AlterSubscriptionEnabled
+) -> str:
+    """ALTER SUBSCRIPTION ... ENABLE | DISABLE."""
+    require_superuser(caller, "alter subscription")
+    subscription = _need(node, statement.name)
+    if statement.enabled and subscription.slot_name is None:
+        raise UsageError(
+            "cannot enable subscription that does not have a slot name",
+            sqlstate=_PREREQUISITE,
+        )
+    node.catalog.update_subscription(
+        subscription.oid, enabled=statement.enabled, bump=True
+    )
+    node.changed()
+    return "ALTER SUBSCRIPTION"
+
+
+def alter_refresh(
+    node: Node, caller: Caller, statement: AlterSubscriptionRefresh
+) -> str:
+    """ALTER SUBSCRIPTION ... REFRESH PUBLICATION."""
+    require_superuser(caller, "alter subscription")
+    options = subscription_options(statement.options, OptionSet.REFRESH)
+    subscription = _need(node, statement.name)
+    if not subscription.enabled:
+        raise UsageError(
+            "ALTER SUBSCRIPTION ... REFRESH PUBLICATION is not allowed for disabled"
+            " subscriptions",
+            sqlstate=_PREREQUISITE,
+        )
+    with (
+        node.ddl_lock,
+        connect_publisher(subscription.name, subscription.conninfo) as session,
+    ):
+        publisher = Publisher(session)
+        whole = publisher.publish_everything(subscription.publications)
+        made: list[TableDef] = []
+        try:
+            targets = find_targets(
+                node,
+                caller,
+                publisher,
+                subscription.publications,
+                create_tables=subscription.create_tables,
+                made=made,
+            )
+        except BaseException:
+            drop_made(node, made)
+            raise
+        with node.locks.of(subscription.oid):
+            known = {r.relid: r for r in node.catalog.rels(subscription.oid)}
+            present = {t.table.oid for t in targets}
+            new = [t for t in targets if t.table.oid not in known]
+            node.catalog.add_rels(
+                [
+                    new_rel(
+                        node,
+                        subscription.oid,
+                        t,
+                        copy_data=options.copy_data,
+                        whole=whole,
+                    )
+                    for t in new
+                ]
+            )
+            if not whole:
+                for relid in known:
+                    node.catalog.update_rel(subscription.oid, relid, trusted=False)
+            publish_present(node, subscription.oid, new)
+            for relid in known.keys() - present:
+                node.catalog.remove_rel(subscription.oid, relid)
+                node.catalog.forget_version(subscription.oid, relid)
+    node.changed()
+    return "ALTER SUBSCRIPTION"
+
+
+def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> str:
+    """ALTER SUBSCRIPTION ... SET (options)."""
+    require_superuser(caller, "alter subscription")
+    options = subscription_options(statement.options, OptionSet.SET)
+    subscription = _need(node, statement.name)
+    changes: dict[str, object] = {}
+    if "slot_name" in options.given:
+        if subscription.enabled and options.slot_name is None:
+            raise UsageError(
+                "cannot set slot_name = NONE for enabled subscription",
+                sqlstate=_PREREQUISITE,
+            )
+        changes["slot_name"] = options.slot_name
+    if "synchronous_commit" in options.given:
+        changes["synchronous_commit"] = options.synchronous_commit
+    if "create_tables" in options.given:
+        changes["create_tables"] = options.create_tables
+    node.catalog.update_subscription(subscription.oid, **changes, bump=True)
+    node.changed()
+    return "ALTER SUBSCRIPTION"
+
+
+def alter_later(form: str) -> FeatureNotSupportedError:
+    """A form that the grammar knows and this version does not execute."""
+    return FeatureNotSupportedError(
+        f"ALTER SUBSCRIPTION ... {form} is not supported by this version",
+        hint="Drop the subscription and create it again.",
+    )

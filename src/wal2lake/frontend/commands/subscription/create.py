@@ -1,0 +1,153 @@
+"""CREATE SUBSCRIPTION, in the order of its durable steps, each undone if a later one fails:
+
+    ask the publisher (publications, tables, definitions)   nothing durable
+    create missing schemas and tables                        storage, catalog
+    create the slot                                          publisher
+    record the subscription and its relation states          ONE catalog transaction
+
+As in PostgreSQL, a crash between the last two leaves a slot without a subscription, to be
+dropped by hand; every other order would leave a subscription without its slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wal2lake.catalog import Subscription, TableDef
+from wal2lake.errors import DuplicateObjectError
+from wal2lake.frontend.backend import Notice
+from wal2lake.frontend.commands.node import Caller, Node, require_superuser
+from wal2lake.frontend.commands.subscription.publisher import (
+    connect_publisher,
+    create_slot,
+    warn_of_missing,
+)
+from wal2lake.frontend.commands.subscription.targets import (
+    Target,
+    drop_made,
+    find_targets,
+    new_rel,
+    publish_present,
+)
+from wal2lake.frontend.grammar import (
+    OptionSet,
+    SubscriptionOptions,
+    check_publications,
+    subscription_options,
+)
+from wal2lake.frontend.grammar.statements import CreateSubscription
+from wal2lake.model import INVALID_LSN, Lsn
+from wal2lake.observe import failpoint
+from wal2lake.pg import Publisher, parse_conninfo
+
+
+def create_subscription(
+    node: Node, caller: Caller, statement: CreateSubscription
+) -> str:
+    """CREATE SUBSCRIPTION."""
+    require_superuser(caller, "create subscription")
+    options = subscription_options(statement.options, OptionSet.CREATE)
+    check_publications(statement.publications)
+    parse_conninfo(statement.conninfo)
+    with node.ddl_lock:
+        if node.catalog.subscription_named(statement.name) is not None:
+            raise DuplicateObjectError(
+                f'subscription "{statement.name}" already exists'
+            )
+        if not options.connect:
+            _record(node, caller, statement, options, [], INVALID_LSN, whole=True)
+            caller.notice(
+                Notice(
+                    "subscription was created, but is not connected",
+                    severity="WARNING",
+                    sqlstate="01000",
+                    hint="To initiate replication, you must manually create the"
+                    " replication slot, enable the subscription, and refresh the"
+                    " subscription.",
+                )
+            )
+            return "CREATE SUBSCRIPTION"
+        with connect_publisher(statement.name, statement.conninfo) as session:
+            publisher = Publisher(session)
+            warn_of_missing(caller, publisher, statement.publications)
+            made: list[TableDef] = []
+            try:
+                targets = find_targets(
+                    node,
+                    caller,
+                    publisher,
+                    statement.publications,
+                    create_tables=options.create_tables,
+                    made=made,
+                )
+                whole = publisher.publish_everything(tuple(statement.publications))
+                start = _start(caller, publisher, statement, options)
+                try:
+                    _record(node, caller, statement, options, targets, start, whole)
+                except BaseException:
+                    if options.create_slot and (slot := _slot_name(statement, options)):
+                        publisher.drop_slot(slot, missing_ok=True)
+                    raise
+            except BaseException:
+                drop_made(node, made)
+                raise
+    node.changed()
+    return "CREATE SUBSCRIPTION"
+
+
+def _start(
+    caller: Caller,
+    publisher: Publisher,
+    statement: CreateSubscription,
+    options: SubscriptionOptions,
+) -> Lsn:
+    """The slot's consistent point, if one is to be made."""
+    slot = _slot_name(statement, options)
+    if not options.create_slot or slot is None:
+        return INVALID_LSN
+    return create_slot(caller, publisher, slot)
+
+
+def _slot_name(
+    statement: CreateSubscription, options: SubscriptionOptions
+) -> str | None:
+    if "slot_name" in options.given:
+        return options.slot_name
+    return statement.name
+
+
+def _record(
+    node: Node,
+    caller: Caller,
+    statement: CreateSubscription,
+    options: SubscriptionOptions,
+    targets: Sequence[Target],
+    start: Lsn,
+    whole: bool,
+) -> None:
+    oid = node.catalog.new_oid()
+    enabled = options.enabled and options.connect
+    subscription = Subscription(
+        oid=oid,
+        name=statement.name,
+        owner=caller.role.oid,
+        enabled=enabled,
+        conninfo=statement.conninfo,
+        slot_name=_slot_name(statement, options),
+        publications=tuple(statement.publications),
+        synchronous_commit=options.synchronous_commit,
+        create_tables=options.create_tables,
+        floor=start,
+        options={
+            "password_required": str(options.password_required).lower(),
+            "run_as_owner": str(options.run_as_owner).lower(),
+            "origin": options.origin,
+        },
+    )
+    rels = [
+        new_rel(node, oid, target, copy_data=options.copy_data, whole=whole)
+        for target in targets
+    ]
+    node.catalog.create_subscription(subscription, rels)
+    publish_present(node, oid, targets)
+    failpoint("subscription.recorded")

@@ -1,0 +1,111 @@
+"""What the commands ask of a publisher: a connection, its publications, slots.
+
+In: connection strings and names. Out: what the publisher says, its errors in the words of
+PostgreSQL's subscriber, each with a remedy; notices to the caller.
+
+Source: subscriptioncmds.c; libpqwalreceiver.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from wal2lake.catalog import Subscription
+from wal2lake.errors import PublisherError
+from wal2lake.frontend.backend import Notice
+from wal2lake.frontend.commands.node import Caller
+from wal2lake.model import Lsn
+from wal2lake.observe import failpoint
+from wal2lake.pg import Publisher, Session, connect
+
+_PROTOCOL_VIOLATION: Final = "08P01"
+
+
+def connect_publisher(name: str, conninfo: str) -> Session:
+    """A connection under the subscription's name; a refusal has the server's SQLSTATE."""
+    try:
+        return connect(conninfo, application_name=name, replication=True)
+    except PublisherError as error:
+        raise PublisherError(
+            f'subscription "{name}" could not connect to the publisher:'
+            f" {error.message}",
+            sqlstate=error.sqlstate,
+            hint="Check host, port, user and password in the connection string, and"
+            " pg_hba.conf on the publisher.",
+        ) from None
+
+
+def warn_of_missing(caller: Caller, publisher: Publisher, names: Sequence[str]) -> None:
+    """A publication that is not there yet is a WARNING, as in PostgreSQL."""
+    there = publisher.existing_publications(tuple(names))
+    missing = [n for n in names if n not in there]
+    if not missing:
+        return
+    shown = ", ".join(f'"{n}"' for n in missing)
+    text = (
+        f"publication {shown} does not exist on the publisher"
+        if len(missing) == 1
+        else f"publications {shown} do not exist on the publisher"
+    )
+    caller.notice(Notice(text, severity="WARNING", sqlstate="42704"))
+
+
+def create_slot(caller: Caller, publisher: Publisher, slot: str) -> Lsn:
+    """Make the subscription's slot; returns its consistent point."""
+    try:
+        created = publisher.create_slot(slot)
+    except PublisherError as error:
+        raise PublisherError(
+            f'could not create replication slot "{slot}": ERROR:  {error.message}',
+            sqlstate=_PROTOCOL_VIOLATION,
+            detail=error.detail,
+            hint=error.hint or _slot_hint(error.sqlstate),
+        ) from None
+    caller.notice(Notice(f'created replication slot "{slot}" on publisher'))
+    failpoint("subscription.slot_created")
+    return created.consistent_point
+
+
+def _slot_hint(sqlstate: str) -> str | None:
+    return {
+        "42710": "Drop the slot on the publisher, choose another slot_name, or use"
+        " create_slot = false to take it over.",
+        "53400": 'Free one or increase "max_replication_slots" on the publisher.',
+        "55000": 'Set "wal_level" to "logical" on the publisher and restart it.',
+    }.get(sqlstate)
+
+
+def drop_slot(caller: Caller, subscription: Subscription) -> None:
+    """One that is gone already is no error while an interrupted DROP is repeated."""
+    slot = str(subscription.slot_name)
+    try:
+        session = connect(
+            subscription.conninfo,
+            application_name=subscription.name,
+            replication=True,
+        )
+    except PublisherError as error:
+        raise PublisherError(
+            "could not connect to publisher when attempting to drop replication slot"
+            f' "{slot}": {error.message}',
+            sqlstate=error.sqlstate,
+            hint="Use ALTER SUBSCRIPTION ... DISABLE to disable the subscription, and"
+            " then use ALTER SUBSCRIPTION ... SET (slot_name = NONE) to disassociate"
+            " it from the slot.",
+        ) from None
+    with session:
+        try:
+            dropped = Publisher(session).drop_slot(
+                slot, missing_ok=subscription.dropping
+            )
+        except PublisherError as error:
+            raise PublisherError(
+                f'could not drop replication slot "{slot}" on publisher: ERROR: '
+                f" {error.message}",
+                sqlstate=error.sqlstate,
+                detail=error.detail,
+                hint=error.hint,
+            ) from None
+    if dropped:
+        caller.notice(Notice(f'dropped replication slot "{slot}" on publisher'))

@@ -1,0 +1,34 @@
+"""Who comes in: connections, up to a session or a refusal.
+
+Takes: listening sockets, what the node allows (``Door``). Gives: a running ``Session`` for each
+client that is let in; the list of who is there. Owns: the threads of connections, cancel
+keys. Never: reads a statement.
+
+    listener      accepts; one thread per connection; start, drain, stop
+    reception     one connection, up to its session or a refusal
+    greeting      startup packets, up to a session that may begin
+    auth          who is it
+    connections   who is connected, for cancel requests and pg_stat_activity
+"""
+
+from wal2lake.frontend.door.auth import AuthMethod, RoleSource
+from wal2lake.frontend.door.connections import SessionInfo
+from wal2lake.frontend.door.greeting import Door, Greeting
+from wal2lake.frontend.door.listener import Listener
+from wal2lake.frontend.door.reception import (
+    ListenerSettings,
+    ListenerState,
+    ReplicationClient,
+)
+
+__all__ = [
+    "AuthMethod",
+    "Door",
+    "Greeting",
+    "Listener",
+    "ListenerSettings",
+    "ListenerState",
+    "ReplicationClient",
+    "RoleSource",
+    "SessionInfo",
+]

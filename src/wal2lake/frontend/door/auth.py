@@ -1,0 +1,122 @@
+"""Who is it: authentication of one connection.
+
+In: the user's name from the startup packet, the node's roles. Out: a Role, or an error that
+the client gets as FATAL. Texts are PostgreSQL's, and an unknown user, a user without a
+password and a wrong password cannot be told apart from outside.
+
+Source: src/backend/libpq/auth.c, auth-sasl.c; PostgreSQL manual, section 54.2.1 and 54.3.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from enum import Enum
+
+from wal2lake.catalog import Role
+from wal2lake.errors import ProtocolViolation, UsageError
+from wal2lake.frontend.client.conversation import Conversation
+from wal2lake.wire.frontback import (
+    AuthenticationData,
+    AuthenticationRequest,
+    AuthenticationSASL,
+    read_frontend,
+)
+from wal2lake.wire.frontback.backend import AuthenticationKind
+from wal2lake.wire.frontback.frames import Body
+from wal2lake.wire.scram import (
+    MECHANISM,
+    NONCE_BYTES,
+    ScramServer,
+    mock_verifier,
+    parse_verifier,
+)
+
+RoleSource = Callable[[str], Role | None]
+"""The role of that exact name; called from many threads."""
+
+
+class AuthMethod(Enum):
+    """pg_hba.conf's methods that a node has."""
+
+    SCRAM = "scram-sha-256"
+    """A password, proved and never sent."""
+    TRUST = "trust"
+    """The name is believed."""
+
+
+def authenticate(
+    conversation: Conversation,
+    user: str,
+    roles: RoleSource,
+    method: AuthMethod,
+    mock_secret: bytes,
+) -> Role:
+    """Ask for proof and check it; the caller sends AuthenticationOk.
+
+    Raises UsageError (28P01, 28000) or ProtocolViolation.
+    """
+    role = roles(user)
+    if method is AuthMethod.TRUST:
+        if role is None:
+            raise UsageError(f'role "{user}" does not exist', sqlstate="28000")
+        return role
+    password = None if role is None else role.password
+    proved = _proves(conversation, user, password, mock_secret)
+    if role is None or not proved:
+        raise UsageError(
+            f'password authentication failed for user "{user}"', sqlstate="28P01"
+        )
+    return role
+
+
+def _proves(
+    conversation: Conversation, user: str, password: str | None, mock_secret: bytes
+) -> bool:
+    verifier = parse_verifier(password) if password is not None else None
+    exchange = ScramServer(
+        verifier or mock_verifier(user, mock_secret),
+        secrets.token_bytes(NONCE_BYTES),
+        doomed=verifier is None,
+    )
+    conversation.send(AuthenticationSASL((MECHANISM,)))
+    first = _read_initial_response(_receive(conversation))
+    _ask(conversation, AuthenticationKind.SASL_CONTINUE, exchange.first(first))
+    signature = exchange.final(_receive(conversation))
+    if signature is None:
+        return False
+    _ask(conversation, AuthenticationKind.SASL_FINAL, signature)
+    return True
+
+
+def _ask(conversation: Conversation, kind: AuthenticationKind, data: bytes) -> None:
+    conversation.send(AuthenticationRequest(kind, data))
+
+
+def _receive(conversation: Conversation) -> bytes:
+    frame = conversation.next_frame()
+    if frame.kind != b"p":
+        raise ProtocolViolation(
+            f"expected SASL response, got message type {frame.kind[0]}"
+        )
+    message = read_frontend(frame)
+    assert isinstance(message, AuthenticationData)
+    return message.data
+
+
+def _read_initial_response(data: bytes) -> bytes:
+    """SASLInitialResponse: the mechanism's name, then its first message."""
+    cursor = Body(data)
+    mechanism = cursor.string()
+    if mechanism != MECHANISM.encode("ascii"):
+        raise ProtocolViolation(
+            "client selected an invalid SASL authentication mechanism"
+        )
+    first = cursor.value()
+    cursor.end()
+    # A mechanism may begin with an empty challenge; SCRAM does not need one.
+    if first is None:
+        raise ProtocolViolation(
+            "malformed SCRAM message", detail="The message is empty."
+        )
+    return first

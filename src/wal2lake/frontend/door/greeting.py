@@ -1,0 +1,226 @@
+"""The first messages of a connection, up to a session that may begin.
+
+In: a new connection and what the node allows. Out: a Greeting (who, with which parameters),
+or None when the connection has served its purpose (a CancelRequest) or was no PostgreSQL
+client. In PostgreSQL's order: encryption refused, version agreed on, the node's state, who
+it is, the database, the parameters.
+
+    client                                  node
+    SSLRequest | GSSENCRequest      ->
+                                    <-      N
+    StartupMessage                  ->
+                                    <-      [NegotiateProtocolVersion]
+                                    <-      [AuthenticationSASL ... exchange]
+                                    <-      AuthenticationOk
+
+Errors here are FATAL; the caller sends them. A packet that is no startup packet gets no answer,
+for whoever sent it does not speak the protocol.
+
+Source: src/backend/tcop/backend_startup.c (ProcessStartupPacket),
+src/backend/utils/init/postinit.c; PostgreSQL manual, section 54.2.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from wal2lake.catalog import Role
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    ProtocolViolation,
+    SqlSyntaxError,
+    UsageError,
+)
+from wal2lake.frontend.client.conversation import Conversation
+from wal2lake.frontend.door.auth import AuthMethod, RoleSource, authenticate
+from wal2lake.frontend.parameters import (
+    ParameterDefinition,
+    Parameters,
+    codec_name,
+    parse_boolean,
+)
+from wal2lake.wire.frontback import (
+    AuthenticationRequest,
+    CancelRequest,
+    GSSENCRequest,
+    NegotiateProtocolVersion,
+    SSLRequest,
+    StartupMessage,
+)
+from wal2lake.wire.frontback.backend import AuthenticationKind
+
+PROTOCOL_MAJOR: Final = 3
+PROTOCOL_MINOR: Final = 0
+"""3.2 would bring longer cancel keys only."""
+
+_NOT_PARAMETERS: Final = frozenset({"user", "database", "options", "replication"})
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What a connection needs to know of the node to be let in."""
+
+    database: str
+    """The one database there is."""
+    roles: RoleSource
+    method: AuthMethod
+    mock_secret: bytes = field(repr=False)
+    """Kept across restarts, or the salts of unknown users would change with each."""
+    node_parameters: tuple[ParameterDefinition, ...] = ()
+    """The node's own settings, for SHOW."""
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """A client that was let in."""
+
+    role: Role
+    parameters: Parameters
+    replication: bool
+    """It asked for ``replication=database``."""
+
+
+class OldProtocol(Exception):
+    """A client of before 2003; its errors have another shape."""
+
+    def __init__(self, error: UsageError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+def read_startup_message(
+    conversation: Conversation, cancel: Callable[[int, bytes], None]
+) -> StartupMessage | None:
+    """Up to the StartupMessage; None: it was a CancelRequest, now done.
+
+    Raises ProtocolViolation for what is no startup packet: answer nothing.
+    """
+    refused: set[type] = set()
+    while True:
+        packet = conversation.next_packet()
+        if isinstance(packet, StartupMessage):
+            return packet
+        if isinstance(packet, CancelRequest):
+            cancel(packet.pid, packet.secret)
+            return None
+        assert isinstance(packet, SSLRequest | GSSENCRequest)
+        if type(packet) in refused:
+            raise ProtocolViolation("encryption was requested twice")
+        refused.add(type(packet))
+        conversation.send_raw(b"N")
+
+
+def negotiate(conversation: Conversation, startup: StartupMessage) -> None:
+    """Agree on the protocol version; raises OldProtocol, or UsageError for others."""
+    if startup.major != PROTOCOL_MAJOR:
+        error = FeatureNotSupportedError(
+            f"unsupported frontend protocol {startup.major}.{startup.minor}: server "
+            f"supports {PROTOCOL_MAJOR}.0 to {PROTOCOL_MAJOR}.{PROTOCOL_MINOR}"
+        )
+        raise OldProtocol(error) if startup.major < PROTOCOL_MAJOR else error
+    unknown = startup.protocol_options
+    if startup.minor > PROTOCOL_MINOR or unknown:
+        conversation.send(
+            NegotiateProtocolVersion(PROTOCOL_MAJOR, PROTOCOL_MINOR, unknown)
+        )
+
+
+def admit(conversation: Conversation, startup: StartupMessage, door: Door) -> Greeting:
+    """Authenticate and set up; AuthenticationOk is sent. Errors are to be FATAL."""
+    given = {_decode(n): _decode(v) for n, v in startup.parameters.items()}
+    user = given.get("user", "")
+    if not user:
+        raise UsageError(
+            "no PostgreSQL user name specified in startup packet", sqlstate="28000"
+        )
+    database = given.get("database") or user
+    replication = _replication(given.get("replication"))
+    role = authenticate(conversation, user, door.roles, door.method, door.mock_secret)
+    conversation.send(AuthenticationRequest(AuthenticationKind.OK))
+    if database != door.database:
+        raise UsageError(f'database "{database}" does not exist', sqlstate="3D000")
+    parameters = _parameters(role, given, door.node_parameters)
+    conversation.codec = lambda: codec_name(parameters.raw("client_encoding"))
+    return Greeting(role, parameters, replication)
+
+
+def _decode(data: bytes) -> str:
+    # Names compare by their bytes in PostgreSQL; here what is not UTF-8 matches no name.
+    return data.decode("utf-8", "replace")
+
+
+def _replication(value: str | None) -> bool:
+    """``database`` starts a walsender; a physical one is none of ours."""
+    if value is None:
+        return False
+    if value == "database":
+        return True
+    wanted = parse_boolean(value)
+    if wanted is None:
+        raise UsageError(
+            f'invalid value for parameter "replication": "{value}"',
+            hint='Valid values are: "false", 0, "true", 1, "database".',
+        )
+    if wanted:
+        raise FeatureNotSupportedError(
+            "physical replication connections are not supported",
+            hint="Connect with replication=database.",
+        )
+    return False
+
+
+def _parameters(
+    role: Role, given: Mapping[str, str], node: Iterable[ParameterDefinition]
+) -> Parameters:
+    facts = {
+        "is_superuser": "on" if role.superuser else "off",
+        "session_authorization": role.name,
+    }
+    parameters = Parameters(facts=facts, node=node)
+    # The command line first: a setting of its own name in the packet wins, as in
+    # process_startup_options.
+    for name, value in command_line_settings(given.get("options", "")):
+        parameters.set_at_startup(name, value)
+    for name, value in given.items():
+        if name not in _NOT_PARAMETERS and not name.startswith("_pq_."):
+            parameters.set_at_startup(name, value)
+    return parameters
+
+
+_OPTION: Final = re.compile(r"(?:\\.|[^\\\s])+", re.DOTALL)
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+
+
+def command_line_settings(options: str) -> list[tuple[str, str]]:
+    """``-c name=value``, ``-cname=value``, ``--name=value``; raises SqlSyntaxError.
+
+    A backslash escapes white space (pg_split_opts); hyphens in a name of the long form
+    are underscores.
+    """
+    words = [_ESCAPED.sub(r"\1", word) for word in _OPTION.findall(options)]
+    settings: list[tuple[str, str]] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if word == "-c" and at < len(words):
+            text, flag = words[at], "-c "
+            at += 1
+        elif word.startswith("-c") and len(word) > 2:
+            text, flag = word[2:], "-c "
+        elif word.startswith("--") and len(word) > 2:
+            text, flag = word[2:], "--"
+        else:
+            raise SqlSyntaxError(
+                f"invalid command-line argument for server process: {word}",
+                hint='Only "-c name=value" and "--name=value" are accepted.',
+            )
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise SqlSyntaxError(f"{flag}{text} requires a value")
+        # ParseLongOption: a hyphen is an underscore, in both forms.
+        settings.append((name.replace("-", "_"), value))
+    return settings

@@ -1,0 +1,277 @@
+"""One connection, from its first byte to a session or a refusal.
+
+In: an accepted ``Connection``. Out: its session, run to the end; a replication client, handed
+over; or PostgreSQL's refusal. It knows who is let in at the moment:
+
+    STARTING   every client is told 57P03 "the database system is starting up"
+    READY      clients are let in
+    STOPPING   57P03 "the database system is shutting down"
+
+Called by the listener, in one thread per connection.
+
+Source: src/backend/tcop/backend_startup.c; canAcceptConnections in postmaster.c.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    ProtocolViolation,
+    UsageError,
+    Wal2LakeError,
+)
+from wal2lake.frontend.backend import Backend, BackendFactory, Notice, SessionContext
+from wal2lake.frontend.client import (
+    Conversation,
+    ReadTimeout,
+    SessionEnd,
+    TransportClosed,
+)
+from wal2lake.frontend.client.diagnostics import as_ours, error_fields
+from wal2lake.frontend.door.connections import Connection, Connections
+from wal2lake.frontend.door.greeting import (
+    Door,
+    Greeting,
+    OldProtocol,
+    admit,
+    negotiate,
+    read_startup_message,
+)
+from wal2lake.frontend.session import Session
+from wal2lake.frontend.session.interrupts import shutdown_error
+from wal2lake.wire.frontback import ErrorResponse
+
+
+class ListenerState(Enum):
+    """Who is let in."""
+
+    STARTING = "the database system is starting up"
+    """Nobody yet."""
+    READY = ""
+    """Everybody who may."""
+    STOPPING = "the database system is shutting down"
+    """Nobody any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """Limits of the front door, named as PostgreSQL names them."""
+
+    max_connections: int = 100
+    """Connections served at a time."""
+    authentication_timeout_s: float = 60.0
+    """From accept to being let in."""
+    max_message_bytes: int = 64 << 20
+    """Largest message a client may send."""
+    max_session_bytes: int = 256 << 20
+    """Prepared statements and portals of one session together."""
+    write_timeout_s: float = 300.0
+    """A client that takes nothing of its results for so long is cut off."""
+    tcp_keepalives_idle_s: int = 300
+    """Silence before the first keepalive probe; 0: the system's default."""
+    tcp_keepalives_interval_s: int = 30
+    """Between probes; 0: the system's default."""
+    tcp_keepalives_count: int = 4
+    """Lost probes until a connection is dead; 0: the system's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationClient:
+    """A client of ``replication=database``, authenticated, AuthenticationOk sent.
+
+    Whoever takes it sends ParameterStatus, BackendKeyData and ReadyForQuery, and closes it.
+    """
+
+    conversation: Conversation
+    greeting: Greeting
+    pid: int
+    secret: bytes
+
+
+ReplicationHandler = Callable[[ReplicationClient], None]
+"""Runs in the connection's thread; the connection is closed when it returns."""
+
+
+class Reception:
+    """Receives the connections of one listener."""
+
+    def __init__(
+        self, settings: ListenerSettings, connections: Connections, log: Any
+    ) -> None:
+        self._settings = settings
+        self._connections = connections
+        self._log = log
+        self._lock = threading.Lock()
+        self._state = ListenerState.STARTING
+        self._door: Door | None = None
+        self._factory: BackendFactory | None = None
+        self._replication: ReplicationHandler | None = None
+        self._ending = threading.Event()
+
+    @property
+    def state(self) -> ListenerState:
+        """Who is let in at the moment."""
+        return self._state
+
+    def open(
+        self,
+        door: Door,
+        factory: BackendFactory,
+        replication: ReplicationHandler | None,
+    ) -> None:
+        """Let clients in from now on."""
+        with self._lock:
+            self._door = door
+            self._factory = factory
+            self._replication = replication
+            if self._state is ListenerState.STARTING:
+                self._state = ListenerState.READY
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        with self._lock:
+            self._state = ListenerState.STOPPING
+
+    def end(self) -> None:
+        """The same, and a session that is just beginning is to end at once."""
+        self.close()
+        self._ending.set()
+
+    def serve(self, connection: Connection) -> None:
+        """Everything from the first byte to the last; runs in the connection's thread."""
+        log = self._log.bind(session=connection.pid, client=connection.transport.host)
+        conversation = Conversation(
+            connection.transport, max_message_bytes=self._settings.max_message_bytes
+        )
+        try:
+            self._welcome(connection, conversation, log)
+        except (TransportClosed, ReadTimeout):
+            pass
+        except Exception as error:
+            log.error("internal error", exc_info=error)
+        finally:
+            # First out of the list: whoever sees the connection closed may come again.
+            self._connections.leave(connection)
+            connection.transport.linger()
+            self._connections.thread_ended()
+
+    def _welcome(
+        self, connection: Connection, conversation: Conversation, log: Any
+    ) -> None:
+        transport = connection.transport
+        transport.deadline = time.monotonic() + self._settings.authentication_timeout_s
+        try:
+            startup = read_startup_message(conversation, self._connections.cancel)
+        except ProtocolViolation as error:
+            log.info(error.message)
+            return
+        if startup is None:
+            return
+        try:
+            negotiate(conversation, startup)
+            door, factory = self._check_open(connection)
+            greeting = admit(conversation, startup, door)
+            transport.deadline = None
+            if greeting.replication:
+                self._replicate(connection, conversation, greeting)
+                return
+            session = self._begin(connection, conversation, greeting, factory, log)
+        except OldProtocol as old:
+            # Protocol 2: the letter, then text up to a NUL.
+            log.critical(old.error.message)
+            conversation.send_raw(b"EFATAL:  " + str(old).encode("ascii") + b"\n\0")
+            return
+        except ReadTimeout:
+            self._refuse(conversation, _too_slow(), log)
+            return
+        except TransportClosed:
+            if self._state is ListenerState.STOPPING:
+                self._refuse(conversation, shutdown_error(), log)
+            return
+        except SessionEnd as end:
+            self._refuse(conversation, end.error, log)
+            return
+        except Exception as error:
+            if not isinstance(error, Wal2LakeError):
+                log.error("internal error", exc_info=error)
+            self._refuse(conversation, as_ours(error), log)
+            return
+        session.run(connection.pid, connection.secret)
+
+    def _check_open(self, connection: Connection) -> tuple[Door, BackendFactory]:
+        with self._lock:
+            state, door, factory = self._state, self._door, self._factory
+        if state is not ListenerState.READY:
+            raise UsageError(state.value, sqlstate="57P03")
+        if connection.is_surplus:
+            raise UsageError("sorry, too many clients already", sqlstate="53300")
+        assert door is not None and factory is not None
+        return door, factory
+
+    def _replicate(
+        self, connection: Connection, conversation: Conversation, greeting: Greeting
+    ) -> None:
+        if self._replication is None:
+            raise FeatureNotSupportedError("replication connections are not supported")
+        self._replication(
+            ReplicationClient(conversation, greeting, connection.pid, connection.secret)
+        )
+
+    def _begin(
+        self,
+        connection: Connection,
+        conversation: Conversation,
+        greeting: Greeting,
+        factory: BackendFactory,
+        log: Any,
+    ) -> Session:
+        assert self._door is not None
+        door = self._door
+
+        def make_backend(notice: Callable[[Notice], None]) -> Backend:
+            return factory(
+                SessionContext(
+                    pid=connection.pid,
+                    user=greeting.role.name,
+                    superuser=greeting.role.superuser,
+                    database=door.database,
+                    parameters=greeting.parameters,
+                    notice=notice,
+                    client_host=connection.transport.host,
+                    client_port=connection.transport.port,
+                )
+            )
+
+        session = Session(
+            conversation=conversation,
+            parameters=greeting.parameters,
+            user=greeting.role.name,
+            make_backend=make_backend,
+            max_bytes=self._settings.max_session_bytes,
+            log=log.bind(user=greeting.role.name),
+        )
+        self._connections.begin(connection, greeting, session)
+        if self._ending.is_set():
+            # The listener may have looked before the session was there.
+            session.interrupts.terminate()
+        return session
+
+    def _refuse(
+        self, conversation: Conversation, error: Wal2LakeError, log: Any
+    ) -> None:
+        log.critical(error.message, error=error, sqlstate=error.sqlstate)
+        with contextlib.suppress(TransportClosed):
+            conversation.send(ErrorResponse(error_fields(error, severity="FATAL")))
+            conversation.transport.flush()
+
+
+def _too_slow() -> UsageError:
+    return UsageError("canceling authentication due to timeout", sqlstate="57014")

@@ -1,0 +1,370 @@
+"""The backend of a client session: each statement to the part of the node that answers it.
+
+    statement                          answered by
+    -------------------------------    ------------------------------------------------
+    SELECT over system views, or       the embedded SQL engine (sysviews), milliseconds
+      without any table
+    SELECT over lake tables            Spark, at the published vector of each table
+    INSERT UPDATE DELETE TRUNCATE      commands.dml, through Spark
+    CREATE DROP ALTER ...              commands.table, commands.subscription
+
+A query is prepared without running it: Spark analyses it with the parameters as NULLs of
+their types, which gives Describe its columns.
+
+Source: frontend.backend (the port that this implements).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from wal2lake.catalog import SnapshotVector
+from wal2lake.errors import FeatureNotSupportedError, UsageError
+from wal2lake.frontend.backend import (
+    Batch,
+    Outcome,
+    Parameter,
+    Prepared,
+    SessionContext,
+    TransactionKind,
+)
+from wal2lake.frontend.commands import subscription as subscriptions
+from wal2lake.frontend.commands import table as tables
+from wal2lake.frontend.commands.dml import run_dml, truncate
+from wal2lake.frontend.commands.node import Caller, Node, need_table
+from wal2lake.frontend.grammar import parse
+from wal2lake.frontend.grammar.statements import (
+    AlterSubscriptionConnection,
+    AlterSubscriptionEnabled,
+    AlterSubscriptionOwner,
+    AlterSubscriptionPublication,
+    AlterSubscriptionRefresh,
+    AlterSubscriptionRename,
+    AlterSubscriptionSet,
+    AlterSubscriptionSkip,
+    CreateSchema,
+    CreateSubscription,
+    CreateTable,
+    DropSchema,
+    DropSubscription,
+    DropTable,
+    Kind,
+    Other,
+    Statement,
+    Truncate,
+)
+from wal2lake.frontend.query.results import Rendering, columns_in, fields_of
+from wal2lake.frontend.query.translate import (
+    Parameter as BoundParameter,
+)
+from wal2lake.frontend.query.translate import (
+    Resolver,
+    SparkQuery,
+    TableRef,
+    translate_query,
+)
+from wal2lake.frontend.sysviews import SystemCatalog, is_system_query
+from wal2lake.model import Oid
+from wal2lake.pgtypes.params import binary_param_to_text
+from wal2lake.wire.frontback import FieldDescription, Format
+
+_TEXT_OID: Final = 25
+
+_PARAMETER: Final = re.compile(r"\$(\d+)")
+
+_QUERIES: Final = (Kind.SELECT, Kind.VALUES, Kind.TABLE, Kind.WITH)
+_WRITES: Final = (Kind.INSERT, Kind.UPDATE, Kind.DELETE)
+
+_LATER_FORMS: Final = {
+    AlterSubscriptionConnection: "CONNECTION",
+    AlterSubscriptionPublication: "SET | ADD | DROP PUBLICATION",
+    AlterSubscriptionSkip: "SKIP",
+    AlterSubscriptionOwner: "OWNER TO",
+    AlterSubscriptionRename: "RENAME TO",
+}
+
+
+@dataclass(slots=True)
+class _Statement:
+    """A prepared statement (the port's ``Prepared``)."""
+
+    sql: str
+    statement: Statement
+    param_oids: Sequence[int]
+    backend: LakeBackend
+    system: bool
+    _fields: Sequence[FieldDescription] | None = field(default=None)
+    _described: bool = False
+
+    @property
+    def fields(self) -> Sequence[FieldDescription] | None:
+        """Worked out when first read."""
+        if not self._described:
+            self._fields = self.backend.describe(self)
+            self._described = True
+        return self._fields
+
+
+class LakeBackend:
+    """One session's. See the port for who calls what, when."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(
+        self, node: Node, system: SystemCatalog, context: SessionContext
+    ) -> None:
+        """``node`` and ``system`` are shared by all sessions."""
+        self._node = node
+        self._system = system
+        self._context = context
+        self._running: str | None = None
+        self._block = False
+        self._guard = threading.Lock()
+
+    # ---- the port ----------------------------------------------------------------
+
+    def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
+        """Parse; errors of names come from ``fields`` or ``execute``."""
+        statement = parse(sql)
+        numbers = [int(n) for n in _PARAMETER.findall(sql)] if "$" in sql else []
+        count = max([len(param_oids), *numbers], default=0)
+        oids = [
+            (param_oids[i] if i < len(param_oids) else 0) or _TEXT_OID
+            for i in range(count)
+        ]
+        is_query = isinstance(statement, Other) and statement.kind in _QUERIES
+        return _Statement(sql, statement, oids, self, is_query and is_system_query(sql))
+
+    def execute(
+        self,
+        prepared: Prepared,
+        parameters: Sequence[Parameter],
+        result_formats: Sequence[Format],
+    ) -> Outcome:
+        """Run it."""
+        assert isinstance(prepared, _Statement)
+        bound = tuple(
+            BoundParameter(_text_of(p, oid), oid)
+            for p, oid in zip(parameters, prepared.param_oids, strict=True)
+        )
+        statement = prepared.statement
+        if isinstance(statement, Other):
+            return self._other(prepared, statement, bound, result_formats)
+        self._refuse_in_block(prepared.sql)
+        if isinstance(statement, Truncate):
+            with self._job() as group:
+                return Outcome(truncate(self._node, self._caller(), statement, group))
+        return Outcome(self._command(statement))
+
+    def begin(self, kind: TransactionKind) -> None:
+        """Every statement commits by itself; a block may only read."""
+        self._block = kind is TransactionKind.BLOCK
+
+    def commit(self) -> None:
+        """Nothing is pending."""
+        self._block = False
+
+    def rollback(self) -> None:
+        """Nothing is pending."""
+        self._block = False
+
+    def savepoint(self, depth: int) -> None:
+        """A block only reads: there is nothing to mark."""
+
+    def rollback_to(self, depth: int) -> None:
+        """Nor to undo."""
+
+    def release(self, depth: int) -> None:
+        """Nor to keep."""
+
+    def cancel(self) -> None:
+        """End the running statement, wherever it runs."""
+        self._system.cancel(self._context.pid)
+        with self._guard:
+            group = self._running
+        if group is not None:
+            self._node.queries.cancel(group)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    # ---- statements -----------------------------------------------------------------
+
+    def describe(self, prepared: _Statement) -> Sequence[FieldDescription] | None:
+        """The result's columns without running anything; None: no result."""
+        statement = prepared.statement
+        if not isinstance(statement, Other) or statement.kind not in _QUERIES:
+            return None
+        nulls = tuple(BoundParameter(None, oid) for oid in prepared.param_oids)
+        if prepared.system:
+            return self._system.describe(prepared.sql, nulls, self._context)
+        query = translate_query(prepared.sql, self._resolver(), nulls)
+        return fields_of(
+            self._node.queries.describe(query.sql), query.names, query.tables
+        )
+
+    def _other(
+        self,
+        prepared: _Statement,
+        statement: Other,
+        bound: tuple[BoundParameter, ...],
+        formats: Sequence[Format],
+    ) -> Outcome:
+        if statement.kind in _QUERIES:
+            if prepared.system:
+                return self._system.execute(prepared.sql, bound, self._context, formats)
+            return self._query(prepared.sql, bound, formats)
+        if statement.kind in _WRITES:
+            self._refuse_in_block(prepared.sql)
+            with self._job() as group:
+                tag = run_dml(
+                    self._node,
+                    self._caller(),
+                    prepared.sql,
+                    bound,
+                    self._resolver(),
+                    group,
+                )
+            return Outcome(tag)
+        raise FeatureNotSupportedError(
+            f"{statement.command} is not supported by this version"
+        )
+
+    def _query(
+        self, sql: str, bound: tuple[BoundParameter, ...], formats: Sequence[Format]
+    ) -> Outcome:
+        query: SparkQuery = translate_query(sql, self._resolver(), bound)
+        group = self._open_job()
+        try:
+            result = self._node.queries.run(query.sql, job_group=group)
+        except BaseException:
+            self._close_job(group)
+            raise
+        fields = fields_of(result.fields, query.names, query.tables)
+        rendering = Rendering.of(self._context.parameters)
+
+        def batches() -> Iterator[Batch]:
+            try:
+                for batch in result.batches:
+                    if batch.num_rows:
+                        yield columns_in(batch, fields, formats, rendering)
+            finally:
+                self._close_job(group)
+
+        return Outcome("SELECT", fields, batches())
+
+    def _command(self, statement: Statement) -> str:
+        node, caller = self._node, self._caller()
+        later = _LATER_FORMS.get(type(statement))
+        if later is not None:
+            raise subscriptions.alter_later(later)
+        match statement:
+            case CreateSubscription():
+                return subscriptions.create_subscription(node, caller, statement)
+            case AlterSubscriptionEnabled():
+                return subscriptions.alter_enabled(node, caller, statement)
+            case AlterSubscriptionSet():
+                return subscriptions.alter_set(node, caller, statement)
+            case AlterSubscriptionRefresh():
+                return subscriptions.alter_refresh(node, caller, statement)
+            case DropSubscription():
+                return subscriptions.drop_subscription(node, caller, statement)
+            case CreateSchema():
+                return tables.create_schema(node, caller, statement)
+            case DropSchema():
+                return tables.drop_schema(node, caller, statement)
+            case CreateTable():
+                return tables.create_table(node, caller, statement)
+            case DropTable():
+                return tables.drop_table(node, caller, statement)
+            case _:
+                raise FeatureNotSupportedError("statement is not supported")
+
+    def _refuse_in_block(self, sql: str) -> None:
+        """A write that ROLLBACK could not undo must not begin."""
+        if self._block:
+            command = " ".join(sql.split()[:2]).upper()
+            raise FeatureNotSupportedError(
+                f"{command} inside a transaction block is not supported by this version",
+                hint="Run it outside of BEGIN ... COMMIT (autocommit): each statement"
+                " is a transaction.",
+            )
+
+    # ---- names and jobs ----------------------------------------------------------------
+
+    def _caller(self) -> Caller:
+        role = self._node.catalog.role(self._context.user)
+        if role is None:
+            raise UsageError(
+                f'role "{self._context.user}" does not exist', sqlstate="28000"
+            )
+        return Caller(role, self._context.notice, self._search_path())
+
+    def _search_path(self) -> tuple[str, ...]:
+        parts = [
+            p.strip().strip('"')
+            for p in self._context.parameters["search_path"].split(",")
+        ]
+        names = [self._context.user if p == "$user" else p for p in parts if p]
+        return tuple(names)
+
+    def _resolver(self) -> Resolver:
+        """Names of one statement: all its tables at one vector per subscription."""
+        catalog, caller = self._node.catalog, self._caller()
+        owners = {rel.relid: rel.subid for rel in catalog.rels()}
+        vectors: dict[Oid, SnapshotVector | None] = {}
+
+        def resolve(schema: str | None, name: str) -> TableRef:
+            table = need_table(catalog, caller, schema, name)
+            subid = owners.get(table.oid)
+            if subid is None:
+                return TableRef(table, None)
+            if subid not in vectors:
+                vectors[subid] = catalog.newest_vector(subid)
+            vector = vectors[subid]
+            version = None if vector is None else vector.versions.get(int(table.oid))
+            return TableRef(table, version)
+
+        return resolve
+
+    def _open_job(self) -> str:
+        group = f"session-{self._context.pid}-{next(self._numbers)}"
+        with self._guard:
+            self._running = group
+        return group
+
+    def _close_job(self, group: str) -> None:
+        with self._guard:
+            if self._running == group:
+                self._running = None
+
+    def _job(self) -> _Job:
+        return _Job(self)
+
+
+class _Job:
+    """A statement's job group, for as long as it runs."""
+
+    def __init__(self, backend: LakeBackend) -> None:
+        self._backend = backend
+        self._group = ""
+
+    def __enter__(self) -> str:
+        self._group = self._backend._open_job()
+        return self._group
+
+    def __exit__(self, *_: object) -> None:
+        self._backend._close_job(self._group)
+
+
+def _text_of(parameter: Parameter, type_oid: int) -> str | None:
+    if parameter.value is None:
+        return None
+    if parameter.format == Format.BINARY:
+        return binary_param_to_text(type_oid, parameter.value)
+    return parameter.value.decode()

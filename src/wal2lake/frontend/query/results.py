@@ -1,0 +1,110 @@
+"""Spark's answers as PostgreSQL's: column descriptions and encoded values.
+
+A column that comes straight from a table carries its PostgreSQL type in its metadata and
+keeps it; a computed one gets the type that PostgreSQL would have for such a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wal2lake.frontend.backend import Batch
+from wal2lake.frontend.parameters import Parameters
+from wal2lake.frontend.query.translate import TableRef
+from wal2lake.lake import FieldSpec
+from wal2lake.model import INVALID_OID
+from wal2lake.pgtypes.encode.binary import arrow_to_binary
+from wal2lake.pgtypes.encode.text import arrow_to_text
+from wal2lake.pgtypes.mapping import result_type
+from wal2lake.pgtypes.registry.pg_type import type_by_oid
+from wal2lake.wire.frontback import FieldDescription, Format
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """The session's settings that decide how values look."""
+
+    timezone: str
+    datestyle: str
+    extra_float_digits: int
+    bytea_output: str
+
+    @classmethod
+    def of(cls, parameters: Parameters) -> Rendering:
+        """As they are now."""
+        return cls(
+            parameters["TimeZone"],
+            parameters["DateStyle"],
+            parameters.number("extra_float_digits"),
+            parameters["bytea_output"],
+        )
+
+
+def fields_of(
+    specs: Sequence[FieldSpec],
+    names: Sequence[str | None] | None,
+    tables: Sequence[TableRef],
+) -> tuple[FieldDescription, ...]:
+    """RowDescription's content."""
+    fields = []
+    for i, spec in enumerate(specs):
+        name = spec.name
+        if names is not None and i < len(names):
+            name = names[i] or spec.name
+        oid, typmod = int(spec.pg_type_oid), spec.pg_typmod
+        if oid == INVALID_OID:
+            found, typmod = result_type(spec.spark_ddl)
+            oid = int(found)
+        known = type_by_oid(oid)
+        table_oid, attnum = _source(name, tables)
+        fields.append(
+            FieldDescription(
+                name,
+                oid,
+                known.length if known is not None else -1,
+                typmod,
+                table_oid,
+                attnum,
+            )
+        )
+    return tuple(fields)
+
+
+def _source(name: str, tables: Sequence[TableRef]) -> tuple[int, int]:
+    """Table OID and attribute number, where there is only one table to come from."""
+    if len(tables) == 1:
+        table = tables[0].table
+        for number, column in enumerate(table.columns, 1):
+            if column.name == name:
+                return int(table.oid), number
+    return 0, 0
+
+
+def columns_in(
+    batch: Any,
+    fields: Sequence[FieldDescription],
+    formats: Sequence[Format],
+    rendering: Rendering,
+) -> Batch:
+    """An Arrow batch's values in the formats that the client asked for."""
+    columns = []
+    for i, field in enumerate(fields):
+        asked = formats[i] if i < len(formats) else Format.TEXT
+        array = batch.column(i)
+        if asked == Format.BINARY:
+            columns.append(arrow_to_binary(array, field.type_oid, field.typmod))
+        else:
+            columns.append(
+                arrow_to_text(
+                    array,
+                    field.type_oid,
+                    field.typmod,
+                    timezone=rendering.timezone,
+                    datestyle=rendering.datestyle,
+                    extra_float_digits=rendering.extra_float_digits,
+                    bytea_output=rendering.bytea_output,
+                )
+            )
+    return Batch(batch.num_rows, tuple(columns))

@@ -1,0 +1,108 @@
+"""Every system relation that can be named: its schema, OID, kind and columns.
+
+Comes in: the column texts of the other modules and wal2lake's own views. Goes out: ``SYSTEM``, a
+mapping from (schema, name) to ``SystemRelation``. Called by whatever needs to know a view: the
+rows, the type inference, pg_class and pg_attribute themselves.
+
+Why text: 1,600 columns as data that a person can compare with the manual. PostgreSQL gives
+views their OIDs at initdb, so those here are only promised to be stable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from wal2lake.frontend.sysviews.declarations import catalogs, information_schema, views
+from wal2lake.model import Oid
+from wal2lake.pgtypes.registry.pg_type import type_by_name
+
+PG_CATALOG: Final = "pg_catalog"
+INFORMATION_SCHEMA: Final = "information_schema"
+WAL2LAKE: Final = "wal2lake"
+
+SYSTEM_SCHEMAS: Final[Mapping[str, Oid]] = MappingProxyType(
+    {PG_CATALOG: Oid(11), INFORMATION_SCHEMA: Oid(13000), WAL2LAKE: Oid(14000)}
+)
+
+ANYARRAY: Final = Oid(2277)
+"""pg_attribute.attmissingval and pg_stats have it; no column of a user can."""
+
+_FIRST_VIEW_OID: Final = {PG_CATALOG: 12000, INFORMATION_SCHEMA: 13001, WAL2LAKE: 14001}
+
+_WAL2LAKE_VIEWS: Final = """
+snapshots
+    subid oid, subname name, lsn pg_lsn, committed_at timestamptz, schemaname name,
+    tablename name, version int8
+sync_progress
+    subname name, schemaname name, tablename name, state char, rows_copied int8,
+    rows_expected int8, bytes_copied int8, error text
+subscription_errors
+    subid oid, subname name, schemaname name, tablename name, error text
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemColumn:
+    """One column; ``not_null`` as pg_attribute has it (views have none)."""
+
+    name: str
+    type_oid: Oid
+    not_null: bool
+    typmod: int
+
+
+@dataclass(frozen=True, slots=True)
+class SystemRelation:
+    """One table or view of a system schema."""
+
+    schema: str
+    name: str
+    oid: Oid
+    kind: str
+    """pg_class.relkind: r or v."""
+    columns: tuple[SystemColumn, ...]
+
+
+_TYPE: Final = re.compile(r"(\w+)(!)?(?:\((\d+)\))?\Z")
+
+
+def _column(text: str) -> SystemColumn:
+    name, _, declared = text.strip().partition(" ")
+    match = _TYPE.match(declared.strip())
+    assert match is not None, text
+    known = type_by_name(match[1])
+    assert known is not None or match[1] == "anyarray", text
+    oid = ANYARRAY if known is None else known.oid
+    return SystemColumn(name, oid, match[2] is not None, int(match[3] or -1))
+
+
+def _relations(schema: str, kind: str, text: str) -> Iterator[SystemRelation]:
+    oid = _FIRST_VIEW_OID[schema]
+    for block in re.split(r"\n(?=\w)", text.strip()):
+        head, _, body = block.partition("\n")
+        name, _, fixed = head.partition(" ")
+        columns = tuple(_column(" ".join(c.split())) for c in body.split(","))
+        yield SystemRelation(schema, name, Oid(int(fixed or oid)), kind, columns)
+        oid += 1
+
+
+SYSTEM: Final[Mapping[tuple[str, str], SystemRelation]] = MappingProxyType(
+    {
+        (relation.schema, relation.name): relation
+        for relation in (
+            *_relations(PG_CATALOG, "r", catalogs.TABLES),
+            *_relations(PG_CATALOG, "v", views.VIEWS),
+            *_relations(INFORMATION_SCHEMA, "v", information_schema.VIEWS),
+            *_relations(WAL2LAKE, "v", _WAL2LAKE_VIEWS),
+        )
+    }
+)
+
+
+def system_relation(schema: str | None, name: str) -> SystemRelation | None:
+    """The relation of that name; without a schema it is one of pg_catalog's."""
+    return SYSTEM.get((schema or PG_CATALOG, name))

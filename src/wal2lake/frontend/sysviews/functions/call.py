@@ -1,0 +1,120 @@
+"""What a catalog function may see, and how it reads names.
+
+Comes in: ``Facts``, the source and the session of the running query; the engine sets a ``Call``
+under its lock. Goes out: the search path, relations by name, the parts of a qualified name. Every
+function of this room takes a ``Call`` first.
+
+Sources: src/backend/catalog/namespace.c, src/backend/utils/adt/varlena.c.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from wal2lake.errors import UsageError, Wal2LakeError
+from wal2lake.frontend.backend import SessionContext
+from wal2lake.frontend.grammar import fold
+from wal2lake.frontend.sysviews.declarations.relations import PG_CATALOG
+from wal2lake.frontend.sysviews.rows.cluster import DATABASE
+from wal2lake.frontend.sysviews.rows.facts import Facts, Relation
+from wal2lake.frontend.sysviews.source import CatalogSource
+
+
+@dataclass(slots=True)
+class Call:
+    """What the running query may see; one at a time, under the engine's lock."""
+
+    facts: Facts
+    source: CatalogSource
+    context: SessionContext
+    now: datetime
+    failure: Wal2LakeError | None = None
+    """An error of a function: the engine's own exception has only its text."""
+
+    def search_path(self, *, implicit: bool = True) -> list[str]:
+        """The schemas that exist, in order; pg_catalog comes first unless it is listed."""
+        known = set(self.facts.namespace_names.values())
+        path = []
+        for name in identifier_list(self.context.parameters["search_path"]):
+            wanted = self.context.user if name == "$user" else name
+            if wanted in known and wanted not in path:
+                path.append(wanted)
+        if implicit and PG_CATALOG not in path:
+            path.insert(0, PG_CATALOG)
+        return path
+
+    def visible(self, relation: Relation) -> bool:
+        """Whether an unqualified name means this relation."""
+        for schema in self.search_path():
+            found = self.facts.by_name.get((schema, relation.name))
+            if found is not None:
+                return found.oid == relation.oid
+        return False
+
+    def relation_named(self, text: str) -> Relation | None:
+        """regclass's reading of a name, None if there is none; raises 42602."""
+        schema, name = qualified_name(text)
+        if schema is not None:
+            return self.facts.by_name.get((schema, name))
+        for candidate in self.search_path():
+            found = self.facts.by_name.get((candidate, name))
+            if found is not None:
+                return found
+        return None
+
+
+def identifier_list(text: str) -> list[str]:
+    """SplitIdentifierString(): names between commas, quoted or folded."""
+    names = []
+    rest = text.strip()
+    while rest:
+        if rest.startswith('"'):
+            name, rest = _quoted(rest)
+        else:
+            name, _, tail = rest.partition(",")
+            rest = rest[len(name) :] if tail or "," in rest else ""
+            name = fold(name.strip())
+        if name:
+            names.append(name)
+        rest = rest.strip().removeprefix(",").strip()
+    return names
+
+
+def _quoted(text: str) -> tuple[str, str]:
+    at = 1
+    while (at := text.find('"', at)) >= 0:
+        if text[at + 1 : at + 2] != '"':
+            return text[1:at].replace('""', '"'), text[at + 1 :]
+        at += 2
+    raise UsageError("invalid name syntax", sqlstate="42602")
+
+
+def qualified_name(text: str) -> tuple[str | None, str]:
+    """``schema.name`` or ``name``, quoted or folded; raises 42602."""
+    parts: list[str] = []
+    rest = text.strip()
+    while True:
+        if rest.startswith('"'):
+            name, rest = _quoted(rest)
+        else:
+            name = rest.partition(".")[0]
+            rest = rest[len(name) :]
+            name = fold(name.strip())
+        if not name:
+            raise UsageError("invalid name syntax", sqlstate="42602")
+        parts.append(name)
+        rest = rest.strip()
+        if not rest:
+            break
+        if not rest.startswith("."):
+            raise UsageError("invalid name syntax", sqlstate="42602")
+        rest = rest[1:].strip()
+    if len(parts) == 3 and parts[0] == DATABASE:
+        parts = parts[1:]
+    if len(parts) > 2:
+        raise UsageError(
+            "improper relation name (too many dotted names): " + ".".join(parts),
+            sqlstate="42601",
+        )
+    return (parts[0] if len(parts) == 2 else None), parts[-1]

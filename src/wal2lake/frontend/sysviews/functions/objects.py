@@ -1,0 +1,115 @@
+"""What objects of the catalog are called, look like and can be seen from.
+
+Comes in: OIDs, as the catalogs have them. Goes out: definitions (pg_get_indexdef and its kin),
+visibility, comments, encodings; null for an object that is not there.
+
+Sources: src/backend/utils/adt/ruleutils.c; manual, section 9.27.
+"""
+
+from __future__ import annotations
+
+from wal2lake.frontend.grammar import quote_identifier
+from wal2lake.frontend.sysviews.functions.call import Call
+from wal2lake.frontend.sysviews.functions.regproc import regclass_in
+from wal2lake.frontend.sysviews.rows.facts import key_constraint_oid
+from wal2lake.frontend.sysviews.rows.relations import index_definition
+from wal2lake.pgtypes.registry import pg_type
+
+
+def format_type(call: Call, oid: int | None, typmod: int | None) -> str | None:
+    """A type's name with its modifier."""
+    return None if oid is None else pg_type.format_type(oid, typmod)
+
+
+def pg_get_userbyid(call: Call, oid: int | None) -> str | None:
+    """A role's name."""
+    if oid is None:
+        return None
+    return call.facts.role_names.get(oid, f"unknown (OID={oid})")
+
+
+def pg_table_is_visible(call: Call, oid: int | None) -> bool | None:
+    """Whether the relation is found without its schema."""
+    relation = None if oid is None else call.facts.by_oid.get(oid)
+    return None if relation is None else call.visible(relation)
+
+
+def is_visible(call: Call, oid: int | None) -> bool | None:
+    """Types, collations and the like are all in pg_catalog."""
+    return None if oid is None else True
+
+
+def pg_get_expr(call: Call, node: str | None, relid: int | None) -> str | None:
+    """Expressions are kept as text."""
+    return node
+
+
+def pg_get_indexdef(
+    call: Call, oid: int | None, column: int | None = 0, pretty: bool | None = False
+) -> str | None:
+    """An index as CREATE INDEX, or one of its columns; pretty drops a visible schema."""
+    index = None if oid is None else call.facts.by_oid.get(oid)
+    if index is None or index.kind != "i":
+        return None
+    if not column:
+        table = call.facts.by_oid[index.table.oid] if index.table else index
+        return index_definition(index, schema=not (pretty and call.visible(table)))
+    if column > len(index.attributes):
+        return None
+    return quote_identifier(index.attributes[column - 1].name)
+
+
+def pg_get_constraintdef(call: Call, oid: int | None) -> str | None:
+    """A primary key, or NOT NULL."""
+    for relation in call.facts.lake_tables():
+        table = relation.table
+        if table is not None and table.key and key_constraint_oid(table) == oid:
+            columns = ", ".join(quote_identifier(name) for name in table.key)
+            return f"PRIMARY KEY ({columns})"
+        for attribute in relation.attributes:
+            if attribute.not_null and attribute.not_null_oid == oid:
+                return f"NOT NULL {quote_identifier(attribute.name)}"
+    return None
+
+
+def pg_get_replica_identity_index(call: Call, oid: int | None) -> int | None:
+    """The primary key's index."""
+    relation = None if oid is None else call.facts.by_oid.get(oid)
+    if relation is None or relation.kind != "r" or relation.table is None:
+        return None
+    for candidate in call.facts.relations:
+        if candidate.kind == "i" and candidate.table is relation.table:
+            return int(candidate.oid)
+    return None
+
+
+def pg_relation_is_publishable(call: Call, target: object) -> bool | None:
+    """Lake tables could be published."""
+    oid = regclass_in(call, target)
+    relation = None if oid is None else call.facts.by_oid.get(oid)
+    if relation is None:
+        return None
+    return relation.kind == "r" and relation.table is not None
+
+
+def obj_description(call: Call, oid: int | None, catalog: str | None) -> str | None:
+    """The only comment that there is."""
+    public = call.facts.namespace_oid("public")
+    if catalog == "pg_namespace" and oid is not None and oid == public:
+        return "standard public schema"
+    return None
+
+
+def pg_encoding_to_char(call: Call, encoding: int | None) -> str | None:
+    """The encodings that a node has to do with."""
+    if encoding is None:
+        return None
+    return {0: "SQL_ASCII", 6: "UTF8", 8: "LATIN1"}.get(encoding, "")
+
+
+def pg_char_to_encoding(call: Call, name: str | None) -> int | None:
+    """The number of an encoding."""
+    if name is None:
+        return None
+    known = {"sqlascii": 0, "utf8": 6, "unicode": 6, "latin1": 8}
+    return known.get("".join(c for c in name.lower() if c.isalnum()), -1)

@@ -1,0 +1,350 @@
+"""The table of catalog functions: names, arguments, results.
+
+Comes in: the implementations, from the other modules of this room. Goes out: ``FUNCTIONS``, by
+PostgreSQL's name and the number of arguments, with the embedded engine's types and PostgreSQL's
+type of the result; and ``EMPTY_TABLE_FUNCTIONS``, set-returning functions that never give a row
+here.
+
+Functions about things that a node does not have (rules, triggers, statistics objects ...)
+answer null, as PostgreSQL does for an object that is not there.
+
+Source: the manual's chapters 9.26 to 9.30; pg_proc.dat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from wal2lake.frontend.sysviews.declarations.relations import SYSTEM_SCHEMAS
+from wal2lake.frontend.sysviews.functions import (
+    acl,
+    dbsize,
+    objects,
+    regproc,
+    session,
+    text,
+)
+from wal2lake.frontend.sysviews.functions.call import Call
+from wal2lake.frontend.sysviews.rows.cluster import DATABASE
+
+_BOOL, _NAME, _INT8, _INT4, _TEXT, _OID = 16, 19, 20, 23, 25, 26
+_FLOAT8_TZ, _NAMES, _LSN, _INET, _XID8 = 1184, 1003, 3220, 869, 5069
+_REGCLASS, _REGTYPE, _REGNAMESPACE, _REGROLE = 2205, 2206, 4089, 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One function for one number of arguments."""
+
+    implementation: Callable[..., Any]
+    """Called with the ``Call`` and the arguments."""
+    parameters: tuple[str, ...]
+    """The engine's types; ANY passes the value as it comes."""
+    returns: str
+    """The engine's type."""
+    type_oid: int
+    """PostgreSQL's type of the result."""
+
+
+def _null(call: Call, *arguments: object) -> None:
+    return None
+
+
+def _always(value: object) -> Callable[..., object]:
+    def constant(call: Call, *arguments: object) -> object:
+        return value
+
+    return constant
+
+
+def _functions() -> dict[tuple[str, int], Function]:
+    table: dict[tuple[str, int], Function] = {}
+
+    def add(
+        names: str,
+        implementation: Callable[..., Any],
+        parameters: str,
+        returns: str,
+        type_oid: int,
+    ) -> None:
+        for name in names.split():
+            types = tuple(parameters.split())
+            table[name, len(types)] = Function(implementation, types, returns, type_oid)
+
+    for kind, oid in (
+        ("regclass", _REGCLASS),
+        ("regtype", _REGTYPE),
+        ("regnamespace", _REGNAMESPACE),
+        ("regrole", _REGROLE),
+    ):
+        add(f"{kind}_in", getattr(regproc, f"{kind}_in"), "ANY", "UINTEGER", oid)
+        add(f"{kind}_out", getattr(regproc, f"{kind}_out"), "BIGINT", "VARCHAR", _TEXT)
+        add(f"to_{kind}", getattr(regproc, f"to_{kind}"), "ANY", "UINTEGER", oid)
+    add("regproc_oid", regproc.regproc_oid, "VARCHAR", "UINTEGER", _OID)
+    add("pg_lsn_in", regproc.pg_lsn_in, "ANY", "UBIGINT", _LSN)
+    add("pg_lsn_out", regproc.pg_lsn_out, "UBIGINT", "VARCHAR", _TEXT)
+
+    add("format_type", objects.format_type, "BIGINT BIGINT", "VARCHAR", _TEXT)
+    add("pg_get_userbyid", objects.pg_get_userbyid, "BIGINT", "VARCHAR", _NAME)
+    add("pg_table_is_visible", objects.pg_table_is_visible, "BIGINT", "BOOLEAN", _BOOL)
+    add(
+        "pg_type_is_visible pg_function_is_visible pg_operator_is_visible"
+        " pg_opclass_is_visible pg_opfamily_is_visible pg_conversion_is_visible"
+        " pg_collation_is_visible pg_statistics_obj_is_visible pg_ts_config_is_visible"
+        " pg_ts_dict_is_visible pg_ts_parser_is_visible pg_ts_template_is_visible",
+        objects.is_visible,
+        "BIGINT",
+        "BOOLEAN",
+        _BOOL,
+    )
+    add("pg_get_expr", objects.pg_get_expr, "VARCHAR BIGINT", "VARCHAR", _TEXT)
+    add(
+        "pg_get_expr",
+        lambda call, node, relid, pretty: node,
+        "VARCHAR BIGINT BOOLEAN",
+        "VARCHAR",
+        _TEXT,
+    )
+    add("pg_get_indexdef", objects.pg_get_indexdef, "BIGINT", "VARCHAR", _TEXT)
+    add(
+        "pg_get_indexdef",
+        objects.pg_get_indexdef,
+        "BIGINT BIGINT BOOLEAN",
+        "VARCHAR",
+        _TEXT,
+    )
+    add(
+        "pg_get_constraintdef",
+        objects.pg_get_constraintdef,
+        "BIGINT",
+        "VARCHAR",
+        _TEXT,
+    )
+    add(
+        "pg_get_constraintdef",
+        lambda call, oid, pretty: objects.pg_get_constraintdef(call, oid),
+        "BIGINT BOOLEAN",
+        "VARCHAR",
+        _TEXT,
+    )
+    add(
+        "pg_get_replica_identity_index",
+        objects.pg_get_replica_identity_index,
+        "BIGINT",
+        "UINTEGER",
+        _REGCLASS,
+    )
+    add(
+        "pg_relation_is_publishable",
+        objects.pg_relation_is_publishable,
+        "ANY",
+        "BOOLEAN",
+        _BOOL,
+    )
+    nothing = (
+        "pg_get_viewdef pg_get_ruledef pg_get_triggerdef pg_get_functiondef"
+        " pg_get_function_result pg_get_function_arguments"
+        " pg_get_function_identity_arguments pg_get_function_sqlbody pg_get_partkeydef"
+        " pg_get_partition_constraintdef pg_get_statisticsobjdef"
+        " pg_get_statisticsobjdef_columns pg_tablespace_location"
+    )
+    add(nothing, _null, "ANY", "VARCHAR", _TEXT)
+    add(
+        "pg_get_viewdef pg_get_ruledef pg_get_triggerdef",
+        _null,
+        "ANY ANY",
+        "VARCHAR",
+        _TEXT,
+    )
+    add("pg_tablespace_location", _always(""), "BIGINT", "VARCHAR", _TEXT)
+    add("pg_get_serial_sequence", _null, "VARCHAR VARCHAR", "VARCHAR", _TEXT)
+    add("obj_description", objects.obj_description, "BIGINT VARCHAR", "VARCHAR", _TEXT)
+    add("obj_description", _null, "BIGINT", "VARCHAR", _TEXT)
+    add("col_description shobj_description", _null, "BIGINT ANY", "VARCHAR", _TEXT)
+    add("pg_encoding_to_char", objects.pg_encoding_to_char, "BIGINT", "VARCHAR", _NAME)
+    add(
+        "pg_char_to_encoding",
+        objects.pg_char_to_encoding,
+        "VARCHAR",
+        "INTEGER",
+        _INT4,
+    )
+
+    for count in (2, 3):
+        any_ = " ".join(["ANY"] * count)
+        add("has_table_privilege", acl.has_table_privilege, any_, "BOOLEAN", _BOOL)
+        add(
+            "has_schema_privilege",
+            acl.has_schema_privilege,
+            any_,
+            "BOOLEAN",
+            _BOOL,
+        )
+        add("pg_has_role", acl.pg_has_role, any_, "BOOLEAN", _BOOL)
+        add(
+            "has_database_privilege has_function_privilege has_type_privilege"
+            " has_language_privilege has_tablespace_privilege has_sequence_privilege"
+            " has_any_column_privilege has_foreign_data_wrapper_privilege"
+            " has_server_privilege has_parameter_privilege",
+            acl.has_privilege,
+            any_,
+            "BOOLEAN",
+            _BOOL,
+        )
+    add("has_column_privilege", acl.has_privilege, "ANY ANY ANY", "BOOLEAN", _BOOL)
+    add(
+        "has_column_privilege",
+        acl.has_privilege,
+        "ANY ANY ANY ANY",
+        "BOOLEAN",
+        _BOOL,
+    )
+
+    sizes = "pg_table_size pg_total_relation_size pg_relation_size"
+    add(sizes, dbsize.pg_table_size, "ANY", "BIGINT", _INT8)
+    add(
+        "pg_relation_size",
+        lambda call, target, fork: dbsize.pg_table_size(call, target),
+        "ANY ANY",
+        "BIGINT",
+        _INT8,
+    )
+    add("pg_indexes_size pg_tablespace_size", _always(0), "ANY", "BIGINT", _INT8)
+    add("pg_database_size", dbsize.pg_database_size, "ANY", "BIGINT", _INT8)
+    add("pg_size_pretty", dbsize.pg_size_pretty, "HUGEINT", "VARCHAR", _TEXT)
+
+    add("current_setting", session.current_setting, "VARCHAR", "VARCHAR", _TEXT)
+    add(
+        "current_setting",
+        session.current_setting,
+        "VARCHAR BOOLEAN",
+        "VARCHAR",
+        _TEXT,
+    )
+    add("set_config", session.set_config, "VARCHAR VARCHAR BOOLEAN", "VARCHAR", _TEXT)
+    add("current_schema", session.current_schema, "", "VARCHAR", _NAME)
+    add("current_schemas", session.current_schemas, "BOOLEAN", "VARCHAR[]", _NAMES)
+    add("pg_client_encoding", session.pg_client_encoding, "", "VARCHAR", _NAME)
+    add("version", _always(session.VERSION), "", "VARCHAR", _TEXT)
+    add("current_database current_catalog", _always(DATABASE), "", "VARCHAR", _NAME)
+    user: Callable[[Call], str] = lambda call: call.context.user  # noqa: E731
+    add("current_user session_user user current_role", user, "", "VARCHAR", _NAME)
+    add("pg_backend_pid", lambda call: call.context.pid, "", "INTEGER", _INT4)
+    add("pg_is_in_recovery", _always(False), "", "BOOLEAN", _BOOL)
+    add("pg_is_other_temp_schema", _always(False), "BIGINT", "BOOLEAN", _BOOL)
+    add("pg_my_temp_schema", _always(0), "", "UINTEGER", _OID)
+    add("txid_current", lambda call: call.source.change_counter, "", "BIGINT", _INT8)
+    add(
+        "pg_current_xact_id",
+        lambda call: call.source.change_counter,
+        "",
+        "BIGINT",
+        _XID8,
+    )
+    add(
+        "inet_client_addr",
+        lambda call: call.context.client_host or None,
+        "",
+        "VARCHAR",
+        _INET,
+    )
+    add(
+        "inet_client_port",
+        lambda call: call.context.client_port or None,
+        "",
+        "INTEGER",
+        _INT4,
+    )
+    add("inet_server_addr", _null, "", "VARCHAR", _INET)
+    add("inet_server_port", _null, "", "INTEGER", _INT4)
+    moment = "TIMESTAMP WITH TIME ZONE"
+    add(
+        "now transaction_timestamp statement_timestamp current_timestamp",
+        lambda call: call.now,
+        "",
+        moment,
+        _FLOAT8_TZ,
+    )
+    add("clock_timestamp", lambda call: datetime.now(UTC), "", moment, _FLOAT8_TZ)
+    add(
+        "pg_postmaster_start_time pg_conf_load_time",
+        lambda call: call.source.started_at,
+        "",
+        moment,
+        _FLOAT8_TZ,
+    )
+
+    add(
+        "array_to_string",
+        lambda call, items, separator: text.array_to_string(
+            call, items, separator, None
+        ),
+        "VARCHAR[] VARCHAR",
+        "VARCHAR",
+        _TEXT,
+    )
+    add(
+        "array_to_string",
+        text.array_to_string,
+        "VARCHAR[] VARCHAR VARCHAR",
+        "VARCHAR",
+        _TEXT,
+    )
+    add("quote_ident", text.quote_ident, "VARCHAR", "VARCHAR", _TEXT)
+    add("quote_literal", text.quote_literal_function, "ANY", "VARCHAR", _TEXT)
+    add("quote_nullable", text.quote_nullable, "ANY", "VARCHAR", _TEXT)
+    for count in range(1, 10):
+        add(
+            "format",
+            text.format_function,
+            " ".join(["ANY"] * count),
+            "VARCHAR",
+            _TEXT,
+        )
+    return table
+
+
+FUNCTIONS: Final[Mapping[tuple[str, int], Function]] = _functions()
+"""By PostgreSQL's name and the number of arguments."""
+
+
+def internal_name(name: str, arguments: int) -> str:
+    """What the engine calls it: its own functions have some of these names too."""
+    return f"w_{name}_{arguments}"
+
+
+# Functions that give rows, in FROM, and never any here: their columns, with types.
+EMPTY_TABLE_FUNCTIONS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    "pg_options_to_table": (("option_name", "VARCHAR"), ("option_value", "VARCHAR")),
+    "pg_partition_ancestors": (("relid", "UINTEGER"),),
+    "pg_partition_tree": (
+        ("relid", "UINTEGER"),
+        ("parentrelid", "UINTEGER"),
+        ("isleaf", "BOOLEAN"),
+        ("level", "INTEGER"),
+    ),
+    "pg_available_extensions": (
+        ("name", "VARCHAR"),
+        ("default_version", "VARCHAR"),
+        ("comment", "VARCHAR"),
+    ),
+    "pg_available_extension_versions": (("name", "VARCHAR"), ("version", "VARCHAR")),
+    "pg_get_publication_tables": (
+        ("pubid", "UINTEGER"),
+        ("relid", "UINTEGER"),
+        ("attrs", "SMALLINT[]"),
+        ("qual", "VARCHAR"),
+    ),
+    "pg_listening_channels": (("pg_listening_channels", "VARCHAR"),),
+    "aclexplode": (
+        ("grantor", "UINTEGER"),
+        ("grantee", "UINTEGER"),
+        ("privilege_type", "VARCHAR"),
+        ("is_grantable", "BOOLEAN"),
+    ),
+}
+
+SYSTEM_SCHEMA_NAMES: Final = frozenset(SYSTEM_SCHEMAS)

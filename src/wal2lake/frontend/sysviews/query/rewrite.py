@@ -1,0 +1,473 @@
+"""A catalog query in PostgreSQL's dialect as one for the embedded engine.
+
+Comes in: the text of a query and its bound parameters. Goes out: ``Translated``: the engine's SQL,
+the relations that it reads, PostgreSQL's names and types of the result columns. ``is_system_query``
+says which queries are for this room at all.
+
+sqlglot knows both dialects. What is done here on its tree is what it cannot know: catalog
+types (regclass and its kin are numbers inside, ``scopes`` knows where), functions of the catalog
+(renamed to the engine's copies), vectors that count from 0, qualified names, functions
+in FROM named by their alias, arrays given as text.
+
+Sources: the manual's sections 4.2, 8.15, 8.19, 9.27.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
+
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    SqlSyntaxError,
+    UndefinedObjectError,
+)
+from wal2lake.frontend.query.translate import Parameter
+from wal2lake.frontend.sysviews.declarations.relations import (
+    SystemRelation,
+    system_relation,
+)
+from wal2lake.frontend.sysviews.functions.pg_proc import (
+    EMPTY_TABLE_FUNCTIONS,
+    FUNCTIONS,
+    SYSTEM_SCHEMA_NAMES,
+)
+from wal2lake.frontend.sysviews.query.casts import (
+    as_lsn,
+    as_text,
+    as_type,
+    call,
+    cast,
+    coerce,
+    coerce_list,
+    concatenation,
+)
+from wal2lake.frontend.sysviews.query.inference import (
+    INT2VECTOR,
+    INTEGERS,
+    NODE_FUNCTIONS,
+    OIDVECTOR,
+    PG_LSN,
+    UNKNOWN,
+    function_name,
+    get_type,
+    set_type,
+)
+from wal2lake.frontend.sysviews.query.scopes import RELATION_META, Output, analyze
+from wal2lake.pgtypes.registry.pg_type import format_type
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A query for the engine."""
+
+    sql: str
+    relations: tuple[SystemRelation, ...]
+    calls: dict[str, str]
+    """Functions left to the engine, by name, with PostgreSQL's types of their arguments."""
+    outputs: tuple[Output, ...] | None
+    """PostgreSQL's names and types of the result columns; None: ask the engine."""
+
+
+DIVISION_BY_ZERO: Final = "division by zero"
+
+_RENAMED_COLUMNS: Final = {"daticulocale": "datlocale"}
+"""PostgreSQL 15 and 16's name of a column of pg_database, which their psql asks for."""
+
+
+# ---- routing -----------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=512)
+def _parse(sql: str) -> exp.Expression | None:
+    """The tree of one query, folded; None if sqlglot cannot read it. Never changed."""
+    try:
+        trees = [t for t in sqlglot.parse(sql, read="postgres") if t is not None]
+    except SqlglotError:
+        return None
+    if len(trees) != 1 or not isinstance(trees[0], (exp.Query, exp.Values)):
+        return None
+    return normalize_identifiers(trees[0], dialect="postgres")
+
+
+def is_system_query(sql: str) -> bool:
+    """Whether a query reads only system relations, or no relation at all."""
+    tree = _parse(sql)
+    if tree is None or tree.find(
+        exp.Into, exp.Lock, exp.Insert, exp.Update, exp.Delete
+    ):
+        return False
+    ctes = {cte.alias for cte in tree.find_all(exp.CTE)}
+    for table in tree.find_all(exp.Table):
+        if not isinstance(table.this, exp.Identifier):
+            continue
+        if table.db in SYSTEM_SCHEMA_NAMES:
+            continue
+        if table.db or not (table.name in ctes or table.name.startswith("pg_")):
+            return False
+    return True
+
+
+def translate(sql: str, parameters: Sequence[Parameter]) -> Translated:
+    """Rewrite a query for which ``is_system_query`` holds."""
+    values = tuple(parameters)
+    return _translate(sql, values)
+
+
+@lru_cache(maxsize=512)
+def _translate(sql: str, parameters: tuple[Parameter, ...]) -> Translated:
+    parsed = _parse(sql)
+    if parsed is None:
+        raise SqlSyntaxError("syntax error")
+    tree = parsed.copy()
+    _bind(tree, parameters)
+    _unqualify(tree)
+    outputs = analyze(tree)
+    calls = _calls(tree)
+    relations = _Rewriter().rewrite(tree)
+    if isinstance(tree, exp.Values):
+        tree = exp.select("*").from_(exp.Subquery(this=tree, alias="v"))
+    try:
+        text = tree.sql(dialect="duckdb", unsupported_level=sqlglot.ErrorLevel.IGNORE)
+    except SqlglotError as error:
+        raise FeatureNotSupportedError(f"query is not supported: {error}") from None
+    shown = None if outputs is None else tuple(outputs)
+    return Translated(text, relations, calls, shown)
+
+
+def _calls(tree: exp.Expression) -> dict[str, str]:
+    """Signatures of the calls, for an error about one of them."""
+    calls = {}
+    for node in tree.find_all(exp.Anonymous):
+        types = [get_type(argument) for argument in node.expressions]
+        names = ["unknown" if t is None else format_type(t) for t in types]
+        calls[node.name.lower()] = ", ".join(names)
+    return calls
+
+
+# ---- before typing ---------------------------------------------------------------------------
+
+
+def _bind(tree: exp.Expression, parameters: Sequence[Parameter]) -> None:
+    """Put parameters in as constants of their types."""
+    for node in list(tree.find_all(exp.Parameter, exp.Placeholder)):
+        inner: Any = node.this
+        text = inner.name if isinstance(inner, exp.Expression) else str(inner)
+        number = int(text) if text.isdigit() else 0
+        if not 1 <= number <= len(parameters):
+            raise SqlSyntaxError(f"there is no parameter ${text}", sqlstate="42P02")
+        node.replace(_constant(parameters[number - 1]))
+
+
+def _constant(parameter: Parameter) -> exp.Expression:
+    text = parameter.text
+    value: exp.Expression = exp.Null() if text is None else exp.Literal.string(text)
+    if parameter.type_oid in (0, 25, UNKNOWN):
+        return value
+    name = format_type(parameter.type_oid)
+    return exp.Cast(
+        this=value, to=exp.DataType.build(name, dialect="postgres", udt=True)
+    )
+
+
+def _unqualify(tree: exp.Expression) -> None:
+    """Drop what only says pg_catalog: of functions, operators, columns, collations."""
+    found = tree.find_all(exp.Dot, exp.Operator, exp.Collate, exp.Column, *_TYPED_CALLS)
+    for node in reversed(list(found)):
+        if isinstance(node, _TYPED_CALLS):
+            node.replace(_untyped_call(node))
+        elif isinstance(node, exp.Dot):
+            if isinstance(node.expression, exp.Func) and node.this.name == "pg_catalog":
+                node.replace(node.expression)
+        elif isinstance(node, exp.Operator):
+            node.replace(_operator(node))
+        elif isinstance(node, exp.Collate):
+            # Text compares by its bytes here, whatever collation is named.
+            node.replace(node.this)
+        elif node.args.get("db") is not None:
+            node.set("db", None)
+            node.set("catalog", None)
+        elif node.name == "user" and not node.table and not node.this.quoted:
+            node.replace(exp.Anonymous(this="user"))
+
+
+_TYPED_CALLS: Final = (
+    exp.ArrayToString,
+    exp.CurrentRole,
+    exp.CurrentSchemas,
+    exp.Format,
+)
+"""Functions that sqlglot has classes for, with arguments that ``FUNCTIONS`` must see."""
+
+
+def _untyped_call(node: exp.Expression) -> exp.Expression:
+    parts = [node.this, *node.expressions]
+    parts += [node.args.get("expression"), node.args.get("null")]
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(node).__name__).lower()
+    arguments = [part for part in parts if isinstance(part, exp.Expression)]
+    return exp.Anonymous(this=name, expressions=arguments)
+
+
+_OPERATORS: Final[dict[str, Callable[[Any, Any], exp.Expression]]] = {
+    "~": lambda a, b: exp.RegexpLike(this=a, expression=b),
+    "!~": lambda a, b: exp.Not(this=exp.RegexpLike(this=a, expression=b)),
+    "~*": lambda a, b: exp.RegexpILike(this=a, expression=b),
+    "!~*": lambda a, b: exp.Not(this=exp.RegexpILike(this=a, expression=b)),
+    "~~": lambda a, b: exp.Like(this=a, expression=b),
+    "!~~": lambda a, b: exp.Not(this=exp.Like(this=a, expression=b)),
+    "=": lambda a, b: exp.EQ(this=a, expression=b),
+    "<>": lambda a, b: exp.NEQ(this=a, expression=b),
+    "<": lambda a, b: exp.LT(this=a, expression=b),
+    ">": lambda a, b: exp.GT(this=a, expression=b),
+    "||": lambda a, b: exp.DPipe(this=a, expression=b),
+}
+
+
+def _operator(node: exp.Operator) -> exp.Expression:
+    name = str(node.args["operator"]).rpartition(".")[2].strip()
+    build = _OPERATORS.get(name)
+    if build is None:
+        raise FeatureNotSupportedError(f'operator "{name}" is not supported')
+    return build(node.this, node.expression)
+
+
+# ---- after typing ------------------------------------------------------------------------------
+
+
+class _Rewriter:
+    """One pass over a typed tree, children first."""
+
+    def __init__(self) -> None:
+        self._relations: dict[str, SystemRelation] = {}
+
+    def rewrite(self, tree: exp.Expression) -> tuple[SystemRelation, ...]:
+        """Change the tree in place; the relations that it reads."""
+        nodes = list(tree.walk(bfs=False))
+        ctes = {n.alias for n in nodes if isinstance(n, exp.CTE)}
+        for node in reversed(nodes):
+            if isinstance(node, exp.Table):
+                self._table(node, ctes)
+            elif isinstance(node, exp.Lateral):
+                _lateral(node)
+            else:
+                new = _expression(node)
+                if new is not node:
+                    set_type(new, get_type(node))
+                    node.replace(new)
+        return tuple(self._relations.values())
+
+    def _table(self, node: exp.Table, ctes: set[str]) -> None:
+        if not isinstance(node.this, exp.Identifier):
+            _function_in_from(node)
+            return
+        if not node.db and node.name in ctes:
+            return
+        relation = system_relation(node.db or None, node.name)
+        if relation is None:
+            shown = f"{node.db}.{node.name}" if node.db else node.name
+            raise UndefinedObjectError(
+                f'relation "{shown}" does not exist', sqlstate="42P01"
+            )
+        name = internal_relation(relation)
+        self._relations[name] = relation
+        if not node.alias:
+            node.set("alias", exp.TableAlias(this=exp.to_identifier(node.name)))
+        node.set("this", exp.to_identifier(name, quoted=True))
+        node.set("db", None)
+        node.set("catalog", None)
+
+
+def internal_relation(relation: SystemRelation) -> str:
+    """What the engine calls a relation: it has a pg_catalog of its own."""
+    return f"{relation.schema}.{relation.name}"
+
+
+def _function_in_from(node: exp.Table) -> None:
+    """A function's result, whose one column is named as its alias."""
+    node.set("db", None)
+    name = function_name(node.this) or ""
+    if name in EMPTY_TABLE_FUNCTIONS:
+        node.replace(_empty(name, node.args.get("alias")))
+        return
+    alias = node.args.get("alias")
+    if alias is not None and alias.this is not None and not alias.args.get("columns"):
+        alias.set("columns", [alias.this.copy()])
+
+
+def _lateral(node: exp.Lateral) -> None:
+    name = function_name(node.this) or ""
+    if name in EMPTY_TABLE_FUNCTIONS:
+        node.replace(_empty(name, node.args.get("alias")))
+
+
+def _empty(name: str, alias: exp.TableAlias | None) -> exp.Subquery:
+    columns = [
+        exp.alias_(exp.cast(exp.Null(), kind, dialect="duckdb"), column)
+        for column, kind in EMPTY_TABLE_FUNCTIONS[name]
+    ]
+    query = exp.select(*columns).where(exp.false())
+    default = exp.TableAlias(this=exp.to_identifier(name))
+    return exp.Subquery(this=query, alias=alias or default)
+
+
+_COMPARISONS: Final = (
+    exp.EQ,
+    exp.NEQ,
+    exp.LT,
+    exp.LTE,
+    exp.GT,
+    exp.GTE,
+    exp.NullSafeEQ,
+    exp.NullSafeNEQ,
+)
+
+
+def _expression(node: exp.Expression) -> exp.Expression:
+    if isinstance(node, exp.Cast):
+        return cast(node)
+    if isinstance(node, exp.Column):
+        return _column(node)
+    if isinstance(node, exp.Bracket):
+        return _subscript(node)
+    if isinstance(node, _COMPARISONS):
+        coerce(node)
+    elif isinstance(node, (exp.In, exp.Between)):
+        coerce_list(node)
+    elif isinstance(node, exp.DPipe):
+        return concatenation(node)
+    elif isinstance(node, exp.ArraySize):
+        return _array_size(node.this)
+    elif isinstance(node, exp.Unnest):
+        _unnest(node)
+    elif isinstance(node, exp.Anonymous) or type(node) in NODE_FUNCTIONS:
+        return _function(node)
+    elif isinstance(node, (exp.Div, exp.IntDiv, exp.Mod)):
+        return _division(node)
+    elif isinstance(node, exp.Sub) and get_type(node.this) == PG_LSN:
+        return _lsn_difference(node.this, node.expression)
+    return node
+
+
+# ---- columns, subscripts, functions ----------------------------------------------------
+
+
+def _column(node: exp.Column) -> exp.Expression:
+    relation = node.meta.get(RELATION_META)
+    if isinstance(relation, SystemRelation):
+        value = int(relation.oid) if node.name == "tableoid" else 1
+        return as_type(exp.Literal.number(value), "UINTEGER")
+    renamed = _RENAMED_COLUMNS.get(node.name)
+    if renamed is not None:
+        node.set("this", exp.to_identifier(renamed))
+    return node
+
+
+def _subscript(node: exp.Bracket) -> exp.Expression:
+    """int2vector and oidvector count from 0, arrays from 1; the tree counts from 0."""
+    if get_type(node.this) in (INT2VECTOR, OIDVECTOR):
+        index = node.expressions[0]
+        if isinstance(index, exp.Literal):
+            new: exp.Expression = exp.Literal.number(int(index.name) + 1)
+        else:
+            new = exp.Paren(this=exp.Add(this=index, expression=exp.Literal.number(1)))
+        node.set("expressions", [new])
+    return node
+
+
+def _unnest(node: exp.Unnest) -> None:
+    alias = node.args.get("alias")
+    if alias is not None and alias.this is not None and not alias.args.get("columns"):
+        alias.set("columns", [alias.this.copy()])
+
+
+def _array_size(array: exp.Expression) -> exp.Expression:
+    size = exp.Anonymous(this="len", expressions=[array])
+    whole = exp.Nullif(this=size, expression=exp.Literal.number(0))
+    return as_type(whole, "INTEGER")
+
+
+def _division(node: exp.Div | exp.IntDiv | exp.Mod) -> exp.Expression:
+    """Integers divide to an integer, and nothing by zero."""
+    whole = {get_type(node.this), get_type(node.expression)} <= INTEGERS
+    divisor = _divisor(node.expression)
+    if isinstance(node, exp.Div) and whole:
+        return exp.IntDiv(this=node.this, expression=divisor)
+    node.set("expression", divisor)
+    return node
+
+
+def _divisor(value: exp.Expression) -> exp.Expression:
+    """The engine divides by zero; PostgreSQL does not. Its error is known by this text."""
+    if isinstance(value, exp.Literal) and value.name.strip("0.") != "":
+        return value
+    failure = exp.Anonymous(
+        this="error", expressions=[exp.Literal.string(DIVISION_BY_ZERO)]
+    )
+    is_zero = exp.EQ(this=value.copy(), expression=exp.Literal.number(0))
+    return exp.Case(ifs=[exp.If(this=is_zero, true=failure)], default=value)
+
+
+def _lsn_difference(left: exp.Expression, right: exp.Expression) -> exp.Expression:
+    return exp.Sub(
+        this=as_type(as_lsn(left), "HUGEINT"),
+        expression=as_type(as_lsn(right), "HUGEINT"),
+    )
+
+
+def _function(node: exp.Expression) -> exp.Expression:
+    name = function_name(node) or ""
+    arguments = list(node.expressions) if isinstance(node, exp.Anonymous) else []
+    if isinstance(node.parent, (exp.Table, exp.Lateral)):
+        return node
+    if (name, len(arguments)) in FUNCTIONS:
+        if name == "array_to_string":
+            arguments[0] = as_type(arguments[0], "VARCHAR[]")
+        return call(name, *[_text_argument(name, a) for a in arguments])
+    match name, len(arguments):
+        case ("array_upper" | "array_length", 2):
+            return _array_size(arguments[0])
+        case ("cardinality", 1):
+            size = exp.Anonymous(this="len", expressions=arguments)
+            return as_type(size, "INTEGER")
+        case ("array_lower", 2):
+            size = _array_size(arguments[0])
+            return exp.func("least", size, exp.Literal.number(1), dialect="duckdb")
+        case ("generate_subscripts", _):
+            return (
+                as_type(node, "INTEGER")
+                if isinstance(node.parent, exp.Select)
+                else node
+            )
+        case ("json_build_object", _):
+            return exp.Anonymous(this="json_object", expressions=arguments)
+        case ("every", 1):
+            return exp.LogicalAnd(this=arguments[0])
+        case ("json_agg", 1):
+            return exp.Anonymous(this="json_group_array", expressions=arguments)
+        case _ if name in EMPTY_TABLE_FUNCTIONS:
+            kind = EMPTY_TABLE_FUNCTIONS[name][0][1]
+            return exp.Anonymous(
+                this="unnest",
+                expressions=[as_type(exp.Array(expressions=[]), kind + "[]")],
+            )
+        case ("pg_typeof", 1):
+            found = get_type(arguments[0])
+            shown = found if found is not None else 25
+            return as_type(exp.Literal.number(shown), "UINTEGER")
+        case ("pg_wal_lsn_diff", 2):
+            return _lsn_difference(*arguments)
+        case _:
+            return node
+
+
+def _text_argument(name: str, argument: exp.Expression) -> exp.Expression:
+    """Arguments that are OID types go in as numbers, except where text is formatted."""
+    return as_text(argument) if name in ("format", "quote_literal") else argument

@@ -1,0 +1,246 @@
+"""The catalog's records as PostgreSQL's catalogs see them: relations with OIDs and attributes.
+
+Comes in: roles, schemas and tables of a ``CatalogSource``, and the system relations. Goes out:
+``Facts``, immutable and indexed, which the rows of the views and the functions share.
+
+Objects that the catalog does not number (indexes, constraints, defaults) get OIDs here, far above
+those that it hands out. An index and a key's constraint follow their table's number and
+so never change; defaults and NOT NULL constraints are numbered in order, which nobody
+holds on to.
+
+Sources: pg_class.h, pg_constraint.h (names: ChooseConstraintName), ruleutils.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from wal2lake.catalog import ColumnDef, Namespace, Role, TableDef
+from wal2lake.frontend.grammar import quote_identifier
+from wal2lake.frontend.sysviews.declarations.relations import SYSTEM, SYSTEM_SCHEMAS
+from wal2lake.model import INVALID_OID, Oid
+
+DATABASE_OID: Final = Oid(5)
+"""pg_database's only row; PostgreSQL's first database of users has this number."""
+BOOTSTRAP_SUPERUSER: Final = Oid(10)
+HEAP_AM: Final = Oid(2)
+BTREE_AM: Final = Oid(403)
+UTF8: Final = 6
+"""pg_enc's number of UTF8."""
+
+_INDEX_OIDS: Final = 0x4000_0000
+_KEY_OIDS: Final = 0x5000_0000
+_DEFAULT_OIDS: Final = 0x8000_0000
+_NOT_NULL_OIDS: Final = 0xA000_0000
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One row of pg_attribute; ``number`` starts at 1."""
+
+    number: int
+    name: str
+    type_oid: Oid
+    typmod: int
+    not_null: bool
+    default: str | None = None
+    default_oid: Oid = INVALID_OID
+    not_null_oid: Oid = INVALID_OID
+    """OID of the NOT NULL constraint, for lake tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One row of pg_class."""
+
+    oid: Oid
+    namespace: str
+    namespace_oid: Oid
+    name: str
+    kind: str
+    """relkind: r, v or i."""
+    owner: Oid
+    attributes: tuple[Attribute, ...]
+    table: TableDef | None = None
+    """The lake table that it is, or whose index it is."""
+
+    @property
+    def key_numbers(self) -> tuple[int, ...]:
+        """Attribute numbers of the primary key, in key order."""
+        if self.table is None:
+            return ()
+        names = [column.name for column in self.table.columns]
+        return tuple(names.index(name) + 1 for name in self.table.key)
+
+    @property
+    def qualified(self) -> str:
+        """As regclass prints it when the schema must be said."""
+        return f"{quote_identifier(self.namespace)}.{quote_identifier(self.name)}"
+
+
+def index_oid(table: TableDef) -> Oid:
+    """The OID of a table's primary key index."""
+    return Oid(_INDEX_OIDS + table.oid)
+
+
+def key_constraint_oid(table: TableDef) -> Oid:
+    """The OID of a table's primary key constraint."""
+    return Oid(_KEY_OIDS + table.oid)
+
+
+def key_name(table: TableDef) -> str:
+    """The name of a table's primary key, constraint and index."""
+    return table.key_name or derived_name(table.name, None, "pkey")
+
+
+def not_null_name(table: TableDef, column: ColumnDef | Attribute) -> str:
+    """The name that PostgreSQL gives to a NOT NULL constraint."""
+    return derived_name(table.name, column.name, "not_null")
+
+
+def derived_name(table: str, column: str | None, label: str) -> str:
+    """makeObjectName(): the longer part is cut until all fits into 63 bytes."""
+    parts = [table.encode(), b"" if column is None else column.encode()]
+    room = 63 - len(label) - 1 - (0 if column is None else 1)
+    while sum(map(len, parts)) > room:
+        longer = 0 if len(parts[0]) > len(parts[1]) else 1
+        parts[longer] = parts[longer][:-1]
+    shown = [part.decode(errors="ignore") for part in parts]
+    return "_".join([shown[0], *([] if column is None else [shown[1]]), label])
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The schema of the node at one moment."""
+
+    roles: tuple[Role, ...]
+    namespaces: tuple[Namespace, ...]
+    """The schemas of lake tables; the system's are in ``namespace_names`` too."""
+    relations: tuple[Relation, ...]
+    """Lake tables, their indexes, system relations."""
+    by_oid: dict[int, Relation]
+    by_name: dict[tuple[str, str], Relation]
+    role_names: dict[int, str]
+    namespace_names: dict[int, str]
+
+    def lake_tables(self) -> Iterator[Relation]:
+        """The relations that are lake tables."""
+        return (r for r in self.relations if r.table is not None and r.kind == "r")
+
+    def namespace_oid(self, name: str) -> Oid | None:
+        """pg_namespace.oid of a name."""
+        return next(
+            (Oid(oid) for oid, known in self.namespace_names.items() if known == name),
+            None,
+        )
+
+
+def build_facts(
+    roles: Sequence[Role], namespaces: Sequence[Namespace], tables: Sequence[TableDef]
+) -> Facts:
+    """Index the catalog's records."""
+    oids = {n.name: n.oid for n in namespaces}
+    numbers = _Numbers()
+    lake: list[Relation] = []
+    for table in tables:
+        relation = _lake_table(table, oids[table.namespace], numbers)
+        lake.append(relation)
+        if table.key:
+            lake.append(_key_index(relation, table))
+    relations = (*lake, *_SYSTEM_RELATIONS)
+    return Facts(
+        roles=tuple(roles),
+        namespaces=tuple(namespaces),
+        relations=relations,
+        by_oid={r.oid: r for r in relations},
+        by_name={(r.namespace, r.name): r for r in relations},
+        role_names={role.oid: role.name for role in roles},
+        namespace_names={
+            **{n.oid: n.name for n in namespaces},
+            **{oid: name for name, oid in SYSTEM_SCHEMAS.items()},
+        },
+    )
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """The next OIDs of defaults and NOT NULL constraints."""
+
+    default: int = _DEFAULT_OIDS
+    not_null: int = _NOT_NULL_OIDS
+
+    def next_default(self) -> Oid:
+        self.default += 1
+        return Oid(self.default)
+
+    def next_not_null(self) -> Oid:
+        self.not_null += 1
+        return Oid(self.not_null)
+
+
+def _lake_table(table: TableDef, namespace_oid: Oid, numbers: _Numbers) -> Relation:
+    attributes = []
+    for number, column in enumerate(table.columns, 1):
+        not_null = column.not_null or column.name in table.key
+        attributes.append(
+            Attribute(
+                number=number,
+                name=column.name,
+                type_oid=column.type_oid,
+                typmod=column.typmod,
+                not_null=not_null,
+                default=column.default,
+                default_oid=INVALID_OID
+                if column.default is None
+                else numbers.next_default(),
+                not_null_oid=numbers.next_not_null() if not_null else INVALID_OID,
+            )
+        )
+    return Relation(
+        oid=table.oid,
+        namespace=table.namespace,
+        namespace_oid=namespace_oid,
+        name=table.name,
+        kind="r",
+        owner=table.owner,
+        attributes=tuple(attributes),
+        table=table,
+    )
+
+
+def _key_index(relation: Relation, table: TableDef) -> Relation:
+    attributes = []
+    for number, key in enumerate(relation.key_numbers, 1):
+        column = relation.attributes[key - 1]
+        attributes.append(
+            Attribute(number, column.name, column.type_oid, column.typmod, False)
+        )
+    return Relation(
+        oid=index_oid(table),
+        namespace=relation.namespace,
+        namespace_oid=relation.namespace_oid,
+        name=key_name(table),
+        kind="i",
+        owner=relation.owner,
+        attributes=tuple(attributes),
+        table=table,
+    )
+
+
+_SYSTEM_RELATIONS: Final = tuple(
+    Relation(
+        oid=relation.oid,
+        namespace=relation.schema,
+        namespace_oid=SYSTEM_SCHEMAS[relation.schema],
+        name=relation.name,
+        kind=relation.kind,
+        owner=BOOTSTRAP_SUPERUSER,
+        attributes=tuple(
+            Attribute(number, c.name, c.type_oid, c.typmod, c.not_null)
+            for number, c in enumerate(relation.columns, 1)
+        ),
+    )
+    for relation in SYSTEM.values()
+)

@@ -1,0 +1,316 @@
+"""Rows about subscriptions: pg_subscription and its kin, and wal2lake's own views.
+
+Comes in: the source's subscriptions, their tables, snapshot vectors and live positions. Goes
+out: rows as dicts by column name. Passwords in connection strings are masked: PostgreSQL
+shows pg_subscription.subconninfo to superusers only, with the password in it.
+
+Two sorts: SUBSCRIPTION_ROWS change with the catalog's counter, LIVE_ROWS are asked for anew by
+each query.
+
+Sources: pg_subscription.h, pg_subscription_rel.h; pg_stat_get_subscription() in launcher.c;
+pg_show_replication_origin_status() in origin.c.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from wal2lake.catalog import (
+    Progress,
+    SnapshotVector,
+    Subscription,
+    SubscriptionRel,
+    TableDef,
+)
+from wal2lake.frontend.backend import SessionContext
+from wal2lake.frontend.sysviews.rows.cluster import DATABASE
+from wal2lake.frontend.sysviews.rows.facts import DATABASE_OID, Facts
+from wal2lake.frontend.sysviews.rows.relations import Row
+from wal2lake.frontend.sysviews.source import CatalogSource
+from wal2lake.model import SyncState
+
+MASK: Final = "********"
+
+_URI_PASSWORD: Final = re.compile(r"^(\w+://[^:@/?]*:)[^@/?]*(@)")
+_URI_PARAMETER: Final = re.compile(r"([?&](?:ssl)?password=)[^&]*")
+_KEYWORD: Final = re.compile(
+    r"(\b(?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)*)", re.DOTALL
+)
+_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+def mask_password(conninfo: str) -> str:
+    """A connection string, keyword or URI form, that may be shown."""
+    if re.match(r"postgres(ql)?://", conninfo):
+        masked = _URI_PASSWORD.sub(rf"\g<1>{MASK}\g<2>", conninfo)
+        return _URI_PARAMETER.sub(rf"\g<1>{MASK}", masked)
+    return _KEYWORD.sub(rf"\g<1>{MASK}", conninfo)
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """The source's subscriptions at one moment."""
+
+    subscriptions: tuple[Subscription, ...]
+    rels: tuple[SubscriptionRel, ...]
+    vectors: tuple[SnapshotVector, ...]
+    tables: Mapping[int, TableDef]
+
+    def name(self, subid: int) -> str | None:
+        """A subscription's name."""
+        return next((s.name for s in self.subscriptions if s.oid == subid), None)
+
+
+def read_replication(source: CatalogSource, tables: Sequence[TableDef]) -> Replication:
+    """Ask the source."""
+    return Replication(
+        tuple(source.subscriptions()),
+        tuple(source.rels()),
+        tuple(source.vectors()),
+        {table.oid: table for table in tables},
+    )
+
+
+# ---- durable ----------------------------------------------------------------------------
+
+_STREAMING: Final = {"off": "f", "on": "t", "parallel": "p"}
+
+
+def pg_subscription(state: Replication) -> Iterator[Row]:
+    """All subscriptions; options that were not given have the node's defaults."""
+    for sub in state.subscriptions:
+        options = sub.options
+
+        def enabled(name: str, default: str, options: dict[str, str] = options) -> bool:
+            return options.get(name, default) == "true"
+
+        yield {
+            "oid": sub.oid,
+            "subdbid": DATABASE_OID,
+            "subskiplsn": 0,
+            "subname": sub.name,
+            "subowner": sub.owner,
+            "subenabled": sub.enabled,
+            "subbinary": enabled("binary", "false"),
+            "substream": _STREAMING.get(options.get("streaming", "off"), "f"),
+            "subtwophasestate": "p" if enabled("two_phase", "false") else "d",
+            "subdisableonerr": enabled("disable_on_error", "false"),
+            "subpasswordrequired": enabled("password_required", "true"),
+            "subrunasowner": enabled("run_as_owner", "false"),
+            "subfailover": enabled("failover", "false"),
+            "subconninfo": mask_password(sub.conninfo),
+            "subslotname": sub.slot_name,
+            "subsynccommit": sub.synchronous_commit,
+            "subpublications": list(sub.publications),
+            "suborigin": options.get("origin", "any"),
+        }
+
+
+def pg_subscription_rel(state: Replication) -> Iterator[Row]:
+    """The tables of subscriptions and their states."""
+    for rel in state.rels:
+        copying = rel.state in (SyncState.INIT, SyncState.DATASYNC)
+        yield {
+            "srsubid": rel.subid,
+            "srrelid": rel.relid,
+            "srsubstate": rel.state.value,
+            "srsublsn": None if copying else rel.lsn,
+        }
+
+
+def pg_replication_origin(state: Replication) -> Iterator[Row]:
+    """One origin per subscription, numbered in order."""
+    for number, sub in enumerate(state.subscriptions, 1):
+        yield {"roident": number, "roname": f"pg_{sub.oid}"}
+
+
+def pg_replication_origin_status(state: Replication) -> Iterator[Row]:
+    """How far each subscription's tables are complete: its floor."""
+    for number, sub in enumerate(state.subscriptions, 1):
+        yield {
+            "local_id": number,
+            "external_id": f"pg_{sub.oid}",
+            "remote_lsn": sub.floor,
+            "local_lsn": 0,
+        }
+
+
+def snapshots(state: Replication) -> Iterator[Row]:
+    """Each published state: the version of every table of a subscription."""
+    for vector in state.vectors:
+        name = state.name(vector.subid)
+        for relid, version in vector.versions.items():
+            table = state.tables.get(relid)
+            if table is not None:
+                yield {
+                    "subid": vector.subid,
+                    "subname": name,
+                    "lsn": vector.lsn,
+                    "committed_at": datetime.fromisoformat(vector.committed_at),
+                    "schemaname": table.namespace,
+                    "tablename": table.name,
+                    "version": version,
+                }
+
+
+def sync_progress(state: Replication) -> Iterator[Row]:
+    """How far each table's initial copy is."""
+    for rel in state.rels:
+        table = state.tables.get(rel.relid)
+        yield {
+            "subname": state.name(rel.subid),
+            "schemaname": rel.remote_namespace if table is None else table.namespace,
+            "tablename": rel.remote_name if table is None else table.name,
+            "state": rel.state.value,
+            "rows_copied": rel.rows_copied,
+            "rows_expected": rel.rows_expected,
+            "bytes_copied": rel.bytes_copied,
+            "error": rel.error,
+        }
+
+
+def subscription_errors(state: Replication) -> Iterator[Row]:
+    """What stops a subscription or the copy of one of its tables, now."""
+    for sub in state.subscriptions:
+        if sub.last_error is not None:
+            yield {"subid": sub.oid, "subname": sub.name, "error": sub.last_error}
+    for rel in state.rels:
+        if rel.error is not None:
+            yield {
+                "subid": rel.subid,
+                "subname": state.name(rel.subid),
+                "schemaname": rel.remote_namespace,
+                "tablename": rel.remote_name,
+                "error": rel.error,
+            }
+
+
+SUBSCRIPTION_ROWS: Final[Mapping[str, Callable[[Replication], Iterator[Row]]]] = {
+    maker.__name__: maker
+    for maker in (
+        pg_subscription,
+        pg_subscription_rel,
+        pg_replication_origin,
+        pg_replication_origin_status,
+        snapshots,
+        sync_progress,
+        subscription_errors,
+    )
+}
+
+
+# ---- moving ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What the rows of a moving view are made from."""
+
+    facts: Facts
+    state: Replication
+    source: CatalogSource
+    context: SessionContext
+
+
+def pg_stat_subscription(moment: Moment) -> Iterator[Row]:
+    """The apply worker of each subscription, and the copies that are running."""
+    for sub in moment.state.subscriptions:
+        progress = moment.source.progress(sub.oid)
+        running = progress is not None and progress.receiver_pid != 0
+        yield {
+            "subid": sub.oid,
+            "subname": sub.name,
+            **(_worker(progress) if progress is not None and running else {}),
+        }
+        if progress is None or not progress.engine_pid:
+            continue
+        for rel in moment.state.rels:
+            if rel.subid == sub.oid and rel.state is SyncState.DATASYNC:
+                yield {
+                    "subid": sub.oid,
+                    "subname": sub.name,
+                    "worker_type": "table synchronization",
+                    "pid": progress.engine_pid,
+                    "relid": rel.relid,
+                }
+
+
+def _worker(progress: Progress) -> Row:
+    return {
+        "worker_type": "apply",
+        "pid": progress.receiver_pid,
+        "received_lsn": progress.received or None,
+        "last_msg_send_time": _time(progress.last_msg_send_time),
+        "last_msg_receipt_time": _time(progress.last_msg_receipt_time),
+        "latest_end_lsn": progress.latest_end_lsn or None,
+        "latest_end_time": _time(progress.latest_end_time),
+    }
+
+
+def _time(microseconds: int) -> datetime | None:
+    return _EPOCH + timedelta(microseconds=microseconds) if microseconds else None
+
+
+def pg_stat_activity(moment: Moment) -> Iterator[Row]:
+    """The clients' sessions."""
+    users = {role.name: role.oid for role in moment.facts.roles}
+    for session in moment.source.sessions():
+        yield {
+            "datid": DATABASE_OID,
+            "datname": DATABASE,
+            "pid": session.pid,
+            "usesysid": users.get(session.user),
+            "usename": session.user,
+            "application_name": session.application_name,
+            "client_addr": session.client_host or None,
+            "client_port": session.client_port if session.client_host else -1,
+            "backend_start": datetime.fromtimestamp(session.started_at, UTC),
+            "state": session.state,
+            "backend_type": "client backend",
+        }
+
+
+def pg_stat_database(moment: Moment) -> Iterator[Row]:
+    """The one database; a node counts sessions, nothing else of it."""
+    yield {
+        "datid": DATABASE_OID,
+        "datname": DATABASE,
+        "numbackends": len(moment.source.sessions()),
+    }
+
+
+def pg_settings(moment: Moment) -> Iterator[Row]:
+    """The session's parameters."""
+    parameters = moment.context.parameters
+    for name in parameters:
+        definition = parameters.definition(name)
+        number = definition.kind.value == "integer"
+        current, initial = parameters.raw(name), parameters.reset_value(name)
+        yield {
+            "name": definition.name,
+            "setting": current,
+            "unit": definition.unit.value or None,
+            "category": "Preset Options"
+            if definition.context.value == "internal"
+            else "Client Connection Defaults",
+            "short_desc": definition.description,
+            "context": definition.context.value,
+            "vartype": definition.kind.value,
+            "source": "default" if parameters[name] == initial else "session",
+            "min_val": str(definition.minimum) if number else None,
+            "max_val": str(definition.maximum) if number else None,
+            "enumvals": list(definition.choices) or None,
+            "boot_val": definition.default,
+            "reset_val": current if parameters[name] == initial else initial,
+            "pending_restart": False,
+        }
+
+
+LIVE_ROWS: Final[Mapping[str, Callable[[Moment], Iterator[Row]]]] = {
+    maker.__name__: maker
+    for maker in (pg_stat_subscription, pg_stat_activity, pg_stat_database, pg_settings)
+}

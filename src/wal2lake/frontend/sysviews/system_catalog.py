@@ -1,0 +1,326 @@
+"""``SystemCatalog``: catalog queries answered by an embedded SQL engine, in milliseconds.
+
+Comes in: a query with bound parameters, and the session that asks. Goes out: RowDescription's
+fields, and an ``Outcome`` with encoded rows. One per process, shared by all sessions and
+guarded by a lock, which each query holds while it runs; results are small.
+
+The engine is DuckDB, in memory, made at the first query. Relations are Arrow tables registered
+under internal names; one is made again only when a query reads it and what it is made from has
+changed: the schema, the subscriptions, or (for the moving views) always. Functions of the
+catalog are Python functions, which see the running query's session in ``Call``.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import duckdb
+
+from wal2lake.errors import (
+    InternalError,
+    SqlSyntaxError,
+    UndefinedObjectError,
+    UsageError,
+    Wal2LakeError,
+)
+from wal2lake.frontend.backend import Outcome, SessionContext
+from wal2lake.frontend.query.results import Rendering, columns_in
+from wal2lake.frontend.query.translate import Parameter
+from wal2lake.frontend.sysviews.arrow_table import arrow_table
+from wal2lake.frontend.sysviews.declarations.relations import (
+    INFORMATION_SCHEMA,
+    PG_CATALOG,
+    SystemRelation,
+)
+from wal2lake.frontend.sysviews.functions.call import Call
+from wal2lake.frontend.sysviews.functions.pg_proc import (
+    FUNCTIONS,
+    Function,
+    internal_name,
+)
+from wal2lake.frontend.sysviews.query.results import fields_of, printable
+from wal2lake.frontend.sysviews.query.rewrite import (
+    DIVISION_BY_ZERO,
+    Translated,
+    internal_relation,
+    translate,
+)
+from wal2lake.frontend.sysviews.rows.cluster import CLUSTER_ROWS
+from wal2lake.frontend.sysviews.rows.facts import Facts, build_facts
+from wal2lake.frontend.sysviews.rows.information_schema import INFORMATION_ROWS
+from wal2lake.frontend.sysviews.rows.relations import RELATION_ROWS, Row
+from wal2lake.frontend.sysviews.rows.replication import (
+    LIVE_ROWS,
+    SUBSCRIPTION_ROWS,
+    Moment,
+    Replication,
+    read_replication,
+)
+from wal2lake.frontend.sysviews.source import CatalogSource
+from wal2lake.wire.frontback import FieldDescription, Format
+
+_SETTINGS: Final = {"threads": 1, "memory_limit": "256MB"}
+"""Catalog queries are small; one thread keeps the Python functions in the caller's."""
+
+
+class SystemCatalog:
+    """Answers catalog queries. Thread-safe; queries take turns."""
+
+    def __init__(self, source: CatalogSource) -> None:
+        """Nothing is opened before the first query."""
+        self._source = source
+        self._lock = threading.Lock()
+        self._connection: Any = None
+        self._counter: int | None = None
+        self._schema: tuple[object, ...] | None = None
+        self._facts: Facts | None = None
+        self._replication: Replication | None = None
+        self._schema_version = 0
+        self._state_version = 0
+        self._made: dict[str, int] = {}
+        self._call: Call | None = None
+        self._running: int | None = None
+
+    def describe(
+        self, sql: str, parameters: Sequence[Parameter], context: SessionContext
+    ) -> tuple[FieldDescription, ...]:
+        """The result's columns, without running the query."""
+        query = translate(sql, parameters)
+        with self._lock:
+            relation = self._bind(query, context)
+            return fields_of(query.outputs, relation.columns, relation.types)
+
+    def execute(
+        self,
+        sql: str,
+        parameters: Sequence[Parameter],
+        context: SessionContext,
+        formats: Sequence[Format] = (),
+    ) -> Outcome:
+        """Run the query; all rows are in the one batch of the outcome."""
+        query = translate(sql, parameters)
+        with self._lock:
+            self._running = context.pid
+            try:
+                relation = self._bind(query, context)
+                fields = fields_of(query.outputs, relation.columns, relation.types)
+                table = self._guarded(query, relation.to_arrow_table)
+                assert self._call is not None
+                table = printable(table, fields, self._call)
+            finally:
+                self._running = None
+        rendering = Rendering.of(context.parameters)
+        batch = columns_in(table, fields, formats, rendering)
+        return Outcome("SELECT", fields, iter((batch,)))
+
+    def query(
+        self,
+        sql: str,
+        parameters: Sequence[Parameter],
+        context: SessionContext,
+    ) -> tuple[tuple[FieldDescription, ...], list[tuple[str | None, ...]]]:
+        """The same with rows as PostgreSQL's text, for callers without a wire."""
+        outcome = self.execute(sql, parameters, context)
+        rows: list[tuple[str | None, ...]] = []
+        for batch in outcome.batches:
+            columns = [
+                [None if v is None else v.decode() for v in column]
+                for column in batch.columns
+            ]
+            rows.extend(zip(*columns, strict=True) if columns else [()] * batch.rows)
+        assert outcome.fields is not None
+        return outcome.fields, rows
+
+    def cancel(self, pid: int) -> None:
+        """From another thread: end the running query if it is this session's."""
+        if self._running == pid and self._connection is not None:
+            self._connection.interrupt()
+
+    def close(self) -> None:
+        """Give the engine back; a later query would open it again."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+            self._made.clear()
+            self._call = None
+
+    # ---- one query, under the lock -------------------------------------------------------
+
+    def _bind(self, query: Translated, context: SessionContext) -> Any:
+        """The engine's relation for a query, its inputs up to date."""
+        connection = self._open()
+        facts, replication = self._refresh()
+        self._call = Call(facts, self._source, context, datetime.now(UTC))
+        moment = Moment(facts, replication, self._source, context)
+        for relation in query.relations:
+            self._ensure(relation, moment)
+        return self._guarded(query, lambda: connection.sql(query.sql))
+
+    def _open(self) -> Any:
+        if self._connection is None:
+            connection = duckdb.connect(":memory:", config=dict(_SETTINGS))
+            connection.execute("set TimeZone = 'UTC'")
+            for (name, count), function in FUNCTIONS.items():
+                _register(connection, internal_name(name, count), count, function, self)
+            self._connection = connection
+        return self._connection
+
+    def _refresh(self) -> tuple[Facts, Replication]:
+        """Read the source if its counter has moved; note which half has changed."""
+        counter = self._source.change_counter
+        if (
+            self._facts is not None
+            and self._replication is not None
+            and counter == self._counter
+        ):
+            return self._facts, self._replication
+        source = self._source
+        schema = (
+            tuple(source.roles()),
+            tuple(source.namespaces()),
+            tuple(source.tables()),
+        )
+        if schema != self._schema:
+            self._facts = build_facts(*schema)
+            self._schema = schema
+            self._schema_version += 1
+        replication = read_replication(source, schema[2])
+        if replication != self._replication:
+            self._replication = replication
+            self._state_version += 1
+        self._counter = counter
+        assert self._facts is not None and self._replication is not None
+        return self._facts, self._replication
+
+    def _ensure(self, relation: SystemRelation, moment: Moment) -> None:
+        """Make a relation's rows unless they are current."""
+        rows, version = self._rows(relation, moment)
+        name = internal_relation(relation)
+        if version is not None and self._made.get(name) == version:
+            return
+        self._connection.register(name, arrow_table(relation, rows()))
+        self._made[name] = -1 if version is None else version
+
+    def _rows(
+        self, relation: SystemRelation, moment: Moment
+    ) -> tuple[Callable[[], Iterable[Row]], int | None]:
+        """How to make a relation's rows, and the version they would have; None: each
+        query's own."""
+        name = relation.name
+        if relation.schema == INFORMATION_SCHEMA:
+            maker = INFORMATION_ROWS.get(name)
+        else:
+            maker = RELATION_ROWS.get(name) or CLUSTER_ROWS.get(name)
+            moving = LIVE_ROWS.get(name)
+            if moving is not None:
+                return (lambda: moving(moment)), None
+            state = SUBSCRIPTION_ROWS.get(name)
+            if state is not None:
+                return (lambda: state(moment.state)), self._state_version
+        if maker is None or relation.schema not in (PG_CATALOG, INFORMATION_SCHEMA):
+            return tuple, 0
+        return (lambda: maker(moment.facts)), self._schema_version
+
+    def _guarded(self, query: Translated, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except duckdb.Error as error:
+            failure = None if self._call is None else self._call.failure
+            raise failure or _translated_error(error, query) from None
+
+
+# The engine looks at a typed function's own parameters to count its arguments.
+_ARITIES: Final[tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...]] = (
+    lambda run: lambda: run(),
+    lambda run: lambda a: run(a),
+    lambda run: lambda a, b: run(a, b),
+    lambda run: lambda a, b, c: run(a, b, c),
+)
+
+
+def _register(
+    connection: Any, name: str, count: int, function: Function, owner: SystemCatalog
+) -> None:
+    """Make a catalog function known to the engine."""
+    implementation = function.implementation
+
+    def run(*arguments: Any) -> Any:
+        call = owner._call
+        assert call is not None
+        try:
+            return implementation(call, *arguments)
+        except Wal2LakeError as error:
+            call.failure = error
+            raise
+
+    untyped = "ANY" in function.parameters
+    connection.create_function(
+        name,
+        run if untyped and count else _ARITIES[count](run),
+        None if untyped else list(function.parameters),
+        function.returns,
+        null_handling="special",
+        # set_config changes the session: it must run once per row, never be folded.
+        side_effects=name.startswith("w_set_config"),
+    )
+
+
+# ---- errors ------------------------------------------------------------------------------------
+
+
+_INPUT: Final = re.compile(r"[Cc]ould not convert string '(.*)' to (\w+)", re.DOTALL)
+_INPUT_TYPES: Final = {
+    "BOOL": "boolean",
+    "INT16": "smallint",
+    "INT32": "integer",
+    "INT64": "bigint",
+    "UINT32": "oid",
+    "FLOAT": "real",
+    "DOUBLE": "double precision",
+}
+
+
+def _translated_error(error: Exception, query: Translated) -> Wal2LakeError:
+    """The engine's error as PostgreSQL would put it, as far as it can be told."""
+    text = str(error).split("\n")[0]
+    quoted = text.split('"')
+    if isinstance(error, duckdb.InterruptException):
+        return UsageError("canceling statement due to user request", sqlstate="57014")
+    about_column = isinstance(error, duckdb.BinderException) and "olumn" in text
+    if about_column and len(quoted) > 1:
+        return UndefinedObjectError(
+            f'column "{quoted[1]}" does not exist', sqlstate="42703"
+        )
+    if isinstance(error, duckdb.CatalogException) and "unction" in text:
+        name = text.split("with name")[-1].split()[0].strip('"').lower()
+        shown = f"{name}({query.calls.get(name, '')})"
+        return UndefinedObjectError(
+            f"function {shown} does not exist",
+            sqlstate="42883",
+            hint="No function matches the given name and argument types. You might need"
+            " to add explicit type casts.",
+        )
+    if text.endswith(DIVISION_BY_ZERO):
+        return UsageError(DIVISION_BY_ZERO, sqlstate="22012")
+    value = _INPUT.search(text)
+    if value is not None:
+        kind = _INPUT_TYPES.get(value[2], value[2].lower())
+        return UsageError(
+            f'invalid input syntax for type {kind}: "{value[1]}"', sqlstate="22P02"
+        )
+    if isinstance(error, duckdb.ParserException):
+        return SqlSyntaxError(text)
+    if isinstance(error, duckdb.ConversionException):
+        return UsageError(text, sqlstate="22P02")
+    if isinstance(error, duckdb.OutOfRangeException):
+        return UsageError(text, sqlstate="22003")
+    if isinstance(error, (duckdb.BinderException, duckdb.CatalogException)):
+        return UsageError(text, sqlstate="42804")
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return UsageError(text, sqlstate="53200")
+    return InternalError(text)

@@ -1,0 +1,87 @@
+"""The passfile of a node: how the command line gets in without asking.
+
+In libpq's own format (``host:port:database:user:password``), so any client can use
+it: ``psql "host=127.0.0.1 port=5480 dbname=lake passfile=DIR/passfile"``. Written by ``init``,
+read for the name of the user and by libpq for the password.
+
+Source: PostgreSQL manual, 32.16 (the password file).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from wal2lake.errors import ConfigurationError
+from wal2lake.launch.directory.lockfile import read_lock
+
+FILE_NAME: Final = "passfile"
+
+DATABASE: Final = "lake"
+"""The one database of a node."""
+
+_FIELD: Final = re.compile(r"((?:[^:\\]|\\.)*)(?::|$)")
+
+
+def write_passfile(directory: Path, user: str, password: str) -> None:
+    """Make the file, readable by its owner alone from the first moment on."""
+    path = directory / FILE_NAME
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        fields = ("*", "*", DATABASE, _escape(user), _escape(password))
+        file.write(":".join(fields) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def passfile_user(directory: Path) -> str | None:
+    """The user of the first entry; None if there is no file."""
+    try:
+        line = (directory / FILE_NAME).read_text(encoding="utf-8").split("\n")[0]
+    except OSError:
+        return None
+    fields = [re.sub(r"\\(.)", r"\1", text) for text in _FIELD.findall(line)]
+    return fields[3] if len(fields) > 4 else None
+
+
+def connection_parameters(
+    directory: Path, user: str | None = None
+) -> Mapping[str, str]:
+    """libpq's parameters for the running node; ConfigurationError if none runs.
+
+    Without ``user`` it is the passfile's, else libpq's default (the OS user).
+    """
+    facts = read_lock(directory)
+    if facts is None:
+        raise ConfigurationError(
+            f'no node is running in directory "{directory}"',
+            hint=f"Start it with: wal2lake start -D {directory}",
+        )
+    parameters = {
+        "host": facts.address,
+        "port": str(facts.port),
+        "dbname": DATABASE,
+        "application_name": "wal2lake sql",
+    }
+    found = user or passfile_user(directory)
+    if found is not None:
+        parameters["user"] = found
+    if (directory / FILE_NAME).exists():
+        parameters["passfile"] = str(directory / FILE_NAME)
+    return parameters
+
+
+def conninfo(parameters: Mapping[str, str]) -> str:
+    """One string, quoted as libpq reads it."""
+    quoted = {
+        name: value.replace("\\", r"\\").replace("'", r"\'")
+        for name, value in parameters.items()
+    }
+    return " ".join(f"{name}='{value}'" for name, value in quoted.items())
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", r"\\").replace(":", r"\:")

@@ -1,0 +1,362 @@
+"""The spellings of types in SQL: ``parse_type_name``.
+
+Comes in: the text that stands after a column's name in CREATE TABLE, or after ``::``.
+Goes out: (type OID, typmod). Called by the front door.
+
+The grammar is the part of PostgreSQL's that names types: keywords of several words,
+modifiers, ``[]`` and ARRAY, quoted and schema-qualified names. A word that is no keyword
+is a pg_type name. Errors are PostgreSQL's. Not here: serial, which is no type but a
+sequence and a default.
+
+Sources: gram.y (SimpleTypename ff.); numerictypmodin, anychar_typmodin, anytimestamp_typmod_check,
+anybit_typmodin, intervaltypmodin; typenameTypeMod.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    SqlSyntaxError,
+    UndefinedObjectError,
+    UsageError,
+)
+from wal2lake.model import Oid
+from wal2lake.pgtypes.registry.pg_type import (
+    INTERVAL_FULL_PRECISION,
+    INTERVAL_FULL_RANGE,
+    INTERVAL_MASKS,
+    VARHDRSZ,
+    PgType,
+    format_type,
+    numeric_typmod,
+    type_by_name,
+)
+
+_TOKEN = re.compile(
+    r'\s*(?:("(?:[^"]|"")+")|([A-Za-z_\u0080-\U0010ffff][\w$]*)|(-?\d+)|([][(),.]))'
+)
+_SYNONYMS = {
+    "bigint": "int8",
+    "boolean": "bool",
+    "dec": "numeric",
+    "decimal": "numeric",
+    "int": "int4",
+    "integer": "int4",
+    "real": "float4",
+    "smallint": "int2",
+}
+_SERIALS = frozenset(
+    ("serial", "serial2", "serial4", "serial8", "smallserial", "bigserial")
+)
+_MAX_CHAR_LENGTH = 10485760
+_MAX_BIT_LENGTH = 83886080
+_MAX_NUMERIC_PRECISION = 1000
+_MAX_TIME_PRECISION = 6
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: str
+    kind: str
+    """word (folded to lower case), quoted (unquoted text), number, punctuation."""
+    offset: int
+
+
+class _Words:
+    """A cursor over the tokens of one type name."""
+
+    __slots__ = ("_at", "_source", "_tokens")
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._tokens = _tokenize(source)
+        self._at = 0
+
+    def peek(self) -> _Token | None:
+        return self._tokens[self._at] if self._at < len(self._tokens) else None
+
+    def take(self, *words: str) -> bool:
+        """Consume the given unquoted words or marks, if all come next."""
+        ahead = self._tokens[self._at : self._at + len(words)]
+        if [t.text for t in ahead] != list(words):
+            return False
+        if any(t.kind == "quoted" for t in ahead):
+            return False
+        self._at += len(words)
+        return True
+
+    def name(self) -> _Token:
+        token = self.peek()
+        if token is None or token.kind not in ("word", "quoted"):
+            raise self.unexpected()
+        self._at += 1
+        return token
+
+    def number(self) -> int:
+        token = self.peek()
+        if token is None or token.kind != "number":
+            raise self.unexpected()
+        self._at += 1
+        return int(token.text)
+
+    def expect(self, mark: str) -> None:
+        if not self.take(mark):
+            raise self.unexpected()
+
+    def unexpected(self) -> SqlSyntaxError:
+        token = self.peek()
+        if token is None:
+            error = SqlSyntaxError("syntax error at end of input")
+            error.position = len(self._source) + 1
+        else:
+            error = SqlSyntaxError(f'syntax error at or near "{token.text}"')
+            error.position = token.offset + 1
+        return error
+
+
+def _tokenize(source: str) -> list[_Token]:
+    tokens = []
+    at = 0
+    end = len(source.rstrip())
+    while at < end:
+        match = _TOKEN.match(source, at)
+        if match is None:
+            at += len(source[at:]) - len(source[at:].lstrip())
+            error = SqlSyntaxError(f'syntax error at or near "{source[at]}"')
+            error.position = at + 1
+            raise error
+        quoted, word, number, mark = match.groups()
+        start = match.end() - len(quoted or word or number or mark)
+        if quoted:
+            tokens.append(_Token(quoted[1:-1].replace('""', '"'), "quoted", start))
+        elif word:
+            tokens.append(_Token(word.lower(), "word", start))
+        elif number:
+            tokens.append(_Token(number, "number", start))
+        else:
+            tokens.append(_Token(mark, "punctuation", start))
+        at = match.end()
+    return tokens
+
+
+def parse_type_name(text: str) -> tuple[Oid, int]:
+    """Read one type name; (OID, typmod), typmod -1 without modifier.
+
+    Raises UndefinedObjectError (42704) for a type that is not built in, SqlSyntaxError,
+    UsageError (22023) for a modifier out of range. ``position`` of a syntax error counts
+    characters of ``text`` from 1. ``char`` is char(1) and ``bit`` bit(1), as in SQL.
+    A time precision above 6 becomes 6; PostgreSQL warns and does the same.
+    """
+    words = _Words(text)
+    known, typmod = _simple_type(words)
+    is_array = False
+    if words.take("array"):
+        is_array = True
+        if words.take("["):
+            words.number()
+            words.expect("]")
+    else:
+        while words.take("["):
+            is_array = True
+            if not words.take("]"):
+                words.number()
+                words.expect("]")
+    if words.peek() is not None:
+        raise words.unexpected()
+    if not is_array or known.is_array:
+        return known.oid, typmod
+    if not known.array_oid:
+        raise UndefinedObjectError(
+            f"could not find array type for data type {format_type(known.oid)}"
+        )
+    return known.array_oid, typmod
+
+
+def _simple_type(words: _Words) -> tuple[PgType, int]:
+    first = words.peek()
+    if first is not None and first.kind == "word":
+        found = _keyword_type(words, first.text)
+        if found is not None:
+            return found
+    token = words.name()
+    name = token.text
+    if words.take("."):
+        schema, name = name, words.name().text
+        if schema != "pg_catalog" or type_by_name(name) is None:
+            raise UndefinedObjectError(f'type "{schema}.{name}" does not exist')
+    elif token.kind == "word" and name in _SERIALS:
+        raise FeatureNotSupportedError(
+            f'type "{name}" is not supported: there are no sequences',
+            hint="Use an integer type.",
+        )
+    known = type_by_name(name)
+    if known is None or known.name in ("cstring", "_cstring"):
+        raise UndefinedObjectError(f'type "{name}" does not exist')
+    return known, _typmod(known, _modifiers(words))
+
+
+def _keyword_type(words: _Words, keyword: str) -> tuple[PgType, int] | None:
+    """A type that the grammar spells with keywords; None: an ordinary name."""
+    if keyword in _SYNONYMS:
+        words.name()
+        known = _named(_SYNONYMS[keyword])
+        if known.has_typmod:
+            return known, _typmod(known, _modifiers(words))
+        return known, -1
+    match keyword:
+        case "double" if words.take("double", "precision"):
+            return _named("float8"), -1
+        case "float":
+            words.name()
+            return _float(_modifiers(words)), -1
+        case "character" | "char" | "nchar":
+            words.name()
+            return _character(words)
+        case "national":
+            words.name()
+            if not (words.take("character") or words.take("char")):
+                raise words.unexpected()
+            return _character(words)
+        case "varchar":
+            words.name()
+            return _named("varchar"), _typmod(_named("varchar"), _modifiers(words))
+        case "bit":
+            words.name()
+            known = _named("varbit" if words.take("varying") else "bit")
+            modifiers = _modifiers(words)
+            if not modifiers and known.name == "bit":
+                modifiers = [1]
+            return known, _typmod(known, modifiers)
+        case "time" | "timestamp":
+            words.name()
+            modifiers = _modifiers(words)
+            name: str = keyword
+            if words.take("with", "time", "zone"):
+                name += "tz"
+            else:
+                words.take("without", "time", "zone")
+            return _named(name), _typmod(_named(name), modifiers)
+        case "interval":
+            words.name()
+            return _named("interval"), _interval_typmod(words)
+        case _:
+            return None
+
+
+def _named(name: str) -> PgType:
+    known = type_by_name(name)
+    assert known is not None, name
+    return known
+
+
+def _modifiers(words: _Words) -> list[int]:
+    if not words.take("("):
+        return []
+    numbers = [words.number()]
+    while words.take(","):
+        numbers.append(words.number())
+    words.expect(")")
+    return numbers
+
+
+def _character(words: _Words) -> tuple[PgType, int]:
+    known = _named("varchar" if words.take("varying") else "bpchar")
+    modifiers = _modifiers(words)
+    if not modifiers and known.name == "bpchar":
+        modifiers = [1]
+    return known, _typmod(known, modifiers)
+
+
+def _float(modifiers: list[int]) -> PgType:
+    if len(modifiers) > 1:
+        raise SqlSyntaxError('syntax error at or near ","')
+    if not modifiers:
+        return _named("float8")
+    bits = modifiers[0]
+    if bits < 1:
+        raise UsageError("precision for type float must be at least 1 bit")
+    if bits > 53:
+        raise UsageError("precision for type float must be less than 54 bits")
+    return _named("float4" if bits <= 24 else "float8")
+
+
+def _typmod(known: PgType, modifiers: list[int]) -> int:
+    if not modifiers:
+        return -1
+    if known.is_array or not known.has_typmod:
+        raise SqlSyntaxError(
+            f'type modifier is not allowed for type "{known.name.removeprefix("_")}"'
+        )
+    if known.name == "numeric":
+        return _numeric_typmod(modifiers)
+    if len(modifiers) != 1:
+        raise UsageError("invalid type modifier")
+    number = modifiers[0]
+    match known.name:
+        case "bpchar" | "varchar" | "bit" | "varbit":
+            return _length_typmod(known, number)
+        case "interval":
+            if number < 0:
+                raise UsageError(f"INTERVAL({number}) precision must not be negative")
+            precision = min(number, _MAX_TIME_PRECISION)
+            return INTERVAL_FULL_RANGE << 16 | precision
+        case _:
+            if number < 0:
+                word = known.name.removesuffix("tz").upper()
+                zone = " WITH TIME ZONE" if known.name.endswith("tz") else ""
+                raise UsageError(
+                    f"{word}({number}){zone} precision must not be negative"
+                )
+            return min(number, _MAX_TIME_PRECISION)
+
+
+def _length_typmod(known: PgType, length: int) -> int:
+    bits = known.name in ("bit", "varbit")
+    word = {"bpchar": "char", "varbit": "varbit"}.get(known.name, known.name)
+    limit = _MAX_BIT_LENGTH if bits else _MAX_CHAR_LENGTH
+    if length < 1:
+        raise UsageError(f"length for type {word} must be at least 1")
+    if length > limit:
+        raise UsageError(f"length for type {word} cannot exceed {limit}")
+    return length if bits else length + VARHDRSZ
+
+
+def _numeric_typmod(modifiers: list[int]) -> int:
+    if len(modifiers) > 2:
+        raise UsageError("invalid NUMERIC type modifier")
+    precision, scale = (*modifiers, 0)[:2]
+    if not 1 <= precision <= _MAX_NUMERIC_PRECISION:
+        raise UsageError(
+            f"NUMERIC precision {precision} must be between 1 and "
+            f"{_MAX_NUMERIC_PRECISION}"
+        )
+    if not -_MAX_NUMERIC_PRECISION <= scale <= _MAX_NUMERIC_PRECISION:
+        raise UsageError(
+            f"NUMERIC scale {scale} must be between -{_MAX_NUMERIC_PRECISION} and "
+            f"{_MAX_NUMERIC_PRECISION}"
+        )
+    return numeric_typmod(precision, scale)
+
+
+def _interval_typmod(words: _Words) -> int:
+    known = _named("interval")
+    modifiers = _modifiers(words)
+    if modifiers:
+        return _typmod(known, modifiers)
+    token = words.peek()
+    if token is None or token.kind != "word" or token.text not in INTERVAL_MASKS:
+        return -1
+    fields = words.name().text
+    if words.take("to"):
+        fields = f"{fields} to {words.name().text}"
+    if fields not in INTERVAL_MASKS:
+        raise words.unexpected()
+    precision = INTERVAL_FULL_PRECISION
+    if fields.endswith("second"):
+        given = _modifiers(words)
+        if given:
+            precision = _typmod(known, given) & INTERVAL_FULL_PRECISION
+    return INTERVAL_MASKS[fields] << 16 | precision

@@ -1,0 +1,192 @@
+"""A node's catalog as the recorded queries saw PostgreSQL's, for tests of the system views."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from wal2lake.catalog import (
+    ColumnDef,
+    Namespace,
+    Progress,
+    Role,
+    SnapshotVector,
+    Subscription,
+    SubscriptionRel,
+    TableDef,
+)
+from wal2lake.frontend.backend import SessionContext
+from wal2lake.frontend.grammar import parse
+from wal2lake.frontend.grammar.statements import CreateTable
+from wal2lake.frontend.parameters import Parameters
+from wal2lake.model import Lsn, Oid, SyncState
+
+RECORDED: dict[str, Any] = json.loads(
+    Path(__file__)
+    .parents[1]
+    .joinpath("pure", "fixtures", "catalog_queries.json")
+    .read_text()
+)
+OBJECTS: dict[str, int] = RECORDED["objects"]
+
+OWNER = Oid(10)
+
+_TABLES = (
+    """create table public.customers (
+        id integer primary key, name text not null default 'it''s'::text,
+        balance numeric(10,2) default 0,
+        created timestamp(3) with time zone default now(), tags text[],
+        code character(4), note character varying(20), kind "char", doc jsonb,
+        at time without time zone)""",
+    """create table sales.orders (
+        customer integer not null, "Line No" bigint not null, price double precision,
+        flags bit(3), ok boolean default false,
+        constraint "Orders key" primary key ("Line No", customer))""",
+    'create table public."Odd ""Name" (a integer, b uuid)',
+    "create table sales.log (t text)",
+)
+
+
+def table(sql: str, oid: int) -> TableDef:
+    """A table's definition from its CREATE TABLE."""
+    statement = parse(sql)
+    assert isinstance(statement, CreateTable)
+    columns = tuple(
+        ColumnDef(c.name, c.type_oid, c.typmod, None, c.not_null, c.default)
+        for c in statement.columns
+    )
+    name = statement.table
+    return TableDef(
+        Oid(oid),
+        name.schema or "public",
+        name.name,
+        OWNER,
+        columns,
+        statement.key,
+        f"/warehouse/{name.schema}/{name.name}",
+        statement.key_name,
+    )
+
+
+@dataclass
+class FakeSession:
+    """One row of pg_stat_activity."""
+
+    pid: int = 7
+    user: str = "postgres"
+    application_name: str = "psql"
+    client_host: str = "127.0.0.1"
+    client_port: int = 5555
+    started_at: float = 1_000_000_000.0
+    state: str = "active"
+
+
+@dataclass
+class FakeSource:
+    """A CatalogSource in memory."""
+
+    change_counter: int = 1
+    system_identifier: int = 7_000_000_000_000_000_000
+    started_at: datetime = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    role_list: list[Role] = field(
+        default_factory=lambda: [Role(OWNER, "postgres", True, "SCRAM-SHA-256$x")]
+    )
+    namespace_list: list[Namespace] = field(
+        default_factory=lambda: [
+            Namespace(Oid(2200), "public", OWNER),
+            Namespace(Oid(OBJECTS["schema sales"]), "sales", OWNER),
+        ]
+    )
+    table_list: list[TableDef] = field(
+        default_factory=lambda: [
+            table(sql, OBJECTS[name])
+            for sql, name in zip(
+                _TABLES,
+                ("public.customers", "sales.orders", 'public.Odd "Name', "sales.log"),
+                strict=True,
+            )
+        ]
+    )
+    subscription_list: list[Subscription] = field(
+        default_factory=lambda: [
+            Subscription(
+                oid=Oid(OBJECTS["subscription sub"]),
+                name="sub",
+                owner=OWNER,
+                enabled=False,
+                conninfo="host=127.0.0.1 port=1 dbname=x password=secret",
+                slot_name="sub",
+                publications=("p", "Q"),
+                floor=Lsn.parse("0/1000"),
+            )
+        ]
+    )
+    rel_list: list[SubscriptionRel] = field(default_factory=list)
+    vector_list: list[SnapshotVector] = field(default_factory=list)
+    progress_by_sub: dict[int, Progress] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+    reads: int = 0
+    """How often the tables were asked for."""
+
+    def roles(self) -> list[Role]:
+        return self.role_list
+
+    def namespaces(self) -> list[Namespace]:
+        return self.namespace_list
+
+    def tables(self) -> list[TableDef]:
+        self.reads += 1
+        return self.table_list
+
+    def subscriptions(self) -> list[Subscription]:
+        return self.subscription_list
+
+    def rels(self) -> list[SubscriptionRel]:
+        return self.rel_list
+
+    def vectors(self) -> list[SnapshotVector]:
+        return self.vector_list
+
+    def progress(self, subid: Oid) -> Progress | None:
+        return self.progress_by_sub.get(subid)
+
+    def sessions(self) -> list[FakeSession]:
+        return [FakeSession()]
+
+    def table_bytes(self, relid: Oid) -> int | None:
+        return self.sizes.get(relid)
+
+
+def session(**parameters: str) -> SessionContext:
+    """A superuser's session."""
+    values = Parameters()
+    for name, value in parameters.items():
+        values.set(name, value)
+    return SessionContext(
+        pid=7,
+        user="postgres",
+        superuser=True,
+        database="lake",
+        parameters=values,
+        notice=lambda notice: None,
+        client_host="127.0.0.1",
+        client_port=5555,
+    )
+
+
+def rel(name: str, state: SyncState, lsn: str | None, **more: Any) -> SubscriptionRel:
+    """One table of the fake subscription."""
+    schema, _, table_name = name.partition(".")
+    return SubscriptionRel(
+        subid=Oid(OBJECTS["subscription sub"]),
+        relid=Oid(OBJECTS[name]),
+        remote_namespace=schema,
+        remote_name=table_name,
+        state=state,
+        lsn=None if lsn is None else Lsn.parse(lsn),
+        epoch=1,
+        **more,
+    )
