@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.backlog import PUBLICATION, TEMPLATE_SLOT, Written
@@ -266,7 +267,7 @@ def _running(process: subprocess.Popen[bytes]) -> bool:
 
 # ---- the child ------------------------------------------------------------------------
 
-_Gulp = tuple[bytes, "np.ndarray[tuple[int], np.dtype[np.uint32]]"]
+_Gulp = tuple[bytes, npt.NDArray[np.uint32]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -308,12 +309,15 @@ def _drain(conninfo: str, slot: str, mark: Lsn, kept: list[_Gulp] | None) -> _St
         payloads = stream.read(0.02, _GULP_BYTES, never)
         if payloads is None:
             raise RuntimeError("the stream has ended")
-        changes = [p for p in payloads if p[0] == ord("w")]
-        if changes:
-            received = Lsn(int.from_bytes(changes[-1][1:9], "big"))
+        data = bytes(payloads.data)
+        lengths = np.array(payloads.sizes, np.uint32)
+        ends = np.cumsum(lengths, dtype=np.int64)
+        is_change = np.frombuffer(data, np.uint8)[ends - lengths] == ord("w")
+        if is_change.any():
+            last = int((ends - lengths)[np.flatnonzero(is_change)[-1]])
+            received = Lsn(int.from_bytes(data[last + 1 : last + 9], "big"))
             if kept is not None:
-                lengths = np.fromiter(map(len, changes), np.uint32, len(changes))
-                kept.append((b"".join(changes), lengths))
+                kept.append(_only(data, lengths, ends, is_change))
         now = time.perf_counter()
         if now - last_status >= _STATUS_SECONDS:
             status = StandbyStatus(received, received, received, 0, False)
@@ -325,6 +329,17 @@ def _drain(conninfo: str, slot: str, mark: Lsn, kept: list[_Gulp] | None) -> _St
     os.close(never)
     os.close(writer)
     return found
+
+
+def _only(
+    data: bytes,
+    lengths: npt.NDArray[np.uint32],
+    ends: npt.NDArray[np.int64],
+    wanted: npt.NDArray[np.bool_],
+) -> _Gulp:
+    """Of payloads back to back, some."""
+    chosen = zip((ends - lengths)[wanted].tolist(), ends[wanted].tolist(), strict=True)
+    return b"".join(data[start:end] for start, end in chosen), lengths[wanted]
 
 
 def _decoded(kept: list[_Gulp]) -> _Stage:

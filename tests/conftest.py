@@ -7,6 +7,7 @@ markers as well. Servers live for the session; every test has a database of its 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from tests.older_postgres import PUBLISHERS, Unavailable, installation
 
+from wal2lake.changelog import files
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import PostgresServer, available_versions
 from wal2lake.testing.waits import wait_until
@@ -25,6 +27,13 @@ FAST_RETRY = {"subscription.wal_retrieve_retry_interval_ms": 300}
 """Settings of a node whose workers come back soon after they failed."""
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that cannot cut the power: there, fsync would only cost time."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(files, "sync_data", lambda descriptor: None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,14 +9,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.pure.apply_world import Staged, World, no_fsync
-from tests.pure.changelog_stream import Change, Transaction
+from tests.fakes.apply_world import Staged, World
+from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.errors import StorageError
 from wal2lake.lake.batchport import StageRequest
 from wal2lake.testing.waits import wait_until
-
-__all__ = ["no_fsync"]
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 

@@ -3,11 +3,10 @@ the receiver tripped over it, though the publisher would have sent it again."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from tests.pure.changelog_stream import (
+from tests.fakes.publisher import (
     Transaction,
     content,
     gulp,
@@ -15,7 +14,7 @@ from tests.pure.changelog_stream import (
     payloads,
 )
 
-from wal2lake.changelog import ChangeLog, files
+from wal2lake.changelog import ChangeLog
 from wal2lake.changelog.files import journal_name, journal_numbers
 from wal2lake.errors import InternalError, ProtocolViolation
 from wal2lake.model import Lsn
@@ -27,10 +26,7 @@ SMALL = LogSettings(journal_file_bytes=600, segment_bytes=3000)
 SENT = [inserts(100, 3), inserts(200, 9), inserts(300, 2)]
 
 
-@pytest.fixture(autouse=True)
-def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(files, "sync_data", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("no_fsync")
 
 
 def stream(transactions: list[Transaction] = SENT) -> list[bytes]:

@@ -8,12 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.pure.apply_world import World, no_fsync
-from tests.pure.changelog_stream import Change, Transaction
+from tests.fakes.apply_world import World
+from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.model import SyncState
-
-__all__ = ["no_fsync"]
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import Database
-from tests.pure.changelog_stream import gulp, inserts, payloads
+from tests.fakes.publisher import gulp, inserts, payloads
 
 from wal2lake.catalog import Catalog, ProgressFile, Subscription
 from wal2lake.changelog import ChangeLog, LogReader
@@ -213,7 +213,12 @@ def received(
             nonlocal ended
             found = stream.read(1.0, 1 << 20, wake_read)
             assert found is not None
-            data = [bytes(p) for p in found if p[0] == ord("w")]
+            ends = np.cumsum(found.sizes, dtype=np.int64).tolist()
+            payloads = [
+                bytes(found.data[end - size : end])
+                for end, size in zip(ends, found.sizes, strict=True)
+            ]
+            data = [p for p in payloads if p[0] == ord("w")]
             decoded = decoder.feed(
                 b"".join(data), np.array([len(d) for d in data], np.uint32)
             )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.pure.changelog_stream import relation
+from tests.fakes.publisher import relation
 
 from wal2lake.apply.batch import choose, divide
 from wal2lake.changelog import LogFile, Manifest, RowsFile

@@ -10,14 +10,12 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.pure.apply_world import Side, World, model, no_fsync
-from tests.pure.changelog_stream import Change, Transaction
+from tests.fakes.apply_world import Side, World, model
+from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.errors import StorageError
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.testing.waits import wait_until
-
-__all__ = ["no_fsync"]
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.pure.apply_world import World
-from tests.pure.changelog_stream import Change, Transaction
+from tests.fakes.apply_world import World
+from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.lake.batches import Batches
 from wal2lake.lake.delta import DeltaTables

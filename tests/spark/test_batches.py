@@ -9,8 +9,8 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pytest
-from lake_log import FIELDS, by_key, fill, rows_of, write_log
 from pyspark.sql import SparkSession
+from tests.fakes.lake_log import FIELDS, by_key, fill, rows_of, write_log
 
 from wal2lake.errors import StorageError
 from wal2lake.lake.batches import Batches

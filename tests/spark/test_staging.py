@@ -6,7 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
-from lake_log import (
+from pyspark.sql import SparkSession
+from tests.fakes.lake_log import (
     EVERYTHING,
     FIELDS,
     NUMERIC,
@@ -20,7 +21,6 @@ from lake_log import (
     target_of,
     write_log,
 )
-from pyspark.sql import SparkSession
 
 from wal2lake.errors import CorruptLogError, InternalError
 from wal2lake.lake.changes import RowFailure, Seq

@@ -13,11 +13,12 @@ from wal2lake.pg.publisher import (
     RemoteTable,
     SlotCreated,
 )
-from wal2lake.pg.replication import CopyBothStream
+from wal2lake.pg.replication import CopyBothStream, Payloads
 
 __all__ = [
     "CopyBothStream",
     "Identity",
+    "Payloads",
     "Publisher",
     "RemoteColumn",
     "RemoteTable",

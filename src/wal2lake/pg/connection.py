@@ -108,24 +108,22 @@ class Session:
         self._run(sql, expect=pq.ExecStatus.COPY_OUT)
         pgconn = self._pgconn
         get = pgconn.get_copy_data
-        more = True
+        block, more = bytearray(), True
         while more:
-            gathered: list[memoryview] = []
-            append = gathered.append
-            total = 0
             try:
-                # One message is one row: nothing but this belongs into the loop.
-                while total < block_bytes:
+                # One message is one row: nothing but this belongs into the loop. Its
+                # memory is libpq's, to be let go at once (see CopyBothStream).
+                while len(block) < block_bytes:
                     size, data = get(0)
                     if size < 0:
                         more = False
                         break
-                    append(data)
-                    total += size
+                    block += data
             except Error as error:
                 raise self._failure(error) from None
-            if gathered:
-                yield b"".join(gathered)
+            if block:
+                yield bytes(block)
+                block.clear()
         self._check(pgconn.get_result(), pq.ExecStatus.COMMAND_OK)
         while pgconn.get_result() is not None:
             pass

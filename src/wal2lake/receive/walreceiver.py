@@ -26,7 +26,6 @@ import queue
 import select
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,7 +43,14 @@ from wal2lake.changelog.journal.gulp import Lengths
 from wal2lake.errors import PublisherError, StorageError
 from wal2lake.model import Lsn
 from wal2lake.observe import failpoint, get_logger
-from wal2lake.pg import CopyBothStream, Identity, Publisher, Session, connect
+from wal2lake.pg import (
+    CopyBothStream,
+    Identity,
+    Payloads,
+    Publisher,
+    Session,
+    connect,
+)
 from wal2lake.pg.publisher import quote_ident, quote_literal
 from wal2lake.receive.feedback import Feedback
 from wal2lake.receive.history import check_history
@@ -247,7 +253,7 @@ class WalReceiver:
                     raise PublisherError(
                         "data stream from publisher has ended", sqlstate="08006"
                     )
-                if payloads:
+                if payloads.sizes:
                     last_heard, pinged = time.monotonic(), False
                     reply = self._take(payloads, feedback)
             self._drain_wake()
@@ -268,25 +274,29 @@ class WalReceiver:
                 pinged = pinged or ping
                 last_status = now
 
-    def _take(self, payloads: Sequence[memoryview], feedback: Feedback) -> bool:
+    def _take(self, payloads: Payloads, feedback: Feedback) -> bool:
         """Hand changes to the journal thread; True if a keepalive wants an answer."""
         reply = False
-        data = b"".join(payloads)
-        lengths = np.fromiter(map(len, payloads), np.uint32, len(payloads))
-        starts = np.cumsum(lengths, dtype=np.int64) - lengths
-        first = np.frombuffer(data, np.uint8)[starts]
-        special = np.flatnonzero(first != ord("w"))
+        data = bytes(payloads.data)
+        lengths = np.array(payloads.sizes, np.uint32)
+        ends = np.cumsum(lengths, dtype=np.int64)
+        first = np.frombuffer(data, np.uint8)[ends - lengths]
+        special = np.flatnonzero(first != ord("w")).tolist()
         stamp = now_us()
-        if special.size:
-            for i in special.tolist():
-                message = read_from_server(bytes(payloads[i]))
+        if special:
+            changes, begin = [], 0
+            for i in special:
+                end = int(ends[i])
+                start = end - int(lengths[i])
+                message = read_from_server(data[start:end])
                 if isinstance(message, Keepalive):
                     feedback.keepalive(message.end_lsn)
                     reply = reply or message.reply_requested
                     self._progress.set(last_msg_send_time=message.send_time)
-            changes = [p for p in payloads if p[0] == ord("w")]
-            data = b"".join(changes)
-            lengths = np.fromiter(map(len, changes), np.uint32, len(changes))
+                changes.append(data[begin:start])
+                begin = end
+            data = b"".join((*changes, data[begin:]))
+            lengths = np.delete(lengths, special)
         if len(lengths):
             last = len(data) - int(lengths[-1])
             end = Lsn(int.from_bytes(data[last + 9 : last + 17], "big"))

@@ -8,15 +8,13 @@ so that nothing applied twice can stay unseen.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
-from tests.pure.changelog_stream import Transaction, gulps
+from tests.fakes.publisher import Transaction, gulps
 
 from wal2lake.apply.worker import ApplyWorker
 from wal2lake.catalog import (
@@ -27,7 +25,7 @@ from wal2lake.catalog import (
     SubscriptionRel,
     TableDef,
 )
-from wal2lake.changelog import ChangeLog, files
+from wal2lake.changelog import ChangeLog
 from wal2lake.lake import CommitConflict, Committed, Cursor, TablePort, TableState
 from wal2lake.lake.batchport import BatchPort, StageRequest
 from wal2lake.lake.changes import RowFailure, Seq
@@ -367,10 +365,3 @@ class Side:
         vector = self.world.catalog.newest_vector(self.subid)
         version = 0 if vector is None else vector.versions.get(100 + relid, 0)
         return self.table(relid).versions[version]
-
-
-@pytest.fixture
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test here can cut the power, so that fsync would only cost time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(files, "sync_data", lambda descriptor: None)
