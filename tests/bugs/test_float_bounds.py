@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wal2lake.lake.datafile import DataFileWriter
+from wal2lake.lake.delta.datafile import DataFileWriter
 
 
 def test_files_have_no_bounds_of_floats(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from wal2lake.lake.delta import DeltaTables
-from wal2lake.lake.logrows import LogSource, LsnRange
-from wal2lake.lake.netchange import Uniqueness
+from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.port import FieldSpec, TableState
-from wal2lake.lake.rowchanges import StageTarget
+from wal2lake.lake.staging.changes import Uniqueness
+from wal2lake.lake.staging.logrows import LogSource, LsnRange
+from wal2lake.lake.staging.rowchanges import StageTarget
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
 from wal2lake.testing.rowmodel import UNCHANGED, Event, Key, Row
 

@@ -20,15 +20,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.changes import ChangeShape, RowFailure, Seq
-from wal2lake.lake.datafile import write_data_file
-from wal2lake.lake.netchange import Uniqueness
+from wal2lake.lake.delta.datafile import write_data_file
+from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
+from wal2lake.lake.delta.z85 import decode_z85, encode_z85
 from wal2lake.lake.port import FieldSpec, PhysicalField, TableState
+from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Seq, Uniqueness
 from wal2lake.lake.tablefiles import DataFile, add_action
 from wal2lake.lake.upsert import Upsert, load, plan_upsert
-from wal2lake.lake.upsert.deletionvectors import read_vector, write_vectors
 from wal2lake.lake.upsert.stored import StoredRows
-from wal2lake.lake.z85 import decode_z85, encode_z85
 from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from wal2lake.lake.delta import DeltaTables
-from wal2lake.lake.jars import JarSource, locate_jars
+from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.query import Queries
-from wal2lake.lake.session import SessionOptions, start_session, stop_session
+from wal2lake.lake.spark.jars import JarSource, locate_jars
+from wal2lake.lake.spark.session import SessionOptions, start_session, stop_session
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -15,7 +15,7 @@ from tests.fakes.apply_world import World
 from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.lake.batches import Batches
-from wal2lake.lake.delta import DeltaTables
+from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.port import FieldSpec
 from wal2lake.model import Oid
 

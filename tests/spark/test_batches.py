@@ -15,9 +15,9 @@ from tests.fakes.lake_log import FIELDS, by_key, fill, rows_of, write_log
 from wal2lake.errors import StorageError
 from wal2lake.lake.batches import Batches
 from wal2lake.lake.batchport import StageRequest
-from wal2lake.lake.delta import DeltaTables
-from wal2lake.lake.logrows import LogSource, LsnRange
+from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.port import CommitConflict, Cursor
+from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.lake.upsert.compaction import LOOK_EVERY
 from wal2lake.testing.rowmodel import (
     KEY,

@@ -15,16 +15,16 @@ from pyspark.sql import SparkSession
 
 from wal2lake.errors import InternalError, StorageError
 from wal2lake.lake import AddedFile, Cursor, FieldSpec
-from wal2lake.lake.delta import DeltaTables
-from wal2lake.lake.durability import (
+from wal2lake.lake.delta.durability import (
     discard_torn_commits,
     local_path,
     newest_version,
     sync_commit,
     sync_files,
 )
+from wal2lake.lake.delta.stats import added_file
+from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.query import relation
-from wal2lake.lake.stats import added_file
 from wal2lake.observe.failpoints import VARIABLE, arm
 
 APP = "wal2lake:n1:1:1"

@@ -17,7 +17,7 @@ from wal2lake.errors import (
     Wal2LakeError,
 )
 from wal2lake.lake import FieldSpec
-from wal2lake.lake.delta import DeltaTables
+from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.query import Queries, identifier, relation
 from wal2lake.model import Oid
 

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import ConfigurationError
-from wal2lake.lake.session import (
+from wal2lake.lake.spark.session import (
     Pool,
     SessionOptions,
     configuration,
@@ -29,8 +29,8 @@ from wal2lake.testing.waits import wait_until
 ENGINE = """
 import os, sys, time
 from pathlib import Path
-from wal2lake.lake.jars import JarSource, locate_jars
-from wal2lake.lake.session import SessionOptions, jvm_pid, start_session, stop_session
+from wal2lake.lake.spark.jars import JarSource, locate_jars
+from wal2lake.lake.spark.session import SessionOptions, jvm_pid, start_session, stop_session
 import signal
 stopping = []
 for number in (signal.SIGINT, signal.SIGTERM):

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal2lake.lake.stats import STRING_PREFIX, stats_for
+from wal2lake.lake.delta.stats import STRING_PREFIX, stats_for
 
 
 def stats(table: pa.Table, row_group_size: int | None = None) -> dict[str, Any]:

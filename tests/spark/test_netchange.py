@@ -15,17 +15,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from wal2lake.lake.changes import (
+from wal2lake.lake.merge.netchange import NetChange, net_change
+from wal2lake.lake.port import FieldSpec
+from wal2lake.lake.staging.changes import (
     DELETE,
     INSERT,
     UPDATE,
     ChangeShape,
     RowFailure,
     Seq,
+    Uniqueness,
     spark_schema,
 )
-from wal2lake.lake.netchange import NetChange, Uniqueness, net_change
-from wal2lake.lake.port import FieldSpec
 from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,

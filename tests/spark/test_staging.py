@@ -23,12 +23,12 @@ from tests.fakes.lake_log import (
 )
 
 from wal2lake.errors import CorruptLogError, InternalError
-from wal2lake.lake.changes import RowFailure, Seq
-from wal2lake.lake.delta import DeltaTables
-from wal2lake.lake.logrows import LogSource, LsnRange, plan_parts
-from wal2lake.lake.merge import Merge, commit_merge, plan_merge
+from wal2lake.lake.delta.tables import DeltaTables
+from wal2lake.lake.merge.merge import Merge, commit_merge, plan_merge
 from wal2lake.lake.port import CommitConflict, Cursor, FieldSpec, TableState
-from wal2lake.lake.staging import StagedChanges, stage_changes, stage_inserts
+from wal2lake.lake.staging.changes import RowFailure, Seq
+from wal2lake.lake.staging.logrows import LogSource, LsnRange, plan_parts
+from wal2lake.lake.staging.stage import StagedChanges, stage_changes, stage_inserts
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
 from wal2lake.testing.rowmodel import (
     KEY,

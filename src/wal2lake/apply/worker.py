@@ -45,7 +45,7 @@ from wal2lake.changelog import LogReader, Manifest
 from wal2lake.errors import ApplyError, Wal2LakeError
 from wal2lake.lake import CommitConflict, Cursor, TablePort
 from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
-from wal2lake.lake.logrows import LogSource, LsnRange
+from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.settings import Settings

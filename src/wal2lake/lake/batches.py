@@ -20,14 +20,13 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from wal2lake.lake.batchport import Staged, StageRequest
-from wal2lake.lake.changes import RowFailure
-from wal2lake.lake.datafile import discard_added
-from wal2lake.lake.merge import Merge, commit_merge, plan_merge
-from wal2lake.lake.netchange import Uniqueness
+from wal2lake.lake.delta.datafile import discard_added
+from wal2lake.lake.merge.merge import Merge, commit_merge, plan_merge
 from wal2lake.lake.port import CommitConflict, Committed, Cursor, TablePort, TableState
-from wal2lake.lake.rowchanges import StageTarget
-from wal2lake.lake.session import Pool, use_pool
-from wal2lake.lake.staging import (
+from wal2lake.lake.spark.session import Pool, use_pool
+from wal2lake.lake.staging.changes import RowFailure, Uniqueness
+from wal2lake.lake.staging.rowchanges import StageTarget
+from wal2lake.lake.staging.stage import (
     StagedChanges,
     StagedInserts,
     read_staged,

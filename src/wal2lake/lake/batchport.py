@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from wal2lake.lake.changes import RowFailure
-from wal2lake.lake.logrows import LogSource, LsnRange
 from wal2lake.lake.port import Committed, Cursor, TableState
+from wal2lake.lake.staging.changes import RowFailure
+from wal2lake.lake.staging.logrows import LogSource, LsnRange
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,9 +38,9 @@ from pyspark.sql.types import StructType
 from pyspark.util import local_connect_and_auth
 
 from wal2lake.errors import UsageError, Wal2LakeError
-from wal2lake.lake.fields import from_struct_field
+from wal2lake.lake.delta.fields import from_struct_field
 from wal2lake.lake.port import FieldSpec
-from wal2lake.lake.sparkerrors import QUERY_CANCELED, translated
+from wal2lake.lake.spark.errors import QUERY_CANCELED, translated
 
 CANCEL_INTERVAL_SECONDS: Final = 0.05
 """Between two attempts; each is one message to Spark's scheduler."""

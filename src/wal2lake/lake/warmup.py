@@ -16,12 +16,12 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.lake.datafile import write_data_file
-from wal2lake.lake.delta import DeltaTables
-from wal2lake.lake.executors import Executors
+from wal2lake.lake.delta.datafile import write_data_file
+from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.port import Cursor, FieldSpec, TableState
 from wal2lake.lake.query import Queries, relation
-from wal2lake.lake.session import Pool
+from wal2lake.lake.spark.executors import Executors
+from wal2lake.lake.spark.session import Pool
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.observe import get_logger
 

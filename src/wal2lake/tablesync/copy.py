@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from wal2lake.errors import ApplyError
-from wal2lake.lake.convert import convert_columns
-from wal2lake.lake.datafile import DataFileWriter
+from wal2lake.lake.delta.datafile import DataFileWriter
 from wal2lake.lake.port import FieldSpec, PhysicalField
+from wal2lake.lake.staging.convert import convert_columns
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.pg import connect
 from wal2lake.pg.publisher import quote_literal

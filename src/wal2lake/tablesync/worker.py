@@ -45,8 +45,8 @@ from wal2lake.lake import (
     files_from_json,
     files_to_json,
 )
-from wal2lake.lake.executors import Executors
-from wal2lake.lake.session import Pool
+from wal2lake.lake.spark.executors import Executors
+from wal2lake.lake.spark.session import Pool
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Publisher, RemoteTable, connect

@@ -32,11 +32,11 @@ from wal2lake.frontend.engine.viewsource import ViewSource
 from wal2lake.frontend.parameters.node import node_parameters
 from wal2lake.frontend.sysviews import SystemCatalog
 from wal2lake.lake.batches import Batches
-from wal2lake.lake.delta import DeltaTables
-from wal2lake.lake.executors import Executors
-from wal2lake.lake.jars import JarSource, locate_jars
+from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.query import Queries
-from wal2lake.lake.session import (
+from wal2lake.lake.spark.executors import Executors
+from wal2lake.lake.spark.jars import JarSource, locate_jars
+from wal2lake.lake.spark.session import (
     SessionOptions,
     jvm_alive,
     start_session,

@@ -19,7 +19,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from wal2lake.lake.datafile import ROW_GROUP_ROWS, DataFileWriter
+from wal2lake.lake.delta.datafile import ROW_GROUP_ROWS, DataFileWriter
 from wal2lake.lake.port import TableState
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
 from wal2lake.lake.upsert.stored import StoredRows

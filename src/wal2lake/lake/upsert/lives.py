@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from wal2lake.lake.changes import DELETE, INSERT, UPDATE
+from wal2lake.lake.staging.changes import DELETE, INSERT, UPDATE
 
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -27,13 +27,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal2lake.lake.changes import INSERT, TRUNCATE, ChangeShape, RowFailure, Seq
-from wal2lake.lake.convert import mapping_of
-from wal2lake.lake.datafile import ROW_GROUP_ROWS, DataFileWriter
-from wal2lake.lake.netchange import Uniqueness
+from wal2lake.lake.delta.datafile import ROW_GROUP_ROWS, DataFileWriter
+from wal2lake.lake.delta.deletionvectors import write_vectors
 from wal2lake.lake.port import TableState
+from wal2lake.lake.staging.changes import (
+    INSERT,
+    TRUNCATE,
+    ChangeShape,
+    RowFailure,
+    Seq,
+    Uniqueness,
+)
+from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
-from wal2lake.lake.upsert.deletionvectors import write_vectors
 from wal2lake.lake.upsert.keys import Keys, Places
 from wal2lake.lake.upsert.lives import (
     NOT_MOVED,

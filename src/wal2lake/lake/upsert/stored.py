@@ -21,12 +21,12 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.convert import mapping_of
-from wal2lake.lake.datafile import storage_error
-from wal2lake.lake.durability import local_path
+from wal2lake.lake.delta.datafile import storage_error
+from wal2lake.lake.delta.deletionvectors import read_vector
+from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.port import TableState
+from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import DataFile
-from wal2lake.lake.upsert.deletionvectors import read_vector
 
 Index = npt.NDArray[np.int64]
 

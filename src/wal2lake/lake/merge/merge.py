@@ -38,11 +38,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from wal2lake.errors import InternalError
-from wal2lake.lake.changes import DELETE, INSERT, RowFailure, spark_schema
-from wal2lake.lake.netchange import NetChange, Uniqueness, net_change
+from wal2lake.lake.merge.netchange import NetChange, net_change
 from wal2lake.lake.port import CommitConflict, Committed, Cursor, TablePort, TableState
-from wal2lake.lake.sparkerrors import translated
-from wal2lake.lake.staging import StagedChanges
+from wal2lake.lake.spark.errors import translated
+from wal2lake.lake.staging.changes import (
+    DELETE,
+    INSERT,
+    RowFailure,
+    Uniqueness,
+    spark_schema,
+)
+from wal2lake.lake.staging.stage import StagedChanges
 
 SMALL_ROWS: Final = 20_000
 """Staged rows up to which a merge is tuned for latency."""

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.lake.session import Pool, use_pool
-from wal2lake.lake.sparkerrors import translated
+from wal2lake.lake.spark.errors import translated
+from wal2lake.lake.spark.session import Pool, use_pool
 
 A = TypeVar("A")
 R = TypeVar("R")

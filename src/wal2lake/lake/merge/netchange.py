@@ -30,17 +30,17 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from wal2lake.lake.changes import (
-    DELETE,
+from wal2lake.lake.merge.follow import ARRIVE
+from wal2lake.lake.merge.moves import Base, follow_moves, net_of_lives, plain_touches
+from wal2lake.lake.staging.changes import (
     INSERT,
     TRUNCATE,
     UPDATE,
     ChangeShape,
     RowFailure,
     Seq,
+    Uniqueness,
 )
-from wal2lake.lake.follow import ARRIVE
-from wal2lake.lake.moves import Base, follow_moves, net_of_lives, plain_touches
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,6 @@ class NetChange:
     """As the module says; lazy, deterministic, each key once."""
     replaces: bool
     """There was a TRUNCATE: the table's content goes, and ``rows`` are all I."""
-
-
-@dataclass(frozen=True, slots=True)
-class Uniqueness:
-    """Whether an insert may meet an existing row, and how to say so."""
-
-    trusted: bool
-    """Nobody but the subscription wrote the table since its copy, and the publication
-    publishes every operation: then the publisher's own constraint speaks for us."""
-    constraint: str
-    """The primary key's name, for the message."""
 
 
 def net_change(
@@ -161,6 +150,3 @@ def _first_conflict(
         ),
         conflict="insert_exists" if first["kind"] == INSERT else "update_exists",
     )
-
-
-__all__ = ["DELETE", "INSERT", "UPDATE", "NetChange", "Uniqueness", "net_change"]

@@ -29,9 +29,9 @@ from pyarrow import fs
 from pyroaring import BitMap, BitMap64
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.datafile import storage_error
-from wal2lake.lake.durability import local_path
-from wal2lake.lake.z85 import decode_z85, encode_z85
+from wal2lake.lake.delta.datafile import storage_error
+from wal2lake.lake.delta.durability import local_path
+from wal2lake.lake.delta.z85 import decode_z85, encode_z85
 
 Descriptor = Mapping[str, Any]
 """The ``deletionVector`` object of an add action."""

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from wal2lake.errors import CorruptLogError
-from wal2lake.lake.durability import local_path
+from wal2lake.lake.delta.durability import local_path
 from wal2lake.model import Relation
 
 BATCH_ROWS: Final = 128 * 1024

@@ -48,15 +48,15 @@ from wal2lake.errors import (
     StorageError,
     UndefinedObjectError,
 )
-from wal2lake.lake.durability import (
+from wal2lake.lake.delta.durability import (
     discard_torn_commits,
     local_path,
     sync_commit,
     sync_created,
     sync_files,
 )
-from wal2lake.lake.fields import from_struct_field, metadata_of
-from wal2lake.lake.fit import check_files
+from wal2lake.lake.delta.fields import from_struct_field, metadata_of
+from wal2lake.lake.delta.fit import check_files
 from wal2lake.lake.port import (
     CommitConflict,
     Committed,
@@ -65,7 +65,7 @@ from wal2lake.lake.port import (
     PhysicalField,
     TableState,
 )
-from wal2lake.lake.sparkerrors import translated
+from wal2lake.lake.spark.errors import translated
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
 from wal2lake.observe import failpoint
 

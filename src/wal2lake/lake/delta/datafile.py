@@ -33,9 +33,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from wal2lake.errors import InternalError, StorageError
-from wal2lake.lake.durability import local_path, sync_files
+from wal2lake.lake.delta.durability import local_path, sync_files
+from wal2lake.lake.delta.stats import added_file
 from wal2lake.lake.port import FieldSpec, PhysicalField
-from wal2lake.lake.stats import added_file
 from wal2lake.lake.tablefiles import AddedFile
 
 _COMPRESSION: Final = "zstd"

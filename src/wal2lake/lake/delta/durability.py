@@ -33,7 +33,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.z85 import decode_z85
+from wal2lake.lake.delta.z85 import decode_z85
 
 SYNC_THREADS = 8
 """fsync waits for the device; a few at once let the device order them."""

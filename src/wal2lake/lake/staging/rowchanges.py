@@ -26,7 +26,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal2lake.lake.changes import (
+from wal2lake.lake.port import FieldSpec, PhysicalField
+from wal2lake.lake.staging.changes import (
     DELETE,
     INSERT,
     TRUNCATE,
@@ -34,13 +35,12 @@ from wal2lake.lake.changes import (
     RowFailure,
     Seq,
 )
-from wal2lake.lake.convert import (
+from wal2lake.lake.staging.convert import (
     BadValue,
     convert_column,
     mapping_of,
     nulls_refused,
 )
-from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.model import Relation, ReplicaIdentity
 
 Mask = npt.NDArray[np.bool_]

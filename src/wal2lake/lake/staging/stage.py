@@ -34,17 +34,22 @@ from pyarrow import fs
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import InternalError, Wal2LakeError
-from wal2lake.lake.changes import INSERT, ChangeShape, RowFailure, Seq
-from wal2lake.lake.convert import convert_columns
-from wal2lake.lake.datafile import (
+from wal2lake.lake.delta.datafile import (
     DataFileWriter,
     discard_added,
     remove_file,
-    write_data_file,
 )
-from wal2lake.lake.durability import local_path
-from wal2lake.lake.logrows import LogPart, LogSource, LsnRange, plan_parts, read_rows
-from wal2lake.lake.rowchanges import (
+from wal2lake.lake.delta.durability import local_path
+from wal2lake.lake.spark.errors import translated
+from wal2lake.lake.staging.changes import INSERT, ChangeShape, RowFailure, Seq
+from wal2lake.lake.staging.logrows import (
+    LogPart,
+    LogSource,
+    LsnRange,
+    plan_parts,
+    read_rows,
+)
+from wal2lake.lake.staging.rowchanges import (
     Found,
     StageTarget,
     change_rows,
@@ -52,18 +57,7 @@ from wal2lake.lake.rowchanges import (
     columns_wanted,
     insert_rows,
 )
-from wal2lake.lake.sparkerrors import translated
 from wal2lake.lake.tablefiles import AddedFile
-
-__all__ = [
-    "StagedChanges",
-    "StagedInserts",
-    "convert_columns",
-    "read_staged",
-    "stage_changes",
-    "stage_inserts",
-    "write_data_file",
-]
 
 _FAILURES_KEPT: Final = 10
 """Of a whole batch; the first decides, the others help the operator."""

@@ -75,6 +75,17 @@ class ChangeShape:
         return tuple(self.fields[i].name for i in self.key)
 
 
+@dataclass(frozen=True, slots=True)
+class Uniqueness:
+    """Whether an insert may meet an existing row, and how to say so."""
+
+    trusted: bool
+    """Nobody but the subscription wrote the table since its copy, and the publication
+    publishes every operation: then the publisher's own constraint speaks for us."""
+    constraint: str
+    """The primary key's name, for the message."""
+
+
 def spark_schema(shape: ChangeShape) -> str:
     """The DDL that reads staged files of this shape."""
     parts = ["lsn bigint", "ord bigint", "op tinyint", "moved boolean"]

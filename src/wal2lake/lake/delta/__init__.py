@@ -1,0 +1,9 @@
+"""The table port on Delta Lake, and everything that a Delta table is made of.
+
+Takes: locations, fields, finished Parquet files, cursors. Gives: versions that survive a power
+cut. Owns: Delta's log and its actions, file names, statistics and deletion vectors, fsync.
+Never: what the rows mean, or which ones to write.
+
+Modules: ``tables`` (the port), ``durability``, ``fields``, ``fit``, ``stats``, ``datafile``,
+``deletionvectors``, ``z85``. All but ``tables``, ``fields`` and ``fit`` load without Spark.
+"""
