@@ -102,8 +102,8 @@ def test_every_way_of_applying_leaves_the_same_table_to_the_next(
         assert by_key(rows_of(spark_session, location)) == model.rows
         assert by_key(read_outside(location)) == model.rows
         seen.append(operations(location)[0])
-    assert seen.count("upsert") >= 3
-    assert seen.count("MERGE") >= 1
+    assert "upsert" in seen
+    assert "MERGE" in seen
 
 
 def test_the_listing_of_files_follows_our_commits_and_notices_others(
