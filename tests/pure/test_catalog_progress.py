@@ -19,7 +19,7 @@ LSNS = st.integers(0, (1 << 64) - 1)
 def test_a_new_file_says_nothing_has_happened(tmp_path: Path) -> None:
     with ProgressFile(tmp_path, Oid(7)) as progress:
         assert progress.read() == Progress(
-            0, Lsn(), Lsn(), Lsn(), Lsn(), 0, 0, Lsn(), 0, 0
+            0, Lsn(), Lsn(), Lsn(), Lsn(), 0, 0, Lsn(), 0, 0, Lsn()
         )
     path = progress_path(tmp_path, Oid(7))
     assert path.name == "sub-7.progress"

@@ -365,6 +365,7 @@ def test_moving_views_need_no_change_of_the_catalog(
         latest_end_lsn=Lsn(0x20),
         latest_end_time=0,
         engine_pid=11,
+        replay_lsn=Lsn(0x20),
     )
     assert _rows(catalog, sql) == [
         ("sub", "apply", "12", None, "0/30", "2000-01-01 00:00:01+00", "0/20")

@@ -18,12 +18,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.fakes.histories import FIELDS, TRUSTED, UNTRUSTED, moved, shape_of
 
 from wal2lake.errors import StorageError
 from wal2lake.lake.delta.datafile import write_data_file
 from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
 from wal2lake.lake.delta.z85 import decode_z85, encode_z85
-from wal2lake.lake.port import FieldSpec, PhysicalField, TableState
+from wal2lake.lake.port import PhysicalField, TableState
 from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Seq, Uniqueness
 from wal2lake.lake.tablefiles import DataFile, add_action
 from wal2lake.lake.upsert import Upsert, load, plan_upsert
@@ -41,12 +42,6 @@ from wal2lake.testing.rowmodel import (
     initial_rows,
 )
 
-FIELDS = (
-    FieldSpec("grp", "int"),
-    FieldSpec("number", "int"),
-    FieldSpec("a", "string"),
-    FieldSpec("b", "string"),
-)
 ARROW = pa.schema(
     [
         ("grp", pa.int32()),
@@ -55,9 +50,6 @@ ARROW = pa.schema(
         ("b", pa.string()),
     ]
 )
-TRUSTED = Uniqueness(trusted=True, constraint="t_pkey")
-UNTRUSTED = Uniqueness(trusted=False, constraint="t_pkey")
-
 thorough = settings(
     max_examples=25,
     deadline=None,
@@ -123,28 +115,6 @@ class Table:
                 assert values[:2] not in found, f"key {values[:2]} twice"
                 found[values[:2]] = values
         return found
-
-
-def shape_of(events: Sequence[Event]) -> ChangeShape:
-    truncates = [Seq(e.lsn, e.ordinal) for e in events if e.kind == "T"]
-    return ChangeShape(
-        FIELDS,
-        KEY,
-        frozenset(
-            i for e in events for i, v in enumerate(e.new or ()) if v is UNCHANGED
-        ),
-        any(moved(e) for e in events),
-        max(truncates, default=None),
-    )
-
-
-def moved(event: Event) -> bool:
-    return (
-        event.kind == "U"
-        and event.old is not None
-        and event.new is not None
-        and event.new[:2] != event.old
-    )
 
 
 def staged_tables(

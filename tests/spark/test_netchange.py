@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
+from tests.fakes.histories import FIELDS, TRUSTED, UNTRUSTED, moved, shape_of
 
 from wal2lake.lake.merge.netchange import NetChange, net_change
-from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.staging.changes import (
     DELETE,
     INSERT,
@@ -43,15 +43,6 @@ from wal2lake.testing.rowmodel import (
 
 pytestmark = pytest.mark.spark
 
-FIELDS = (
-    FieldSpec("grp", "int"),
-    FieldSpec("number", "int"),
-    FieldSpec("a", "string"),
-    FieldSpec("b", "string"),
-)
-TRUSTED = Uniqueness(trusted=True, constraint="t_pkey")
-UNTRUSTED = Uniqueness(trusted=False, constraint="t_pkey")
-
 few = settings(
     max_examples=2,
     deadline=None,
@@ -65,25 +56,6 @@ few = settings(
 once = settings(few, max_examples=1)
 
 
-def shape_of(events: list[Event]) -> ChangeShape:
-    truncates = [Seq(e.lsn, e.ordinal) for e in events if e.kind == "T"]
-    return ChangeShape(
-        FIELDS,
-        KEY,
-        frozenset(
-            i for e in events for i, v in enumerate(e.new or ()) if v is UNCHANGED
-        ),
-        any(_moved(e) for e in events),
-        max(truncates, default=None),
-    )
-
-
-def _moved(event: Event) -> bool:
-    return (
-        event.kind == "U" and event.old is not None and event.new[:2] != event.old  # type: ignore[index]
-    )
-
-
 def staged(
     spark_session: SparkSession, events: list[Event], shape: ChangeShape
 ) -> DataFrame:
@@ -91,11 +63,11 @@ def staged(
     rows = []
     for e in events:
         new = e.new if e.new is not None else (*(e.old or (None, None)), None, None)
-        row = [e.lsn, e.ordinal, ord(e.kind), _moved(e)]
+        row = [e.lsn, e.ordinal, ord(e.kind), moved(e)]
         row += [None if v is UNCHANGED else v for v in new]
         row += [new[i] is UNCHANGED for i in sorted(shape.unchanged)]
         if shape.moved:
-            row += list(e.old) if _moved(e) else [None, None]  # type: ignore[arg-type]
+            row += list(e.old) if moved(e) else [None, None]  # type: ignore[arg-type]
         rows.append(tuple(row))
     random.Random(1).shuffle(rows)
     return spark_session.createDataFrame(rows, spark_schema(shape)).repartition(2)

@@ -31,6 +31,7 @@ _WORDS: Final = (
     "latest_end_lsn",
     "latest_end_time",
     "engine_pid",
+    "replay_lsn",
 )
 _INDEX: Final = {name: i for i, name in enumerate(_WORDS)}
 
@@ -56,6 +57,9 @@ class Progress:
     latest_end_time: int
     engine_pid: int
     """0: no apply worker is running."""
+    replay_lsn: Lsn
+    """The last position reported upstream as applied: ahead of ``applied`` while all
+    that the publisher has sent since concerns no table."""
 
 
 class ProgressFile:
@@ -100,6 +104,7 @@ class ProgressFile:
             latest_end_lsn=Lsn(self.word("latest_end_lsn")),
             latest_end_time=self.word("latest_end_time"),
             engine_pid=self.word("engine_pid"),
+            replay_lsn=Lsn(self.word("replay_lsn")),
         )
 
     def close(self) -> None:

@@ -363,7 +363,11 @@ class WalReceiver:
             )
         )
         feedback.last_sent = positions
-        self._progress.set(latest_end_lsn=positions.flush, latest_end_time=stamp)
+        self._progress.set(
+            latest_end_lsn=positions.flush,
+            latest_end_time=stamp,
+            replay_lsn=positions.apply,
+        )
         failpoint("feedback.sent")
 
     def _applied(self) -> Lsn:

@@ -128,7 +128,7 @@ def _subscription(
     if progress_path(directory / "run", found.oid).exists():
         with ProgressFile(directory / "run", found.oid) as file:
             progress = file.read()
-        applied = Lsn(max(progress.applied, found.floor))
+        applied = Lsn(max(progress.applied, progress.replay_lsn, found.floor))
         logged = Lsn(max(progress.logged, applied))
         received = Lsn(max(progress.received, logged))
     rels = catalog.rels(found.oid)
