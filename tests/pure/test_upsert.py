@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import uuid
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +23,17 @@ from hypothesis import strategies as st
 from tests.fakes.histories import FIELDS, TRUSTED, UNTRUSTED, moved, shape_of
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.delta.datafile import write_data_file
+from wal2lake.lake.delta.datafile import (
+    ROW_GROUP_BYTES,
+    row_groups,
+    write_data_file,
+)
 from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
 from wal2lake.lake.delta.z85 import decode_z85, encode_z85
-from wal2lake.lake.port import PhysicalField, TableState
+from wal2lake.lake.port import FieldSpec, PhysicalField, TableState
 from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Seq, Uniqueness
-from wal2lake.lake.tablefiles import DataFile, add_action
-from wal2lake.lake.upsert import Upsert, load, plan_upsert
+from wal2lake.lake.tablefiles import DataFile, Replaced, add_action
+from wal2lake.lake.upsert import Memory, TooLarge, Upsert, load, plan_upsert
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.testing.rowmodel import (
     KEY,
@@ -89,11 +95,23 @@ class Table:
         self.files.append(DataFile(add_action(added, data_change=True)))
 
     def plan(
-        self, events: Sequence[Event], uniqueness: Uniqueness, pieces: int = 2
-    ) -> Upsert | RowFailure | None:
+        self,
+        events: Sequence[Event],
+        uniqueness: Uniqueness,
+        pieces: int = 2,
+        memory: int = 1 << 20,
+    ) -> Upsert | RowFailure:
         shape = shape_of(events)
         staged = staged_tables(events, shape, pieces)
-        return plan_upsert(load(shape, staged), self.state, self.files, uniqueness)
+        with Memory(memory).share(sum(t.nbytes for t in staged)) as share:
+            return plan_upsert(
+                load(shape, staged),
+                self.state,
+                self.files,
+                uniqueness,
+                share,
+                f"{self.state.location}/spill",
+            )
 
     def commit(self, upsert: Upsert) -> None:
         files = {} if upsert.truncates else {f.key: f for f in self.files}
@@ -264,7 +282,83 @@ def test_an_update_that_finds_no_row_commits_nothing(tmp_path: Path) -> None:
 def test_a_table_without_deletion_vectors_is_for_spark(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", [(1, 1, "a", "b")], 1)
     table.state.properties.clear()  # type: ignore[attr-defined]
-    assert table.plan([Event(1, 0, "D", None, (1, 1))], TRUSTED) is None
+    with pytest.raises(TooLarge):
+        table.plan([Event(1, 0, "D", None, (1, 1))], TRUSTED)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"partition_columns": ("a",)},
+        {"properties": {"delta.constraints.c": "number > 0"}},
+        {"properties": {"delta.enableRowTracking": "true"}},
+        {"fields": (*FIELDS[:3], FieldSpec("b", "struct<x:int>"))},
+        {"fields": (*FIELDS[:3], FieldSpec("b", "string", is_generated=True))},
+    ],
+)
+@pytest.mark.parametrize("kind", ["D", "T"])
+def test_a_table_that_asks_more_of_its_writers_is_for_spark(
+    tmp_path: Path, changed: dict[str, object], kind: str
+) -> None:
+    table = Table(tmp_path / "t", [], 1)
+    state = replace(table.state, **changed)  # type: ignore[arg-type]
+    table.state = replace(
+        state,
+        properties={**state.properties, "delta.enableDeletionVectors": "true"},
+    )
+    event = Event(1, 0, kind, None, (1, 1) if kind == "D" else None)
+    with pytest.raises(TooLarge):
+        table.plan([event], TRUSTED)
+
+
+def test_unchanged_values_that_do_not_fit_into_memory_are_for_spark(
+    tmp_path: Path,
+) -> None:
+    rows = [(1, n, "a", f"{n}" + "x" * 1000) for n in range(200)]
+    table = Table(tmp_path / "t", rows, 1)
+    events = [Event(1, n, "U", (1, n, "b", UNCHANGED)) for n in range(200)]
+    with pytest.raises(TooLarge):
+        table.plan(events, TRUSTED, memory=100_000)
+    assert isinstance(table.plan(events, TRUSTED, memory=1_000_000), Upsert)
+    assert len(list((tmp_path / "t").glob("*.parquet"))) == 2
+
+
+def test_memory_is_shared_and_given_back() -> None:
+    memory = Memory(100)
+    with memory.share(60) as first:
+        first.grow(30)
+        with pytest.raises(TooLarge):
+            first.grow(11)
+        entered = threading.Event()
+
+        def wait_for_room() -> None:
+            with memory.share(50):
+                entered.set()
+
+        waiting = threading.Thread(target=wait_for_room)
+        waiting.start()
+        assert not entered.wait(0.05)
+    waiting.join(10)
+    assert entered.is_set()
+    with memory.share(100), pytest.raises(TooLarge), memory.share(101):
+        pass
+
+
+def test_wide_rows_make_small_row_groups(tmp_path: Path) -> None:
+    rows = pa.table({"t": ["x" * 1_000_000] * 100})
+    groups = list(row_groups(rows))
+    assert sum(group.num_rows for group in groups) == 100
+    assert max(group.nbytes for group in groups) <= ROW_GROUP_BYTES
+
+
+def test_bounds_of_a_file_that_lost_rows_are_not_tight(tmp_path: Path) -> None:
+    table = Table(tmp_path / "t", [(1, 1, "a", "b"), (1, 2, "a", "b")], 1)
+    (file,) = table.files
+    for stats in ('{"numRecords":2}', '{"numRecords":2, "tightBounds": true }'):
+        other = DataFile({**file.action, "stats": stats})
+        kept = Replaced(other, {"cardinality": 1}).add(data_change=True)
+        assert kept is not None
+        assert json.loads(str(kept["stats"])) == {"numRecords": 2, "tightBounds": False}
 
 
 # ---- deletion vectors -----------------------------------------------------------------

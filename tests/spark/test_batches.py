@@ -216,3 +216,25 @@ def test_a_missing_data_file_is_an_error_that_names_it(
     source = write_log(tmp_path / "log", [Event(1, 1, "D", None, (1, 1))])
     with pytest.raises(StorageError, match=files[0].path):
         port.stage(request(lake, location, source))
+    assert list((tmp_path / f"staging{1 << 20}").iterdir()) == []
+
+
+def test_a_compaction_that_fails_is_none_of_the_batchs_business(
+    lake: DeltaTables,
+    spark_session: SparkSession,
+    location: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise StorageError("no space left on device", sqlstate="53100")
+
+    monkeypatch.setattr("wal2lake.lake.batches.LOOK_EVERY", 1)
+    monkeypatch.setattr("wal2lake.lake.batches.worth_compacting", lambda files: files)
+    monkeypatch.setattr("wal2lake.lake.batches.compact", fail)
+    port = batches_of(spark_session, lake, tmp_path, 1 << 20)
+    lake.create(location, FIELDS)
+    source = write_log(tmp_path / "log", [Event(1, 1, "I", (1, 1, "a", "b"))])
+    staged = port.stage(request(lake, location, source))
+    assert port.commit(staged, Cursor("app", 2)).version == 1
+    assert rows_of(spark_session, location) == [(1, 1, "a", "b")]

@@ -33,8 +33,18 @@ from wal2lake.lake.staging.stage import (
     stage_changes,
     stage_inserts,
 )
-from wal2lake.lake.upsert import Upsert, compact, load, plan_upsert, worth_compacting
+from wal2lake.lake.upsert import (
+    Memory,
+    TooLarge,
+    Upsert,
+    compact,
+    is_readable,
+    load,
+    plan_upsert,
+    worth_compacting,
+)
 from wal2lake.lake.upsert.compaction import LOOK_EVERY
+from wal2lake.observe import get_logger
 
 _IN_PROCESS_ROWS: Final = 20_000
 """Rows up to which conversion here is faster than starting a Spark job for it (measured:
@@ -68,12 +78,12 @@ class Batches:
         upsert_bytes: int,
     ) -> None:
         """``staging`` is emptied: what an earlier process staged was not committed.
-        Changes of up to ``upsert_bytes`` are applied in memory."""
+        Changes of up to ``upsert_bytes``, all tables together, are applied in memory."""
         self._spark = spark
         self._tables = tables
         self._staging = staging
         self._cores = cores
-        self._upsert_bytes = upsert_bytes
+        self._memory = Memory(upsert_bytes)
         self._commits: Counter[str] = Counter()
         """By location, since its files were last looked at."""
         shutil.rmtree(staging, ignore_errors=True)
@@ -92,7 +102,7 @@ class Batches:
         )
         rows = sum(source.rows for source in request.sources)
         parallelism = 0 if rows <= _IN_PROCESS_ROWS else self._cores
-        if request.append:
+        if request.append and request.state.is_plain:
             inserts = stage_inserts(
                 self._spark,
                 request.sources,
@@ -102,50 +112,69 @@ class Batches:
             )
             return _Staged(request.state, inserts.failures, inserts=inserts)
         directory = self._staging / uuid.uuid4().hex
-        changes = stage_changes(
-            self._spark,
-            request.sources,
-            target,
-            request.span,
-            str(directory),
-            parallelism=parallelism,
-        )
-        staged = _Staged(request.state, changes.failures, directory=directory)
-        if not changes.failures and changes.paths:
-            planned = self._plan(request, changes)
-            if isinstance(planned, RowFailure):
-                staged.failures = (planned,)
-            elif isinstance(planned, Merge):
-                staged.merge = planned
-            else:
-                staged.upsert = planned
+        try:
+            changes = stage_changes(
+                self._spark,
+                request.sources,
+                target,
+                request.span,
+                str(directory),
+                parallelism=parallelism,
+            )
+            staged = _Staged(request.state, changes.failures, directory=directory)
+            if not changes.failures and changes.paths:
+                planned = self._plan(request, changes, directory)
+                if isinstance(planned, RowFailure):
+                    staged.failures = (planned,)
+                elif isinstance(planned, Merge):
+                    staged.merge = planned
+                else:
+                    staged.upsert = planned
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
         return staged
 
     def _plan(
-        self, request: StageRequest, changes: StagedChanges
+        self, request: StageRequest, changes: StagedChanges, directory: Path
     ) -> Upsert | Merge | RowFailure:
         uniqueness = Uniqueness(request.trusted, request.constraint)
-        if changes.size <= self._upsert_bytes:
-            files = self._tables.files(request.state)
-            if files is not None:
-                loaded = load(changes.shape, [read_staged(p) for p in changes.paths])
-                planned = plan_upsert(loaded, request.state, files, uniqueness)
-                if planned is not None:
-                    return planned
+        files = self._tables.files(request.state)
+        if files is not None:
+            try:
+                with self._memory.share(changes.size) as share:
+                    return plan_upsert(
+                        load(changes.shape, [read_staged(p) for p in changes.paths]),
+                        request.state,
+                        files,
+                        uniqueness,
+                        share,
+                        str(directory),
+                    )
+            except TooLarge:
+                pass
         return plan_merge(self._spark, request.state, changes, uniqueness)
 
     def commit(self, staged: Staged, cursor: Cursor) -> Committed:
         """One durable commit; see the port."""
         assert isinstance(staged, _Staged)
         use_pool(self._spark, Pool.APPLY)
-        done = self._commit(staged, cursor)
+        try:
+            done = self._commit(staged, cursor)
+        finally:
+            # Whatever happened, the next attempt stages anew. Data files stay, unless
+            # it is certain that nobody has committed them (``discard``).
+            self._remove(staged)
         staged.committed = True
-        self._remove(staged)
         if done is None:
             # Nothing of the files was above the position: the table stays as it is.
             return Committed(staged.state.version)
-        version = self._compact(replace(staged.state, version=done.version), cursor)
-        return replace(done, version=version)
+        after = self._compact(replace(staged.state, version=done.version), cursor)
+        return replace(
+            done,
+            version=after.version,
+            interlopers=(*done.interlopers, *after.interlopers),
+        )
 
     def _commit(self, staged: _Staged, cursor: Cursor) -> Committed | None:
         location, version = staged.state.location, staged.state.version
@@ -171,16 +200,22 @@ class Batches:
             )
         return None
 
-    def _compact(self, state: TableState, cursor: Cursor) -> int:
-        """Now and then rewrite small files; returns the table's version."""
+    def _compact(self, state: TableState, cursor: Cursor) -> Committed:
+        """Now and then rewrite small files. The batch is committed: nothing that goes
+        wrong here may say that it is not."""
+        unchanged = Committed(state.version)
         self._commits[state.location] += 1
         if self._commits[state.location] < LOOK_EVERY:
-            return state.version
+            return unchanged
         del self._commits[state.location]
-        chosen = worth_compacting(self._tables.files(state) or ())
-        if not chosen:
-            return state.version
-        compaction = compact(state, chosen)
+        try:
+            chosen = worth_compacting(self._tables.files(state) or ())
+            if not chosen or not is_readable(state):
+                return unchanged
+            compaction = compact(state, chosen)
+        except Exception as error:
+            get_logger().warning("could not compact small files", error=error)
+            return unchanged
         try:
             return self._tables.commit_files(
                 state.location,
@@ -190,11 +225,13 @@ class Batches:
                 replaced=compaction.replaced,
                 rearranges=True,
                 operation="compaction",
-            ).version
+            )
         except CommitConflict:
-            # Somebody else writes: another time. The batch itself is committed.
+            # Somebody else writes: another time.
             discard_added(state.location, compaction.adds)
-            return state.version
+        except Exception as error:
+            get_logger().warning("could not commit a compaction", error=error)
+        return unchanged
 
     def discard(self, staged: Staged) -> None:
         """Remove what was staged; see the port."""

@@ -20,11 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from wal2lake.errors import Retry, StorageError, Wal2LakeError
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
 from wal2lake.model import INVALID_OID, Oid
+
+_ROW_TRACKING: Final = "delta.enableRowTracking"
+_CONSTRAINT: Final = "delta.constraints."
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class FieldSpec:
     pg_typmod: int = -1
     pg_type_name: str | None = None
     """The publisher's name of a type that we keep as text."""
+    is_generated: bool = False
+    """Delta computes it from other columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,18 @@ class TableState:
     """Same order as ``fields``; what an executor's Parquet writer needs."""
     column_mapping: bool
     properties: Mapping[str, str]
+    partition_columns: tuple[str, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Rows may join it as files of ours, without a look at what else it asks of a
+        writer: partitions, CHECK constraints, generated columns, row tracking."""
+        return not (
+            self.partition_columns
+            or self.properties.get(_ROW_TRACKING) == "true"
+            or any(name.startswith(_CONSTRAINT) for name in self.properties)
+            or any(field.is_generated for field in self.fields)
+        )
 
     def cursor(self, app_id: str) -> int | None:
         """The cursor of one application; None: it has never committed here."""

@@ -146,8 +146,13 @@ class Replaced:
         """Delta's ``add`` action of what stays."""
         if self.vector is None:
             return None
-        # Bounds and counts are those of all rows, of which some are gone now.
-        stats = _TIGHT.sub('"tightBounds":false', str(self.file.action["stats"]), 1)
+        # Bounds and counts are those of all rows, of which some are gone now. Text for
+        # text: numbers with many digits would not survive being parsed.
+        stats, found = _TIGHT.subn(
+            '"tightBounds":false', str(self.file.action["stats"])
+        )
+        if not found and '"tightBounds"' not in stats:
+            stats = stats.rstrip()[:-1] + ',"tightBounds":false}'
         return {
             **self.file.action,
             "dataChange": data_change,

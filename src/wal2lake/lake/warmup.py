@@ -8,6 +8,7 @@ table of its own, writes, reads and drops it. Nothing depends on it; a failure i
 
 from __future__ import annotations
 
+import shutil
 import threading
 import uuid
 from pathlib import Path
@@ -38,6 +39,8 @@ def warm_up(spark: SparkSession, directory: Path) -> threading.Thread:
 
 
 def _run(spark: SparkSession, directory: Path) -> None:
+    # An earlier engine may have been killed in the middle.
+    shutil.rmtree(directory, ignore_errors=True)
     location = str(directory / uuid.uuid4().hex)
     try:
         _walk(spark, location)

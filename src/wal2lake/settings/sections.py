@@ -226,10 +226,11 @@ class ApplySettings:
     )
     upsert_bytes: int = setting(
         256 * _MIB,
-        "Updates and deletes of one table in one batch that are applied in the engine's"
-        " memory (which needs about three times as much); more are a MERGE by Spark.",
+        "Updates and deletes, of all tables together, that are applied in the engine's"
+        " memory at a time (which needs about three times as much); what does not fit is"
+        " a MERGE by Spark.",
         minimum=0,
-        maximum=_BYTES_MAX,
+        maximum=768 * _MIB,
         restart=True,
     )
 

@@ -23,7 +23,7 @@ import errno
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -48,6 +48,17 @@ _DICTIONARY_BYTES: Final = 128 * 1024
 
 ROW_GROUP_ROWS: Final = 128 * 1024
 """For writers that have a choice: what must be read to get one row's values back."""
+
+ROW_GROUP_BYTES: Final = 32 << 20
+"""The same for wide rows, as Arrow holds them."""
+
+
+def row_groups(rows: pa.Table) -> Iterator[pa.Table]:
+    """Rows in pieces of a good size for row groups."""
+    size = max(1, rows.nbytes // max(1, rows.num_rows))
+    step = max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // size))
+    for start in range(0, rows.num_rows, step):
+        yield rows.slice(start, step)
 
 
 class DataFileWriter:

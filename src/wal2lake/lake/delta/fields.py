@@ -18,6 +18,8 @@ TYPE_OID: Final = "wal2lake.pg_type_oid"
 TYPMOD: Final = "wal2lake.pg_typmod"
 TYPE_NAME: Final = "wal2lake.pg_type_name"
 
+_GENERATED: Final = "delta.generationExpression"
+
 
 def metadata_of(field: FieldSpec) -> dict[str, Any]:
     """Return what the table's schema stores; empty if there is no PostgreSQL type."""
@@ -42,4 +44,5 @@ def from_struct_field(field: StructField) -> FieldSpec:
         pg_type_oid=Oid(metadata.get(TYPE_OID, 0)),
         pg_typmod=metadata.get(TYPMOD, -1),
         pg_type_name=metadata.get(TYPE_NAME),
+        is_generated=_GENERATED in metadata,
     )

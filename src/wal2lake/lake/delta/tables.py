@@ -84,6 +84,9 @@ LISTED_FILES: Final = 10_000
 """Files of a table that are kept in memory, at about a kilobyte each. A table of more is
 Spark's to plan."""
 
+KEPT_FILES: Final = 50_000
+"""The same for all tables together."""
+
 _Action = dict[str, dict[str, Any]]
 """Delta's action as JSON: its name, and the object below it."""
 
@@ -143,7 +146,7 @@ class DeltaTables:
         with self._lock:
             self._synced[location] = 0
             if state.version == 0:
-                self._listings[location] = _Listing(state.table_id, 0, {})
+                self._keep(location, _Listing(state.table_id, 0, {}))
         return state
 
     def drop(self, location: str) -> None:
@@ -210,8 +213,8 @@ class DeltaTables:
         """See TablePort. What this object has committed itself needs no look."""
         with self._lock:
             known = self._listings.get(state.location)
-        if known is not None and known.is_of(state):
-            return list(known.files.values())
+            if known is not None and known.is_of(state):
+                return list(known.files.values())
         with self._calling(state.location):
             snapshot = self._existing(state.location)
             if (snapshot.version(), snapshot.metadata().id()) != (
@@ -227,7 +230,7 @@ class DeltaTables:
             ]
         listing = _Listing(state.table_id, state.version, {f.key: f for f in found})
         with self._lock:
-            self._listings[state.location] = listing
+            self._keep(state.location, listing)
         return found
 
     def commit_files(
@@ -347,6 +350,7 @@ class DeltaTables:
         return state.newHadoopConf()
 
     def _state_of(self, location: str, snapshot: Any) -> TableState:
+        converters = self._jvm.scala.jdk.javaapi.CollectionConverters
         metadata = snapshot.metadata()
         schema = json.loads(metadata.schemaString())
         struct = StructType.fromJson(schema)
@@ -369,6 +373,7 @@ class DeltaTables:
             ),
             column_mapping=properties.get("delta.columnMapping.mode", "none") != "none",
             properties=properties,
+            partition_columns=tuple(converters.asJava(metadata.partitionColumns())),
         )
 
     def _cursors(self, snapshot: Any) -> dict[str, int]:
@@ -423,7 +428,16 @@ class DeltaTables:
                     file = DataFile(change["add"])
                     files[file.key] = file
             if len(files) <= LISTED_FILES:
-                self._listings[location] = _Listing(known.table_id, version, files)
+                self._keep(location, _Listing(known.table_id, version, files))
+
+    def _keep(self, location: str, listing: _Listing) -> None:
+        """Remember a listing; those that were used longest ago make room for it."""
+        self._listings.pop(location, None)
+        self._listings[location] = listing
+        held = sum(len(known.files) for known in self._listings.values())
+        while held > KEPT_FILES:
+            oldest = next(iter(self._listings))
+            held -= len(self._listings.pop(oldest).files)
 
     def _operation(self, cursor: Cursor, replace: bool, operation: str) -> Any:
         modes = self._jvm.org.apache.spark.sql.streaming.OutputMode

@@ -7,6 +7,17 @@ Never: Spark, commits, or a batch larger than ``apply.upsert_bytes``.
 """
 
 from wal2lake.lake.upsert.compaction import compact, worth_compacting
+from wal2lake.lake.upsert.memory import Memory, TooLarge
 from wal2lake.lake.upsert.plan import Upsert, load, plan_upsert
+from wal2lake.lake.upsert.stored import is_readable
 
-__all__ = ["Upsert", "compact", "load", "plan_upsert", "worth_compacting"]
+__all__ = [
+    "Memory",
+    "TooLarge",
+    "Upsert",
+    "compact",
+    "is_readable",
+    "load",
+    "plan_upsert",
+    "worth_compacting",
+]

@@ -19,7 +19,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from wal2lake.lake.delta.datafile import ROW_GROUP_ROWS, DataFileWriter
+from wal2lake.lake.delta.datafile import (
+    ROW_GROUP_BYTES,
+    ROW_GROUP_ROWS,
+    DataFileWriter,
+)
 from wal2lake.lake.port import TableState
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
 from wal2lake.lake.upsert.stored import StoredRows
@@ -77,11 +81,17 @@ def compact(state: TableState, chosen: Sequence[DataFile]) -> Compaction:
 def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Row groups of small files as larger ones."""
     group: list[pa.Table] = []
+    rows = size = 0
     for table in tables:
-        group.append(table)
-        if sum(t.num_rows for t in group) >= ROW_GROUP_ROWS:
+        if group and (
+            rows + table.num_rows > ROW_GROUP_ROWS
+            or size + table.nbytes > ROW_GROUP_BYTES
+        ):
             yield pa.concat_tables(group)
-            group = []
+            group, rows, size = [], 0, 0
+        group.append(table)
+        rows += table.num_rows
+        size += table.nbytes
     if group:
         yield pa.concat_tables(group)
 

@@ -19,11 +19,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from wal2lake.lake.upsert.memory import TooLarge
+
 Index = npt.NDArray[np.int64]
 
-_PROBE_ROWS: Final = 4_000_000
-"""Rows of the table that are looked up in one query: a bound of memory, and few enough
+_PROBE_BYTES: Final = 64 << 20
+"""Keys of the table that are looked up in one query: a bound of memory, and few enough
 queries that building their hash tables does not count."""
+
+_MEMORY_LIMIT: Final = "1GB"
+"""Of one batch's database, which spills beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +45,14 @@ class Places:
 class Keys:
     """The distinct keys of one batch. A context manager: it holds a DuckDB database."""
 
-    def __init__(self, columns: Sequence[pa.ChunkedArray]) -> None:
-        """``columns``: the key's columns, as long as all events' keys together."""
+    def __init__(self, columns: Sequence[pa.ChunkedArray], directory: str) -> None:
+        """``columns``: the key's columns, as long as all events' keys together.
+        What does not fit into memory is spilled below ``directory``."""
         self._names = [f"k{i}" for i in range(len(columns))]
-        self._database = duckdb.connect(":memory:")
+        self._database = duckdb.connect(
+            ":memory:",
+            config={"memory_limit": _MEMORY_LIMIT, "temp_directory": directory},
+        )
         listed = ", ".join(self._names)
         table = pa.table(dict(zip(self._names, columns, strict=True)))
         table = table.append_column("place", pa.array(np.arange(table.num_rows)))
@@ -67,8 +76,8 @@ class Keys:
     def locate(self, scans: Iterable[pa.Table]) -> Places:
         """Find the keys in the table's files.
 
-        Each scan is a whole file's key columns ``k0``.. in the types given before, with
-        ``file`` and ``row``.
+        Each scan is some of a file's rows: their key columns ``k0``.. in the types given
+        before, with ``file`` and ``row``.
         """
         listed = ", ".join(self._names)
         found: list[dict[str, Any]] = []
@@ -88,7 +97,10 @@ class Keys:
         )
 
     def _rows(self, query: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._database.sql(query).fetchnumpy()
+        try:
+            found: dict[str, Any] = self._database.sql(query).fetchnumpy()
+        except duckdb.OutOfMemoryException as error:
+            raise TooLarge from error
         return found
 
     def __enter__(self) -> Keys:
@@ -105,12 +117,12 @@ class Keys:
 
 def _grouped(scans: Iterable[pa.Table]) -> Iterator[pa.Table]:
     group: list[pa.Table] = []
-    rows = 0
+    size = 0
     for scan in scans:
         group.append(scan)
-        rows += scan.num_rows
-        if rows >= _PROBE_ROWS:
+        size += scan.nbytes
+        if size >= _PROBE_BYTES:
             yield pa.concat_tables(group)
-            group, rows = [], 0
+            group, size = [], 0
     if group:
         yield pa.concat_tables(group)

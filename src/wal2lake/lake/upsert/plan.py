@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal2lake.lake.delta.datafile import ROW_GROUP_ROWS, DataFileWriter
+from wal2lake.lake.delta.datafile import DataFileWriter, discard_added, row_groups
 from wal2lake.lake.delta.deletionvectors import write_vectors
 from wal2lake.lake.port import TableState
 from wal2lake.lake.staging.changes import (
@@ -49,11 +49,12 @@ from wal2lake.lake.upsert.lives import (
     Lives,
     net_lives,
 )
-from wal2lake.lake.upsert.stored import StoredRows
+from wal2lake.lake.upsert.memory import Share, TooLarge
+from wal2lake.lake.upsert.stored import StoredRows, is_readable
 
-MAX_SCANNED_ROWS: Final = 16_000_000
-"""Keys read here for one batch at most: about 0.4 s for one bigint. A guess at where
-Spark's cores, if it has more of them, begin to win."""
+MAX_SCANNED_BYTES: Final = 256 << 20
+"""Keys read here for one batch at most, not compressed: 32 M of bigint, about 0.8 s. A
+guess at where Spark's cores, if it has more of them, begin to win."""
 
 _DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 
@@ -118,34 +119,50 @@ def plan_upsert(
     state: TableState,
     files: Sequence[DataFile],
     uniqueness: Uniqueness,
-) -> Upsert | RowFailure | None:
-    """Evaluate the batch; None: this table or batch is for Spark."""
+    share: Share,
+    directory: str,
+) -> Upsert | RowFailure:
+    """Evaluate the batch; TooLarge: this table or batch is for Spark.
+
+    ``share`` has room for the staged changes; temporary files go below ``directory``.
+    """
     truncates = loaded.shape.truncate is not None
-    if not truncates and (
-        state.properties.get(_DELETION_VECTORS) != "true"
-        or not all(file.is_plain for file in files)
+    if not is_readable(state) or not (
+        truncates
+        or (
+            state.properties.get(_DELETION_VECTORS) == "true"
+            and all(file.is_plain for file in files)
+        )
     ):
-        return None
+        raise TooLarge
     if not loaded.table.num_rows:
         return Upsert(state, (), (), truncates)
     events, key_columns = _events(loaded)
-    with Keys(key_columns[0]) as keys:
+    with Keys(key_columns[0], directory) as keys:
         events = _numbered(events, keys.numbers, key_columns[1])
         stored = StoredRows(
             state,
             [] if truncates else _candidates(loaded.shape, state, files, key_columns),
         )
-        if sum(file.rows or 0 for file in stored.files) > MAX_SCANNED_ROWS:
-            return None
+        # Their compressed size needs no look at their footers.
+        if (
+            sum(file.size for file in stored.files) > MAX_SCANNED_BYTES // 8
+            and stored.scan_bytes(loaded.shape.key) > MAX_SCANNED_BYTES
+        ):
+            raise TooLarge
         places = _without_deleted(keys.locate(stored.scan(loaded.shape.key)), stored)
         present = np.zeros(keys.count, np.bool_)
     present[places.key] = True
     lives = net_lives(events, present, unique=not uniqueness.trusted)
     if isinstance(lives, KeyTaken):
         return _conflict(loaded, lives.event, uniqueness)
-    rows = _rows(loaded, lives, places, stored)
-    adds = _write(rows, state)
-    return Upsert(state, adds, _replaced(lives, places, stored, state), truncates)
+    adds = _write(_rows(loaded, lives, places, stored, share), state)
+    try:
+        replaced = _replaced(lives, places, stored, state)
+    except BaseException:
+        discard_added(state.location, adds)
+        raise
+    return Upsert(state, adds, replaced, truncates)
 
 
 _KeyColumns = tuple[list[pa.ChunkedArray], npt.NDArray[np.int64]]
@@ -243,7 +260,9 @@ def _conflict(loaded: Loaded, event: int, uniqueness: Uniqueness) -> RowFailure:
     )
 
 
-def _rows(loaded: Loaded, lives: Lives, places: Places, stored: StoredRows) -> pa.Table:
+def _rows(
+    loaded: Loaded, lives: Lives, places: Places, stored: StoredRows, share: Share
+) -> pa.Table:
     """The rows to write, in the target's columns."""
     needs = np.zeros(len(lives.last), np.bool_)
     for source in lives.sources.values():
@@ -256,7 +275,7 @@ def _rows(loaded: Loaded, lives: Lives, places: Places, stored: StoredRows) -> p
         # The first place of a key, should the table have it twice.
         first[places.key[::-1]] = np.arange(len(places.key))[::-1]
         at = first[lives.base[asked]]
-        old = stored.fetch(places.file[at], places.row[at], columns)
+        old = stored.fetch(places.file[at], places.row[at], columns, share)
     place = np.cumsum(needs) - 1 + loaded.table.num_rows
     arrays = []
     for i in range(len(loaded.shape.fields)):
@@ -274,8 +293,8 @@ def _rows(loaded: Loaded, lives: Lives, places: Places, stored: StoredRows) -> p
 
 def _write(rows: pa.Table, state: TableState) -> tuple[AddedFile, ...]:
     with DataFileWriter(state.location, state.physical_fields) as writer:
-        for start in range(0, rows.num_rows, ROW_GROUP_ROWS):
-            writer.write(rows.slice(start, ROW_GROUP_ROWS))
+        for group in row_groups(rows):
+            writer.write(group)
         added = writer.finish()
     return () if added is None else (added,)
 

@@ -20,15 +20,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from wal2lake.errors import StorageError
+from wal2lake.errors import StorageError, Wal2LakeError
 from wal2lake.lake.delta.datafile import storage_error
 from wal2lake.lake.delta.deletionvectors import read_vector
 from wal2lake.lake.delta.durability import local_path
-from wal2lake.lake.port import TableState
+from wal2lake.lake.port import FieldSpec, TableState
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import DataFile
+from wal2lake.lake.upsert.memory import Share
+from wal2lake.pgtypes import arrow_from_ddl
 
 Index = npt.NDArray[np.int64]
+
+
+def is_readable(state: TableState) -> bool:
+    """Every column is of a type that we write ourselves, and nothing else is asked of
+    who writes the table."""
+    return state.is_plain and all(map(_is_ours, state.fields))
+
+
+def _is_ours(field: FieldSpec) -> bool:
+    try:
+        return bool(mapping_of(field).arrow_type == arrow_from_ddl(field.spark_ddl))
+    except Wal2LakeError:
+        return False
 
 
 class StoredRows:
@@ -39,26 +54,72 @@ class StoredRows:
         self.files = files
 
     def scan(self, columns: Sequence[int]) -> Iterator[pa.Table]:
-        """Each file's columns as ``k0``.. with ``file`` and ``row``; deleted rows too."""
+        """Columns as ``k0``.. with ``file`` and ``row``, a row group at a time; deleted
+        rows too."""
         for number, file in enumerate(self.files):
             parquet = self._open(file)
-            table = self._typed(parquet, columns, None)
-            table = table.rename_columns([f"k{i}" for i in range(len(columns))])
-            rows = np.arange(table.num_rows)
-            yield table.append_column(
-                "file", pa.array(np.full(len(rows), number))
-            ).append_column("row", pa.array(rows))
+            first = 0
+            for group in range(parquet.metadata.num_row_groups):
+                table = self._typed(parquet, columns, group)
+                table = table.rename_columns([f"k{i}" for i in range(len(columns))])
+                rows = np.arange(first, first + table.num_rows)
+                first += table.num_rows
+                yield table.append_column(
+                    "file", pa.array(np.full(len(rows), number))
+                ).append_column("row", pa.array(rows))
 
-    def fetch(self, file: Index, row: Index, columns: Sequence[int]) -> pa.Table:
-        """Columns of the given rows, in the order given."""
+    def scan_bytes(self, columns: Sequence[int]) -> int:
+        """What ``scan`` reads in all, not compressed."""
+        return sum(
+            self._group_bytes(parquet.metadata, group, columns)
+            for parquet in map(self._open, self.files)
+            for group in range(parquet.metadata.num_row_groups)
+        )
+
+    def fetch(
+        self, file: Index, row: Index, columns: Sequence[int], share: Share
+    ) -> pa.Table:
+        """Columns of the given rows, in the order given; TooLarge if the share cannot
+        grow by them and by the largest row group that they are in."""
         order = np.lexsort((row, file))
-        parts = []
-        for number in np.unique(file).tolist():
-            wanted = row[order][file[order] == number]
-            parts += self._fetch_file(self.files[number], wanted, columns)
+        wanted = [
+            (self._open(self.files[number]), row[order][file[order] == number])
+            for number in np.unique(file).tolist()
+        ]
+        groups = [
+            (parquet, group, here)
+            for parquet, rows in wanted
+            for group, here in _by_group(parquet.metadata, rows)
+        ]
+        share.grow(self._fetch_bytes(groups, columns))
+        parts = [
+            self._typed(parquet, columns, group).take(pa.array(here))
+            for parquet, group, here in groups
+        ]
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
         return pa.concat_tables(parts).take(pa.array(back))
+
+    def _fetch_bytes(
+        self, groups: Sequence[tuple[Any, int, Index]], columns: Sequence[int]
+    ) -> int:
+        taken = largest = 0
+        for parquet, group, here in groups:
+            size = self._group_bytes(parquet.metadata, group, columns)
+            largest = max(largest, size)
+            taken += size * len(here) // parquet.metadata.row_group(group).num_rows
+        return taken + largest
+
+    def _group_bytes(self, metadata: Any, group: int, columns: Sequence[int]) -> int:
+        """Of the columns, not compressed, as the file's footer says."""
+        names = {self._state.physical_fields[i].physical_name for i in columns}
+        described = metadata.row_group(group)
+        return sum(
+            column.total_uncompressed_size
+            for column in map(described.column, range(described.num_columns))
+            if column.path_in_schema.split(".")[0] in names
+            or column.path_in_schema in names
+        )
 
     def live(self, columns: Sequence[int]) -> Iterator[pa.Table]:
         """All rows that are not deleted, a row group at a time."""
@@ -80,32 +141,14 @@ class StoredRows:
             return np.zeros(0, np.uint64)
         return read_vector(self._state.location, file.vector)
 
-    def _fetch_file(
-        self, file: DataFile, wanted: Index, columns: Sequence[int]
-    ) -> list[pa.Table]:
-        parquet = self._open(file)
-        parts = []
-        first = 0
-        for group in range(parquet.metadata.num_row_groups):
-            rows = parquet.metadata.row_group(group).num_rows
-            here = wanted[(wanted >= first) & (wanted < first + rows)] - first
-            if here.size:
-                table = self._typed(parquet, columns, group)
-                parts.append(table.take(pa.array(here)))
-            first += rows
-        return parts
-
     def _typed(
-        self, parquet: pq.ParquetFile, columns: Sequence[int], group: int | None
+        self, parquet: pq.ParquetFile, columns: Sequence[int], group: int
     ) -> pa.Table:
-        """Columns by their position in the target, one row group or all."""
+        """Columns of one row group, by their position in the target."""
         names = [self._state.physical_fields[i].physical_name for i in columns]
         present = [n for n in names if n in parquet.schema_arrow.names]
         try:
-            if group is None:
-                read = parquet.read(present)
-            else:
-                read = parquet.read_row_group(group, present)
+            read = parquet.read_row_group(group, present)
         except OSError as error:
             raise storage_error("read", self._state.location, error) from error
         arrays = []
@@ -133,3 +176,14 @@ class StoredRows:
             raise StorageError(
                 f'could not read data file "{path}": {error}', sqlstate="58030"
             ) from error
+
+
+def _by_group(metadata: Any, wanted: Index) -> Iterator[tuple[int, Index]]:
+    """Row groups that hold wanted rows, with the rows' numbers inside."""
+    first = 0
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group).num_rows
+        here = wanted[(wanted >= first) & (wanted < first + rows)] - first
+        if here.size:
+            yield group, here
+        first += rows
