@@ -44,7 +44,7 @@ _SERVER: Final = {
     "synchronous_commit": "on",
 }
 
-_POLL_SECONDS: Final = 0.02
+_POLL_SECONDS: Final = 0.05
 """How finely the end of something that takes seconds is looked for."""
 
 _NUDGE_SECONDS: Final = 0.1

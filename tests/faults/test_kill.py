@@ -65,11 +65,7 @@ def test_sigkill_at_each_durable_step_of_streaming(
     mirror.synced()
     for name in STREAMING:
         arm(points, name, "kill")
-        if name.startswith("lake."):
-            # Only a batch of nothing but inserts is a commit of our own.
-            pg18.transactions([workload.inserts(5)])
-        else:
-            pg18.transactions([workload.transaction() for _ in range(15)])
+        pg18.transactions([workload.transaction() for _ in range(15)])
         wait_until(
             lambda name=name: not (points / name).exists(),
             timeout_seconds=60,

@@ -6,6 +6,7 @@ sockets. Never: decides when to connect, retry or what a row means.
 """
 
 from wal2lake.pg.connection import Session, connect, parse_conninfo, redact
+from wal2lake.pg.nudge import nudged
 from wal2lake.pg.publisher import (
     Identity,
     Publisher,
@@ -25,6 +26,7 @@ __all__ = [
     "Session",
     "SlotCreated",
     "connect",
+    "nudged",
     "parse_conninfo",
     "redact",
 ]

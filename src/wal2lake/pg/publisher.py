@@ -131,14 +131,13 @@ class Publisher:
         )
         return Lsn.parse(str(text))
 
-    def nudge_slot_creation(self) -> None:
-        """Log a running-xacts record, so that a new slot on an idle server need not
-        wait for the next periodic one; does nothing where it is not allowed."""
-        try:
-            if self.session.server_version >= 160000:
-                self.session.query("SELECT pg_catalog.pg_log_standby_snapshot()")
-        except PublisherError:
-            return
+    def log_running_transactions(self) -> bool:
+        """Have the server log them, as it does every 15 s; False: it is too old to be
+        asked (before 16)."""
+        if self.session.server_version < 160000:
+            return False
+        self.session.query("SELECT pg_catalog.pg_log_standby_snapshot()")
+        return True
 
     # ---- slots ---------------------------------------------------------------------
 

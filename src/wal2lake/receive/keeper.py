@@ -29,7 +29,7 @@ from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, SyncSnapsho
 from wal2lake.errors import PublisherError, Wal2LakeError
 from wal2lake.model import Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
-from wal2lake.pg import Publisher, Session, connect
+from wal2lake.pg import Publisher, Session, connect, nudged
 from wal2lake.pg.publisher import quote_ident, quote_literal
 
 _POLL_SECONDS: Final = 0.2
@@ -126,16 +126,10 @@ class SnapshotKeeper:
         holder: Session | None = None
         try:
             holder = connect(subscription.conninfo, application_name=slot)
-            # The new slot needs a running-xacts record, which an idle server writes
-            # only every 15 s; one just before and one during the wait end it.
-            nudger = threading.Timer(0.05, Publisher(holder).nudge_slot_creation)
-            nudger.start()
-            try:
+            with nudged(subscription.conninfo, slot):
                 created = Publisher(exporter).create_slot(
                     slot, temporary=True, snapshot="export"
                 )
-            finally:
-                nudger.join()
             snapshot = str(created.snapshot)
             holder.execute(
                 "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"

@@ -38,7 +38,7 @@ from wal2lake.frontend.grammar import (
 from wal2lake.frontend.grammar.statements import CreateSubscription
 from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import failpoint
-from wal2lake.pg import Publisher, parse_conninfo
+from wal2lake.pg import Publisher, nudged, parse_conninfo
 
 
 def create_subscription(
@@ -105,7 +105,8 @@ def _start(
     slot = _slot_name(statement, options)
     if not options.create_slot or slot is None:
         return INVALID_LSN
-    return create_slot(caller, publisher, slot)
+    with nudged(statement.conninfo, statement.name):
+        return create_slot(caller, publisher, slot)
 
 
 def _slot_name(
