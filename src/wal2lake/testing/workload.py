@@ -64,17 +64,6 @@ class Workload:
         steps = self._random.randint(1, 6)
         return "; ".join(self._step() for _ in range(steps))
 
-    def inserts(self, rows: int) -> str:
-        """A transaction of inserts alone."""
-        first = self._next
-        self._next += rows
-        return (
-            "insert into public.orders select i, 'new', i, i, now(), false"
-            f" from generate_series({first}, {first + rows - 1}) i;"
-            " insert into public.parts select i, 1, 'new', -i, 1, 0"
-            f" from generate_series({first}, {first + rows - 1}) i"
-        )
-
     def _step(self) -> str:
         pick = self._random
         key = pick.randint(1, max(2, self._next))
