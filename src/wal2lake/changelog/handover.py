@@ -83,12 +83,17 @@ class Handover:
     ) -> Connected | list[Gulp] | None:
         """The oldest items, which stay until ``done``; None after the time without one.
 
-        Waits for ``enough_bytes`` of gulps, or the time. Gives as many as come before the
-        next Connected and reach that size.
+        A Connected comes at once. Gulps are waited for until there are ``enough_bytes``, or
+        for the time; as many are given as come before the next Connected and reach that
+        size.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._ready:
-            while self._waiting < enough_bytes and not self._woken:
+            while not (
+                self._woken
+                or self._waiting >= enough_bytes
+                or self._connected_is_next()
+            ):
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._ready.wait(left):
                     break
@@ -106,6 +111,9 @@ class Handover:
                 gulps.append(item)
                 size += item.size
             return gulps
+
+    def _connected_is_next(self) -> bool:
+        return bool(self._items) and isinstance(self._items[0], Connected)
 
     def done(self, count: int) -> None:
         """Remove the oldest items, as many as ``peek`` gave."""

@@ -25,6 +25,7 @@ the log has (invariant 2's rule, with the log in the table's place).
 
 StorageError from ``append``, ``absorb`` and ``seal`` may be followed by the same call again
 unless the object says that it must be opened again; any other error ends its use. After
+``append`` failed nothing else may be appended, or the log would have a hole. After
 ``sync`` failed the log must be closed and opened again.
 """
 
@@ -199,7 +200,10 @@ class ChangeLog:
         self._handover.put_connected(self._journal.append_connect(start))
 
     def append(self, data: bytes, lengths: Lengths) -> None:
-        """Write one gulp of payloads to the journal; durable after ``sync``."""
+        """Write one gulp of payloads to the journal; durable after ``sync``.
+
+        After a failure only the same gulp may follow, or ``close``.
+        """
         self._handover.put(self._journal.append(data, lengths), data, lengths)
 
     def sync(self) -> Lsn:

@@ -5,6 +5,9 @@ CPU and is slower than one that reads in large, spaced gulps. ``read`` therefore
 whatever has arrived, and pauses a moment before it does if something had arrived before it came
 to wait: then there is a backlog. A quiet stream is answered at once.
 
+A silent socket proves nothing under TLS: OpenSSL takes whole records off it, and what libpq had
+no room for stays there. So every wait, also one in vain, is followed by a look into libpq.
+
 Source: PostgreSQL manual, 54.4 (streaming replication protocol); libpq 32.10.
 """
 
@@ -28,7 +31,12 @@ _BACKLOG_PAUSE_SECONDS: Final = 0.005
 _FAREWELL_SECONDS: Final = 2.0
 """A walsender answers CopyDone after the message in hand; it also ends without this."""
 
+_FAREWELL_BYTES: Final = 1 << 20
+_FAREWELL_WATCH_SECONDS: Final = 0.02
+
 _STREAM_ENDED: Final = -1
+
+_STILL_COPYING: Final = (pq.ExecStatus.COPY_BOTH, pq.ExecStatus.COPY_IN)
 
 
 @dataclass(slots=True)
@@ -53,6 +61,8 @@ class CopyBothStream:
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise result_error(result, self._pgconn)
         self._pgconn.nonblocking = 1
+        self._ended = False
+        """libpq said so, which it does once: asked again, it complains."""
 
     def read(
         self, timeout_seconds: float, max_bytes: int, wake: int
@@ -68,19 +78,20 @@ class CopyBothStream:
             if self._has_arrived():
                 # Nobody had to wait for it: the walsender is ahead of us.
                 time.sleep(_BACKLOG_PAUSE_SECONDS)
-            elif not self._wait(timeout_seconds, wake):
-                return found
+            else:
+                self._wait(timeout_seconds, wake)
             more = self._gulp(found, max_bytes)
         if not more and not found.sizes:
             self._check_end()
             return None
-        # With payloads in hand the end is found again, and told, by the next call.
+        # With payloads in hand the end is told by the next call.
         return found
 
     def _gulp(self, found: Payloads, max_bytes: int) -> bool:
         """All that has arrived: libpq takes 16 KB off the socket at a time. False: the
         stream has ended."""
         while True:
+            before = len(found.sizes)
             try:
                 self._pgconn.consume_input()
             except Error as error:
@@ -89,7 +100,9 @@ class CopyBothStream:
                 ) from None
             if not self._drain(found, max_bytes):
                 return False
-            if len(found.data) >= max_bytes or not self._has_arrived():
+            # While there is something, OpenSSL may have more of it.
+            hidden = self._pgconn.ssl_in_use and len(found.sizes) > before
+            if len(found.data) >= max_bytes or not (hidden or self._has_arrived()):
                 return True
 
     def _has_arrived(self) -> bool:
@@ -102,13 +115,18 @@ class CopyBothStream:
         return socket in ready
 
     def write(self, payload: bytes) -> None:
-        """Send one CopyData payload (a status update)."""
+        """Send one CopyData payload (a status update); dropped if the server has ended the
+        stream in order, which the next ``read`` tells."""
         try:
             self._pgconn.put_copy_data(payload)
             # A status update is 34 bytes: it fits the socket buffer unless the
             # server has stopped reading, and then wal_receiver_timeout decides.
             self._pgconn.flush()
         except Error as error:
+            if self._ended:
+                # Why it has is the news, not that nothing can be sent any more.
+                self._check_end()
+                return
             raise PublisherError(str(error).strip()) from None
 
     def finish(self) -> None:
@@ -118,16 +136,21 @@ class CopyBothStream:
         try:
             self._pgconn.nonblocking = 0
             self._pgconn.put_copy_end()
-            while self._drain(Payloads(), 1 << 20):
+            while self._drain(rest := Payloads(), _FAREWELL_BYTES):
                 left = deadline - time.monotonic()
-                if left <= 0 or not self._wait(left):
+                if left <= 0:
                     return
-                self._pgconn.consume_input()
+                if len(rest.data) < _FAREWELL_BYTES:
+                    # libpq holds no more.
+                    self._wait(min(left, _FAREWELL_WATCH_SECONDS))
+                    self._pgconn.consume_input()
         except (Error, PublisherError):
             return
 
     def _drain(self, found: Payloads, max_bytes: int) -> bool:
         """Take what libpq holds; False: the stream has ended."""
+        if self._ended:
+            return False
         # Each payload's memory is libpq's: copied and let go at once it is used again,
         # kept until there are many it costs four times as much.
         data, append = found.data, found.sizes.append
@@ -136,7 +159,8 @@ class CopyBothStream:
             while len(data) < max_bytes:
                 size, payload = get(1)
                 if size <= 0:
-                    return size != _STREAM_ENDED
+                    self._ended = size == _STREAM_ENDED
+                    return not self._ended
                 data += payload
                 append(size)
         except Error as error:
@@ -146,10 +170,13 @@ class CopyBothStream:
         return True
 
     def _check_end(self) -> None:
-        result = self._pgconn.get_result()
-        while result is not None:
+        """Raise the server's error if that is what ended the stream."""
+        # libpq has seen the whole message that ended it. For more it would wait without a
+        # bound, and with the interpreter held.
+        while not self._pgconn.is_busy():
+            result = self._pgconn.get_result()
+            # COPY_IN: the server sent CopyDone and waits for ours. libpq says it for ever.
+            if result is None or result.status in _STILL_COPYING:
+                return
             if result.status == pq.ExecStatus.FATAL_ERROR:
                 raise result_error(result, self._pgconn)
-            if result.status == pq.ExecStatus.COPY_BOTH:
-                break
-            result = self._pgconn.get_result()

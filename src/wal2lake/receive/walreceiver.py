@@ -378,7 +378,9 @@ class WalReceiver:
     def _journal(self) -> None:
         try:
             while (one := self._next_gulps()) is not None:
-                self._write(one)
+                if not self._write(one):
+                    # What follows may fit where this did not: behind a hole.
+                    return
         except BaseException as error:
             self._fail(error)
 
@@ -400,7 +402,8 @@ class WalReceiver:
             size += len(more.data)
         return group
 
-    def _write(self, group: list[_Gulp]) -> None:
+    def _write(self, group: list[_Gulp]) -> bool:
+        """Log a group; False: the run was stopped before there was space for it."""
         data = group[0].data if len(group) == 1 else b"".join(g.data for g in group)
         lengths = (
             group[0].lengths
@@ -414,13 +417,14 @@ class WalReceiver:
             except StorageError as error:
                 self._hold(_UNWRITABLE, error)
                 if self._stop.wait(_STORAGE_RETRY_SECONDS):
-                    return
+                    return False
         self._resume(_UNWRITABLE)
         logged = self._log.sync()
         for one in group:
             self._queued_bytes -= len(one.data)
             self._done.put(_Logged(logged, one.open_at_end))
         self._wake()
+        return True
 
     def _hold(self, what: str, error: StorageError) -> None:
         if what not in self._holds:

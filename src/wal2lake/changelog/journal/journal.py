@@ -18,7 +18,9 @@ sealed segment: each closed file remembers the commit LSN of the last Begin up t
     trim, clear, read       any thread: they touch closed files and the list of them, which
                             a lock guards
 
-A failed append leaves the file as it was and may be repeated. A failed fsync may have lost
+A failed append leaves the file as it was and may be repeated. Nothing else may follow it: a
+later gulp that fits would move ``logged`` beyond a transaction that is not here, and the
+publisher would never send that one again. A failed fsync may have lost
 data that a second fsync would not report ("fsyncgate"): the object refuses all further work,
 and whoever opens the directory again must not trust the file but write its content anew,
 which ``log.ChangeLog.open`` does by sealing it.
@@ -89,6 +91,7 @@ class Journal:
         self._file: _OpenFile | None = None
         self._next_number: int | None = None
         self._unusable = False
+        self._failed: tuple[RecordKind, bytes, Lengths] | None = None
         self._lock = threading.Lock()
         self._closed: list[_ClosedFile] = []
         self._definitions: dict[tuple[bool, Oid], bytes] = {}
@@ -180,7 +183,8 @@ class Journal:
 
         On StorageError the journal is as before the call, which may be repeated.
         Raises ProtocolViolation, and writes nothing, for what can be seen to be none of
-        protocol 1's messages without decoding it.
+        protocol 1's messages without decoding it. After either only the same gulp may
+        be appended: anything else is an InternalError.
         """
         return self._append(RecordKind.DATA, data, lengths)
 
@@ -207,6 +211,8 @@ class Journal:
 
     def _append(self, kind: RecordKind, data: bytes, lengths: Lengths) -> Place:
         self._check_usable()
+        self._check_nothing_is_left_out(kind, data, lengths)
+        self._failed = kind, data, lengths
         # Before anything is written: this also refuses a message cut short.
         positions = _positions(kind, data, lengths)
         if positions is not None and positions.foreign is not None:
@@ -217,6 +223,7 @@ class Journal:
         place = Place(file.number, file.size)
         raw = lengths.astype("<u4", copy=False).tobytes()
         self._write(file, kind, raw, data)
+        self._failed = None
         self._note(positions)
         return place
 
@@ -300,6 +307,22 @@ class Journal:
                 f'journal in "{self._directory}" must be opened again after an error',
                 sqlstate="58030",
                 hint="Check the file system of the log directory.",
+            )
+
+    def _check_nothing_is_left_out(
+        self, kind: RecordKind, data: bytes, lengths: Lengths
+    ) -> None:
+        if self._failed is None:
+            return
+        failed_kind, failed_data, failed_lengths = self._failed
+        if (
+            kind is not failed_kind
+            or data != failed_data
+            or not np.array_equal(lengths, failed_lengths)
+        ):
+            raise InternalError(
+                f'journal in "{self._directory}" is given something else'
+                " after a failed append"
             )
 
     # ------------------------------------------------------------------ any thread
