@@ -91,14 +91,34 @@ class Lake:
     before_commit: Callable[[str], None] = lambda location: None
     after_commit: Callable[[str], None] = lambda location: None
     requests: list[StageRequest] = field(default_factory=list)
+    looks: list[str] = field(default_factory=list)
+    """Locations, each time a table's state was read."""
+    torn: dict[str, int] = field(default_factory=dict)
+    """The version from which on a power cut has torn the table."""
+    recovered: list[tuple[str, int]] = field(default_factory=list)
+    synced: dict[str, set[int]] = field(default_factory=dict)
     discarded: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def recover(self, location: str, synced_version: int) -> tuple[int, ...]:
-        return ()
+        self.recovered.append((location, synced_version))
+        first = self.torn.pop(location, None)
+        if first is None:
+            return ()
+        assert first > synced_version
+        table = self.tables[location]
+        removed = tuple(range(first, table.version + 1))
+        del table.versions[first:]
+        # All that wrote it is what the test tears.
+        table.cursors.clear()
+        return removed
+
+    def sync(self, location: str, version: int) -> None:
+        self.synced.setdefault(location, set()).add(version)
 
     def state(self, location: str) -> TableState:
         table = self.tables[location]
+        self.looks.append(location)
         return TableState(
             location=location,
             table_id=table.id,
@@ -173,6 +193,7 @@ class Lake:
             table.cursors[cursor.app_id] = cursor.version
             version = table.version
             table.writers[version] = cursor.app_id
+            self.sync(table.location, version)
         self.after_commit(staged.table.location)
         return Committed(version)
 

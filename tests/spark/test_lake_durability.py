@@ -243,6 +243,30 @@ def test_a_torn_commit_goes_with_all_above_it(
     assert spark_session.sql(f"select * from {relation(table)}").count() == 6
 
 
+def test_versions_whose_files_were_vacuumed_stay(
+    lake: DeltaTables, spark_session: SparkSession, table: str
+) -> None:
+    """Outside OPTIMIZE and VACUUM above the published version, then a start."""
+    log = three_versions(lake, table)
+    spark_session.sql(f"delete from {relation(table)} where id = 1")
+    spark_session.sql(f"optimize {relation(table)}").collect()
+    check = "spark.databricks.delta.retentionDurationCheck.enabled"
+    spark_session.conf.set(check, "false")
+    try:
+        spark_session.sql(f"vacuum {relation(table)} retain 0 hours").collect()
+    finally:
+        spark_session.conf.unset(check)
+    assert not (Path(table) / "2.parquet").exists()
+    assert not list(Path(table).glob("deletion_vector_*.bin"))
+    newest = newest_version(table)
+    assert lake.recover(table, 0) == ()
+    assert newest_version(table) == newest
+    assert spark_session.sql(f"select * from {relation(table)}").count() == 4
+    # What was torn in spite of the removal goes, and all above it.
+    (log / commit_name(2)).write_text("")
+    assert lake.recover(table, 1) == tuple(range(2, (newest or 0) + 1))
+
+
 def test_a_deletion_vector_that_was_lost_tears_its_commit(
     lake: DeltaTables, spark_session: SparkSession, table: str
 ) -> None:

@@ -15,6 +15,28 @@ copied joins with its cursor S; the batch starts at the lowest position, so it c
 while the others skip. It turns visible (f -> s -> r) with the first vector whose LSN has
 reached S.
 
+What the worker knows of a table (``_Table``), and who changes it:
+
+    fact         set                                       cleared, or moved on
+    cursor       _refresh: read from the table             _commit: end of the batch
+    version      _refresh: the newest found                _commit: the one made; _stage and
+                                                           _publish: the newest, under the lock
+    trusted      catalog, on the way in; _refresh, if all  _distrust, before a vector has what
+                 above the published version is ours       others wrote; DML; REFRESH
+    unpublished  _refresh: the found version is not the    _publish
+                 vector's, or the cursor is above the
+                 floor; _commit
+    ready        catalog: the second vector that has it    a new epoch (the table left and came)
+
+A version of others (an outside OPTIMIZE, a write at the front door whose session died) is thus
+published by the next worker. While one runs, the front door publishes its own writes, unless
+the table's cursor is above the vector or its copy has not joined: then ``_publish`` does it,
+which looks at such tables again under the commit lock.
+
+A power loss. What it tore above the published version is undone when a worker first sees the
+table, once: no power loss comes in between. A copy that ended with a torn commit (tablesync
+found the cursor in it) is without a cursor then, and is made again.
+
 Errors. A value, constraint or mapping that fails is located (commit LSN, ordinal): the batch is cut
 below that transaction, what is before it is applied, and the error is reported with
 PostgreSQL's context and the finish LSN; the worker tries again after
@@ -26,7 +48,7 @@ Source: DESIGN 6 (Apply), invariants 1, 2, 6; worker.c.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final
@@ -43,7 +65,7 @@ from wal2lake.catalog import (
 )
 from wal2lake.changelog import LogReader, Manifest
 from wal2lake.errors import ApplyError, Wal2LakeError
-from wal2lake.lake import CommitConflict, Cursor, TablePort
+from wal2lake.lake import CommitConflict, Cursor, TablePort, TableState
 from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.model import Lsn, Oid, SyncState
@@ -79,8 +101,8 @@ class _Table:
     """The newest Delta version that the worker has made or found."""
     trusted: bool
     """Every version since the copy is ours."""
-    unpublished: bool = False
-    """``version`` holds a commit of ours that no vector has, as far as we know."""
+    unpublished: bool
+    """No vector has ``version``, or the floor is not at ``cursor`` yet; as far as we know."""
 
     @property
     def ready(self) -> bool:
@@ -116,6 +138,8 @@ class ApplyWorker:
         directory.mkdir(parents=True, exist_ok=True)
         self._reader = LogReader(directory)
         self._tables: dict[Oid, _Table] = {}
+        self._recovered: set[str] = set()
+        """Locations that were looked at for what a power loss tore."""
         self._seen_change = -1
         self._idle_at: tuple[Lsn, int] | None = None
         """Sealed position and catalog state at which there was nothing to do."""
@@ -216,31 +240,67 @@ class ApplyWorker:
         published = vector.versions if vector is not None else {}
         floor = subscription.floor
         for rel in self._catalog.rels(self._subid):
-            if rel.state not in _JOINING:
-                continue
             definition = self._catalog.table_by_oid(rel.relid)
             if definition is None:
+                continue
+            expected = published.get(int(rel.relid))
+            # Tables that wait for their copy, too: it may have been torn as it ended.
+            self._recover(definition, expected)
+            if rel.state not in _JOINING:
                 continue
             before = known.get(rel.relid)
             if before is not None and before.rel.epoch == rel.epoch:
                 before.rel, before.definition = rel, definition
+                before.trusted = before.trusted and rel.trusted
                 self._tables[rel.relid] = before
                 continue
-            expected = published.get(int(rel.relid))
-            # A power cut may have left a commit above the published one half on disk.
-            self._port.recover(definition.location, expected or 0)
             state = self._port.state(definition.location)
             name = cursor_name(self._node, self._subid, rel.epoch)
             cursor = state.cursor(name)
-            self._tables[rel.relid] = _Table(
+            if cursor is None and rel.state is SyncState.FINISHEDCOPY:
+                self._copy_again(definition)
+                continue
+            table = _Table(
                 rel,
                 definition,
                 Lsn(cursor or 0),
                 state.version,
-                trusted=rel.trusted
-                and self._is_ours(definition.location, expected, state.version, name),
-                unpublished=cursor is not None and cursor > floor,
+                trusted=rel.trusted,
+                unpublished=state.version != expected or (cursor or 0) > floor,
             )
+            if rel.trusted and not self._is_ours(
+                definition.location, expected, state.version, name
+            ):
+                self._distrust(table)
+            self._tables[rel.relid] = table
+
+    def _recover(self, definition: TableDef, published: int | None) -> None:
+        """Undo what a power loss tore above the published version, once.
+
+        Nothing is undone where nothing was published: all that is there came before us.
+        """
+        if definition.location in self._recovered:
+            return
+        if published is not None:
+            removed = self._port.recover(definition.location, published)
+            if removed:
+                self._events.warning(
+                    "removed versions that a power loss left incomplete",
+                    table=definition.qualified,
+                    versions=list(removed),
+                )
+        self._recovered.add(definition.location)
+
+    def _copy_again(self, definition: TableDef) -> None:
+        """The commit that ended its copy has not survived.
+
+        Back to d, where it came from, and not to i: the floor waits for it all the time,
+        and a snapshot that is held for it still can be used.
+        """
+        self._events.warning(
+            "copy starts again: its commit was lost", table=definition.qualified
+        )
+        self._catalog.update_rel(self._subid, definition.oid, state=SyncState.DATASYNC)
 
     def _is_ours(
         self, location: str, published: int | None, found: int, name: str
@@ -273,7 +333,8 @@ class ApplyWorker:
             if self._progress.word("applied") < subscription.floor:
                 self._progress.set(applied=subscription.floor)
             return False
-        return self._publish(reached)
+        with self._commit_lock:
+            return self._publish(reached)
 
     def _apply(self, subscription: Subscription, batch: Batch) -> None:
         failure = self._attempt(subscription, batch, cut=None)
@@ -312,7 +373,7 @@ class ApplyWorker:
             failpoint("apply.staged")
             self._commit_all(parts, staged, reached)
             failpoint("apply.tables_committed")
-            self._publish(reached)
+            self._publish(reached, committed=[part.relid for part in parts])
         return None
 
     def _stage_all(self, parts: list[TableChanges], cut: Lsn | None) -> list[Staged]:
@@ -326,10 +387,7 @@ class ApplyWorker:
 
     def _stage(self, part: TableChanges, cut: Lsn | None) -> Staged:
         known = self._tables[part.relid]
-        state = self._port.state(known.definition.location)
-        if state.version != known.version:
-            known.version = state.version
-            self._distrust(known)
+        state = self._look(known)
         definition = known.definition
         request = StageRequest(
             namespace=definition.namespace,
@@ -346,6 +404,14 @@ class ApplyWorker:
             trusted=known.trusted,
         )
         return self._batches.stage(request)
+
+    def _look(self, table: _Table) -> TableState:
+        """The table as it is; under the commit lock it is ours or somebody else's."""
+        state = self._port.state(table.definition.location)
+        if state.version != table.version:
+            table.version = state.version
+            self._distrust(table)
+        return state
 
     def _distrust(self, table: _Table) -> None:
         """Somebody else has written it: inserts may meet rows that are not ours."""
@@ -413,14 +479,22 @@ class ApplyWorker:
             if t.cursor <= reached and (t.unpublished or not t.ready)
         ]
 
-    def _publish(self, reached: Lsn) -> bool:
+    def _publish(self, reached: Lsn, committed: Collection[Oid] = ()) -> bool:
         """Floor, vector, states; then the word that feedback and retention watch.
+
+        The caller holds the commit lock, and has committed to the tables ``committed``
+        under it. The others were read without it: the front door may have written them
+        since, and whoever made their newest version may have died before its sync.
 
         False, and nothing, if a table that readers see is ahead of ``reached``.
         """
         if any(t.ready and t.cursor > reached for t in self._tables.values()):
             return False
         unseen = self._unseen(reached)
+        for table in unseen:
+            if table.rel.relid not in committed:
+                version = self._look(table).version
+                self._port.sync(table.definition.location, version)
         floor = self._catalog.publish(
             self._subid,
             reached,

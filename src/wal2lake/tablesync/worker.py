@@ -3,6 +3,8 @@
     state   who sets it                          what is durable then
     i       CREATE SUBSCRIPTION, REFRESH         the table is known
     d       the receiver's snapshot keeper       the floor waits for this table's snapshot
+            (and the apply worker, for a copy
+            that a power cut tore)
     (d)     here, per range                      the range's files, fsynced; its row in copy_range
     f       here                                 ONE commit: all files, cursor S
     s, r    the apply worker                     see apply.worker
@@ -207,6 +209,7 @@ class TableSync:
         if done is not None:
             # Committed before a crash; only the catalog did not hear of it. The cursor
             # is that commit's S, whatever snapshot is held now.
+            self._port.sync(copy.table.location, state.version)
             self._finish(copy, Lsn(done))
             return
         if state.version > 0 and copy.rel.trusted and self._has_rows(copy, state):

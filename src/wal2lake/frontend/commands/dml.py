@@ -6,7 +6,9 @@ where the catalog says NOT NULL. Spark and Delta do the rest in one commit, whic
 durable before the command answers.
 
 A table of a subscription is written under that subscription's lock, and its new version
-is published with it, so a SELECT sees the write and never a torn vector. From then on the
+is published under it, so a SELECT sees the write and never a torn vector. A table that holds
+what readers must not see yet (the half of a batch, a copy that has not joined) is published
+by the apply worker, with the others. From then on the
 table's inserts are checked against its rows (``trusted`` is off): somebody else writes it.
 
 Source: PostgreSQL manual, INSERT, UPDATE, DELETE, TRUNCATE; 5.5 (constraints).
@@ -20,6 +22,7 @@ from typing import Any, Final
 
 from sqlglot import exp
 
+from wal2lake.apply.worker import cursor_name
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import (
     FeatureNotSupportedError,
@@ -38,6 +41,8 @@ from wal2lake.frontend.query.translate import (
     place_tables,
     prepare,
 )
+from wal2lake.lake import TableState
+from wal2lake.model import Oid, SyncState
 from wal2lake.pgtypes.mapping import mapping_for
 
 _NULL_MARK: Final = "wal2lake-23502:"
@@ -107,21 +112,34 @@ def _execute(node: Node, write: _Write, job_group: str) -> int:
             rows = [b for b in result.batches if b.num_rows]
         except Wal2LakeError as error:
             raise _translated(error, table) from None
-        after = node.tables.state(table.location).version
+        state = node.tables.state(table.location)
+        after = state.version
         if after != before:
             node.tables.sync(table.location, after)
             for subid in subids:
-                newest = node.catalog.newest_vector(subid)
-                if newest is None:
-                    continue
-                node.catalog.update_rel(subid, table.oid, trusted=False)
-                # A version above the published one belongs to a batch that is not
-                # finished: then the write is published with that batch.
-                if newest.versions.get(int(table.oid)) == before:
-                    node.catalog.publish(subid, newest.lsn, {int(table.oid): after})
+                _publish(node, subid, table, state)
         if rows and "num_affected_rows" in rows[0].schema.names:
             return int(rows[0].column("num_affected_rows")[0].as_py())
         return _rows_written(node, table) if after != before else 0
+
+
+def _publish(node: Node, subid: Oid, table: TableDef, state: TableState) -> None:
+    """Let readers see ``state``, unless the apply worker must.
+
+    Decided by the table's cursor, not by its version: a version that nobody has published
+    may be anybody's, and would keep each later write from being seen.
+    """
+    # First: once the version is published nothing else tells that others wrote it.
+    node.catalog.update_rel(subid, table.oid, trusted=False)
+    newest = node.catalog.newest_vector(subid)
+    rel = next((r for r in node.catalog.rels(subid) if r.relid == table.oid), None)
+    if newest is None or rel is None:
+        return
+    cursor = state.cursor(cursor_name(node.catalog.system_identifier, subid, rel.epoch))
+    joined = rel.state in (SyncState.SYNCDONE, SyncState.READY)
+    # The vector's LSN, not the floor: a running copy holds that one below it.
+    if cursor is None or (joined and cursor <= newest.lsn):
+        node.catalog.publish(subid, newest.lsn, {int(table.oid): state.version})
 
 
 def _rows_written(node: Node, table: TableDef) -> int:

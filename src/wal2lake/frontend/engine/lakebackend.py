@@ -203,10 +203,8 @@ class LakeBackend:
         nulls = tuple(BoundParameter(None, oid) for oid in prepared.param_oids)
         if prepared.system:
             return self._system.describe(prepared.sql, nulls, self._context)
-        query = translate_query(prepared.sql, self._resolver(), nulls)
-        return fields_of(
-            self._node.queries.describe(query.sql), query.names, query.tables
-        )
+        query = self._translated(prepared.sql, nulls)
+        return fields_of(self._node.queries.describe(query.sql), query)
 
     def _other(
         self,
@@ -238,14 +236,14 @@ class LakeBackend:
     def _query(
         self, sql: str, bound: tuple[BoundParameter, ...], formats: Sequence[Format]
     ) -> Outcome:
-        query: SparkQuery = translate_query(sql, self._resolver(), bound)
+        query = self._translated(sql, bound)
         group = self._open_job()
         try:
             result = self._node.queries.run(query.sql, job_group=group)
         except BaseException:
             self._close_job(group)
             raise
-        fields = fields_of(result.fields, query.names, query.tables)
+        fields = fields_of(result.fields, query)
         rendering = Rendering.of(self._context.parameters)
 
         def batches() -> Iterator[Batch]:
@@ -257,6 +255,10 @@ class LakeBackend:
                 self._close_job(group)
 
         return Outcome("SELECT", fields, batches())
+
+    def _translated(self, sql: str, bound: tuple[BoundParameter, ...]) -> SparkQuery:
+        zone = self._context.parameters["TimeZone"]
+        return translate_query(sql, self._resolver(), bound, zone)
 
     def _command(self, statement: Statement) -> str:
         node, caller = self._node, self._caller()

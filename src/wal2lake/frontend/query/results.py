@@ -1,7 +1,8 @@
 """Spark's answers as PostgreSQL's: column descriptions and encoded values.
 
-A column that comes straight from a table carries its PostgreSQL type in its metadata and
-keeps it; a computed one gets the type that PostgreSQL would have for such a value.
+Types are those that the analysis of the query found. Where it knows nothing, a column
+that comes straight from a table carries its type in its metadata, and another one gets the
+type that fits Spark's.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from wal2lake.errors import InternalError
 from wal2lake.frontend.backend import Batch
 from wal2lake.frontend.parameters import Parameters
-from wal2lake.frontend.query.translate import TableRef
+from wal2lake.frontend.query.translate import SparkQuery, TableRef
 from wal2lake.lake import FieldSpec
 from wal2lake.model import INVALID_OID
 from wal2lake.pgtypes.encode.binary import arrow_to_binary
@@ -43,22 +45,26 @@ class Rendering:
 
 
 def fields_of(
-    specs: Sequence[FieldSpec],
-    names: Sequence[str | None] | None,
-    tables: Sequence[TableRef],
+    specs: Sequence[FieldSpec], query: SparkQuery
 ) -> tuple[FieldDescription, ...]:
     """RowDescription's content."""
     fields = []
+    columns = query.columns
+    if columns is not None and len(columns) != len(specs):
+        raise InternalError(
+            f"{len(specs)} result columns where {len(columns)} were expected"
+        )
     for i, spec in enumerate(specs):
         name = spec.name
-        if names is not None and i < len(names):
-            name = names[i] or spec.name
         oid, typmod = int(spec.pg_type_oid), spec.pg_typmod
-        if oid == INVALID_OID:
+        if columns is not None and columns[i].type.known:
+            name = columns[i].name
+            oid, typmod = columns[i].type.oid, columns[i].type.typmod
+        elif oid == INVALID_OID:
             found, typmod = result_type(spec.spark_ddl)
             oid = int(found)
         known = type_by_oid(oid)
-        table_oid, attnum = _source(name, tables)
+        table_oid, attnum = _source(name, query.tables)
         fields.append(
             FieldDescription(
                 name,

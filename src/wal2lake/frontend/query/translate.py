@@ -1,8 +1,9 @@
 """PostgreSQL queries on lake tables, as Spark SQL. Pure: text and definitions in, text out.
 
-sqlglot does the dialect; what it cannot know is done here on its tree: which Delta
-table (and which version) a name means, PostgreSQL's folding of identifiers, its two
-timestamp types, its names for unnamed result columns, bound parameters.
+sqlglot does the dialect; what it cannot know is done on its tree: here, which Delta table
+(and which version) a name means, PostgreSQL's folding of identifiers, its names for unnamed
+result columns, bound parameters; in ``analysis``, what operators and functions mean for the
+types of their operands.
 
 Called by: the backend of a client session, once per statement.
 Source: PostgreSQL manual, 4.1.1 (folding), 7.3.2 and 10.5 (names and types of results).
@@ -12,16 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 import sqlglot
 from sqlglot import exp
+from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
 
 from wal2lake.catalog import TableDef
 from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
+from wal2lake.frontend.query.analysis.expressions import PARAMETER_MARK, PARAMETER_TEXT
+from wal2lake.frontend.query.analysis.queries import TABLE_MARK, analyse
+from wal2lake.frontend.query.analysis.scopes import Columns
+from wal2lake.frontend.query.values.types import Type
+from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +53,39 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultColumn:
+    """One column of the answer, as PostgreSQL would describe it."""
+
+    name: str
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
 class SparkQuery:
     """A statement for Spark."""
 
     sql: str
-    names: tuple[str | None, ...] | None
-    """PostgreSQL's names of the result columns, None where Spark's own is right; None
-    altogether where a ``*`` makes the columns unknown before analysis."""
+    columns: tuple[ResultColumn, ...] | None
+    """None where a table is not known here."""
     tables: tuple[TableRef, ...]
+
+
+class _Dialect(Postgres):  # type: ignore[misc]
+    """PostgreSQL's, without the functions that sqlglot takes for others."""
+
+    class Parser(Postgres.Parser):  # type: ignore[misc]
+        """date_part() is not EXTRACT: its result is double precision."""
+
+        FUNCTIONS: ClassVar[Any] = {
+            name: build
+            for name, build in Postgres.Parser.FUNCTIONS.items()
+            if name not in ("DATE_PART", "DIV")
+        }
+        FUNCTION_PARSERS: ClassVar[Any] = {
+            name: read
+            for name, read in Postgres.Parser.FUNCTION_PARSERS.items()
+            if name != "DATE_PART"
+        }
 
 
 _NTZ: Final = exp.DataType.Type.TIMESTAMPNTZ
@@ -77,7 +109,7 @@ _PARAMETER_TYPES: Final = {
 def parse(sql: str) -> exp.Expression:
     """One statement's tree, identifiers folded; 42601 if sqlglot cannot read it."""
     try:
-        trees = [t for t in sqlglot.parse(sql, read="postgres") if t is not None]
+        trees = [t for t in sqlglot.parse(sql, read=_Dialect) if t is not None]
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
         near = str(first.get("highlight") or "").strip()
@@ -94,14 +126,19 @@ def parse(sql: str) -> exp.Expression:
 
 
 def translate_query(
-    sql: str, resolve: Resolver, parameters: Sequence[Parameter] = ()
+    sql: str,
+    resolve: Resolver,
+    parameters: Sequence[Parameter] = (),
+    zone: str = "UTC",
 ) -> SparkQuery:
-    """A SELECT, VALUES, WITH or TABLE as Spark SQL."""
+    """A SELECT, VALUES, WITH or TABLE as Spark SQL; ``zone`` is the session's TimeZone."""
     tree = parse(sql)
-    names = result_names(tree)
     refs = place_tables(tree, resolve)
-    prepare(tree, parameters)
-    return SparkQuery(generate(tree), names, tuple(refs))
+    found = prepare(tree, parameters, zone)
+    columns = None
+    if found is not None:
+        columns = tuple(ResultColumn(name, kind) for name, kind in found)
+    return SparkQuery(generate(tree), columns, tuple(refs))
 
 
 def place_tables(tree: exp.Expression, resolve: Resolver) -> list[TableRef]:
@@ -135,6 +172,7 @@ def _point_at(node: exp.Table, ref: TableRef) -> None:
     node.set("this", exp.to_identifier(ref.table.location, quoted=True))
     node.set("db", exp.to_identifier("delta"))
     node.set("catalog", None)
+    node.meta[TABLE_MARK] = ref.table
     if ref.version is not None:
         node.set(
             "version",
@@ -157,15 +195,21 @@ def _visible_ctes(node: exp.Expression) -> set[str]:
     return names
 
 
-def prepare(tree: exp.Expression, parameters: Sequence[Parameter]) -> None:
-    """Bind parameters and settle what the dialects disagree on, in place."""
+def prepare(
+    tree: exp.Expression, parameters: Sequence[Parameter], zone: str = "UTC"
+) -> Columns | None:
+    """Bind parameters and settle what the dialects disagree on, in place.
+
+    Returns the columns of a query whose tables are placed.
+    """
     for node in list(tree.find_all(exp.Parameter, exp.Placeholder)):
         number = _parameter_number(node)
         if number is None or number > len(parameters):
             raise SqlSyntaxError(
                 f"there is no parameter ${number or '?'}", sqlstate="42P02"
             )
-        node.replace(_bound(parameters[number - 1]))
+        node.replace(_marked(parameters[number - 1]))
+    columns = analyse(tree, zone)
     for bound in list(tree.find_all(exp.Limit, exp.Offset)):
         count = bound.expression
         if isinstance(_uncast(count), exp.Null):
@@ -173,17 +217,6 @@ def prepare(tree: exp.Expression, parameters: Sequence[Parameter]) -> None:
             bound.pop()
         elif not isinstance(count, exp.Literal):
             bound.set("expression", exp.cast(count, exp.DataType.Type.INT))
-    for element in list(tree.find_all(exp.Bracket)):
-        index = element.expressions[0] if len(element.expressions) == 1 else None
-        if (
-            index is not None
-            and not isinstance(index, exp.Slice)
-            and not (isinstance(index, exp.Literal) and index.is_string)
-        ):
-            # NULL outside the array's bounds; Spark's own brackets raise there.
-            element.replace(
-                exp.Anonymous(this="get", expressions=[element.this, index])
-            )
     for kind in list(tree.find_all(exp.DataType)):
         if kind.this == exp.DataType.Type.TIMESTAMP:
             kind.set("this", _NTZ)
@@ -196,6 +229,7 @@ def prepare(tree: exp.Expression, parameters: Sequence[Parameter]) -> None:
         lock.pop()
     if tree.find(exp.Returning):
         raise FeatureNotSupportedError("RETURNING is not supported on lake tables")
+    return columns
 
 
 def _uncast(node: exp.Expression) -> exp.Expression:
@@ -208,6 +242,20 @@ def _parameter_number(node: exp.Expression) -> int | None:
     inner: Any = node.this
     text = inner.name if isinstance(inner, exp.Expression) else str(inner)
     return int(text) if text.isdigit() else None
+
+
+_TEXTUAL: Final = frozenset((0, 19, 25, 705, 1042, 1043))
+"""Parameters of these types take their type from the context, as literals do."""
+
+
+def _marked(parameter: Parameter) -> exp.Expression:
+    """The value, with what the client said of its type."""
+    node = _bound(parameter)
+    oid = parameter.type_oid
+    if oid not in _TEXTUAL and type_by_oid(oid) is not None:
+        node.meta[PARAMETER_MARK] = oid
+        node.meta[PARAMETER_TEXT] = parameter.text
+    return node
 
 
 def _bound(parameter: Parameter) -> exp.Expression:
@@ -244,79 +292,3 @@ def generate(tree: exp.Expression) -> str:
         return str(tree.sql(dialect="spark"))
     except SqlglotError as error:
         raise FeatureNotSupportedError(f"statement is not supported: {error}") from None
-
-
-# ---- names of result columns ------------------------------------------------------
-
-
-def result_names(tree: exp.Expression) -> tuple[str | None, ...] | None:
-    """PostgreSQL's column names of a query (FigureColname in parse_target.c)."""
-    node: exp.Expression = tree
-    while isinstance(node, (exp.SetOperation, exp.Subquery)):
-        node = node.this
-    if isinstance(node, exp.Values):
-        first = node.expressions[0]
-        return tuple(f"column{i + 1}" for i in range(len(first.expressions)))
-    if not isinstance(node, exp.Select):
-        return None
-    names: list[str | None] = []
-    for item in node.expressions:
-        if item.is_star:
-            return None
-        names.append(_figure_name(item) or "?column?")
-    return tuple(names)
-
-
-def _figure_name(item: exp.Expression) -> str | None:
-    if isinstance(item, exp.Alias):
-        return str(item.alias)
-    if isinstance(item, exp.Column):
-        return str(item.name)
-    if isinstance(item, (exp.Paren, exp.Bracket)):
-        return _figure_name(item.this)
-    if isinstance(item, exp.Cast):
-        inner = _figure_name(item.this)
-        return inner or _type_name(item.to)
-    if isinstance(item, exp.Case):
-        return (
-            _figure_name(item.args["default"]) if item.args.get("default") else None
-        ) or "case"
-    if isinstance(item, exp.Subquery):
-        names = result_names(item)
-        return names[0] if names else None
-    if isinstance(item, exp.Exists):
-        return "exists"
-    if isinstance(item, exp.Window):
-        return _figure_name(item.this)
-    if isinstance(item, exp.Anonymous):
-        return str(item.name).lower()
-    if isinstance(item, exp.Func) and not isinstance(item, (exp.And, exp.Or)):
-        return _FUNCTION_NAMES.get(type(item), str(item.sql_name()).lower())
-    return None
-
-
-def _type_name(kind: exp.DataType) -> str:
-    name = kind.sql(dialect="postgres").lower().split("(")[0]
-    return _TYPE_NAMES.get(name, str(name))
-
-
-_TYPE_NAMES: Final = {
-    "bigint": "int8",
-    "int": "int4",
-    "integer": "int4",
-    "smallint": "int2",
-    "double precision": "float8",
-    "real": "float4",
-    "decimal": "numeric",
-    "boolean": "bool",
-}
-
-_FUNCTION_NAMES: Final[dict[type[exp.Expression], str]] = {
-    exp.CurrentTimestamp: "now",
-    exp.StrPosition: "strpos",
-    exp.Substring: "substring",
-    exp.ArrayAgg: "array_agg",
-    exp.GroupConcat: "string_agg",
-    exp.Pow: "power",
-    exp.TimestampTrunc: "date_trunc",
-}

@@ -15,7 +15,8 @@ file durable themselves, so for any other scheme these functions do nothing.
 
 ``discard_torn_commits`` is the counterpart at start: a commit that was never synced may be
 left torn by a power loss. Nobody was told of it, so it is removed, as if it had never
-happened.
+happened. A file that is not there is no proof: VACUUM takes what a later version has removed,
+so that version excuses it, if it stays itself.
 
 Sources: fsync(2), rename(2); Delta transaction log protocol, "Delta Log Entries",
 "Deletion Vectors" ("Derived Fields" for file names, Z85 of ZeroMQ RFC 32).
@@ -29,7 +30,9 @@ import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from wal2lake.errors import StorageError
@@ -105,7 +108,8 @@ def discard_torn_commits(location: str, synced_version: int) -> tuple[int, ...]:
     """Remove versions above ``synced_version`` that a power loss left incomplete.
 
     Returns the removed ones; everything above the first torn version goes, for it was
-    built on that. Of the versions that stay, torn checkpoints and checksums go, which
+    built on that. Whole is a version whose files are there, or removed since by one that
+    is whole. Of the versions that stay, torn checkpoints and checksums go, which
     Delta derives again. Call it before the first use of the table, with the last
     version whose sync is on record.
     """
@@ -114,8 +118,8 @@ def discard_torn_commits(location: str, synced_version: int) -> tuple[int, ...]:
         return ()
     log = table / "_delta_log"
     above = sorted(v for v in _versions(log) if v > synced_version)
-    torn = next((v for v in above if not _is_whole(table, log, v)), None)
-    removed = () if torn is None else tuple(v for v in above if v >= torn)
+    kept = _whole([_found(table, log, v) for v in above])
+    removed = tuple(above[kept:])
     doubtful = [path for v in above for path in _derived(table, log, v)]
     pointer = log / "_last_checkpoint"
     if doubtful or removed:
@@ -174,24 +178,78 @@ def _versions(log: Path) -> Iterator[int]:
                 yield int(path.stem)
 
 
-def _is_whole(table: Path, log: Path, version: int) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """One version as a start finds it on disk."""
+
+    readable: bool
+    """Its JSON is whole, and so are its change files, which no version removes."""
+    incomplete: frozenset[Path]
+    """Data files that it adds and that are not there in full, or whose vector is not."""
+    removes: frozenset[Path]
+
+
+_UNREADABLE = _Found(False, frozenset(), frozenset())
+
+
+def _whole(found: list[_Found]) -> int:
+    """How many of these consecutive versions, from the lowest on, are whole together.
+
+    What is incomplete must have been removed by a later one that stays: with each version
+    that has to go, what it excused is judged again.
+    """
+    kept = len(found)
+    while True:
+        removed: set[Path] = set()
+        torn = None
+        for at in reversed(range(kept)):
+            one = found[at]
+            if not one.readable or not one.incomplete <= removed:
+                torn = at
+            removed |= one.removes
+        if torn is None:
+            return kept
+        kept = torn
+
+
+def _found(table: Path, log: Path, version: int) -> _Found:
     try:
         text = (log / f"{version:020}.json").read_text(encoding="utf-8")
         actions = [json.loads(line) for line in text.splitlines()]
     except (ValueError, FileNotFoundError):
-        return False
+        return _UNREADABLE
     if not any("commitInfo" in action for action in actions):
-        return False
+        return _UNREADABLE
+    incomplete: set[Path] = set()
+    removes: set[Path] = set()
     for action in actions:
-        add = action.get("add") or action.get("cdc")
-        if add is not None and _size(_resolve(table, add["path"])) != add["size"]:
-            return False
-        vector = _vector_file(table, (add or {}).get("deletionVector"))
-        if vector is not None:
-            end = add["deletionVector"].get("offset", 0)
-            if (_size(vector) or 0) < end + add["deletionVector"]["sizeInBytes"]:
-                return False
-    return True
+        if "add" in action:
+            add = action["add"]
+            path = _resolve(table, add["path"])
+            if path is not None and not _is_there(table, path, add):
+                incomplete.add(path)
+        elif "remove" in action:
+            path = _resolve(table, action["remove"]["path"])
+            if path is not None:
+                removes.add(path)
+        elif "cdc" in action:
+            # VACUUM takes change files by their age: an absent one says nothing.
+            size = _size(_resolve(table, action["cdc"]["path"]))
+            if size is not None and size != action["cdc"]["size"]:
+                return _UNREADABLE
+    return _Found(True, frozenset(incomplete), frozenset(removes))
+
+
+def _is_there(table: Path, path: Path, add: dict[str, Any]) -> bool:
+    """The file has its size, and its deletion vector is there."""
+    if _size(path) != add["size"]:
+        return False
+    described = add.get("deletionVector")
+    vector = _vector_file(table, described)
+    if described is None or vector is None:
+        return True
+    end: int = described.get("offset", 0) + described["sizeInBytes"]
+    return (_size(vector) or 0) >= end
 
 
 def _size(path: Path | None) -> int | None:

@@ -34,6 +34,7 @@ from wal2lake.pgtypes.binary import (
     uuid_to_binary,
 )
 from wal2lake.pgtypes.decode.text import text_to_arrow
+from wal2lake.pgtypes.encode.interval import interval_of
 from wal2lake.pgtypes.encode.text import arrow_to_text
 from wal2lake.pgtypes.mapping import mapping_for, result_type
 from wal2lake.pgtypes.registry.pg_type import format_type, type_by_oid
@@ -198,6 +199,7 @@ _FROM_TEXT: Mapping[int, Callable[[bytes], bytes]] = MappingProxyType(
         1042: _text_type,
         1083: _time,
         1043: _text_type,
+        1186: lambda text: interval_of(text.decode()).to_binary(),
         1700: lambda text: numeric_to_binary(text.decode()),
         1790: _text_type,
         2950: lambda text: uuid_to_binary(text.decode()),

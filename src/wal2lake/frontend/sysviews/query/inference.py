@@ -18,7 +18,7 @@ from typing import Final
 from sqlglot import exp
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.frontend.query.translate import result_names
+from wal2lake.frontend.query.analysis.names import result_names
 from wal2lake.frontend.sysviews.functions.pg_proc import FUNCTIONS
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 from wal2lake.pgtypes.registry.type_names import parse_type_name

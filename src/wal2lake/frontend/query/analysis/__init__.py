@@ -1,0 +1,13 @@
+"""A query's types, found and acted upon: each operator by what it means for its operands.
+
+Takes: a statement's tree, names of tables settled. Gives: the same tree in Spark's terms, the
+types of its columns. Owns: nothing. Never: lets a function or operator pass that it has no
+rule for.
+
+    queries       SELECT, VALUES, WITH, UNION; UPDATE and DELETE; start here
+    expressions   one expression, bottom up
+    functions     rules of functions and operators; ``strings``: those of text
+    aggregates    rules of aggregates and window functions
+    names         of columns that the query does not name
+    scopes        which column a name means
+"""

@@ -1,0 +1,212 @@
+"""Aggregates and window functions by their argument's type.
+
+Comes in: the function's node, its operands, and ``around``, which puts FILTER and OVER about
+a call. Goes out: an operand; an aggregate may become several (avg is a sum by a count).
+
+Sources: PostgreSQL manual 9.21, 9.22; pg_aggregate.dat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from sqlglot import exp
+
+from wal2lake.frontend.query.analysis.strings import no_function
+from wal2lake.frontend.query.values import casts, numeric
+from wal2lake.frontend.query.values import types as t
+from wal2lake.frontend.query.values.numeric import spark
+from wal2lake.frontend.query.values.types import Operand, Type
+from wal2lake.pgtypes.registry.pg_type import type_by_oid
+
+Around = Callable[[exp.Expression], exp.Expression]
+
+_RANKS: Final = (exp.RowNumber, exp.Rank, exp.DenseRank)
+_SHARES: Final = (exp.PercentRank, exp.CumeDist)
+_PICKS: Final = (exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue, exp.NthValue)
+_DEVIATIONS: Final = (
+    exp.Stddev,
+    exp.StddevPop,
+    exp.StddevSamp,
+    exp.Variance,
+    exp.VariancePop,
+)
+_AGGREGATES: Final = (
+    exp.Count,
+    exp.Sum,
+    exp.Avg,
+    exp.Min,
+    exp.Max,
+    exp.LogicalAnd,
+    exp.LogicalOr,
+    exp.ArrayAgg,
+    exp.GroupConcat,
+    *_DEVIATIONS,
+)
+
+
+def is_aggregate(node: exp.Expression) -> bool:
+    """Whether the rules are here."""
+    return isinstance(
+        node,
+        (exp.Window, exp.Filter, exp.AggFunc, *_AGGREGATES, *_RANKS, *_SHARES, *_PICKS),
+    )
+
+
+def ordered(node: exp.Expression, value: Operand, around: Around) -> Operand:
+    """Aggregates whose input has an order: string_agg()."""
+    if not isinstance(node, exp.GroupConcat):
+        raise t.refuse("ORDER BY in an aggregate other than string_agg()")
+    if not (value.type.string or value.type.oid == t.UNKNOWN):
+        raise no_function("string_agg", value.type)
+    return Operand(around(node), t.plain(t.TEXT))
+
+
+def call(
+    node: exp.Expression,
+    arguments: dict[str, Any],
+    distinct: bool,
+    around: Around,
+    zone: str,
+) -> Operand:
+    """One call."""
+
+    def of(value: exp.Expression) -> exp.Expression:
+        return exp.Distinct(expressions=[value]) if distinct else value
+
+    first = arguments.get("this")
+    if isinstance(node, exp.Count):
+        if isinstance(first, Operand):
+            node.set("this", of(_counted(first) if distinct else first.node))
+        return Operand(around(node), t.plain(t.INT8))
+    if isinstance(node, _RANKS):
+        return Operand(t.cast(around(node), "BIGINT"), t.plain(t.INT8))
+    if isinstance(node, _SHARES):
+        return Operand(around(node), t.plain(t.FLOAT8))
+    if isinstance(node, exp.Ntile):
+        return Operand(around(node), t.plain(t.INT4))
+    if not isinstance(first, Operand):
+        raise t.refuse(f"{node.sql_name().lower()}()")
+    first = casts.as_known(first, zone)
+    node.set("this", first.node)
+    if not first.type.known:
+        node.set("this", of(first.node))
+        return Operand(around(node), t.NOTHING)
+    if isinstance(node, _PICKS):
+        return _pick(node, first, arguments, around)
+    if isinstance(node, exp.Sum):
+        return _sum(first, of, around, distinct)
+    if isinstance(node, exp.Avg):
+        return _average(first, of, around, distinct)
+    if isinstance(node, (exp.Min, exp.Max)):
+        return _extreme(node, first, around, zone)
+    if isinstance(node, (exp.LogicalAnd, exp.LogicalOr)):
+        if first.type.oid != t.BOOL:
+            raise no_function(node.sql_name().lower(), first.type)
+        return Operand(around(node), first.type)
+    if isinstance(node, exp.ArrayAgg):
+        return _array(first, around, distinct)
+    if isinstance(node, exp.GroupConcat):
+        if not first.type.string:
+            raise no_function("string_agg", first.type)
+        node.set("this", of(casts.text_of(first, zone)))
+        return Operand(around(node), t.plain(t.TEXT))
+    if isinstance(node, _DEVIATIONS):
+        if first.type.oid not in t.FLOATS:
+            raise t.refuse(
+                f"{node.sql_name().lower()}() of {first.type.name}",
+                "Cast it to double precision.",
+            )
+        node.set("this", of(first.node))
+        return Operand(around(node), t.plain(t.FLOAT8))
+    raise t.refuse(f"{node.sql_name().lower()}()")
+
+
+def _counted(operand: Operand) -> exp.Expression:
+    if operand.type.exact_text:
+        return numeric.order_key(operand)
+    if operand.type.oid != t.UNKNOWN:
+        casts.group_operand(operand, "DISTINCT")
+    return operand.node
+
+
+def _pick(
+    node: exp.Expression, first: Operand, arguments: dict[str, Any], around: Around
+) -> Operand:
+    default = arguments.get("default")
+    if (
+        isinstance(default, Operand)
+        and default.type.computed() != first.type.computed()
+    ):
+        settled = casts.settled(default, first.type, "UTC")
+        if settled.type.computed() != first.type.computed():
+            raise t.refuse("a default of another type in lag() and lead()")
+        node.set("default", settled.node)
+    return Operand(around(node), first.type.computed())
+
+
+def _sum(first: Operand, of: Around, around: Around, distinct: bool) -> Operand:
+    kind = first.type
+    if kind.oid in (t.INT2, t.INT4):
+        return Operand(around(exp.Sum(this=of(first.node))), t.plain(t.INT8))
+    if kind.oid in t.FLOATS:
+        total = around(exp.Sum(this=of(first.node)))
+        return Operand(t.cast(total, t.spark_name(kind)), kind)
+    if kind.exact_text:
+        if distinct:
+            raise t.refuse(
+                "sum(DISTINCT) of numeric without precision", numeric.ROUND_HINT
+            )
+        return numeric.text_sum(
+            around(exp.Sum(this=numeric.summand(first.node))),
+            around(exp.Max(this=numeric.scale_of(first.node))),
+        )
+    if kind.oid == t.INT8 or kind.oid == t.NUMERIC:
+        total = around(exp.Sum(this=of(numeric.as_decimal(first))))
+        precision, scale = t.digits_of(kind)
+        return Operand(total, t.decimal(precision + 10, scale))
+    if kind.oid == t.INTERVAL:
+        raise t.refuse("sum(interval)")
+    raise no_function("sum", kind)
+
+
+def _average(first: Operand, of: Around, around: Around, distinct: bool) -> Operand:
+    kind = first.type
+    if kind.oid in t.FLOATS:
+        value = t.cast(first.node, "DOUBLE")
+        return Operand(around(exp.Avg(this=of(value))), t.plain(t.FLOAT8))
+    if kind.exact_text:
+        raise t.refuse("avg() of numeric without precision", numeric.ROUND_HINT)
+    if kind.oid not in t.INTEGERS and kind.oid != t.NUMERIC:
+        raise (
+            t.refuse("avg(interval)")
+            if kind.oid == t.INTERVAL
+            else no_function("avg", kind)
+        )
+    total = around(exp.Sum(this=of(numeric.as_decimal(first))))
+    count = around(exp.Count(this=of(first.node.copy())))
+    return numeric.average(total, count, t.digits_of(kind)[1])
+
+
+def _extreme(
+    node: exp.Expression, first: Operand, around: Around, zone: str
+) -> Operand:
+    if first.type.oid in (t.BOOL, t.UUID):
+        raise no_function(node.sql_name().lower(), first.type)
+    key = casts.order_operand(first, zone)
+    kind = first.type.computed()
+    if key is first.node:
+        return Operand(around(node), kind)
+    name = "max_by" if isinstance(node, exp.Max) else "min_by"
+    return Operand(around(spark(f"{name}(:x, :k)", x=first.node, k=key)), kind)
+
+
+def _array(first: Operand, around: Around, distinct: bool) -> Operand:
+    """Spark's collect_list() leaves out NULLs, and is empty where there is no row."""
+    known = type_by_oid(first.type.oid)
+    if distinct or first.type.foreign or known is None or not known.array_oid:
+        raise t.refuse("this form of array_agg()")
+    rows = around(spark("collect_list(struct(:x as x))", x=first.node))
+    node = spark("if(size(:l) = 0, null, transform(:l, v -> v.x))", l=rows)
+    return Operand(node, Type(int(known.array_oid), element=first.type.computed()))

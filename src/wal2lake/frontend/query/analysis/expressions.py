@@ -1,0 +1,447 @@
+"""One expression, bottom up: each node gets its operands' types and becomes Spark's.
+
+Comes in: a node of the tree and the scope that its columns are looked up in. Goes out: an
+``Operand``. A node without a rule is refused: what is not understood could be wrong.
+
+Called by ``queries``; functions and operators have their rules in ``functions``.
+
+Source: PostgreSQL manual, chapter 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from sqlglot import exp
+
+from wal2lake.errors import UsageError
+from wal2lake.frontend.query.analysis import aggregates, functions
+from wal2lake.frontend.query.analysis.scopes import Columns, Scope
+from wal2lake.frontend.query.values import casts, literals, moments
+from wal2lake.frontend.query.values import types as t
+from wal2lake.frontend.query.values.types import Operand, Type
+from wal2lake.pgtypes.registry.pg_type import type_by_oid
+from wal2lake.pgtypes.registry.type_names import parse_type_name
+
+PARAMETER_MARK: Final = "wal2lake_parameter_type"
+"""In the ``meta`` of a bound parameter: the OID that the client gave it."""
+PARAMETER_TEXT: Final = "wal2lake_parameter_text"
+"""And its text; None: NULL."""
+
+_BOOL: Final = t.plain(t.BOOL)
+_COMPARISONS: Final[dict[type[exp.Expression], str]] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.NullSafeEQ: "IS NOT DISTINCT FROM",
+    exp.NullSafeNEQ: "IS DISTINCT FROM",
+}
+
+Subquery = Callable[[exp.Expression, Scope], Columns | None]
+
+
+class Expressions:
+    """Of one statement."""
+
+    def __init__(self, zone: str, query: Subquery) -> None:
+        self._zone = zone
+        self._query = query
+
+    # ---- places in the tree ---------------------------------------------------------
+
+    def at(self, parent: exp.Expression, key: str, scope: Scope) -> Operand:
+        """Rewrite the expression in that argument."""
+        operand = self.visit(parent.args[key], scope)
+        parent.set(key, operand.node)
+        return operand
+
+    def in_list(
+        self, parent: exp.Expression, item: exp.Expression, scope: Scope
+    ) -> Operand:
+        """Rewrite one of ``parent.expressions``."""
+        place = next(i for i, e in enumerate(parent.expressions) if e is item)
+        operand = self.visit(item, scope)
+        items = list(parent.expressions)
+        items[place] = operand.node
+        parent.set("expressions", items)
+        return operand
+
+    def all(self, parent: exp.Expression, key: str, scope: Scope) -> list[Operand]:
+        """Rewrite a list argument."""
+        operands = [self.visit(item, scope) for item in parent.args.get(key) or ()]
+        parent.set(key, [o.node for o in operands])
+        return operands
+
+    def condition(
+        self, parent: exp.Expression, key: str, scope: Scope, clause: str
+    ) -> None:
+        """A boolean expression; raises 42804."""
+        operand = self._truth(self.visit(parent.args[key], scope), clause)
+        parent.set(key, operand.node)
+
+    def _truth(self, operand: Operand, clause: str) -> Operand:
+        operand = casts.settled(operand, _BOOL, self._zone)
+        if operand.type.known and operand.type.oid != t.BOOL:
+            raise UsageError(
+                f"argument of {clause} must be type boolean, not type"
+                f" {operand.type.name}",
+                sqlstate="42804",
+            )
+        return operand
+
+    # ---- one node -------------------------------------------------------------------
+
+    def visit(self, node: exp.Expression, scope: Scope) -> Operand:
+        """The node in Spark's terms; its parent is left to the caller."""
+        mark = node.meta.get(PARAMETER_MARK)
+        if mark is not None:
+            return self._parameter(node, int(mark))
+        if type(node) in _COMPARISONS:
+            return self._comparison(node, scope)
+        for kind, rule in _RULES:
+            if isinstance(node, kind):
+                return rule(self, node, scope)
+        if aggregates.is_aggregate(node):
+            return self._aggregate(node, scope)
+        return functions.call(node, self._arguments(node, scope), self._zone)
+
+    def _arguments(self, node: exp.Expression, scope: Scope) -> dict[str, Any]:
+        """Every argument's operand, or operands."""
+        found: dict[str, Any] = {}
+        for key, value in list(node.args.items()):
+            if isinstance(value, list):
+                found[key] = self.all(node, key, scope)
+            elif isinstance(value, exp.Var) or not isinstance(value, exp.Expression):
+                found[key] = value
+            else:
+                found[key] = self.at(node, key, scope)
+        return found
+
+    def _parameter(self, node: exp.Expression, oid: int) -> Operand:
+        kind, text = t.plain(oid), node.meta[PARAMETER_TEXT]
+        value = exp.Null() if text is None else exp.Literal.string(text)
+        return casts.convert(Operand(value, t.LITERAL), kind, self._zone)
+
+    def _column(self, node: exp.Column, scope: Scope) -> Operand:
+        return scope.column(node)
+
+    def _literal(self, node: exp.Literal, scope: Scope) -> Operand:
+        if node.is_string:
+            return Operand(node, t.LITERAL)
+        text = node.name
+        if not text.isdigit():
+            return literals.number(text)
+        for oid, limit in ((t.INT4, 1 << 31), (t.INT8, 1 << 63)):
+            if int(text) < limit:
+                return Operand(node, t.plain(oid))
+        return literals.number(text)
+
+    def _escape_string(self, node: exp.Expression, scope: Scope) -> Operand:
+        return Operand(exp.Literal.string(node.name), t.LITERAL)
+
+    def _boolean(self, node: exp.Expression, scope: Scope) -> Operand:
+        return Operand(node, _BOOL)
+
+    def _null(self, node: exp.Expression, scope: Scope) -> Operand:
+        return Operand(node, t.LITERAL)
+
+    def _paren(self, node: exp.Paren, scope: Scope) -> Operand:
+        operand = self.at(node, "this", scope)
+        if operand.type.oid == t.UNKNOWN:
+            return operand
+        return Operand(node, operand.type)
+
+    def _alias(self, node: exp.Alias, scope: Scope) -> Operand:
+        return Operand(node, self.at(node, "this", scope).type)
+
+    def _connector(self, node: exp.Expression, scope: Scope) -> Operand:
+        word = node.key.upper()
+        for key in ("this", "expression"):
+            if node.args.get(key) is not None:
+                operand = self._truth(self.visit(node.args[key], scope), word)
+                node.set(key, operand.node)
+        return Operand(node, _BOOL)
+
+    def _comparison(self, node: exp.Expression, scope: Scope) -> Operand:
+        name = _COMPARISONS[type(node)]
+        right = node.expression
+        if isinstance(right, (exp.Any, exp.All)) or (
+            isinstance(right, exp.Anonymous) and right.name.lower() in ("any", "all")
+        ):
+            return self._quantified(node, right, scope)
+        left, other = self.visit(node.this, scope), self.visit(right, scope)
+        a, b = casts.comparable(left, name, other, self._zone)
+        node.set("this", a)
+        node.set("expression", b)
+        return Operand(node, _BOOL)
+
+    def _quantified(
+        self, node: exp.Expression, right: exp.Expression, scope: Scope
+    ) -> Operand:
+        """``= ANY`` and ``<> ALL`` of a constant array are IN and NOT IN."""
+        every = isinstance(right, exp.All) or right.name.lower() == "all"
+        array = right.expressions[0] if right.expressions else right.this
+        while isinstance(array, exp.Paren):
+            array = array.this
+        if not isinstance(node, exp.NEQ if every else exp.EQ):
+            raise t.refuse("ANY and ALL of an array, but for = ANY and <> ALL")
+        left = self.visit(node.this, scope)
+        if isinstance(array, (exp.Select, exp.Subquery, exp.SetOperation)):
+            inner = (
+                array if isinstance(array, exp.Subquery) else exp.Subquery(this=array)
+            )
+            found: exp.Expression = self._in_query(exp.In(query=inner), left, scope)
+        else:
+            items = self._elements(array, left.type, scope)
+            found = self._in_list(left, items)
+        if every:
+            found = exp.Not(this=exp.Paren(this=found))
+        return Operand(exp.Paren(this=found), _BOOL)
+
+    def _elements(
+        self, array: exp.Expression, kind: Type, scope: Scope
+    ) -> list[Operand]:
+        if isinstance(array, exp.Array):
+            return [self.visit(e, scope) for e in array.expressions]
+        known = type_by_oid(kind.oid)
+        is_text = isinstance(array, exp.Literal) and array.is_string
+        if is_text and known is not None and known.array_oid:
+            oid = int(array.meta.get(PARAMETER_MARK) or known.array_oid)
+            operand = literals.constant(array.name, t.plain(oid), self._zone)
+            element = operand.type.element
+            inner = operand.node.this
+            if element is not None and isinstance(inner, exp.Array):
+                return [
+                    Operand(
+                        e, t.LITERAL if isinstance(e, exp.Null) else _fitted(e, element)
+                    )
+                    for e in inner.expressions
+                ]
+        raise t.refuse("ANY and ALL of an array that is not constant")
+
+    def _in_list(self, left: Operand, items: list[Operand]) -> exp.Expression:
+        if not items:
+            return exp.Boolean(this=False)
+        tests: list[exp.Expression] = []
+        for item in items:
+            a, b = casts.comparable(left, "=", item, self._zone)
+            tests.append(exp.EQ(this=a.copy(), expression=b.copy()))
+        if len({test.this for test in tests}) == 1:
+            return exp.In(this=tests[0].this, expressions=[e.expression for e in tests])
+        return exp.Paren(this=exp.or_(*tests, copy=False))
+
+    def _in(self, node: exp.In, scope: Scope) -> Operand:
+        left = self.visit(node.this, scope)
+        if node.args.get("query") is not None:
+            return Operand(self._in_query(node, left, scope), _BOOL)
+        if node.args.get("unnest") is not None or node.args.get("field") is not None:
+            raise t.refuse("this form of IN")
+        items = [self.visit(e, scope) for e in node.expressions]
+        return Operand(self._in_list(left, items), _BOOL)
+
+    def _in_query(self, node: exp.In, left: Operand, scope: Scope) -> exp.Expression:
+        query = node.args["query"]
+        columns = self._query(query, scope)
+        if columns is not None:
+            if len(columns) != 1:
+                raise UsageError("subquery has too many columns", sqlstate="42601")
+            probe = Operand(exp.column("x"), columns[0][1])
+            a, b = casts.comparable(left, "=", probe, self._zone)
+            if b is not probe.node:
+                query.set("alias", None)
+                wanted = exp.Select(expressions=[b]).from_(
+                    exp.Subquery(
+                        this=query.this.copy(),
+                        alias=exp.TableAlias(
+                            this=exp.to_identifier("s"),
+                            columns=[exp.to_identifier("x")],
+                        ),
+                    )
+                )
+                query = exp.Subquery(this=wanted)
+            left = Operand(a, left.type)
+        return exp.In(this=left.node, query=query)
+
+    def _between(self, node: exp.Between, scope: Scope) -> Operand:
+        if node.args.get("symmetric"):
+            raise t.refuse("BETWEEN SYMMETRIC")
+        value, low, high = (
+            self.visit(node.args[key], scope) for key in ("this", "low", "high")
+        )
+        a, b = casts.comparable(value, ">=", low, self._zone)
+        c, d = casts.comparable(value, "<=", high, self._zone)
+        test = exp.and_(
+            exp.GTE(this=a.copy(), expression=b), exp.LTE(this=c.copy(), expression=d)
+        )
+        return Operand(exp.Paren(this=test), _BOOL)
+
+    def _is(self, node: exp.Is, scope: Scope) -> Operand:
+        operand = self.at(node, "this", scope)
+        if not isinstance(node.expression, exp.Null):
+            node.set("this", self._truth(operand, "IS").node)
+        return Operand(node, _BOOL)
+
+    def _case(self, node: exp.Case, scope: Scope) -> Operand:
+        tested = self.visit(node.this, scope) if node.this is not None else None
+        results: list[Operand] = []
+        for branch in node.args["ifs"]:
+            if tested is None:
+                self.condition(branch, "this", scope, "CASE/WHEN")
+            else:
+                when = self.visit(branch.this, scope)
+                a, b = casts.comparable(tested, "=", when, self._zone)
+                branch.set("this", exp.EQ(this=a.copy(), expression=b))
+            results.append(self.visit(branch.args["true"], scope))
+        default = node.args.get("default")
+        if default is not None:
+            results.append(self.visit(default, scope))
+        node.set("this", None)
+        same = casts.common(results, "CASE", self._zone)
+        for branch, result in zip(node.args["ifs"], same, strict=False):
+            branch.set("true", result.node)
+        if default is not None:
+            node.set("default", same[-1].node)
+        return Operand(node, same[0].type.computed())
+
+    def _cast(self, node: exp.Cast, scope: Scope) -> Operand:
+        kind = node.to
+        if not isinstance(kind, exp.DataType):
+            raise t.refuse(f"a cast to {kind.sql(dialect='postgres').lower()}")
+        oid, typmod = parse_type_name(kind.sql(dialect="postgres"))
+        operand = self.visit(node.this, scope)
+        return casts.convert(operand, t.declared(int(oid), typmod), self._zone)
+
+    def _interval(self, node: exp.Interval, scope: Scope) -> Operand:
+        unit = node.args.get("unit")
+        text = node.this.name if node.this is not None else ""
+        if unit is not None:
+            if not isinstance(unit, exp.Var):
+                raise t.refuse("an interval of several units")
+            text = f"{text} {unit.name.lower()}"
+        return moments.interval_constant(text)
+
+    def _subquery(self, node: exp.Expression, scope: Scope) -> Operand:
+        columns = self._query(node, scope)
+        if columns is None:
+            return Operand(node, t.NOTHING)
+        if len(columns) != 1:
+            raise UsageError("subquery must return only one column", sqlstate="42601")
+        kind = columns[0][1]
+        if kind.oid == t.UNKNOWN:
+            kind = t.plain(t.TEXT)
+        return Operand(node, kind)
+
+    def _exists(self, node: exp.Exists, scope: Scope) -> Operand:
+        self._query(node.this, scope)
+        return Operand(node, _BOOL)
+
+    def _array(self, node: exp.Array, scope: Scope) -> Operand:
+        if len(node.expressions) == 1 and isinstance(
+            node.expressions[0], (exp.Select, exp.SetOperation)
+        ):
+            raise t.refuse("ARRAY of a query")
+        operands = self.all(node, "expressions", scope)
+        if not operands:
+            raise UsageError("cannot determine type of empty array", sqlstate="42P18")
+        same = casts.common(operands, "ARRAY", self._zone)
+        node.set("expressions", [o.node for o in same])
+        kind = same[0].type
+        known = type_by_oid(kind.oid)
+        if kind.element is not None or known is None or not known.array_oid:
+            raise t.refuse(f"an array of {kind.name}")
+        return Operand(node, Type(int(known.array_oid), element=kind.computed()))
+
+    def window(self, node: exp.Expression, scope: Scope) -> None:
+        """A window's PARTITION BY and ORDER BY."""
+        for part in self.all(node, "partition_by", scope):
+            casts.group_operand(part, "PARTITION BY")
+        order = node.args.get("order")
+        for ordered in order.expressions if order is not None else ():
+            key = casts.order_operand(self.visit(ordered.this, scope), self._zone)
+            ordered.set("this", key)
+        spec = node.args.get("spec")
+        if spec is not None:
+            kind = str(spec.args.get("kind")).upper()
+            ends = (spec.args.get("start"), spec.args.get("end"))
+            if kind == "RANGE" and any(isinstance(e, exp.Expression) for e in ends):
+                raise t.refuse("RANGE with an offset")
+
+    def _aggregate(self, node: exp.Expression, scope: Scope) -> Operand:
+        """An aggregate with its FILTER and OVER, which go with each part of it."""
+        window = node if isinstance(node, exp.Window) else None
+        inner = node.this if window is not None else node
+        where = inner.expression if isinstance(inner, exp.Filter) else None
+        if isinstance(inner, exp.Filter):
+            inner = inner.this
+        if window is not None:
+            self.window(window, scope)
+        if where is not None:
+            self.condition(where, "this", scope, "FILTER")
+
+        def around(call: exp.Expression) -> exp.Expression:
+            if where is not None:
+                call = exp.Filter(this=call, expression=where.copy())
+            if window is not None:
+                whole = window.copy()
+                whole.set("this", call)
+                call = whole
+            return call
+
+        argument = inner.this
+        if isinstance(argument, exp.Order):
+            for ordered in argument.expressions:
+                key = casts.order_operand(self.visit(ordered.this, scope), self._zone)
+                ordered.set("this", key)
+            value = self.at(argument, "this", scope)
+            if inner.args.get("separator") is not None:
+                self.at(inner, "separator", scope)
+            return aggregates.ordered(inner, value, around)
+        distinct = isinstance(argument, exp.Distinct)
+        if distinct:
+            if len(argument.expressions) != 1:
+                raise t.refuse("DISTINCT of several arguments in an aggregate")
+            inner.set("this", argument.expressions[0])
+        if isinstance(inner.this, exp.Star):
+            arguments: dict[str, Any] = {"this": inner.this}
+        else:
+            arguments = self._arguments(inner, scope)
+        return aggregates.call(inner, arguments, distinct, around, self._zone)
+
+
+def _fitted(node: exp.Expression, element: Type) -> Type:
+    """A numeric constant has limits of its own."""
+    if element.oid == t.NUMERIC and isinstance(node, exp.Cast):
+        precision, scale = (int(p.this.name) for p in node.to.expressions)
+        return t.decimal(precision, scale)
+    return element
+
+
+_RULES: Final[tuple[tuple[Any, Callable[[Expressions, Any, Scope], Operand]], ...]] = (
+    (exp.Column, Expressions._column),
+    (exp.Literal, Expressions._literal),
+    (exp.ByteString, Expressions._escape_string),
+    (exp.RawString, Expressions._escape_string),
+    (exp.National, Expressions._escape_string),
+    (exp.Boolean, Expressions._boolean),
+    (exp.Null, Expressions._null),
+    (exp.Paren, Expressions._paren),
+    (exp.Alias, Expressions._alias),
+    (exp.And, Expressions._connector),
+    (exp.Or, Expressions._connector),
+    (exp.Not, Expressions._connector),
+    (exp.In, Expressions._in),
+    (exp.Between, Expressions._between),
+    (exp.Is, Expressions._is),
+    (exp.Case, Expressions._case),
+    (exp.TryCast, Expressions._cast),
+    (exp.Cast, Expressions._cast),
+    (exp.Interval, Expressions._interval),
+    (exp.Subquery, Expressions._subquery),
+    (exp.Select, Expressions._subquery),
+    (exp.Exists, Expressions._exists),
+    (exp.Array, Expressions._array),
+)

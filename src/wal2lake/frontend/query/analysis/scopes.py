@@ -1,0 +1,129 @@
+"""Which column a name means, and of which type it is.
+
+Comes in: the FROM items of a query. Goes out: columns with types, qualified by their table,
+so that Spark cannot take an output column of the same name for them.
+
+Source: PostgreSQL manual, 4.2.1, 7.2.1; parse_relation.c (colNameToVar).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from wal2lake.errors import UndefinedObjectError, UsageError
+from wal2lake.frontend.query.values.types import NOTHING, Operand, Type
+
+Columns = list[tuple[str, Type]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One FROM item."""
+
+    name: str
+    columns: Columns | None
+    """None: a table that is not known here; Spark knows its columns."""
+    spark_name: str
+    """What it is called in Spark's statement."""
+
+
+@dataclass(slots=True)
+class Scope:
+    """The names that an expression may use."""
+
+    outer: Scope | None = None
+    sources: list[Source] = field(default_factory=list)
+    merged: list[str] = field(default_factory=list)
+    """Columns of JOIN ... USING, which belong to both sides."""
+    ctes: dict[str, Columns | None] = field(default_factory=dict)
+
+    def cte(self, name: str) -> tuple[bool, Columns | None]:
+        """Whether WITH has that name, and its columns."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.ctes:
+                return True, scope.ctes[name]
+            scope = scope.outer
+        return False, None
+
+    def column(self, node: exp.Column) -> Operand:
+        """Resolve a reference; raises 42703, 42702 or 42P01."""
+        name, table = node.name, node.table
+        scope: Scope | None = self
+        opaque = False
+        while scope is not None:
+            found = scope._find(name, table)
+            if found is not None:
+                source, kind = found
+                if source is not None:
+                    node.set("table", exp.to_identifier(source, quoted=True))
+                return Operand(node, kind)
+            opaque = opaque or any(s.columns is None for s in scope.sources)
+            scope = scope.outer
+        if opaque:
+            return Operand(node, NOTHING)
+        if not table:
+            raise UndefinedObjectError(
+                f'column "{name}" does not exist', sqlstate="42703"
+            )
+        if self._has_table(table):
+            raise UndefinedObjectError(
+                f"column {table}.{name} does not exist", sqlstate="42703"
+            )
+        raise UndefinedObjectError(
+            f'missing FROM-clause entry for table "{table}"', sqlstate="42P01"
+        )
+
+    def _find(self, name: str, table: str) -> tuple[str | None, Type] | None:
+        matches = [
+            (source.spark_name, kind)
+            for source in self.sources
+            if not table or source.name == table
+            for column, kind in source.columns or ()
+            if column == name
+        ]
+        if not matches:
+            return None
+        if not table and name in self.merged:
+            return None, matches[0][1]
+        if len(matches) > 1:
+            raise UsageError(
+                f'column reference "{name}" is ambiguous', sqlstate="42702"
+            )
+        return matches[0]
+
+    def _has_table(self, name: str) -> bool:
+        return any(s.name == name for s in self.sources) or (
+            self.outer is not None and self.outer._has_table(name)
+        )
+
+    def spark_name(self, table: str) -> exp.Identifier:
+        """A table of this query in Spark's statement."""
+        names = [s.spark_name for s in self.sources if s.name == table]
+        return exp.to_identifier(names[0] if names else table, quoted=True)
+
+    def star(self, table: str = "") -> Columns | None:
+        """What ``*`` or ``table.*`` stands for; None if a table is not known here."""
+        if table and not self._has_table(table):
+            raise UndefinedObjectError(
+                f'missing FROM-clause entry for table "{table}"', sqlstate="42P01"
+            )
+        chosen: Sequence[Source] = [
+            s for s in self.sources if not table or s.name == table
+        ]
+        columns: Columns = []
+        seen: set[str] = set()
+        if not table:
+            for name in self.merged:
+                found = self._find(name, "")
+                if found is not None:
+                    columns.append((name, found[1]))
+                    seen.add(name)
+        for source in chosen:
+            if source.columns is None:
+                return None
+            columns.extend(c for c in source.columns if c[0] not in seen)
+        return columns

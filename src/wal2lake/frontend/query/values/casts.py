@@ -1,0 +1,347 @@
+"""Casts, and the conversions that PostgreSQL makes by itself.
+
+Comes in: operands and the type that they shall have. Goes out: operands. ``convert`` is
+``CAST``; ``common`` finds the one type of CASE, COALESCE, VALUES and UNION. Called by the
+rooms of the analysis.
+
+Spark's casts differ where a value changes: it cuts off fractions where PostgreSQL rounds, it
+prints floats its own way, it reads more texts as dates. Those are replaced, or refused.
+
+Sources: PostgreSQL manual 8, 10.5; pg_cast.dat; parse_coerce.c (select_common_type).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlglot import exp
+
+from wal2lake.errors import FeatureNotSupportedError, UsageError
+from wal2lake.frontend.query.values import moments, numeric
+from wal2lake.frontend.query.values import types as t
+from wal2lake.frontend.query.values.literals import constant
+from wal2lake.frontend.query.values.numeric import spark
+from wal2lake.frontend.query.values.types import Operand, Type, cast
+
+_HEADER: Final = 4
+"""Of the lengths in typmods of character types."""
+_AS_TEXT: Final = frozenset(
+    (t.UUID, t.JSON, t.JSONB, t.TIME, t.TEXT, t.VARCHAR, t.NAME)
+)
+"""Types whose values are their text already."""
+
+
+def settled(operand: Operand, kind: Type, zone: str) -> Operand:
+    """A literal, or NULL, of the type that its context gives it."""
+    if operand.type.oid != t.UNKNOWN:
+        return operand
+    if isinstance(operand.node, exp.Null):
+        if kind.exact_text:
+            # NULL stands for a parameter while a query is described: any number.
+            kind = t.decimal(1, 0)
+        return Operand(cast(exp.Null(), t.spark_name(kind)), kind.computed())
+    return constant(operand.node.name, kind, zone)
+
+
+def as_known(operand: Operand, zone: str) -> Operand:
+    """A literal that nothing gives a type is text."""
+    return settled(operand, t.plain(t.TEXT), zone)
+
+
+def convert(operand: Operand, kind: Type, zone: str) -> Operand:
+    """``CAST(operand AS kind)``."""
+    if operand.type.oid == t.UNKNOWN:
+        wanted = t.plain(t.NUMERIC) if kind.oid == t.NUMERIC else kind
+        if kind.oid == t.INTERVAL and isinstance(operand.node, exp.Literal):
+            return moments.interval_constant(operand.node.name)
+        if kind.oid in t.MOMENTS:
+            wanted = t.plain(kind.oid)
+        operand = settled(operand, wanted, zone)
+    source = operand.type
+    if not source.known:
+        return Operand(cast(operand.node, t.spark_name(kind)), kind)
+    if source.foreign is not None and kind.oid not in t.STRINGS:
+        raise _impossible(source, kind)
+    if kind.oid in t.INTEGERS:
+        return _to_integer(operand, kind)
+    if kind.oid == t.NUMERIC:
+        return _to_numeric(operand, kind)
+    if kind.oid in t.FLOATS:
+        return _to_float(operand, kind)
+    if kind.oid in t.STRINGS:
+        return _to_string(operand, kind, zone)
+    if kind.oid in (t.TIMESTAMP, t.TIMESTAMPTZ) and kind.typmod not in (-1, 6):
+        raise t.refuse(f"a cast to {kind.name} with a precision")
+    if kind.oid in t.MOMENTS and source.oid in t.MOMENTS:
+        return moments.converted(operand, kind.oid, zone)
+    if kind.oid == t.BOOL and source.oid == t.INT4:
+        return Operand(cast(operand.node, "BOOLEAN"), kind)
+    same = kind.oid == source.oid and kind.element == source.element
+    if same or (kind.oid, source.oid) == (t.JSON, t.JSONB):
+        return Operand(operand.node, kind)
+    if source.string:
+        raise t.refuse(f"a cast from {source.name} to {kind.name}")
+    raise _impossible(source, kind)
+
+
+def _to_integer(operand: Operand, kind: Type) -> Operand:
+    source, node = operand.type, operand.node
+    if source.exact_text:
+        node = cast(node, "DECIMAL(38,0)")
+    elif source.oid == t.NUMERIC and source.scale:
+        node = spark("round(:x, 0)", x=node)
+    elif source.oid in t.FLOATS:
+        node = spark("rint(:x)", x=node)
+    elif not (
+        source.number
+        or source.string
+        or source.oid == t.OID
+        or (source.oid == t.BOOL and kind.oid == t.INT4)
+    ):
+        raise _impossible(source, kind)
+    return Operand(cast(node, t.spark_name(kind)), kind)
+
+
+def _to_numeric(operand: Operand, kind: Type) -> Operand:
+    source, node = operand.type, operand.node
+    if kind.precision is None:
+        if kind.typmod != -1:
+            raise t.refuse(f"numeric with more than {t.MAX_DIGITS} digits")
+        if source.oid == t.NUMERIC:
+            return Operand(node, source.computed())
+        if source.oid in t.INTEGERS:
+            return Operand(numeric.as_decimal(operand), t.decimal(*t.digits_of(source)))
+        if source.oid in t.FLOATS or source.string:
+            raise t.refuse(
+                f"a cast from {source.name} to numeric without precision",
+                numeric.ROUND_HINT,
+            )
+        raise _impossible(source, kind)
+    if source.oid in t.FLOATS:
+        digits = 14 if source.oid == t.FLOAT8 else 5
+        node = spark(f"format_string('%.{digits}e', cast(:x as double))", x=node)
+    elif not (source.number or source.string):
+        raise _impossible(source, kind)
+    return Operand(cast(node, t.spark_name(kind)), kind)
+
+
+def _to_float(operand: Operand, kind: Type) -> Operand:
+    if not (operand.type.number or operand.type.string):
+        raise _impossible(operand.type, kind)
+    return Operand(cast(operand.node, t.spark_name(kind)), kind)
+
+
+def _to_string(operand: Operand, kind: Type, zone: str) -> Operand:
+    node = text_of(operand, zone)
+    length = kind.typmod - _HEADER if kind.typmod >= _HEADER else None
+    if kind.oid == t.VARCHAR and length is not None:
+        node = spark(f"left(:x, {length})", x=node)
+    elif kind.oid == t.BPCHAR and length is not None:
+        node = spark(f"rpad(:x, {length}, ' ')", x=node)
+    return Operand(node, kind)
+
+
+def text_of(operand: Operand, zone: str) -> exp.Expression:
+    """``CAST(operand AS text)``."""
+    source, node = operand.type, operand.node
+    if source.oid == t.BPCHAR:
+        return spark("rtrim(' ', :x)", x=node)
+    if source.foreign is not None or source.oid in _AS_TEXT or not source.known:
+        return node
+    if source.oid in t.INTEGERS or source.oid == t.NUMERIC:
+        return numeric.as_text(operand)
+    if source.oid == t.OID or (source.oid == t.INTERVAL and not source.duration):
+        return node
+    if source.oid in (t.BOOL, t.DATE, t.TIMESTAMP):
+        return cast(node, "STRING")
+    if source.oid == t.TIMESTAMPTZ and zone == "UTC":
+        return spark("concat(cast(:x as string), '+00')", x=node)
+    if source.oid == t.BYTEA:
+        return spark(r"concat('\\x', lower(hex(:x)))", x=node)
+    raise t.refuse(
+        f"a cast from {source.name} to text",
+        "Cast it to numeric(precision,scale) first."
+        if source.oid in t.FLOATS
+        else None,
+    )
+
+
+def _impossible(source: Type, kind: Type) -> UsageError | FeatureNotSupportedError:
+    if source.foreign is not None or source.element is not None:
+        return t.refuse(f"a cast from {source.name} to {kind.name}")
+    return UsageError(
+        f"cannot cast type {source.name} to {kind.name}", sqlstate="42846"
+    )
+
+
+# ---- one type for several ---------------------------------------------------------------
+
+
+def common(operands: Sequence[Operand], what: str, zone: str) -> list[Operand]:
+    """All with the type of CASE, UNION ... (manual, 10.5); raises 42804."""
+    kind = common_type([o.type for o in operands], what)
+    return [as_common(o, kind, zone) for o in operands]
+
+
+def as_common(operand: Operand, kind: Type, zone: str) -> Operand:
+    """An operand of ``common_type``'s choice."""
+    if not kind.known:
+        return operand
+    operand = settled(operand, kind, zone)
+    if kind.exact_text:
+        return Operand(numeric.as_text(operand), kind)
+    if operand.type.computed() == kind.computed():
+        return Operand(operand.node, kind)
+    return convert(operand, kind, zone)
+
+
+def common_type(kinds: Sequence[Type], what: str) -> Type:
+    """The type that all of them have in common."""
+    known = [k for k in kinds if k.oid != t.UNKNOWN]
+    if not known:
+        return t.plain(t.TEXT)
+    if any(not k.known for k in known):
+        return t.NOTHING
+    found = known[0]
+    for kind in known[1:]:
+        found = _wider(found, kind, what)
+    if found.oid == t.NUMERIC and len(known) < len(kinds):
+        # A literal has as many digits as it is written with.
+        return numeric.TEXT_NUMERIC
+    return found if all(k == found for k in known) else found.computed()
+
+
+_INTEGER_ORDER: Final = (t.INT2, t.INT4, t.INT8)
+_MOMENT_ORDER: Final = (t.DATE, t.TIMESTAMP, t.TIMESTAMPTZ)
+
+
+def _wider(a: Type, b: Type, what: str) -> Type:
+    if a == b:
+        return a
+    if a.number and b.number:
+        return _wider_number(a, b)
+    if a.string and b.string:
+        return t.plain(a.oid if a.oid == b.oid else t.TEXT)
+    for order in (_INTEGER_ORDER, _MOMENT_ORDER):
+        if a.oid in order and b.oid in order:
+            return t.plain(order[max(order.index(a.oid), order.index(b.oid))])
+    if a.computed() == b.computed():
+        return a.computed()
+    raise UsageError(
+        f"{what} types {a.name} and {b.name} cannot be matched", sqlstate="42804"
+    )
+
+
+def _wider_number(a: Type, b: Type) -> Type:
+    if a.oid in t.FLOATS or b.oid in t.FLOATS:
+        double = t.FLOAT8 in (a.oid, b.oid)
+        return t.plain(t.FLOAT8 if double else t.FLOAT4)
+    if a.oid in t.INTEGERS and b.oid in t.INTEGERS:
+        order = _INTEGER_ORDER
+        return t.plain(order[max(order.index(a.oid), order.index(b.oid))])
+    if a.exact_text or b.exact_text:
+        return numeric.TEXT_NUMERIC
+    (p1, s1), (p2, s2) = t.digits_of(a), t.digits_of(b)
+    if s1 != s2:
+        # Every value keeps its own number of digits behind the point.
+        return numeric.TEXT_NUMERIC
+    return t.decimal(max(p1, p2), s1)
+
+
+# ---- comparison ----------------------------------------------------------------------------
+
+
+def comparable(
+    left: Operand, name: str, right: Operand, zone: str
+) -> tuple[exp.Expression, exp.Expression]:
+    """Both sides of a comparison, so that Spark compares as PostgreSQL does."""
+    if left.type.oid == t.UNKNOWN and right.type.oid == t.UNKNOWN:
+        left, right = as_known(left, zone), as_known(right, zone)
+    if not left.type.known or not right.type.known:
+        return left.node, right.node
+    if left.type.oid == t.UNKNOWN:
+        left = settled(left, _bare(right.type), zone)
+    elif right.type.oid == t.UNKNOWN:
+        right = settled(right, _bare(left.type), zone)
+    a, b = left.type, right.type
+    if a.number and b.number:
+        return _comparable_numbers(left, right)
+    if a.string and b.string:
+        if a.oid == t.BPCHAR and b.oid == t.BPCHAR:
+            return text_of(left, zone), text_of(right, zone)
+        return text_of(left, zone), text_of(right, zone)
+    if a.oid in t.MOMENTS and b.oid in t.MOMENTS:
+        wide = _MOMENT_ORDER[max(map(_MOMENT_ORDER.index, (a.oid, b.oid)))]
+        nodes = [moments.converted(o, wide, zone).node for o in (left, right)]
+        return nodes[0], nodes[1]
+    if a.oid != b.oid or a.foreign != b.foreign:
+        raise t.no_operator(a, name, b)
+    _need_order(a, "comparison")
+    return left.node, right.node
+
+
+def _bare(kind: Type) -> Type:
+    return t.plain(kind.oid) if kind.foreign is None and kind.element is None else kind
+
+
+def _need_order(kind: Type, what: str) -> None:
+    if kind.known and (kind.foreign is not None or kind.oid not in t.ORDERED):
+        raise t.refuse(
+            f"{what} of values of type {kind.name}",
+            "Cast them to text where that will do.",
+        )
+
+
+def _comparable_numbers(
+    left: Operand, right: Operand
+) -> tuple[exp.Expression, exp.Expression]:
+    a, b = left.type, right.type
+    if a.oid in t.FLOATS or b.oid in t.FLOATS:
+        ddl = "FLOAT" if a.oid == b.oid == t.FLOAT4 else "DOUBLE"
+        zero = "" if _nonzero(left) or _nonzero(right) else " + 0D"
+        # -0 equals 0, but not in the statistics by which files are skipped.
+        return (
+            spark(f"(cast(:x as {ddl}){zero})", x=left.node),
+            spark(f"(cast(:x as {ddl}){zero})", x=right.node),
+        )
+    if a.oid in t.INTEGERS and b.oid in t.INTEGERS:
+        return left.node, right.node
+    if not (a.exact_text or b.exact_text):
+        (p1, s1), (p2, s2) = t.digits_of(a), t.digits_of(b)
+        if max(p1 - s1, p2 - s2) + max(s1, s2) <= t.MAX_DIGITS:
+            return left.node, right.node
+    return numeric.order_key(left), numeric.order_key(right)
+
+
+def _nonzero(operand: Operand) -> bool:
+    node = operand.node
+    while isinstance(node, (exp.Cast, exp.Paren, exp.Neg)):
+        node = node.this
+    if not isinstance(node, exp.Literal):
+        return False
+    try:
+        return float(node.name) != 0
+    except ValueError:
+        return False
+
+
+def order_operand(operand: Operand, zone: str) -> exp.Expression:
+    """What ORDER BY, min and max go by."""
+    kind = operand.type
+    if kind.oid == t.UNKNOWN or not kind.known:
+        return operand.node
+    _need_order(kind, "ordering")
+    if kind.exact_text:
+        return numeric.order_key(operand)
+    if kind.oid == t.BPCHAR:
+        return text_of(operand, zone)
+    return operand.node
+
+
+def group_operand(operand: Operand, what: str) -> None:
+    """Refuse to tell values apart by text where equal ones may have different texts."""
+    kind = operand.type
+    if kind.exact_text:
+        raise t.refuse(f"{what} on numeric without precision", numeric.ROUND_HINT)
+    _need_order(kind, what)

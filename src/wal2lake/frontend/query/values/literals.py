@@ -1,0 +1,220 @@
+"""PostgreSQL's input functions for constants: a quoted literal as a typed Spark constant.
+
+Comes in: the text of a literal whose type the context decides, and that type. Goes out: an
+operand that Spark reads as that very value. Called by ``casts``.
+
+Spark would read the same text by its own rules: no hexadecimal bytea, no time without
+seconds, a uuid in one spelling only. What PostgreSQL reads and this module does not (dates
+with month names, say) is refused.
+
+Sources: PostgreSQL manual, chapter 8; the input functions in src/backend/utils/adt.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from decimal import Decimal, InvalidOperation
+from types import MappingProxyType
+
+from sqlglot import exp
+
+from wal2lake.errors import UsageError
+from wal2lake.frontend.query.values import types as t
+from wal2lake.frontend.query.values.jsontext import canonical_json, checked_json
+from wal2lake.frontend.query.values.moments import (
+    parse_date,
+    parse_time,
+    parse_timestamp,
+)
+from wal2lake.frontend.query.values.types import Operand, Type, cast, decimal
+
+_INTEGER = re.compile(r"\s*[+-]?\d+\s*\Z")
+_RANGES = MappingProxyType({t.INT2: 15, t.INT4: 31, t.INT8: 63})
+
+
+def constant(text: str, kind: Type, zone: str) -> Operand:
+    """``'text'::kind``; ``zone`` is the session's. Raises 22P02, 22007, 22003, 0A000."""
+    if kind.foreign is not None:
+        return Operand(exp.Literal.string(text), kind)
+    if kind.element is not None:
+        items = [
+            exp.Null() if item is None else constant(item, kind.element, zone).node
+            for item in _array(text, kind)
+        ]
+        array = exp.Array(expressions=items)
+        return Operand(cast(array, t.spark_name(kind)), kind.computed())
+    if kind.oid == t.TIMESTAMPTZ or kind.oid == t.TIMESTAMP:
+        zoned = kind.oid == t.TIMESTAMPTZ
+        value = parse_timestamp(text, zone if zoned else None)
+        return Operand(cast(exp.Literal.string(value), t.spark_name(kind)), kind)
+    read = _READERS.get(kind.oid)
+    if read is None:
+        raise t.refuse(f"a constant of type {kind.name}")
+    return read(text, kind)
+
+
+def invalid(text: str, kind: Type) -> UsageError:
+    """PostgreSQL's refusal of malformed input."""
+    return UsageError(
+        f'invalid input syntax for type {kind.name}: "{text}"', sqlstate="22P02"
+    )
+
+
+def _integer(text: str, kind: Type) -> Operand:
+    if not _INTEGER.match(text):
+        raise invalid(text, kind)
+    value, limit = int(text), 1 << _RANGES[kind.oid]
+    if not -limit <= value < limit:
+        raise UsageError(
+            f'value "{text}" is out of range for type {kind.name}', sqlstate="22003"
+        )
+    node = cast(exp.Literal.string(str(value)), t.spark_name(kind))
+    return Operand(node, kind)
+
+
+def number(text: str, kind: Type | None = None) -> Operand:
+    """A numeric constant, with the digits that it is written with."""
+    kind = kind or t.plain(t.NUMERIC)
+    bare = text.strip().lower().removeprefix("+")
+    special = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(
+        bare.replace("infinity", "inf")
+    )
+    if special is not None:
+        return Operand(exp.Literal.string(special), t.plain(t.NUMERIC))
+    try:
+        value = Decimal(text.strip())
+    except InvalidOperation:
+        raise invalid(text, kind) from None
+    if not value.is_finite() or abs(value.adjusted()) > 1000:
+        raise invalid(text, kind)
+    shown = f"{value:f}"
+    if value == 0:
+        shown = shown.removeprefix("-")
+    whole, _, fraction = shown.lstrip("-").partition(".")
+    precision = len(whole.lstrip("0")) + len(fraction)
+    if precision > t.MAX_DIGITS:
+        return Operand(exp.Literal.string(shown), t.plain(t.NUMERIC))
+    found = decimal(max(precision, 1), len(fraction))
+    return Operand(cast(exp.Literal.string(shown), t.spark_name(found)), found)
+
+
+def _float(text: str, kind: Type) -> Operand:
+    try:
+        value = float(text)
+    except ValueError:
+        raise invalid(text, kind) from None
+    if "_" in text or (
+        value in (float("inf"), -float("inf")) and "inf" not in text.lower()
+    ):
+        raise invalid(text, kind)
+    return Operand(cast(exp.Literal.string(repr(value)), t.spark_name(kind)), kind)
+
+
+def _boolean(text: str, kind: Type) -> Operand:
+    word = text.strip().lower()
+    for full in ("true", "yes", "on", "1"):
+        if word and full.startswith(word) and word != "o":
+            return Operand(exp.Boolean(this=True), kind)
+    for full in ("false", "no", "off", "0"):
+        if word and full.startswith(word) and word != "o":
+            return Operand(exp.Boolean(this=False), kind)
+    raise invalid(text, kind)
+
+
+def _bytea(text: str, kind: Type) -> Operand:
+    if text.startswith("\\x"):
+        digits = re.sub(r"\s", "", text[2:])
+        try:
+            data = bytes.fromhex(digits)
+        except ValueError:
+            raise UsageError(
+                f'invalid hexadecimal data: "{text}"', sqlstate="22023"
+            ) from None
+    else:
+        raw = text.encode()
+        if re.search(rb"\\(?!\\|[0-3][0-7][0-7])", raw.replace(rb"\\", b"")):
+            raise invalid(text, kind)
+        data = re.sub(
+            rb"\\(\\|[0-3][0-7][0-7])",
+            lambda m: b"\\" if m[1] == b"\\" else bytes([int(m[1], 8)]),
+            raw,
+        )
+    return Operand(exp.HexString(this=data.hex()), kind)
+
+
+def _uuid(text: str, kind: Type) -> Operand:
+    try:
+        return Operand(exp.Literal.string(str(uuid.UUID(text))), kind)
+    except ValueError:
+        raise invalid(text, kind) from None
+
+
+def _date(text: str, kind: Type) -> Operand:
+    return Operand(cast(exp.Literal.string(parse_date(text)), "DATE"), kind)
+
+
+def _time(text: str, kind: Type) -> Operand:
+    return Operand(exp.Literal.string(parse_time(text)), kind)
+
+
+def _text(text: str, kind: Type) -> Operand:
+    return Operand(exp.Literal.string(text), kind)
+
+
+def _jsonb(text: str, kind: Type) -> Operand:
+    return Operand(exp.Literal.string(canonical_json(text)), kind)
+
+
+def _json(text: str, kind: Type) -> Operand:
+    return Operand(exp.Literal.string(checked_json(text)), kind)
+
+
+_READERS: Mapping[int, Callable[[str, Type], Operand]] = MappingProxyType(
+    {
+        t.BOOL: _boolean,
+        t.BYTEA: _bytea,
+        t.INT2: _integer,
+        t.INT4: _integer,
+        t.INT8: _integer,
+        t.NUMERIC: number,
+        t.FLOAT4: _float,
+        t.FLOAT8: _float,
+        t.DATE: _date,
+        t.TIME: _time,
+        t.UUID: _uuid,
+        t.TEXT: _text,
+        t.VARCHAR: _text,
+        t.BPCHAR: _text,
+        t.NAME: _text,
+        t.JSON: _json,
+        t.JSONB: _jsonb,
+    }
+)
+
+_ITEM = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^",{}\\]+))\s*(,|\}\Z)', re.DOTALL)
+
+
+def _array(text: str, kind: Type) -> list[str | None]:
+    """One dimension, as array_in reads it."""
+    body = text.strip()
+    if not body.startswith("{") or not body.endswith("}"):
+        raise UsageError(f'malformed array literal: "{text}"', sqlstate="22P02")
+    if body[1:-1].strip() == "":
+        return []
+    items: list[str | None] = []
+    at = 1
+    while at < len(body):
+        found = _ITEM.match(body, at)
+        if found is None:
+            raise t.refuse(f'the array literal "{text}"')
+        if found[1] is not None:
+            items.append(re.sub(r"\\(.)", r"\1", found[1], flags=re.DOTALL))
+        else:
+            bare = found[2].strip()
+            items.append(None if bare.lower() == "null" else bare)
+        at = found.end()
+        if found[3] == ",":
+            continue
+    return items

@@ -1,0 +1,132 @@
+"""Intervals: PostgreSQL's text read, and its binary form.
+
+Comes in: an interval as text, as the lake keeps it (``1 year 2 mons 3 days -04:05:06.7``),
+or as people write it (``90 minutes``). Goes out: months, days and microseconds; the bytes of
+interval_send. Called by ``binary`` and by the front door, for constants.
+
+Sources: PostgreSQL manual 8.5.4 and 8.5.5; interval_send in timestamp.c, DecodeInterval.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from wal2lake.errors import FeatureNotSupportedError, UsageError
+
+_SECOND: Final = 1_000_000
+_UNITS: Final = {
+    "millennium": ("months", 12_000),
+    "century": ("months", 1_200),
+    "decade": ("months", 120),
+    "year": ("months", 12),
+    "yr": ("months", 12),
+    "month": ("months", 1),
+    "mon": ("months", 1),
+    "week": ("days", 7),
+    "day": ("days", 1),
+    "hour": ("microseconds", 3600 * _SECOND),
+    "hr": ("microseconds", 3600 * _SECOND),
+    "minute": ("microseconds", 60 * _SECOND),
+    "min": ("microseconds", 60 * _SECOND),
+    "second": ("microseconds", _SECOND),
+    "sec": ("microseconds", _SECOND),
+    "millisecond": ("microseconds", 1000),
+    "microsecond": ("microseconds", 1),
+}
+_IRREGULAR: Final = {"centuries": "century", "millennia": "millennium"}
+_PART = re.compile(
+    r"\s*(?:([+-]?)(\d+):(\d\d)(?::(\d\d(?:\.\d*)?))?|([+-]?\d+(?:\.\d+)?)\s*([a-z]+))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """PostgreSQL's three fields; they are not converted into each other."""
+
+    months: int
+    days: int
+    microseconds: int
+
+    def to_binary(self) -> bytes:
+        """interval_send."""
+        return struct.pack("!qii", self.microseconds, self.days, self.months)
+
+    def __str__(self) -> str:
+        """EncodeInterval with IntervalStyle postgres."""
+        years, months = abs(self.months) // 12, abs(self.months) % 12
+        sign = -1 if self.months < 0 else 1
+        parts: list[tuple[int, str]] = [
+            (sign * years, "year"),
+            (sign * months, "mon"),
+            (self.days, "day"),
+        ]
+        words: list[str] = []
+        before = False
+        for number, unit in parts:
+            if number:
+                plus = "+" if before and number > 0 else ""
+                words.append(f"{plus}{number} {unit}{'' if number == 1 else 's'}")
+                before = number < 0
+        micros = abs(self.microseconds)
+        if micros or not words:
+            sign_text = "-" if self.microseconds < 0 else "+" if before else ""
+            seconds, fraction = divmod(micros, _SECOND)
+            minutes, seconds = divmod(seconds, 60)
+            shown = f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}"
+            words.append(sign_text + shown + f".{fraction:06d}".rstrip("0").rstrip("."))
+        return " ".join(words)
+
+
+INFINITY: Final = Interval(2**31 - 1, 2**31 - 1, 2**63 - 1)
+NEGATIVE_INFINITY: Final = Interval(-(2**31), -(2**31), -(2**63))
+
+
+def interval_of(text: str) -> Interval:
+    """Read an interval; raises 22007, or 0A000 for forms that are not known here."""
+    bare = text.strip().lower()
+    if bare in ("infinity", "-infinity"):
+        return INFINITY if bare == "infinity" else NEGATIVE_INFINITY
+    total = {"months": 0, "days": 0, "microseconds": 0}
+    at = 0
+    while at < len(bare):
+        found = _PART.match(bare, at)
+        if found is None:
+            break
+        at = found.end()
+        if found[2] is not None:
+            _add_clock(total, found)
+            continue
+        name = _IRREGULAR.get(found[6], found[6])
+        unit = _UNITS.get(name) or _UNITS.get(name.removesuffix("s"))
+        if unit is None:
+            break
+        field, factor = unit
+        amount = Decimal(found[5]) * factor
+        if amount != int(amount):
+            raise _unsupported(text)
+        total[field] += int(amount)
+    else:
+        if bare:
+            return Interval(**total)
+    if not re.search(r"\d", bare):
+        raise UsageError(
+            f'invalid input syntax for type interval: "{text}"', sqlstate="22007"
+        )
+    raise _unsupported(text)
+
+
+def _add_clock(total: dict[str, int], found: re.Match[str]) -> None:
+    seconds = Decimal(found[4] or 0) * _SECOND
+    clock = (int(found[2]) * 60 + int(found[3])) * 60 * _SECOND + round(seconds)
+    total["microseconds"] += -clock if found[1] == "-" else clock
+
+
+def _unsupported(text: str) -> FeatureNotSupportedError:
+    return FeatureNotSupportedError(
+        f'the interval "{text}" is not supported',
+        hint="Write whole units, as 1 year 2 mons 3 days 04:05:06.7.",
+    )

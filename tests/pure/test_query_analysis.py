@@ -1,0 +1,250 @@
+"""How a query is rewritten by the types of its columns."""
+
+from __future__ import annotations
+
+import re
+import struct
+
+import pytest
+
+from wal2lake.catalog import ColumnDef, TableDef
+from wal2lake.errors import Wal2LakeError
+from wal2lake.frontend.query.translate import (
+    Parameter,
+    SparkQuery,
+    TableRef,
+    generate,
+    parse,
+    place_tables,
+    prepare,
+    translate_query,
+)
+from wal2lake.model import Oid
+from wal2lake.pgtypes.encode.interval import Interval, interval_of
+from wal2lake.pgtypes.registry.type_names import parse_type_name
+
+COLUMNS = {
+    "i": "int",
+    "i2": "smallint",
+    "i8": "bigint",
+    "n": "numeric",
+    "nn": "numeric(20,5)",
+    "f4": "real",
+    "f8": "double precision",
+    "t": "text",
+    "ch": "char(5)",
+    "by": "bytea",
+    "tz": "timestamptz",
+    "ts": "timestamp",
+    "d": "date",
+    "jb": "jsonb",
+    "ia": "int[]",
+}
+
+
+def _column(name: str, kind: str) -> ColumnDef:
+    oid, typmod = parse_type_name(kind)
+    return ColumnDef(name, oid, typmod)
+
+
+TABLE = TableDef(
+    Oid(20000),
+    "public",
+    "t",
+    Oid(10),
+    tuple(_column(name, kind) for name, kind in COLUMNS.items()),
+    ("i",),
+    "/t",
+)
+
+
+def translated(sql: str, *parameters: Parameter, zone: str = "UTC") -> SparkQuery:
+    return translate_query(
+        sql, lambda schema, name: TableRef(TABLE, 3), parameters, zone
+    )
+
+
+def item(expression: str, *parameters: Parameter, zone: str = "UTC") -> str:
+    """Spark's SQL of one expression, without what is the same for all."""
+    sql = translated(f"select {expression} as x from t", *parameters, zone=zone).sql
+    found = re.fullmatch(
+        r"SELECT (.*) AS x FROM delta\.`/t` VERSION AS OF 3 AS .*", sql
+    )
+    assert found is not None, sql
+    return found[1].replace("`t@1`.", "")
+
+
+@pytest.mark.parametrize(
+    ("expression", "spark"),
+    [
+        ("i / 2", "CAST((i DIV 2) AS INT)"),
+        ("i2 / i8", "CAST((i2 DIV i8) AS BIGINT)"),
+        ("f4 * f4", "CAST(CAST(f4 AS FLOAT) * CAST(f4 AS FLOAT) AS FLOAT)"),
+        ("nn + 1", "(nn + CAST(1 AS DECIMAL(10, 0)))"),
+        (
+            "nn * nn",
+            "(CAST(nn AS DECIMAL(18, 5)) * CAST(nn AS DECIMAL(19, 5)))",
+        ),
+        ("d - d", "DATEDIFF(d, d)"),
+        ("by = '\\x00FF'", "by = X'00ff'"),
+        ("ch = 'ab'", "TRIM(TRAILING ' ' FROM ch) = TRIM(TRAILING ' ' FROM 'ab')"),
+        (
+            "f8 = 0",
+            "(CAST(f8 AS DOUBLE) + CAST(0 AS DOUBLE))"
+            " = (CAST(0 AS DOUBLE) + CAST(0 AS DOUBLE))",
+        ),
+        ("f8 > 1", "(CAST(f8 AS DOUBLE)) > (CAST(1 AS DOUBLE))"),
+        ("d > '2024-1-2'", "d > CAST('2024-01-02' AS DATE)"),
+        ("i = any('{1,2}')", "(i IN (CAST('1' AS INT), CAST('2' AS INT)))"),
+        ("1e3", "CAST('1000' AS DECIMAL(4, 0))"),
+        ("2.5::int", "CAST(ROUND(CAST('2.5' AS DECIMAL(2, 1)), 0) AS INT)"),
+        ("f8::int", "CAST(RINT(f8) AS INT)"),
+        ("sum(i8)", "SUM(CAST(i8 AS DECIMAL(19, 0)))"),
+        ("""'{"bb": 1, "a": 1.50, "a": 2}'::jsonb""", """'{"a": 2, "bb": 1}'"""),
+        ("ia[1]", "GET(ia, 0)"),
+    ],
+)
+def test_operators_mean_what_their_types_make_of_them(
+    expression: str, spark: str
+) -> None:
+    assert item(expression) == spark
+
+
+@pytest.mark.parametrize(
+    ("expression", "name"),
+    [
+        ("i / 2", "integer"),
+        ("avg(i)", "numeric"),
+        ("avg(f4)", "double precision"),
+        ("sum(i2)", "bigint"),
+        ("sum(i8)", "numeric"),
+        ("sum(f4)", "real"),
+        ("max(n)", "numeric"),
+        ("ts - ts", "interval"),
+        ("d + 1", "date"),
+        ("d + interval '1 day'", "timestamp without time zone"),
+        ("tz at time zone 'UTC'", "timestamp without time zone"),
+        ("ts at time zone 'UTC'", "timestamp with time zone"),
+        ("date_trunc('day', ts)", "timestamp without time zone"),
+        ("extract(year from ts)", "numeric"),
+        ("coalesce(i2, i8)", "bigint"),
+        ("case when true then 1 else 2.5 end", "numeric"),
+        ("rank() over (order by i)", "bigint"),
+        ("'x'", "text"),
+        ("array_agg(i)", "integer[]"),
+    ],
+)
+def test_columns_have_postgresqls_types(expression: str, name: str) -> None:
+    columns = translated(f"select {expression} from t").columns
+    assert columns is not None
+    assert [c.type.name for c in columns] == [name]
+
+
+def test_a_column_keeps_its_declared_limits_and_a_computed_one_has_none() -> None:
+    columns = translated("select nn, nn as m, nn + 0, * from t").columns
+    assert columns is not None
+    own = TABLE.columns[4].typmod
+    assert [c.type.typmod for c in columns[:3]] == [own, own, -1]
+    assert [c.name for c in columns[3:]] == list(COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("sql", "sqlstate", "text"),
+    [
+        ("select nope from t", "42703", 'column "nope" does not exist'),
+        ("select t.nope from t", "42703", "column t.nope does not exist"),
+        ("select x.i from t", "42P01", 'missing FROM-clause entry for table "x"'),
+        ("select i from t a, t b", "42702", 'column reference "i" is ambiguous'),
+        ("select -i as x from t where x = 1", "42703", 'column "x" does not exist'),
+        ("select t = 1 from t", "42883", "operator does not exist: text = integer"),
+        ("select i = 'x' from t", "22P02", "for type integer"),
+        ("select 1 from t where i", "42804", "must be type boolean"),
+        ("select i from t union select t from t", "42804", "cannot be matched"),
+        ("select initcap(t) from t", "0A000", "initcap"),
+        ("select n * 2 from t", "0A000", "numeric without precision"),
+        ("select distinct n from t", "0A000", "DISTINCT"),
+        ("select jb = '{}' from t", "0A000", "jsonb"),
+        ("select f8::text from t", "0A000", "text"),
+        ("select ts = 'yesterday' from t", "0A000", "yesterday"),
+        ("select * from generate_series(1, 2), t", "0A000", "function in FROM"),
+    ],
+)
+def test_what_is_wrong_or_unknown_is_refused(
+    sql: str, sqlstate: str, text: str
+) -> None:
+    with pytest.raises(Wal2LakeError) as caught:
+        translated(sql)
+    assert caught.value.sqlstate == sqlstate
+    assert text in caught.value.message
+
+
+def test_a_timestamptz_without_zone_is_in_the_sessions() -> None:
+    assert item("tz = '2024-01-01 00:00'", zone="America/New_York") == (
+        "tz = CAST('2024-01-01 05:00:00+00:00' AS TIMESTAMP_LTZ)"
+    )
+    assert item("tz = '2024-01-01 00:00+02'", zone="America/New_York") == (
+        "tz = CAST('2023-12-31 22:00:00+00:00' AS TIMESTAMP_LTZ)"
+    )
+
+
+def test_a_parameter_has_the_type_that_the_client_gave_it() -> None:
+    assert item("i / $1", Parameter("2", 23)) == (
+        "CAST((i DIV CAST(CAST('2' AS INT) AS INT)) AS INT)"
+    )
+    assert item("nn * $1", Parameter(None, 1700)).endswith(
+        "* CAST(CAST(NULL AS DECIMAL(1, 0)) AS DECIMAL(1, 0)))"
+    )
+    assert item("by = $1", Parameter("\\x00", 17)) == "by = X'00'"
+    assert item("i = any($1)", Parameter("{1}", 1007)) == "(i IN (CAST('1' AS INT)))"
+
+
+def test_a_write_computes_and_rounds_as_postgresql_does() -> None:
+    tree = parse(
+        "update t set i = 2.5, nn = nn / 2, t = default where ch = 'a' and t.i / 2 = 1"
+    )
+    place_tables(tree, lambda schema, name: TableRef(TABLE, None))
+    prepare(tree, ())
+    sql = generate(tree)
+    assert "i = CAST(ROUND(CAST('2.5' AS DECIMAL(2, 1)), 0) AS INT)" in sql
+    assert "CAST((`t`.i DIV 2) AS INT) = 1" in sql
+    assert "t = default" in sql.lower()
+
+
+def test_an_output_column_does_not_hide_an_input_column() -> None:
+    """Spark would take the name in an expression for the output column."""
+    sql = translated("select -i as i from t order by i + 0").sql
+    assert sql.endswith("ORDER BY (`t@1`.i + 0) NULLS LAST")
+    sql = translated("select -i as i from t order by i").sql
+    assert sql.endswith("ORDER BY i NULLS LAST")
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("1 year 2 mons 3 days -04:05:06.7", (14, 3, -14706700000)),
+        ("-1 years -2 mons +3 days", (-14, 3, 0)),
+        ("00:00:00", (0, 0, 0)),
+        ("-00:00:00.000001", (0, 0, -1)),
+        ("infinity", (2**31 - 1, 2**31 - 1, 2**63 - 1)),
+        ("90 minutes", (0, 0, 5_400_000_000)),
+    ],
+)
+def test_intervals_are_read_and_sent_as_three_fields(
+    text: str, fields: tuple[int, int, int]
+) -> None:
+    found = interval_of(text)
+    assert found == Interval(*fields)
+    months, days, microseconds = fields
+    assert found.to_binary() == struct.pack("!qii", microseconds, days, months)
+
+
+def test_intervals_are_printed_as_postgresql_prints_them() -> None:
+    for text in (
+        "1 year 2 mons 3 days -04:05:06.7",
+        "-1 years -2 mons +3 days",
+        "1 day",
+        "-1 days +02:03:00",
+        "00:00:00",
+        "-00:00:01",
+    ):
+        assert str(interval_of(text)) == text
