@@ -6,5 +6,6 @@ NULL. Owns: nothing. Never: converts to another type, calls a binary form what i
     text       ``arrow_to_text``: the output functions
     binary     ``arrow_to_binary``: the send functions
     datetime   dates, times and intervals with DateStyle ISO
+    interval   intervals read from text, and in binary
     float      the shortest digits, as PostgreSQL chooses them
 """
