@@ -16,7 +16,7 @@ from tests.conftest import Database
 from tests.fakes.publisher import gulp, inserts, payloads
 
 from wal2lake.catalog import Catalog, ProgressFile, Subscription
-from wal2lake.changelog import ChangeLog, LogReader
+from wal2lake.changelog import ChangeLog, LogReader, MessageHistory
 from wal2lake.changelog.files import journal_numbers
 from wal2lake.errors import ProtocolViolation, PublisherError
 from wal2lake.model import Lsn, Oid, ReplicaIdentity
@@ -413,6 +413,89 @@ def test_a_small_subscription_from_the_slot_to_sealed_segments(
             ("D", None),
             ("I", b"4"),
         ]
+
+
+def messages(receiver: Receiver) -> list[tuple[Lsn, bool, str, bytes]]:
+    """LSN, transactional, prefix and content of all messages sealed."""
+    table = MessageHistory(receiver.log_directory).read(limit_bytes=1 << 20)
+    return [
+        (Lsn(one["lsn"]), one["transactional"], one["prefix"], one["content"])
+        for one in table.to_pylist()
+    ]
+
+
+def emitted(database: Database, sql: str) -> list[Lsn]:
+    """Run statements; what pg_logical_emit_message answered is at the ends of lines."""
+    return [Lsn.parse(line) for line in database.psql(sql).splitlines() if "/" in line]
+
+
+def test_logical_messages_come_once_and_those_rolled_back_only_if_not_transactional(
+    any_pg: Database, tmp_path: Path
+) -> None:
+    any_pg.psql("create table t (id int primary key); create publication p for table t")
+    name = f"messages_{any_pg.name}"
+    emit = "select pg_logical_emit_message"
+    with slot(any_pg, name):
+        receiver = Receiver(tmp_path, any_pg, name)
+        with receiver.running():
+            lsns = emitted(
+                any_pg,
+                f"begin; {emit}(true, 'rolled back', 'x');"
+                f" {emit}(false, 'rolled back', 'stays'); rollback;"
+                f" begin; insert into t values (1); {emit}(true, 'ü', '\\x00ff'::bytea);"
+                f" savepoint s; {emit}(true, 'savepoint', 'x'); rollback to s;"
+                f" {emit}(false, 'before its commit', ''); commit;"
+                f" {emit}(true, '', 'alone'); {emit}(false, 'last', repeat('y', 9000))",
+            )
+            # The WAL of what belongs to no transaction is only sent once it is flushed.
+            any_pg.psql("insert into t values (2)")
+            end = position(any_pg)
+            wait_until(lambda: receiver.confirmed(end), describe=str(receiver.failure))
+            wait_until(lambda: len(receiver.rows()) == 2)
+        expected = [
+            (lsns[1], False, "rolled back", b"stays"),
+            (lsns[4], False, "before its commit", b""),
+            (lsns[2], True, "ü", b"\0\xff"),
+            (lsns[5], True, "", b"alone"),
+            (lsns[6], False, "last", b"y" * 9000),
+        ]
+        assert messages(receiver) == expected
+        # Nothing comes again, and what comes while nobody listens is not lost.
+        later = emitted(
+            any_pg, f"{emit}(false, 'later', 'a'); {emit}(true, 'later', 'b')"
+        )
+        with receiver.running() as log:
+            end = position(any_pg)
+            wait_until(lambda: receiver.confirmed(end), describe=str(receiver.failure))
+            wait_until(lambda: log.sealed > later[0])
+        with receiver.running():
+            any_pg.psql("insert into t values (3)")
+            wait_until(lambda: len(receiver.rows()) == 3)
+        assert messages(receiver) == [
+            *expected,
+            (later[0], False, "later", b"a"),
+            (later[1], True, "later", b"b"),
+        ]
+        assert receiver.failure == []
+
+
+def test_a_message_alone_is_confirmed_and_sealed_without_a_transaction(
+    any_pg: Database, tmp_path: Path
+) -> None:
+    any_pg.psql("create publication p")
+    name = f"alone_{any_pg.name}"
+    with slot(any_pg, name):
+        receiver = Receiver(tmp_path, any_pg, name)
+        with receiver.running():
+            (lsn,) = emitted(any_pg, "select pg_logical_emit_message(false, 'p', 'c')")
+            wait_until(lambda: receiver.confirmed(lsn), describe=str(receiver.failure))
+            wait_until(lambda: messages(receiver) == [(lsn, False, "p", b"c")])
+            # It leaves no transaction open: an idle slot goes on letting WAL go.
+            any_pg.psql("create table unpublished (a int)")
+            end = position(any_pg)
+            wait_until(lambda: receiver.confirmed(end), describe=str(receiver.failure))
+        assert LogReader(receiver.log_directory).after(0)[0].transactions == 0
+        assert receiver.failure == []
 
 
 def spoil(receiver: Receiver, commit_lsn: int) -> None:

@@ -148,9 +148,17 @@ class LogSettings:
     )
     history_bytes: int = setting(
         256 * _MIB,
-        "Sealed segments that all tables have applied are kept up to this size.",
+        "Sealed segments that all tables have applied are kept up to this size, and the"
+        " logical messages in them.",
         minimum=0,
         maximum=_BYTES_MAX,
+    )
+    messages_view_bytes: int = setting(
+        64 * _MIB,
+        "wal2lake.messages shows a subscription's logical messages up to this size of"
+        " all contents together; above it, it is an error.",
+        minimum=0,
+        maximum=_INT_MAX,
     )
 
 
