@@ -310,12 +310,13 @@ class Receiver:
     directory: Path
     database: Database
     slot_name: str
+    options: dict[str, str] = field(default_factory=dict)
     failure: list[BaseException] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.settings = Settings(directory=self.directory)
         if not self.settings.catalog_file.exists():
-            self.settings.run_directory.mkdir()
+            self.settings.run_directory.mkdir(parents=True)
             catalog = Catalog.create(self.settings.catalog_file, "boss", None)
             catalog.create_subscription(
                 Subscription(
@@ -326,6 +327,7 @@ class Receiver:
                     self.database.conninfo(),
                     self.slot_name,
                     ("p",),
+                    options=self.options,
                 ),
                 [],
             )
@@ -496,6 +498,69 @@ def test_a_message_alone_is_confirmed_and_sealed_without_a_transaction(
             wait_until(lambda: receiver.confirmed(end), describe=str(receiver.failure))
         assert LogReader(receiver.log_directory).after(0)[0].transactions == 0
         assert receiver.failure == []
+
+
+@contextmanager
+def origin_of_changes(database: Database, name: str) -> Iterator[str]:
+    """A replication origin; answers SQL that makes a session's transactions its own."""
+    database.psql(f"select pg_replication_origin_create('{name}')")
+    try:
+        yield (
+            f"select pg_replication_origin_session_setup('{name}');"
+            " begin; select pg_replication_origin_xact_setup('0/ABCD', '2020-01-01 00:00+00');"
+        )
+    finally:
+        # The session that used it may take a moment to end.
+        drop = f"select pg_replication_origin_drop('{name}')"
+        wait_until(lambda: database.psql(drop) is not None)
+
+
+def transactions(receiver: Receiver) -> list[tuple[str | None, int | None, int]]:
+    """Origin, its LSN and number of changes of all transactions sealed that have any."""
+    reader = LogReader(receiver.log_directory)
+    return [
+        (one["origin"], one["origin_lsn"], one["changes"])
+        for segment in reader.after(0)
+        for one in reader.read(segment.transactions_file).to_pylist()
+        if one["changes"]
+    ]
+
+
+def test_origins_are_kept_in_the_log_and_left_out_if_none_are_wanted(
+    any_pg: Database, tmp_path: Path
+) -> None:
+    any_pg.psql("create table t (id int primary key); create publication p for table t")
+    with origin_of_changes(any_pg, f"knoten_{any_pg.name}") as as_origin:
+        name = f"any_{any_pg.name}"
+        with slot(any_pg, name):
+            receiver = Receiver(tmp_path / "any", any_pg, name)
+            with receiver.running():
+                any_pg.psql(
+                    f"{as_origin} insert into t values (1), (2); commit;"
+                    " select pg_replication_origin_session_reset(); insert into t values (3)"
+                )
+                wait_until(lambda: len(transactions(receiver)) == 2)
+            assert transactions(receiver) == [
+                (f"knoten_{any_pg.name}", 0xABCD, 2),
+                (None, None, 1),
+            ]
+            assert receiver.failure == []
+        name = f"none_{any_pg.name}"
+        with slot(any_pg, name):
+            receiver = Receiver(tmp_path / "none", any_pg, name, {"origin": "none"})
+            with receiver.running():
+                any_pg.psql(
+                    f"{as_origin} insert into t values (4), (5); commit;"
+                    " select pg_replication_origin_session_reset(); insert into t values (6)"
+                )
+                wait_until(lambda: receiver.failure or receiver.rows())
+            if version(any_pg) >= 16:
+                assert receiver.rows() == [("I", b"6")]
+                assert receiver.failure == []
+            else:
+                (error,) = receiver.failure
+                assert isinstance(error, PublisherError)
+                assert error.message == "unrecognized pgoutput option: origin"
 
 
 def spoil(receiver: Receiver, commit_lsn: int) -> None:

@@ -202,14 +202,19 @@ class WalReceiver:
                 self._checker.close()
 
     def _start_command(self, start: Lsn, server_version: int) -> str:
-        names = ",".join(quote_ident(p) for p in self._subscription.publications)
-        slot = quote_ident(str(self._subscription.slot_name))
+        subscription = self._subscription
+        names = ",".join(quote_ident(p) for p in subscription.publications)
+        slot = quote_ident(str(subscription.slot_name))
+        options = ["proto_version '1'"]
+        # A publisher before PostgreSQL 16 sends changes of any origin, and refuses to be
+        # asked for less.
+        if server_version >= 160000 or subscription.origin == "none":
+            options.append(f"origin {quote_literal(subscription.origin)}")
+        options.append(f"publication_names {quote_literal(names)}")
         # PostgreSQL 14 brought logical messages to pgoutput.
-        messages = ", messages 'true'" if server_version >= 140000 else ""
-        return (
-            f"START_REPLICATION SLOT {slot} LOGICAL {start}"
-            f" (proto_version '1', publication_names {quote_literal(names)}{messages})"
-        )
+        if server_version >= 140000:
+            options.append("messages 'true'")
+        return f"START_REPLICATION SLOT {slot} LOGICAL {start} ({', '.join(options)})"
 
     def _check_source(self, session: Session) -> Identity:
         publisher = Publisher(session)

@@ -106,7 +106,7 @@ def pg_subscription(state: Replication) -> Iterator[Row]:
             "subslotname": sub.slot_name,
             "subsynccommit": sub.synchronous_commit,
             "subpublications": list(sub.publications),
-            "suborigin": options.get("origin", "any"),
+            "suborigin": sub.origin,
         }
 
 
