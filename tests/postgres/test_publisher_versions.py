@@ -22,7 +22,7 @@ from wal2lake.errors import ProtocolViolation, PublisherError
 from wal2lake.model import Lsn, Oid, ReplicaIdentity
 from wal2lake.pg import CopyBothStream, Publisher, Session, connect
 from wal2lake.receive.walreceiver import WalReceiver
-from wal2lake.settings import Settings
+from wal2lake.settings import LogSettings, Settings
 from wal2lake.testing.waits import wait_until
 from wal2lake.wire.columnar import Decoder
 
@@ -311,10 +311,11 @@ class Receiver:
     database: Database
     slot_name: str
     options: dict[str, str] = field(default_factory=dict)
+    log_settings: LogSettings = field(default_factory=LogSettings)
     failure: list[BaseException] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.settings = Settings(directory=self.directory)
+        self.settings = Settings(directory=self.directory, log=self.log_settings)
         if not self.settings.catalog_file.exists():
             self.settings.run_directory.mkdir(parents=True)
             catalog = Catalog.create(self.settings.catalog_file, "boss", None)
@@ -497,6 +498,22 @@ def test_a_message_alone_is_confirmed_and_sealed_without_a_transaction(
             end = position(any_pg)
             wait_until(lambda: receiver.confirmed(end), describe=str(receiver.failure))
         assert LogReader(receiver.log_directory).after(0)[0].transactions == 0
+        assert receiver.failure == []
+
+
+def test_messages_that_are_not_wanted_are_not_asked_for(
+    pg18: Database, tmp_path: Path
+) -> None:
+    pg18.psql("create table t (id int primary key); create publication p for table t")
+    name = f"unwanted_{pg18.name}"
+    with slot(pg18, name):
+        unwanted = LogSettings(messages=False)
+        receiver = Receiver(tmp_path, pg18, name, log_settings=unwanted)
+        with receiver.running():
+            emitted(pg18, "select pg_logical_emit_message(false, 'p', 'c')")
+            pg18.psql("insert into t values (1)")
+            wait_until(lambda: receiver.rows() == [("I", b"1")])
+        assert messages(receiver) == []
         assert receiver.failure == []
 
 

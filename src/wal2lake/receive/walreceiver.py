@@ -212,7 +212,7 @@ class WalReceiver:
             options.append(f"origin {quote_literal(subscription.origin)}")
         options.append(f"publication_names {quote_literal(names)}")
         # PostgreSQL 14 brought logical messages to pgoutput.
-        if server_version >= 140000:
+        if server_version >= 140000 and self._settings.log.messages:
             options.append("messages 'true'")
         return f"START_REPLICATION SLOT {slot} LOGICAL {start} ({', '.join(options)})"
 

@@ -153,6 +153,11 @@ class LogSettings:
         minimum=0,
         maximum=_BYTES_MAX,
     )
+    messages: bool = setting(
+        True,
+        "Ask publishers for logical messages (pg_logical_emit_message) and keep them; a"
+        " change counts from a receiver's next start.",
+    )
     messages_view_bytes: int = setting(
         64 * _MIB,
         "wal2lake.messages shows a subscription's logical messages up to this size of"

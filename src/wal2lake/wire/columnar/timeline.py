@@ -238,6 +238,12 @@ def _ascend(
 
     Each pair is message numbers and LSNs. A Commit comes after its own Begin.
     """
+    if not len(outside[0]):
+        # Begin and end alternate: no need to look for what comes before what.
+        opened = len(ended[0]) > 0 and (not len(begun[0]) or ended[0][0] < begun[0][0])
+        before = ended[1] if opened else _prepend(last_end, ended[1])
+        require((begun[1] >= before[: len(begun[1])]).all())
+        return
     at = np.concatenate((ended[0], outside[0]))
     order = np.argsort(at, kind="stable")
     at = at[order]
