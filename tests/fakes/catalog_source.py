@@ -22,6 +22,7 @@ from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.statements import CreateTable
 from wal2lake.frontend.parameters import Parameters
+from wal2lake.frontend.sysviews import LoggedMessage
 from wal2lake.model import Lsn, Oid, SyncState
 
 RECORDED: dict[str, Any] = json.loads(
@@ -127,6 +128,7 @@ class FakeSource:
     rel_list: list[SubscriptionRel] = field(default_factory=list)
     vector_list: list[SnapshotVector] = field(default_factory=list)
     progress_by_sub: dict[int, Progress] = field(default_factory=dict)
+    messages_by_sub: dict[int, list[LoggedMessage]] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
     reads: int = 0
     """How often the tables were asked for."""
@@ -152,6 +154,9 @@ class FakeSource:
 
     def progress(self, subid: Oid) -> Progress | None:
         return self.progress_by_sub.get(subid)
+
+    def messages(self, subid: Oid) -> list[LoggedMessage]:
+        return self.messages_by_sub.get(subid, [])
 
     def sessions(self) -> list[FakeSession]:
         return [FakeSession()]

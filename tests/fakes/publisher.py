@@ -18,7 +18,15 @@ from wal2lake.changelog import LogReader, Manifest
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
 from wal2lake.wire import pgoutput
 from wal2lake.wire.copyboth import XLogData, write_xlogdata
-from wal2lake.wire.pgoutput import Begin, Commit, Delete, Insert, Truncate, Update
+from wal2lake.wire.pgoutput import (
+    Begin,
+    Commit,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Truncate,
+    Update,
+)
 
 Gulp = tuple[bytes, npt.NDArray[np.uint32]]
 
@@ -53,10 +61,28 @@ class Transaction:
     commit_lsn: int
     changes: tuple[Change, ...]
     xid: int = 7
+    messages: tuple[bytes, ...] = ()
+    """Contents of its logical messages."""
 
     @property
     def end_lsn(self) -> int:
         return self.commit_lsn + 8
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A logical message that belongs to no transaction."""
+
+    commit_lsn: int
+    """Where its WAL record begins; what a slot has confirmed above is not sent again."""
+    content: bytes
+
+    @property
+    def end_lsn(self) -> int:
+        return self.commit_lsn + 8
+
+
+Event = Transaction | Emitted
 
 
 def inserts(commit_lsn: int, count: int, relid: int = 1, size: int = 4) -> Transaction:
@@ -76,10 +102,13 @@ def xlogdata(message: pgoutput.Message, lsn: int = 0) -> bytes:
 
 
 def payloads(
-    transaction: Transaction, known: dict[int, Relation] | None = None
+    transaction: Event, known: dict[int, Relation] | None = None
 ) -> list[bytes]:
     """The messages of one transaction; ``known`` are relations sent before."""
     known = {} if known is None else known
+    if isinstance(transaction, Emitted):
+        end = Lsn(transaction.end_lsn)
+        return [xlogdata(LogicalMessage(False, end, "out", transaction.content), end)]
     lsn = transaction.commit_lsn
     xid = Xid(transaction.xid)
     out = [xlogdata(Begin(Lsn(lsn), 5, xid), lsn)]
@@ -89,6 +118,8 @@ def payloads(
             known[change.relid] = version
             out.append(xlogdata(pgoutput.RelationMessage(version)))
         out.append(xlogdata(_message(change), lsn - 1))
+    for one in transaction.messages:
+        out.append(xlogdata(LogicalMessage(True, Lsn(lsn - 1), "in", one), lsn - 1))
     end = Lsn(transaction.end_lsn)
     out.append(xlogdata(Commit(Lsn(lsn), end, 5), end))
     return out
@@ -119,24 +150,24 @@ def gulp(messages: Sequence[bytes]) -> Gulp:
     return b"".join(messages), np.array([len(m) for m in messages], np.uint32)
 
 
-def gulps(transactions: Iterable[Transaction], size: int = 1000) -> list[Gulp]:
+def gulps(transactions: Iterable[Event], size: int = 1000) -> list[Gulp]:
     """All messages of a connection, ``size`` of them per gulp."""
     known: dict[int, Relation] = {}
     messages = [m for t in transactions for m in payloads(t, known)]
     return [gulp(messages[i : i + size]) for i in range(0, len(messages), size)]
 
 
-def content(directory: Path) -> list[Transaction]:
-    """Everything that is sealed, as transactions, after checking every file."""
+def content(directory: Path) -> list[Event]:
+    """Everything that is sealed, in the log's order, after checking every file."""
     reader = LogReader(directory)
-    found: list[Transaction] = []
+    found: list[Event] = []
     for manifest in reader.after(0):
         found.extend(segment(reader, manifest))
     return found
 
 
-def segment(reader: LogReader, manifest: Manifest) -> list[Transaction]:
-    """The transactions of one segment."""
+def segment(reader: LogReader, manifest: Manifest) -> list[Event]:
+    """The transactions and messages of one segment."""
     rows: dict[int, list[tuple[int, Change]]] = {}
     for one in manifest.files:
         reader.verify(one.file)
@@ -150,13 +181,37 @@ def segment(reader: LogReader, manifest: Manifest) -> list[Transaction]:
     ended = reader.read(manifest.transactions_file).to_pylist()
     assert len(ended) == manifest.transactions
     assert set(rows) <= {one["commit_lsn"] for one in ended}
-    result = []
+    messages: dict[int, list[bytes]] = {}
+    result: list[Event] = []
+    for held in manifest.messages_files:
+        reader.verify(held.file)
+        table = reader.read(held.file).to_pylist()
+        assert len(table) == held.messages
+        assert sum(len(one["content"]) for one in table) == held.content_bytes
+        inside = [one["commit_lsn"] for one in table if one["transactional"]]
+        assert held.max_commit_lsn == max(inside, default=0)
+        for one in table:
+            assert one["prefix"] == ("in" if one["transactional"] else "out")
+            if one["transactional"]:
+                messages.setdefault(one["commit_lsn"], []).append(one["content"])
+            else:
+                assert one["commit_lsn"] is None
+                result.append(Emitted(one["lsn"] - 8, one["content"]))
+    assert set(messages) <= {one["commit_lsn"] for one in ended}
     for one in ended:
         changes = sorted(rows.get(one["commit_lsn"], ()), key=lambda pair: pair[0])
         assert [ordinal for ordinal, _ in changes] == list(range(one["changes"]))
         result.append(
-            Transaction(one["commit_lsn"], tuple(c for _, c in changes), one["xid"])
+            Transaction(
+                one["commit_lsn"],
+                tuple(c for _, c in changes),
+                one["xid"],
+                tuple(messages.get(one["commit_lsn"], ())),
+            )
         )
+    result.sort(key=lambda event: event.commit_lsn)
+    if result:
+        assert manifest.sealed_lsn == result[-1].end_lsn
     return result
 
 

@@ -170,6 +170,13 @@ def _row(draw: st.DrawFn, relation: Relation) -> Message:
     return Update(relation.relid, first, values(new=True))
 
 
+def _message(transactional: bool, lsn: Lsn) -> st.SearchStrategy[Message]:
+    contents = st.sampled_from((b"", b"\0", b"\0\0xyz", b"\xff" * 300))
+    return st.builds(
+        LogicalMessage, st.just(transactional), st.just(lsn), names, contents
+    )
+
+
 @st.composite
 def streams(draw: st.DrawFn) -> list[bytes]:
     """The payloads of one connection; the last transaction may be open."""
@@ -191,6 +198,13 @@ def streams(draw: st.DrawFn) -> list[bytes]:
         known[relid] = relation
         earlier[relid].append(relation)
 
+    def outside() -> None:
+        nonlocal lsn
+        for _ in range(draw(st.sampled_from((0, 0, 0, 1, 2)))):
+            lsn += draw(st.integers(1, 20))
+            out.append(xlogdata(draw(_message(False, Lsn(lsn)))))
+
+    outside()
     for _ in range(draw(st.integers(0, 5))):
         lsn += draw(st.integers(0, 100))
         final, end = lsn, lsn + draw(st.integers(1, 50))
@@ -215,16 +229,15 @@ def streams(draw: st.DrawFn) -> list[bytes]:
                     )
                 )
             elif what == 2:
-                message = LogicalMessage(draw(st.booleans()), Lsn(final), "p", b"xyz")
-                out.append(xlogdata(message, final))
+                # Its LSN says nothing of the order: its transaction's does.
+                out.append(xlogdata(draw(_message(True, Lsn(draw(st.integers(0, 9)))))))
             else:
                 out.append(xlogdata(draw(_row(known[relid])), final))
         if draw(st.integers(0, 9)) == 0:
             break
         out.append(xlogdata(Commit(Lsn(final), Lsn(end), begin.commit_time), end))
         lsn = end
-        if draw(st.integers(0, 9)) == 0:
-            out.append(xlogdata(LogicalMessage(False, Lsn(lsn), "p", b"")))
+        outside()
     return out
 
 

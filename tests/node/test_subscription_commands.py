@@ -82,7 +82,6 @@ def test_options_that_are_honoured_are_accepted_and_shown(
         ("two_phase = true", "two_phase"),
         ("disable_on_error = true", "disable_on_error"),
         ("failover = true", "failover"),
-        ("origin = none", "origin"),
         ("table_format = 'iceberg'", "table_format"),
     ],
 )

@@ -16,13 +16,13 @@ from tests.conftest import Database
 from tests.fakes.publisher import gulp, inserts, payloads
 
 from wal2lake.catalog import Catalog, ProgressFile, Subscription
-from wal2lake.changelog import ChangeLog, LogReader
+from wal2lake.changelog import ChangeLog, LogReader, MessageHistory
 from wal2lake.changelog.files import journal_numbers
 from wal2lake.errors import ProtocolViolation, PublisherError
 from wal2lake.model import Lsn, Oid, ReplicaIdentity
 from wal2lake.pg import CopyBothStream, Publisher, Session, connect
 from wal2lake.receive.walreceiver import WalReceiver
-from wal2lake.settings import Settings
+from wal2lake.settings import LogSettings, Settings
 from wal2lake.testing.waits import wait_until
 from wal2lake.wire.columnar import Decoder
 
@@ -310,12 +310,14 @@ class Receiver:
     directory: Path
     database: Database
     slot_name: str
+    options: dict[str, str] = field(default_factory=dict)
+    log_settings: LogSettings = field(default_factory=LogSettings)
     failure: list[BaseException] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.settings = Settings(directory=self.directory)
+        self.settings = Settings(directory=self.directory, log=self.log_settings)
         if not self.settings.catalog_file.exists():
-            self.settings.run_directory.mkdir()
+            self.settings.run_directory.mkdir(parents=True)
             catalog = Catalog.create(self.settings.catalog_file, "boss", None)
             catalog.create_subscription(
                 Subscription(
@@ -326,6 +328,7 @@ class Receiver:
                     self.database.conninfo(),
                     self.slot_name,
                     ("p",),
+                    options=self.options,
                 ),
                 [],
             )
@@ -413,6 +416,168 @@ def test_a_small_subscription_from_the_slot_to_sealed_segments(
             ("D", None),
             ("I", b"4"),
         ]
+
+
+def messages(receiver: Receiver) -> list[tuple[Lsn, bool, str, bytes]]:
+    """LSN, transactional, prefix and content of all messages sealed."""
+    table = MessageHistory(receiver.log_directory).read(limit_bytes=1 << 20)
+    return [
+        (Lsn(one["lsn"]), one["transactional"], one["prefix"], one["content"])
+        for one in table.to_pylist()
+    ]
+
+
+def emitted(database: Database, sql: str) -> list[Lsn]:
+    """Run statements; what pg_logical_emit_message answered is at the ends of lines."""
+    return [Lsn.parse(line) for line in database.psql(sql).splitlines() if "/" in line]
+
+
+def test_logical_messages_come_once_and_those_rolled_back_only_if_not_transactional(
+    any_pg: Database, tmp_path: Path
+) -> None:
+    any_pg.psql("create table t (id int primary key); create publication p for table t")
+    name = f"messages_{any_pg.name}"
+    emit = "select pg_logical_emit_message"
+    with slot(any_pg, name):
+        receiver = Receiver(tmp_path, any_pg, name)
+        with receiver.running():
+            lsns = emitted(
+                any_pg,
+                f"begin; {emit}(true, 'rolled back', 'x');"
+                f" {emit}(false, 'rolled back', 'stays'); rollback;"
+                f" begin; insert into t values (1); {emit}(true, 'ü', '\\x00ff'::bytea);"
+                f" savepoint s; {emit}(true, 'savepoint', 'x'); rollback to s;"
+                f" {emit}(false, 'before its commit', ''); commit;"
+                f" {emit}(true, '', 'alone'); {emit}(false, 'last', repeat('y', 9000))",
+            )
+            # The WAL of what belongs to no transaction is only sent once it is flushed.
+            any_pg.psql("insert into t values (2)")
+            end = position(any_pg)
+            wait_until(lambda: receiver.confirmed(end), describe=str(receiver.failure))
+            wait_until(lambda: len(receiver.rows()) == 2)
+        expected = [
+            (lsns[1], False, "rolled back", b"stays"),
+            (lsns[4], False, "before its commit", b""),
+            (lsns[2], True, "ü", b"\0\xff"),
+            (lsns[5], True, "", b"alone"),
+            (lsns[6], False, "last", b"y" * 9000),
+        ]
+        assert messages(receiver) == expected
+        # Nothing comes again, and what comes while nobody listens is not lost.
+        later = emitted(
+            any_pg, f"{emit}(false, 'later', 'a'); {emit}(true, 'later', 'b')"
+        )
+        with receiver.running() as log:
+            end = position(any_pg)
+            wait_until(lambda: receiver.confirmed(end), describe=str(receiver.failure))
+            wait_until(lambda: log.sealed > later[0])
+        with receiver.running():
+            any_pg.psql("insert into t values (3)")
+            wait_until(lambda: len(receiver.rows()) == 3)
+        assert messages(receiver) == [
+            *expected,
+            (later[0], False, "later", b"a"),
+            (later[1], True, "later", b"b"),
+        ]
+        assert receiver.failure == []
+
+
+def test_a_message_alone_is_confirmed_and_sealed_without_a_transaction(
+    any_pg: Database, tmp_path: Path
+) -> None:
+    any_pg.psql("create publication p")
+    name = f"alone_{any_pg.name}"
+    with slot(any_pg, name):
+        receiver = Receiver(tmp_path, any_pg, name)
+        with receiver.running():
+            (lsn,) = emitted(any_pg, "select pg_logical_emit_message(false, 'p', 'c')")
+            wait_until(lambda: receiver.confirmed(lsn), describe=str(receiver.failure))
+            wait_until(lambda: messages(receiver) == [(lsn, False, "p", b"c")])
+            # It leaves no transaction open: an idle slot goes on letting WAL go.
+            any_pg.psql("create table unpublished (a int)")
+            end = position(any_pg)
+            wait_until(lambda: receiver.confirmed(end), describe=str(receiver.failure))
+        assert LogReader(receiver.log_directory).after(0)[0].transactions == 0
+        assert receiver.failure == []
+
+
+def test_messages_that_are_not_wanted_are_not_asked_for(
+    pg18: Database, tmp_path: Path
+) -> None:
+    pg18.psql("create table t (id int primary key); create publication p for table t")
+    name = f"unwanted_{pg18.name}"
+    with slot(pg18, name):
+        unwanted = LogSettings(messages=False)
+        receiver = Receiver(tmp_path, pg18, name, log_settings=unwanted)
+        with receiver.running():
+            emitted(pg18, "select pg_logical_emit_message(false, 'p', 'c')")
+            pg18.psql("insert into t values (1)")
+            wait_until(lambda: receiver.rows() == [("I", b"1")])
+        assert messages(receiver) == []
+        assert receiver.failure == []
+
+
+@contextmanager
+def origin_of_changes(database: Database, name: str) -> Iterator[str]:
+    """A replication origin; answers SQL that makes a session's transactions its own."""
+    database.psql(f"select pg_replication_origin_create('{name}')")
+    try:
+        yield (
+            f"select pg_replication_origin_session_setup('{name}');"
+            " begin; select pg_replication_origin_xact_setup('0/ABCD', '2020-01-01 00:00+00');"
+        )
+    finally:
+        # The session that used it may take a moment to end.
+        drop = f"select pg_replication_origin_drop('{name}')"
+        wait_until(lambda: database.psql(drop) is not None)
+
+
+def transactions(receiver: Receiver) -> list[tuple[str | None, int | None, int]]:
+    """Origin, its LSN and number of changes of all transactions sealed that have any."""
+    reader = LogReader(receiver.log_directory)
+    return [
+        (one["origin"], one["origin_lsn"], one["changes"])
+        for segment in reader.after(0)
+        for one in reader.read(segment.transactions_file).to_pylist()
+        if one["changes"]
+    ]
+
+
+def test_origins_are_kept_in_the_log_and_left_out_if_none_are_wanted(
+    any_pg: Database, tmp_path: Path
+) -> None:
+    any_pg.psql("create table t (id int primary key); create publication p for table t")
+    with origin_of_changes(any_pg, f"knoten_{any_pg.name}") as as_origin:
+        name = f"any_{any_pg.name}"
+        with slot(any_pg, name):
+            receiver = Receiver(tmp_path / "any", any_pg, name)
+            with receiver.running():
+                any_pg.psql(
+                    f"{as_origin} insert into t values (1), (2); commit;"
+                    " select pg_replication_origin_session_reset(); insert into t values (3)"
+                )
+                wait_until(lambda: len(transactions(receiver)) == 2)
+            assert transactions(receiver) == [
+                (f"knoten_{any_pg.name}", 0xABCD, 2),
+                (None, None, 1),
+            ]
+            assert receiver.failure == []
+        name = f"none_{any_pg.name}"
+        with slot(any_pg, name):
+            receiver = Receiver(tmp_path / "none", any_pg, name, {"origin": "none"})
+            with receiver.running():
+                any_pg.psql(
+                    f"{as_origin} insert into t values (4), (5); commit;"
+                    " select pg_replication_origin_session_reset(); insert into t values (6)"
+                )
+                wait_until(lambda: receiver.failure or receiver.rows())
+            if version(any_pg) >= 16:
+                assert receiver.rows() == [("I", b"6")]
+                assert receiver.failure == []
+            else:
+                (error,) = receiver.failure
+                assert isinstance(error, PublisherError)
+                assert error.message == "unrecognized pgoutput option: origin"
 
 
 def spoil(receiver: Receiver, commit_lsn: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,7 +20,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from tests.fakes.publisher import (
-    Transaction,
+    Emitted,
+    Event,
     content,
     gulp,
     gulps,
@@ -50,7 +52,7 @@ def absorb_all(log: ChangeLog) -> None:
         pass
 
 
-def send(log: ChangeLog, transactions: Sequence[Transaction], size: int = 4) -> None:
+def send(log: ChangeLog, transactions: Sequence[Event], size: int = 4) -> None:
     for one in gulps(transactions, size):
         log.append(*one)
 
@@ -246,15 +248,16 @@ def test_a_log_that_cannot_be_recovered_stays_as_it_is(tmp_path: Path) -> None:
 class Machine(RuleBasedStateMachine):
     """A publisher, a log and a disk; a crash keeps only what had been synced.
 
-    The model is the list of transactions the publisher has committed. Its promise: what
-    is sealed is a prefix of that list, and never shorter than what was ever confirmed.
+    The model is the list of transactions and messages that the publisher has sent. Its
+    promise: what is sealed is a prefix of that list, and never shorter than what was ever
+    confirmed.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.place = TemporaryDirectory()
         self.directory = Path(self.place.name) / "log"
-        self.committed: list[Transaction] = []
+        self.committed: list[Event] = []
         self.trimmed = 0
         self.confirmed = 0
         self.synced: dict[str, int] = {}
@@ -285,10 +288,22 @@ class Machine(RuleBasedStateMachine):
         paths = self.directory.glob("journal-*")
         self.synced = {path.name: path.stat().st_size for path in paths}
 
-    @rule(count=st.integers(0, 12), relid=st.integers(1, 2), size=st.integers(1, 200))
-    def commit(self, count: int, relid: int, size: int) -> None:
+    @rule(
+        count=st.integers(0, 12),
+        relid=st.integers(1, 2),
+        size=st.integers(1, 200),
+        messages=st.lists(st.sampled_from((b"", b"m", b"m" * 400)), max_size=3),
+    )
+    def commit(self, count: int, relid: int, size: int, messages: list[bytes]) -> None:
         lsn = 100 * (len(self.committed) + 1)
         one = inserts(lsn, count, relid, size)
+        self.happen(replace(one, messages=tuple(messages)))
+
+    @rule(content=st.sampled_from((b"", b"\0\xff", b"m" * 400)))
+    def emit(self, content: bytes) -> None:
+        self.happen(Emitted(100 * (len(self.committed) + 1), content))
+
+    def happen(self, one: Event) -> None:
         self.committed.append(one)
         self.wire.extend(payloads(one, self.known))  # type: ignore[arg-type]
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -374,7 +375,7 @@ def test_a_full_disk_while_spilling_loses_nothing(
         raise full
 
     one = decoded([inserts(200, 60)], 1000)[0]
-    held = Decoded(one.blocks, one.transactions.slice(0, 0), None)
+    held = replace(one, transactions=one.transactions.slice(0, 0), last_end_lsn=None)
     writer.add(held)
     before = writer.buffered_bytes
     with monkeypatch.context() as patch:
@@ -384,7 +385,7 @@ def test_a_full_disk_while_spilling_loses_nothing(
     assert (names(tmp_path), writer.buffered_bytes) == ([], before)
     writer.relieve()
     assert (len(names(tmp_path)), writer.buffered_bytes) == (1, 0)
-    writer.add(Decoded([], one.transactions, one.last_end_lsn))
+    writer.add(replace(one, blocks=[]))
     writer.seal()
     assert content(tmp_path) == [inserts(200, 60)]
 
@@ -465,11 +466,11 @@ def test_a_newer_manifest_is_refused_by_its_number(tmp_path: Path) -> None:
     one_by_one(tmp_path, [100])
     path = tmp_path / "seg-00000000000000000001.json"
     body = path.read_bytes().rpartition(b',\n "crc32"')[0]
-    body = body.replace(b'"format_version": 1', b'"format_version": 2')
+    body = body.replace(b'"format_version": 2', b'"format_version": 3')
     path.write_bytes(body + b',\n "crc32": "%08x"\n}\n' % zlib.crc32(body))
-    with pytest.raises(ConfigurationError, match="unsupported log format version 2"):
+    with pytest.raises(ConfigurationError, match="unsupported log format version 3"):
         LogReader(tmp_path).after(0)
-    with pytest.raises(ConfigurationError, match="unsupported log format version 2"):
+    with pytest.raises(ConfigurationError, match="unsupported log format version 3"):
         open_writer(tmp_path)
 
 
@@ -501,8 +502,8 @@ def test_a_manifest_that_goes_after_the_listing_is_left_out(
 ) -> None:
     one_by_one(tmp_path, [100, 200, 300])
     reader = LogReader(tmp_path)
-    numbers = reader._numbers()
-    monkeypatch.setattr(reader, "_numbers", lambda: numbers)
+    numbers = reader.numbers()
+    monkeypatch.setattr(reader, "numbers", lambda: numbers)
     Retention(tmp_path).trim(Lsn(108))
     assert [m.number for m in reader.after(0)] == [2, 3]
 

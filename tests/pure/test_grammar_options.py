@@ -165,7 +165,6 @@ def test_wrong_options_of_alter_are_refused(
         ("two_phase", "two_phase = true"),
         ("disable_on_error = 1", "disable_on_error = true"),
         ("failover = on", "failover = true"),
-        ("origin = NONE", "origin = none"),
         ("table_format = iceberg", "table_format = iceberg"),
     ],
 )
@@ -189,6 +188,13 @@ def test_values_that_are_honoured_today_are_accepted() -> None:
     assert (options.create_tables, options.run_as_owner) == (False, True)
     assert not options.password_required
     assert options.display["password_required"] == "false"
+    assert [
+        _options(f"origin = {word}").origin for word in ("NONE", "'none'", "Any")
+    ] == [
+        "none",
+        "none",
+        "any",
+    ]
 
 
 def test_connect_false_turns_what_would_connect_off() -> None:

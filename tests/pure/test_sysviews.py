@@ -12,7 +12,12 @@ from tests.fakes.catalog_source import OBJECTS, FakeSource, rel, session, table
 from wal2lake.catalog import Progress, SnapshotVector
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.query.translate import Parameter
-from wal2lake.frontend.sysviews import SystemCatalog, is_system_query, mask_password
+from wal2lake.frontend.sysviews import (
+    LoggedMessage,
+    SystemCatalog,
+    is_system_query,
+    mask_password,
+)
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.wire.frontback import Format
 
@@ -370,6 +375,41 @@ def test_moving_views_need_no_change_of_the_catalog(
     assert _rows(catalog, sql) == [
         ("sub", "apply", "12", None, "0/30", "2000-01-01 00:00:01+00", "0/20")
     ]
+
+
+def test_logical_messages_are_listed_in_the_types_that_postgresql_has_for_them(
+    source: FakeSource, catalog: SystemCatalog
+) -> None:
+    assert _rows(catalog, "select * from wal2lake.messages") == []
+    source.messages_by_sub[SUB] = [
+        LoggedMessage(Lsn(0x30), None, "at once", b"\0\xff"),
+        LoggedMessage(Lsn(0x38), Lsn(0x40), "outbox", b"{}"),
+    ]
+    assert _rows(catalog, "select * from wal2lake.messages") == [
+        (str(SUB), "sub", "0/30", None, "f", "at once", "\\x00ff"),
+        (str(SUB), "sub", "0/38", "0/40", "t", "outbox", "\\x7b7d"),
+    ]
+    # As a consumer polls: from where it was, by prefix.
+    sql = (
+        "select convert_from(content, 'UTF8') from wal2lake.messages"
+        " where prefix = 'outbox' and commit_lsn > '0/38'"
+    )
+    assert _types(catalog, "select lsn, prefix, content from wal2lake.messages") == [
+        ("lsn", 3220),
+        ("prefix", 25),
+        ("content", 17),
+    ]
+    assert _rows(catalog, sql) == [("{}",)]
+    for argument, sqlstate, message in (
+        ("'UTF8'", "22021", 'invalid byte sequence for encoding "UTF8": 0xff'),
+        ("'nope'", "22023", 'invalid source encoding name "nope"'),
+    ):
+        with pytest.raises(Wal2LakeError) as caught:
+            _rows(
+                catalog,
+                f"select convert_from(content, {argument}) from wal2lake.messages",
+            )
+        assert (caught.value.sqlstate, caught.value.message) == (sqlstate, message)
 
 
 def test_rows_are_made_again_only_when_the_counter_moves(

@@ -41,6 +41,8 @@ from wal2lake.wire.pgoutput import (
 from wal2lake.wire.stream import StreamReader, StreamState
 
 Block = tuple[Relation, dict[Oid, str], list[dict[str, Any]]]
+Expected = tuple[list[Block], list[dict[str, Any]], list[dict[str, Any]]]
+"""Rows, messages, transactions."""
 
 
 @dataclass
@@ -54,8 +56,9 @@ class Model:
     origin: Origin | None = None
     ordinal: int = 0
 
-    def feed(self, payloads: list[bytes]) -> tuple[list[Block], list[dict[str, Any]]]:
+    def feed(self, payloads: list[bytes]) -> Expected:
         blocks: list[Block] = []
+        messages: list[dict[str, Any]] = []
         transactions: list[dict[str, Any]] = []
         for payload in payloads:
             skipped = self.begin is not None and self.begin.final_lsn < self.skip_below
@@ -67,6 +70,23 @@ class Model:
                     self.begin, self.origin, self.ordinal = message, None, 0
                 case Origin():
                     self.origin = message
+                case LogicalMessage():
+                    if message.transactional:
+                        assert self.begin is not None
+                        keep = not skipped
+                        commit_lsn = int(self.begin.final_lsn)
+                    else:
+                        keep, commit_lsn = message.lsn > self.skip_below, None
+                    if keep:
+                        messages.append(
+                            {
+                                "lsn": int(message.lsn),
+                                "commit_lsn": commit_lsn,
+                                "transactional": message.transactional,
+                                "prefix": message.prefix,
+                                "content": message.content,
+                            }
+                        )
                 case TypeMessage():
                     self.types[message.type_oid] = f"{message.namespace}.{message.name}"
                 case RelationMessage():
@@ -89,7 +109,7 @@ class Model:
                         row = self._row(self.begin, relation, message)
                         _add(blocks, relation, names, row)
                     self.ordinal += 1
-        return blocks, transactions
+        return blocks, messages, transactions
 
     def _transaction(self, begin: Begin, commit: Commit) -> dict[str, Any]:
         return {
@@ -158,8 +178,10 @@ def _optional(relation: Relation, rows: list[dict[str, Any]]) -> set[str]:
     return need
 
 
-def _assert_same(decoded: Decoded, expected: tuple[list[Block], Any]) -> None:
-    blocks, transactions = expected
+def _assert_same(decoded: Decoded, expected: Expected) -> None:
+    blocks, messages, transactions = expected
+    assert decoded.messages.to_pylist() == messages
+    decoded.messages.validate(full=True)
     assert decoded.transactions.to_pylist() == transactions
     decoded.transactions.validate(full=True)
     assert [(b.relation, b.type_names) for b in decoded.blocks] == [
@@ -209,9 +231,9 @@ def test_columnar_decoding_equals_the_scalar_model(data: st.DataObject) -> None:
         assert is_open == (model.begin is not None)
         assert found.last_end_lsn == decoded.last_end_lsn
         assert list(found.descriptions) == [p for p in own if p[25:26] in (b"R", b"Y")]
-    commits = [p for p in payloads if p[25:26] == b"C"]
-    if commits:
-        assert reader.state.last_end_lsn == int.from_bytes(commits[-1][35:43])
+    ends = [p[35:43] for p in payloads if p[25:26] == b"C"]
+    ends += [p[27:35] for p in payloads if p[25:27] == b"M\0"]
+    assert reader.state.last_end_lsn == max(map(int.from_bytes, ends), default=0)
 
 
 @given(st.data())
@@ -299,9 +321,10 @@ OF_EVERY_KIND = [
     xlogdata(Truncate((K.relid, FULL.relid), True, False)),
     xlogdata(LogicalMessage(True, Lsn(5), "p", b"xy")),
     COMMIT,
-    xlogdata(LogicalMessage(False, Lsn(5), "p", b"")),
-    xlogdata(Begin(Lsn(120), 5, Xid(8))),
-    xlogdata(Commit(Lsn(120), Lsn(130), 5)),
+    xlogdata(LogicalMessage(False, Lsn(125), "p", b"")),
+    xlogdata(Begin(Lsn(125), 5, Xid(8))),
+    xlogdata(Commit(Lsn(125), Lsn(130), 5)),
+    xlogdata(LogicalMessage(False, Lsn(135), "pré", b"\0\xff")),
     xlogdata(Begin(Lsn(140), 5, Xid(9))),
     xlogdata(Update(K.relid, None, (BinaryValue(b"3"), b"")), 140),
 ]

@@ -98,7 +98,12 @@ class Subscription:
     dropping: bool = False
     """A DROP has begun; repeating it finishes it, whatever became of the slot."""
     options: dict[str, str] = field(default_factory=dict)
-    """Further options as accepted (binary, streaming, origin ...), for display."""
+    """Further options as accepted (binary, streaming ...), for display, and ``origin``."""
+
+    @property
+    def origin(self) -> str:
+        """any, or none: only changes that began at the publisher are wanted."""
+        return self.options.get("origin", "any")
 
 
 @dataclass(frozen=True, slots=True)

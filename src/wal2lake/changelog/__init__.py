@@ -10,11 +10,13 @@ talks to a server, knows who applies what it keeps.
     handover                     from the journal's thread to the seal thread
     segments, manifest, parquet  decoded changes, sealed
     reader, retention            for those who apply; what may go
+    messages                     logical messages, for those who look
     files                        names, and how a file becomes durable
 """
 
 from wal2lake.changelog.log import ChangeLog
-from wal2lake.changelog.manifest import LogFile, Manifest, RowsFile
+from wal2lake.changelog.manifest import LogFile, Manifest, MessagesFile, RowsFile
+from wal2lake.changelog.messages import MessageHistory
 from wal2lake.changelog.reader import LogReader
 from wal2lake.changelog.retention import (
     LimitState,
@@ -31,6 +33,8 @@ __all__ = [
     "LogReader",
     "LogSize",
     "Manifest",
+    "MessageHistory",
+    "MessagesFile",
     "Retention",
     "RowsFile",
     "check_limit",

@@ -6,6 +6,7 @@ One directory per subscription holds everything, flat, so that ``ls`` shows the 
     seg-<n>.json                      manifest of segment n: the segment exists iff this does
     seg-<n>-<relid>-<k>.parquet       rows of one relation version
     seg-<n>-transactions.parquet      one row per transaction
+    seg-<n>-messages-<k>.parquet      logical messages
     <any of these>.tmp                being written, or left by a crash
 
 ``<n>`` has 20 decimal digits, so that names sort as numbers. A file other than a journal
@@ -40,7 +41,9 @@ RESTORE_HINT: Final = (
 
 _MANIFEST = re.compile(r"seg-(\d{20})\.json\Z")
 _JOURNAL = re.compile(r"journal-(\d{20})\Z")
-_SEGMENT_DATA = re.compile(r"seg-(\d{20})-(?:transactions|\d+-\d+)\.parquet\Z")
+_SEGMENT_DATA = re.compile(
+    r"seg-(\d{20})-(?:transactions|(?:\d+|messages)-\d+)\.parquet\Z"
+)
 
 # A file of the log is as private as the table data in it (PostgreSQL: pg_file_create_mode).
 _MODE: Final = 0o600
@@ -68,6 +71,11 @@ def rows_name(number: int, relid: Oid, k: int) -> str:
 def transactions_name(number: int) -> str:
     """The name of segment ``number``'s transactions file."""
     return f"seg-{number:020d}-transactions.parquet"
+
+
+def messages_name(number: int, k: int) -> str:
+    """The name of segment ``number``'s file ``k`` of logical messages."""
+    return f"seg-{number:020d}-messages-{k}.parquet"
 
 
 def journal_numbers(directory: Path) -> list[int]:

@@ -22,7 +22,10 @@ from wal2lake.changelog.files import RESTORE_HINT, unsupported_version
 from wal2lake.errors import CorruptLogError
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+
+_WITHOUT_MESSAGES: Final = 1
+"""The format version before there were messages files; it is read as if it had none."""
 
 _TRAILER = re.compile(rb',\n "crc32": "([0-9a-f]{8})"\n}\n\Z')
 
@@ -72,27 +75,52 @@ class RowsFile:
 
 
 @dataclass(frozen=True, slots=True)
+class MessagesFile:
+    """Logical messages, in the order of the stream."""
+
+    file: LogFile
+    messages: int
+    content_bytes: int
+    """Of all their contents together."""
+    max_commit_lsn: Lsn
+    """Of their transactions; 0: none belongs to a transaction."""
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
-    """One sealed segment: whole transactions, in commit order."""
+    """One sealed segment: whole transactions, in commit order, and the messages between
+    them."""
 
     number: int
     """From 1, without gaps."""
     first_commit_lsn: Lsn
+    """0 without transactions, like the next one."""
     last_commit_lsn: Lsn
     sealed_lsn: Lsn
-    """End LSN of the last transaction: every transaction below it is in this segment or
-    an earlier one."""
+    """End LSN of the last transaction, or LSN of a later message that belongs to none:
+    everything below is in this segment or an earlier one."""
     last_commit_time: int
-    """Microseconds since 2000-01-01 UTC, of the last transaction, at the publisher."""
+    """Microseconds since 2000-01-01 UTC, of the last transaction, at the publisher; 0
+    without transactions."""
     transactions: int
     """How many; those without a change count too."""
     transactions_file: LogFile
     files: tuple[RowsFile, ...]
+    messages_files: tuple[MessagesFile, ...] = ()
+
+    @property
+    def log_files(self) -> tuple[LogFile, ...]:
+        """All its Parquet files."""
+        return (
+            self.transactions_file,
+            *(f.file for f in self.files),
+            *(f.file for f in self.messages_files),
+        )
 
     @property
     def size(self) -> int:
         """Bytes of its Parquet files."""
-        return self.transactions_file.size + sum(f.file.size for f in self.files)
+        return sum(file.size for file in self.log_files)
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -107,6 +135,7 @@ def encode(manifest: Manifest) -> bytes:
         "transactions": manifest.transactions,
         "transactions_file": _encode_file(manifest.transactions_file),
         "files": [_encode_rows(file) for file in manifest.files],
+        "messages_files": [_encode_messages(file) for file in manifest.messages_files],
     }
     text = json.dumps(members, ensure_ascii=False, indent=1)
     body = text.removesuffix("\n}").encode("utf-8", "surrogatepass")
@@ -126,7 +155,7 @@ def decode(content: bytes, path: Path) -> Manifest:
         raise corrupt(path, "It fails its checksum.")
     members = json.loads(content.decode("utf-8", "surrogatepass"))
     version = members.get("format_version")
-    if version != FORMAT_VERSION:
+    if version not in (_WITHOUT_MESSAGES, FORMAT_VERSION):
         raise unsupported_version(path, version, FORMAT_VERSION)
     return Manifest(
         number=members["number"],
@@ -137,6 +166,10 @@ def decode(content: bytes, path: Path) -> Manifest:
         transactions=members["transactions"],
         transactions_file=_decode_file(members["transactions_file"]),
         files=tuple(_decode_rows(m) for m in members["files"]),
+        messages_files=tuple(
+            _decode_messages(m)
+            for m in (members["messages_files"] if version >= FORMAT_VERSION else ())
+        ),
     )
 
 
@@ -180,6 +213,24 @@ def _decode_rows(members: dict[str, Any]) -> RowsFile:
         has_unchanged=members["has_unchanged"],
         has_old_rows=members["has_old_rows"],
         has_key_change=members["has_key_change"],
+    )
+
+
+def _encode_messages(messages: MessagesFile) -> dict[str, Any]:
+    return {
+        **_encode_file(messages.file),
+        "messages": messages.messages,
+        "content_bytes": messages.content_bytes,
+        "max_commit_lsn": str(messages.max_commit_lsn),
+    }
+
+
+def _decode_messages(members: dict[str, Any]) -> MessagesFile:
+    return MessagesFile(
+        file=_decode_file(members),
+        messages=members["messages"],
+        content_bytes=members["content_bytes"],
+        max_commit_lsn=Lsn.parse(members["max_commit_lsn"]),
     )
 
 

@@ -19,11 +19,13 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wal2lake.changelog.manifest import encode_relation
 from wal2lake.errors import InternalError
 from wal2lake.model import Lsn, Oid, Relation
+from wal2lake.wire.columnar import no_transactions
 
 _COMPRESSION: Final = "zstd"
 _COMPRESSION_LEVEL: Final = 1
@@ -51,6 +53,15 @@ class RowFacts:
     has_key_change: bool
 
 
+@dataclass(frozen=True, slots=True)
+class MessageFacts:
+    """What a manifest says of a messages file's content."""
+
+    messages: int
+    content_bytes: int
+    max_commit_lsn: Lsn
+
+
 def encode_rows(
     relation: Relation, type_names: Mapping[Oid, str], batches: Sequence[Any]
 ) -> tuple[pa.Buffer, RowFacts]:
@@ -66,10 +77,22 @@ def encode_rows(
 
 def encode_transactions(batches: Sequence[Any]) -> pa.Buffer:
     """The file of a segment's transactions."""
-    return _write(pa.Table.from_batches(batches))
+    return _write(pa.Table.from_batches([no_transactions(), *batches]))
 
 
-def _write(table: Any) -> Any:
+def encode_messages(batches: Sequence[Any]) -> tuple[pa.Buffer, MessageFacts]:
+    """One file of logical messages; ``batches`` has at least one."""
+    table = pa.Table.from_batches(batches)
+    highest = pc.max(table.column("commit_lsn")).as_py()
+    facts = MessageFacts(
+        messages=table.num_rows,
+        content_bytes=pc.sum(pc.binary_length(table.column("content"))).as_py(),
+        max_commit_lsn=Lsn(highest or 0),
+    )
+    return _write(table, statistics="lsn"), facts
+
+
+def _write(table: Any, *, statistics: str = "commit_lsn") -> Any:
     sink = pa.BufferOutputStream()
     pq.write_table(
         table,
@@ -79,7 +102,7 @@ def _write(table: Any) -> Any:
         compression_level=_COMPRESSION_LEVEL,
         use_dictionary=False,
         # Statistics of values are of no use to anybody: conversion comes later.
-        write_statistics=["commit_lsn"],
+        write_statistics=[statistics],
         write_page_checksum=True,
     )
     return sink.getvalue()

@@ -44,8 +44,8 @@ class LogReader:
         Raises CorruptLogError, ConfigurationError (a newer format), StorageError. A
         segment that retention removes meanwhile is left out.
         """
-        numbers = [n for n in self._numbers() if n > number]
-        return list(self._load(numbers[:limit]))
+        numbers = [n for n in self.numbers() if n > number]
+        return list(self.load(numbers[:limit]))
 
     def above(self, lsn: Lsn) -> list[Manifest]:
         """Manifests of segments that hold a transaction ending above ``lsn``, in order.
@@ -53,7 +53,7 @@ class LogReader:
         For a reader that starts; afterwards it knows its number. Errors as ``after``.
         """
         found: list[Manifest] = []
-        for one in self._load(reversed(self._numbers())):
+        for one in self.load(reversed(self.numbers())):
             if one.sealed_lsn <= lsn:
                 break
             found.append(one)
@@ -61,7 +61,7 @@ class LogReader:
 
     def newest(self) -> Manifest | None:
         """The newest segment's manifest; None: nothing was ever sealed."""
-        return next(self._load(reversed(self._numbers())), None)
+        return next(self.load(reversed(self.numbers())), None)
 
     def path(self, file: LogFile) -> Path:
         """Where a file of a manifest is."""
@@ -98,7 +98,8 @@ class LogReader:
         except (OSError, pa.ArrowException) as error:
             raise manifest.corrupt(path, f"{error}".rstrip(".") + ".") from error
 
-    def _numbers(self) -> list[int]:
+    def numbers(self) -> list[int]:
+        """Numbers of the segments that are there, ascending and without a gap."""
         for _ in range(_LISTINGS):
             numbers = files.manifest_numbers(self._directory)
             gaps = [a + 1 for a, b in itertools.pairwise(numbers) if b != a + 1]
@@ -107,7 +108,8 @@ class LogReader:
         path = self._directory / files.manifest_name(gaps[0])
         raise manifest.corrupt(path, "The file is missing.")
 
-    def _load(self, numbers: Sequence[int] | Iterator[int]) -> Iterator[Manifest]:
+    def load(self, numbers: Sequence[int] | Iterator[int]) -> Iterator[Manifest]:
+        """Their manifests; a segment that retention has removed meanwhile is left out."""
         for number in numbers:
             path = self._directory / files.manifest_name(number)
             try:

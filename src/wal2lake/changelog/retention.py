@@ -126,6 +126,6 @@ class Retention:
             failpoint("log.trimmed")
         except OSError as error:
             raise files.storage_error("remove file", path, error) from error
-        for file in (one.transactions_file, *(f.file for f in one.files)):
+        for file in one.log_files:
             files.remove(self._directory / file.name)
         self._known.pop(one.number, None)

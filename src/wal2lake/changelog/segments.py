@@ -6,8 +6,9 @@
        rows of whole transactions              first seal(); if the open transaction alone
        ─▶ files ─▶ manifest ─▶ visible         is too big: its rows ─▶ files, *spilled*
 
-A segment holds whole transactions. Rows of the transaction that is still open (those above the
-last commit LSN seen in ``transactions``: commits arrive in order) stay behind in memory.
+A segment holds whole transactions, and the logical messages that belong to none. What belongs
+to the transaction that is still open stays behind in memory: it commits at or above the end
+of the last whole one, for commits arrive in order. Its messages are treated as its rows are.
 Spilled files carry the number of the segment to come and hold rows of the open transaction
 only, so its manifest takes them as they are, and ``discard_open`` can remove them: after a
 lost connection the publisher sends that transaction again, whole.
@@ -23,6 +24,7 @@ One thread owns a SegmentWriter.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +33,8 @@ from typing import Any, Final
 import numpy as np
 
 from wal2lake.changelog import files, manifest, parquet
-from wal2lake.changelog.manifest import LogFile, Manifest, RowsFile
+from wal2lake.changelog.manifest import LogFile, Manifest, MessagesFile, RowsFile
+from wal2lake.changelog.messages import last_outside, take_whole
 from wal2lake.changelog.parquet import RowFacts
 from wal2lake.errors import InternalError, StorageError
 from wal2lake.model import INVALID_LSN, Lsn, Oid, Relation
@@ -75,9 +78,7 @@ def open_writer(
 
 
 def _remove_leftovers(directory: Path, sealed: set[int], last: Manifest | None) -> None:
-    named = {f.file.name for f in last.files} if last else set()
-    if last:
-        named.add(last.transactions_file.name)
+    named = {file.name for file in last.log_files} if last else set()
     for name in [entry.name for entry in directory.iterdir()]:
         number = files.segment_of(name)
         unreferenced = number is not None and (
@@ -98,23 +99,26 @@ class SegmentWriter:
         self._segment_bytes = segment_bytes
         self._number = last.number + 1 if last else 1
         self._sealed = last.sealed_lsn if last else INVALID_LSN
-        self._last_commit = last.last_commit_lsn if last else INVALID_LSN
         self._complete = self._sealed
         self._rows: _Rows = {}
         self._transactions: list[Any] = []
+        self._messages: list[Any] = []
         self._spilled: list[RowsFile] = []
+        self._spilled_messages: list[MessagesFile] = []
         self._next_k = 0
         self._buffered = 0
         self._unusable = False
 
     @property
     def sealed_lsn(self) -> Lsn:
-        """End LSN of the last sealed transaction; 0: none. Any thread may read it."""
+        """End LSN of the last sealed transaction or message outside of transactions; 0:
+        none. Any thread may read it."""
         return self._sealed
 
     @property
     def complete_lsn(self) -> Lsn:
-        """End LSN of the last whole transaction added; its seal may be to come."""
+        """End LSN of the last whole transaction, or message outside of transactions, added;
+        its seal may be to come."""
         return self._complete
 
     @property
@@ -124,7 +128,7 @@ class SegmentWriter:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of rows in memory."""
+        """Bytes of rows and messages in memory."""
         return self._buffered
 
     def add(self, decoded: Decoded) -> None:
@@ -132,10 +136,10 @@ class SegmentWriter:
         ended = decoded.transactions
         if ended.num_rows:
             first = int(ended.column("commit_lsn")[0].as_py())
-            if first <= self._last_commit:
+            if first < self._complete:
                 raise InternalError(
                     f"transaction committed at {Lsn(first)} reached the change log after "
-                    f"the one at {self._last_commit}"
+                    f"all up to {self._complete}"
                 )
         for block in decoded.blocks:
             if block.batch.num_rows:
@@ -143,8 +147,11 @@ class SegmentWriter:
         if ended.num_rows:
             self._transactions.append(ended)
             self._buffered += ended.nbytes
-            self._last_commit = Lsn(ended.column("commit_lsn")[-1].as_py())
             self._complete = Lsn(ended.column("end_lsn")[-1].as_py())
+        if decoded.messages.num_rows:
+            self._messages.append(decoded.messages)
+            self._buffered += decoded.messages.nbytes
+            self._complete = max(self._complete, last_outside(decoded.messages))
 
     def _add_block(self, block: ChangeBlock) -> None:
         key = _key(block.relation, block.type_names)
@@ -168,24 +175,30 @@ class SegmentWriter:
         return sealed
 
     def seal(self) -> Manifest | None:
-        """Seal all whole transactions; None: there are none.
+        """Seal all that is whole; None: there is nothing.
 
         When it returns they survive power loss, and readers see them. On StorageError
         before the manifest is in place nothing is lost: call again.
         """
         self._check_usable()
-        if not self._transactions:
+        if self._complete == self._sealed:
             return None
-        complete, remaining = _split(self._rows, self._last_commit)
+        complete, remaining = _split(self._rows, self._complete)
+        whole, open_messages = take_whole(self._messages, self._complete)
         written: list[str] = []
         try:
             rows = self._write_rows(complete, written)
+            messages = self._write_messages(whole, written)
             transactions_file = self._write_file(
                 files.transactions_name(self._number),
                 parquet.encode_transactions(self._transactions),
                 written,
             )
-            sealed = self._describe((*self._spilled, *rows), transactions_file)
+            sealed = self._describe(
+                (*self._spilled, *rows),
+                (*self._spilled_messages, *messages),
+                transactions_file,
+            )
             path = self._directory / files.manifest_name(self._number)
             temporary = self._write_manifest(path, sealed)
         except BaseException:
@@ -196,8 +209,9 @@ class SegmentWriter:
         self._number += 1
         self._sealed = sealed.sealed_lsn
         self._rows, self._transactions = remaining, []
-        self._spilled, self._next_k = [], 0
-        self._buffered = _bytes(remaining.values())
+        self._messages = open_messages
+        self._spilled, self._spilled_messages, self._next_k = [], [], 0
+        self._buffered = _bytes(remaining.values(), open_messages)
         return sealed
 
     def _write_manifest(self, path: Path, sealed: Manifest) -> Path:
@@ -226,27 +240,35 @@ class SegmentWriter:
         self._unusable = False
 
     def _spill(self) -> None:
-        """Write the open transaction's rows, which is all there are, to files."""
+        """Write what the open transaction has, which is all there is, to files."""
         written: list[str] = []
         try:
-            self._spilled.extend(self._write_rows(self._rows.values(), written))
+            rows = self._write_rows(self._rows.values(), written)
+            messages = self._write_messages(self._messages, written)
         except BaseException:
             for name in written:
                 files.remove(self._directory / name)
             raise
-        self._next_k += len(written)
-        self._rows = {}
+        self._spilled += rows
+        self._spilled_messages += messages
+        self._next_k += len(rows)
+        self._rows, self._messages = {}, []
         self._buffered = 0
 
     def discard_open(self) -> None:
-        """Forget the open transaction's rows: it will be sent again, whole."""
-        complete, _ = _split(self._rows, self._last_commit)
+        """Forget what the open transaction has: it will be sent again, whole."""
+        complete, _ = _split(self._rows, self._complete)
+        self._messages, _ = take_whole(self._messages, self._complete)
         self._rows = {_key(v.relation, v.type_names): v for v in complete}
-        self._buffered = _bytes(complete) + sum(t.nbytes for t in self._transactions)
-        still_open = [f for f in self._spilled if f.max_commit_lsn > self._last_commit]
-        for rows in still_open:
+        self._buffered = _bytes(complete, self._transactions, self._messages)
+        for rows in [f for f in self._spilled if f.max_commit_lsn >= self._complete]:
             files.remove(self._directory / rows.file.name)
             self._spilled.remove(rows)
+        for messages in [
+            f for f in self._spilled_messages if f.max_commit_lsn >= self._complete
+        ]:
+            files.remove(self._directory / messages.file.name)
+            self._spilled_messages.remove(messages)
 
     # ------------------------------------------------------------------ files
 
@@ -264,6 +286,23 @@ class SegmentWriter:
             result.append(_rows_file(file, version, facts))
         return result
 
+    def _write_messages(
+        self, batches: list[Any], written: list[str]
+    ) -> list[MessagesFile]:
+        if not batches:
+            return []
+        content, facts = parquet.encode_messages(batches)
+        k = len(self._spilled_messages)
+        name = files.messages_name(self._number, k)
+        return [
+            MessagesFile(
+                self._write_file(name, content, written),
+                facts.messages,
+                facts.content_bytes,
+                facts.max_commit_lsn,
+            )
+        ]
+
     def _write_file(self, name: str, content: Any, written: list[str]) -> LogFile:
         path = self._directory / name
         data = memoryview(content)
@@ -278,18 +317,28 @@ class SegmentWriter:
         return LogFile(name, len(data), files.checksum(data))
 
     def _describe(
-        self, rows: tuple[RowsFile, ...], transactions_file: LogFile
+        self,
+        rows: tuple[RowsFile, ...],
+        messages: tuple[MessagesFile, ...],
+        transactions_file: LogFile,
     ) -> Manifest:
-        first, last = self._transactions[0], self._transactions[-1]
+        first = last = INVALID_LSN
+        last_time = 0
+        if self._transactions:
+            newest = self._transactions[-1]
+            first = Lsn(self._transactions[0].column("commit_lsn")[0].as_py())
+            last = Lsn(newest.column("commit_lsn")[-1].as_py())
+            last_time = newest.column("commit_time")[-1].as_py()
         return Manifest(
             number=self._number,
-            first_commit_lsn=Lsn(first.column("commit_lsn")[0].as_py()),
-            last_commit_lsn=Lsn(last.column("commit_lsn")[-1].as_py()),
-            sealed_lsn=Lsn(last.column("end_lsn")[-1].as_py()),
-            last_commit_time=last.column("commit_time")[-1].as_py(),
+            first_commit_lsn=first,
+            last_commit_lsn=last,
+            sealed_lsn=self._complete,
+            last_commit_time=last_time,
             transactions=sum(t.num_rows for t in self._transactions),
             transactions_file=transactions_file,
             files=rows,
+            messages_files=messages,
         )
 
     def _check_usable(self) -> None:
@@ -305,8 +354,9 @@ def _key(relation: Relation, type_names: Mapping[Oid, str]) -> _Key:
     return relation, tuple(sorted(type_names.items()))
 
 
-def _bytes(versions: Iterable[_Version]) -> int:
-    return sum(batch.nbytes for version in versions for batch in version.batches)
+def _bytes(versions: Iterable[_Version], *others: Iterable[Any]) -> int:
+    rows = (batch for version in versions for batch in version.batches)
+    return sum(batch.nbytes for batch in itertools.chain(rows, *others))
 
 
 def _rows_file(file: LogFile, version: _Version, facts: RowFacts) -> RowsFile:
@@ -326,7 +376,7 @@ def _rows_file(file: LogFile, version: _Version, facts: RowFacts) -> RowsFile:
     )
 
 
-def _split(rows: _Rows, last_commit: Lsn) -> tuple[list[_Version], _Rows]:
+def _split(rows: _Rows, complete_lsn: Lsn) -> tuple[list[_Version], _Rows]:
     """Whole transactions' rows, and what belongs to the open one."""
     complete: list[_Version] = []
     remaining: _Rows = {}
@@ -335,7 +385,7 @@ def _split(rows: _Rows, last_commit: Lsn) -> tuple[list[_Version], _Rows]:
         rest = _Version(version.relation, version.type_names)
         for batch in version.batches:
             lsns = batch.column("commit_lsn").to_numpy()
-            at = int(np.searchsorted(lsns, int(last_commit), side="right"))
+            at = int(np.searchsorted(lsns, int(complete_lsn), side="left"))
             if at:
                 done.batches.append(batch.slice(0, at))
             if at < batch.num_rows:

@@ -208,6 +208,34 @@ class Publisher:
         )
         return answer == "t"
 
+    @property
+    def knows_origin(self) -> bool:
+        """Has its pgoutput the option ``origin``?"""
+        return self.session.server_version >= 160000
+
+    def publications_written_to(
+        self, names: tuple[str, ...], known: tuple[tuple[str, str], ...]
+    ) -> list[str]:
+        """Those of ``names`` with a table that a subscription of the publisher's own
+        writes to; ``known`` tables, (schema, table), do not count. PostgreSQL 16 on."""
+        rows = self.session.query(
+            "SELECT DISTINCT p.pubname FROM pg_catalog.pg_publication p,"
+            " LATERAL pg_catalog.pg_get_publication_tables(p.pubname) gpt"
+            " JOIN pg_catalog.pg_subscription_rel ps ON (gpt.relid = ps.srrelid OR"
+            " gpt.relid IN (SELECT relid FROM pg_catalog.pg_partition_ancestors(ps.srrelid)"
+            " UNION SELECT relid FROM pg_catalog.pg_partition_tree(ps.srrelid))),"
+            " pg_catalog.pg_class c"
+            " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+            f" WHERE c.oid = gpt.relid AND p.pubname IN ({_literals(names)})"
+            + "".join(
+                f" AND NOT (n.nspname = {quote_literal(schema)}"
+                f" AND c.relname = {quote_literal(table)})"
+                for schema, table in known
+            )
+            + " ORDER BY 1"
+        )
+        return [str(r[0]) for r in rows]
+
     def published_tables(self, names: tuple[str, ...]) -> list[tuple[str, str]]:
         """(schema, table) of every table of the publications, once each.
 

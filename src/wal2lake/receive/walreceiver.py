@@ -82,11 +82,25 @@ _LIMIT_REACHED: Final = "the change log has reached its size limit"
 _XLOGDATA_HEADER: Final = 25
 _KEEPALIVE: Final = ord("k")
 _COMMIT: Final = ord("C")
+_MESSAGE: Final = ord("M")
 
 
 def now_us() -> int:
     """Microseconds since 2000-01-01 UTC, the protocol's clock."""
     return int(time.time() * 1_000_000) - 946_684_800_000_000
+
+
+def _open_at_end(data: bytes, lengths: Lengths, before: bool) -> bool:
+    """Whether a transaction is open behind a gulp. Only a Commit ends one, and logical
+    messages, which stand inside and between transactions, change nothing."""
+    end = len(data)
+    # One step as a rule: numbers are taken out of the array one by one.
+    for length in lengths[::-1]:
+        end -= int(length)
+        kind = data[end + _XLOGDATA_HEADER] if length > _XLOGDATA_HEADER else None
+        if kind != _MESSAGE:
+            return kind != _COMMIT
+    return before
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +137,8 @@ class WalReceiver:
         self._failure: BaseException | None = None
         self._queue: queue.SimpleQueue[_Gulp | None] = queue.SimpleQueue()
         self._queued_bytes = 0
+        self._open = False
+        """A transaction has begun on the wire and not ended."""
         self._done: queue.SimpleQueue[_Logged] = queue.SimpleQueue()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._holds: set[str] = set()
@@ -155,7 +171,8 @@ class WalReceiver:
         try:
             identity = self._check_source(session)
             start = self._log.logged
-            stream = CopyBothStream(session, self._start_command(start))
+            command = self._start_command(start, session.server_version)
+            stream = CopyBothStream(session, command)
             self._drop_undecodable()
             self._log.connected(start)
             on_streaming.set()
@@ -184,13 +201,20 @@ class WalReceiver:
             if self._checker is not None:
                 self._checker.close()
 
-    def _start_command(self, start: Lsn) -> str:
-        names = ",".join(quote_ident(p) for p in self._subscription.publications)
-        slot = quote_ident(str(self._subscription.slot_name))
-        return (
-            f"START_REPLICATION SLOT {slot} LOGICAL {start}"
-            f" (proto_version '1', publication_names {quote_literal(names)})"
-        )
+    def _start_command(self, start: Lsn, server_version: int) -> str:
+        subscription = self._subscription
+        names = ",".join(quote_ident(p) for p in subscription.publications)
+        slot = quote_ident(str(subscription.slot_name))
+        options = ["proto_version '1'"]
+        # A publisher before PostgreSQL 16 sends changes of any origin, and refuses to be
+        # asked for less.
+        if server_version >= 160000 or subscription.origin == "none":
+            options.append(f"origin {quote_literal(subscription.origin)}")
+        options.append(f"publication_names {quote_literal(names)}")
+        # PostgreSQL 14 brought logical messages to pgoutput.
+        if server_version >= 140000 and self._settings.log.messages:
+            options.append("messages 'true'")
+        return f"START_REPLICATION SLOT {slot} LOGICAL {start} ({', '.join(options)})"
 
     def _check_source(self, session: Session) -> Identity:
         publisher = Publisher(session)
@@ -301,10 +325,10 @@ class WalReceiver:
             last = len(data) - int(lengths[-1])
             end = Lsn(int.from_bytes(data[last + 9 : last + 17], "big"))
             sent = int.from_bytes(data[last + 17 : last + 25], "big")
-            open_at_end = data[last + _XLOGDATA_HEADER] != _COMMIT
+            self._open = _open_at_end(data, lengths, self._open)
             feedback.data_arrived(end)
             self._queued_bytes += len(data)
-            self._queue.put(_Gulp(data, lengths, open_at_end))
+            self._queue.put(_Gulp(data, lengths, self._open))
             self._progress.set(last_msg_send_time=sent)
         self._progress.set(received=feedback.received, last_msg_receipt_time=stamp)
         return reply

@@ -148,9 +148,22 @@ class LogSettings:
     )
     history_bytes: int = setting(
         256 * _MIB,
-        "Sealed segments that all tables have applied are kept up to this size.",
+        "Sealed segments that all tables have applied are kept up to this size, and the"
+        " logical messages in them.",
         minimum=0,
         maximum=_BYTES_MAX,
+    )
+    messages: bool = setting(
+        True,
+        "Ask publishers for logical messages (pg_logical_emit_message) and keep them; a"
+        " change counts from a receiver's next start.",
+    )
+    messages_view_bytes: int = setting(
+        64 * _MIB,
+        "wal2lake.messages shows a subscription's logical messages up to this size of"
+        " all contents together; above it, it is an error.",
+        minimum=0,
+        maximum=_INT_MAX,
     )
 
 

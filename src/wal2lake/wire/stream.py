@@ -3,7 +3,7 @@
 In: CopyData payloads of one START_REPLICATION, in order, each a whole XLogData. Out: the
 messages, or ProtocolViolation at the first one that breaks a rule. The state between two
 messages is a StreamState: the relation cache, the names of user types, the open
-transaction, and where the last commit ended.
+transaction, and where the last commit or message outside of transactions ended.
 
     message      needs                             then
     B            no open transaction; final LSN    open
@@ -12,7 +12,9 @@ transaction, and where the last commit ended.
     I U D        open; a known relation with as    open, next ordinal
                  many columns as the tuples
     T            open; known relations             open, next ordinal
-    M            open if transactional             unchanged
+    M            open, if transactional            unchanged
+    M            else: no open transaction; an     the last end is its LSN
+                 LSN behind the last end
     R Y          nothing (a journal's preamble     unchanged; cache replaced
                  stands outside transactions)
     C            open; the Begin's final LSN;      closed
@@ -95,7 +97,8 @@ class StreamState:
     types: dict[Oid, str] = field(default_factory=dict)
     transaction: OpenTransaction | None = None
     last_end_lsn: Lsn = INVALID_LSN
-    """End of the last Commit on this connection; 0 before the first."""
+    """End of the last Commit on this connection, or of a later message that belongs to
+    no transaction; 0 before the first."""
 
     def copy(self) -> StreamState:
         """An independent copy."""
@@ -177,7 +180,8 @@ class StreamReader:
             case RelationMessage() | TypeMessage():
                 self.state.describe(message)
             case LogicalMessage(transactional=False):
-                pass
+                self._message_outside(message)
+                return
             case _ if transaction is None:
                 raise _Broken("message outside of a transaction")
             case Commit():
@@ -201,6 +205,8 @@ class StreamReader:
             case Truncate():
                 for i, relid in enumerate(message.relids):
                     self._relation(relid, 6 + 4 * i)
+            case LogicalMessage():
+                _check_range(message.lsn, "LSN", 2)
         if transaction is not None:
             counts = isinstance(message, Insert | Update | Delete | Truncate)
             self.state.transaction = replace(
@@ -239,6 +245,18 @@ class StreamReader:
             )
         self.state.transaction = None
         self.state.last_end_lsn = message.end_lsn
+
+    def _message_outside(self, message: LogicalMessage) -> None:
+        if self.state.transaction is not None:
+            raise _Broken("non-transactional message inside of a transaction", 1)
+        _check_range(message.lsn, "LSN", 2)
+        if message.lsn <= self.state.last_end_lsn:
+            raise _Broken(
+                f"LSN {message.lsn} of a non-transactional message is not after the "
+                f"previous end, {self.state.last_end_lsn}",
+                2,
+            )
+        self.state.last_end_lsn = message.lsn
 
     def _count(self, transaction: OpenTransaction) -> None:
         self.state.transaction = replace(

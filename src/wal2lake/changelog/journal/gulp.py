@@ -2,9 +2,10 @@
 
 A *gulp* is what one read of the socket brought: CopyData payloads back to back, each a whole
 XLogData ("w", 24 bytes, one pgoutput message), and their lengths. NumPy looks at one byte of
-each message; only Begin, Commit, Relation and Type are looked into, and of the first two
-only the last. A kind that protocol 1 does not have is only reported: the journal refuses it,
-recovery meets it in journals of versions that did not.
+each message; only Begin, Commit, Relation, Type and logical messages are looked into, of the
+first two only the last. A logical message outside of transactions is to the journal a
+transaction of its own, whose end is its LSN. A kind that protocol 1 does not have is only
+reported: the journal refuses it, recovery meets it in journals of versions that did not.
 
 Called by the journal's thread for each append and by recovery.
 
@@ -35,6 +36,7 @@ _BEGIN: Final = ord("B")
 _COMMIT: Final = ord("C")
 _RELATION: Final = ord("R")
 _TYPE: Final = ord("Y")
+_MESSAGE: Final = ord("M")
 
 _FOREIGN: Final = np.ones(256, np.bool_)
 _FOREIGN[list(KINDS)] = False
@@ -54,9 +56,11 @@ class Positions:
     """Where transactions begin and end in a gulp."""
 
     last_begin: Lsn
-    """Commit LSN announced by the last Begin; 0: no Begin here."""
+    """Commit LSN announced by the last Begin; 0: no Begin here. Of a later message outside
+    of transactions: below its LSN."""
     last_end: Lsn
-    """End LSN in the last Commit; 0: no Commit here."""
+    """End LSN in the last Commit, or LSN of a later message outside of transactions; 0:
+    neither is here."""
     definitions: tuple[Definition, ...]
     """In the order of arrival."""
     foreign: int | None = None
@@ -74,6 +78,12 @@ def find_positions(data: bytes, lengths: Lengths) -> Positions:
     if commit is not None:
         # Int8 flags, Int64 commit LSN, Int64 end LSN
         last_end = _lsn(data, int(bodies[commit]) + 10)
+    outside = np.flatnonzero(_outside(data, kinds, bodies))
+    if outside.size:
+        # Int8 flags, Int64 LSN. What begins later commits at this LSN or above.
+        lsn = _lsn(data, int(bodies[outside[-1]]) + 2)
+        last_begin = max(last_begin, Lsn(max(lsn - 1, 0)))
+        last_end = max(last_end, lsn)
     strange = np.flatnonzero(_FOREIGN[kinds])
     foreign = int(strange[0]) if strange.size else None
     marks = np.flatnonzero((kinds == _RELATION) | (kinds == _TYPE))
@@ -109,12 +119,13 @@ def drop_headless(data: bytes, lengths: Lengths) -> tuple[bytes, Lengths, bool]:
     """Remove what belongs to a transaction whose Begin is not in the journal any more.
 
     Returns the gulp without the messages before its first Begin, of which only Relation and
-    Type stay (they hold for later transactions too), and whether there was a Begin.
+    Type stay (they hold for later transactions too) and logical messages that belong to no
+    transaction, and whether there was a Begin.
     """
-    kinds, _ = _kinds(data, lengths)
+    kinds, bodies = _kinds(data, lengths)
     begins = np.flatnonzero(kinds == _BEGIN)
     first = int(begins[0]) if begins.size else len(kinds)
-    keep = (kinds == _RELATION) | (kinds == _TYPE)
+    keep = (kinds == _RELATION) | (kinds == _TYPE) | _outside(data, kinds, bodies)
     keep[first:] = True
     ends = np.cumsum(lengths, dtype=np.int64)
     pieces = [
@@ -144,14 +155,25 @@ def _kinds(
     present &= view[np.minimum(starts, last)] == _XLOGDATA
     kinds = np.where(present, view[np.minimum(bodies, last)], 0).astype(np.uint8)
     # Everything looked into below has at least a type byte and four more (R and Y), eight
-    # (B), or seventeen (C).
+    # (B), nine (M), or seventeen (C).
     need = np.full(count, -XLOGDATA_HEADER, np.int64)
     need[(kinds == _RELATION) | (kinds == _TYPE)] = 5
     need[kinds == _BEGIN] = 9
+    need[kinds == _MESSAGE] = 10
     need[kinds == _COMMIT] = 18
     if bool(np.any(sizes - XLOGDATA_HEADER < need)):
         raise ProtocolViolation("insufficient data left in message")
     return kinds, bodies
+
+
+def _outside(
+    data: bytes, kinds: npt.NDArray[np.uint8], bodies: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Which messages are logical ones that belong to no transaction."""
+    found: npt.NDArray[np.bool_] = kinds == _MESSAGE
+    at = np.flatnonzero(found)
+    found[at] = np.frombuffer(data, np.uint8)[bodies[at] + 1] == 0
+    return found
 
 
 def _last(kinds: npt.NDArray[np.uint8], kind: int) -> int | None:

@@ -146,7 +146,7 @@ class _Engine:
     def _open_doors(self, node: Node) -> None:
         settings = self._settings
         system = SystemCatalog(
-            ViewSource(self._catalog, settings.run_directory, self._listener.sessions)
+            ViewSource(self._catalog, settings, self._listener.sessions)
         )
         door = Door(
             database=DATABASE,

@@ -1,15 +1,15 @@
-"""What the system views read: the catalog, the progress files and the open sessions.
+"""What the system views read: the catalog, the progress files, the change logs, the sessions.
 
 Implements ``sysviews.source.CatalogSource``. Progress files are mapped once per subscription and
-kept, for pg_stat_subscription is polled by monitoring.
+kept, for pg_stat_subscription is polled by monitoring; what is known of a change log's messages
+is kept for the same reason.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from wal2lake.catalog import (
     Catalog,
@@ -23,8 +23,10 @@ from wal2lake.catalog import (
     TableDef,
 )
 from wal2lake.catalog.progress import progress_path
-from wal2lake.frontend.sysviews.source import ActiveSession
-from wal2lake.model import Oid
+from wal2lake.changelog import MessageHistory
+from wal2lake.frontend.sysviews import ActiveSession, LoggedMessage
+from wal2lake.model import Lsn, Oid
+from wal2lake.settings import Settings
 
 
 class ViewSource:
@@ -33,14 +35,16 @@ class ViewSource:
     def __init__(
         self,
         catalog: Catalog,
-        run_directory: Path,
+        settings: Settings,
         sessions: Callable[[], Sequence[ActiveSession]],
     ) -> None:
         """``sessions`` tells who is connected now."""
         self._catalog = catalog
-        self._run_directory = run_directory
+        self._run_directory = settings.run_directory
+        self._settings = settings
         self._sessions = sessions
         self._files: dict[Oid, ProgressFile] = {}
+        self._histories: dict[Oid, MessageHistory] = {}
         self._guard = threading.Lock()
         self._started_at = datetime.now(UTC)
 
@@ -96,6 +100,22 @@ class ViewSource:
             if file is None:
                 file = self._files[subid] = ProgressFile(self._run_directory, subid)
             return file.read()
+
+    def messages(self, subid: Oid) -> Iterable[LoggedMessage]:
+        """From the sealed segments of the subscription's log."""
+        with self._guard:
+            history = self._histories.get(subid)
+            if history is None:
+                directory = self._settings.log_directory / str(int(subid))
+                history = self._histories[subid] = MessageHistory(directory)
+            table = history.read(limit_bytes=self._settings.log.messages_view_bytes)
+        columns = [
+            table.column(name).to_pylist()
+            for name in ("lsn", "commit_lsn", "prefix", "content")
+        ]
+        for lsn, commit_lsn, prefix, content in zip(*columns, strict=True):
+            commit = None if commit_lsn is None else Lsn(commit_lsn)
+            yield LoggedMessage(Lsn(lsn), commit, prefix, content)
 
     def sessions(self) -> Sequence[ActiveSession]:
         """From the listeners."""

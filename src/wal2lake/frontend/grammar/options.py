@@ -108,7 +108,6 @@ _LATER: Final[dict[str, Callable[[Any], bool]]] = {
     "two_phase": bool,
     "disable_on_error": bool,
     "failover": bool,
-    "origin": lambda value: value == "none",
     "table_format": lambda value: value != "delta",
 }
 

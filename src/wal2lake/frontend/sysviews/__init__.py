@@ -17,12 +17,17 @@ search) are declared and empty: a node has none that SQL could change.
 
 from wal2lake.frontend.sysviews.query.rewrite import is_system_query
 from wal2lake.frontend.sysviews.rows.replication import mask_password
-from wal2lake.frontend.sysviews.source import ActiveSession, CatalogSource
+from wal2lake.frontend.sysviews.source import (
+    ActiveSession,
+    CatalogSource,
+    LoggedMessage,
+)
 from wal2lake.frontend.sysviews.system_catalog import SystemCatalog
 
 __all__ = [
     "ActiveSession",
     "CatalogSource",
+    "LoggedMessage",
     "SystemCatalog",
     "is_system_query",
     "mask_password",

@@ -2,12 +2,13 @@
 
 Comes in: an implementation. Goes out: nothing; this module is types. Everything is asked for
 under the lock of the engine, from the thread of the session that asks, so answers should come
-from memory or from SQLite, never from a publisher or from Spark.
+from memory, from SQLite or from files of the change log, never from a publisher or Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
@@ -20,7 +21,18 @@ from wal2lake.catalog import (
     SubscriptionRel,
     TableDef,
 )
-from wal2lake.model import Oid
+from wal2lake.model import Lsn, Oid
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedMessage:
+    """What pg_logical_emit_message has sent."""
+
+    lsn: Lsn
+    commit_lsn: Lsn | None
+    """Of its transaction; None: it is not transactional."""
+    prefix: str
+    content: bytes
 
 
 class ActiveSession(Protocol):
@@ -81,6 +93,11 @@ class CatalogSource(Protocol):
 
     def progress(self, subid: Oid) -> Progress | None:
         """Positions of a subscription's workers; None: it never ran."""
+        ...
+
+    def messages(self, subid: Oid) -> Iterable[LoggedMessage]:
+        """The logical messages in a subscription's change log, in its order; an error if
+        they are too large to be shown."""
         ...
 
     def sessions(self) -> Sequence[ActiveSession]:

@@ -2,13 +2,14 @@
 
 In: ``feed(data, lengths)``, the XLogData payloads of a gulp, in stream order, cut
 anywhere between two messages. Out: Decoded: one ChangeBlock per relation version with rows,
-rows in stream order, and the transactions that committed. Between feeds the Decoder keeps
-what wire/stream.py calls StreamState. A feed that breaks a rule raises ProtocolViolation
-and leaves the state as it was.
+rows in stream order, the logical messages, and the transactions that committed. Between feeds
+the Decoder keeps what wire/stream.py calls StreamState. A feed that breaks a rule raises
+ProtocolViolation and leaves the state as it was.
 
     data, lengths ─▶ Frames ─▶ class of each message ─▶ Timeline (B C O, vectorised)
                                   │                        │ commit LSN, ordinal
-                                  ├─ R Y T M, one by one   │
+                                  ├─ R Y T, one by one     │
+                                  ├─ M ─▶ messages         │
                                   └─ I U D ─▶ relation version of each row ─▶ blocks
                                                                                │
                               Arrow batch ◀─ columns.binary_array ◀─ columns.walk_tuples
@@ -47,7 +48,7 @@ Called by receive (through changelog) on the decoding thread. Not thread-safe.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,12 +64,12 @@ from wal2lake.wire.columnar.blocks import (
 )
 from wal2lake.wire.columnar.framing import (
     Frames,
-    Ints,
     Suspect,
     explain,
     require,
     where,
 )
+from wal2lake.wire.columnar.messages import no_messages, read_messages
 from wal2lake.wire.columnar.timeline import (
     BEGIN,
     CLASS_OF_KIND,
@@ -77,12 +78,12 @@ from wal2lake.wire.columnar.timeline import (
     MESSAGE,
     ROW,
     TRUNCATE,
-    Timeline,
     no_transactions,
     read_timeline,
 )
-from wal2lake.wire.pgoutput import LogicalMessage, read_message
-from wal2lake.wire.stream import PROTOCOL, OpenTransaction, StreamState
+from wal2lake.wire.stream import OpenTransaction, StreamState
+
+_NOWHERE: Final = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +92,25 @@ class Decoded:
 
     blocks: list[ChangeBlock]
     """Rows of open transactions too. In the order of their first rows."""
+    messages: Any
+    """pyarrow.RecordBatch of logical messages in stream order (messages.MESSAGES_SCHEMA),
+    those of open transactions too. lsn, commit_lsn (null: it is in no transaction),
+    transactional, prefix, content."""
     transactions: Any
     """pyarrow.RecordBatch: xid, commit_lsn, end_lsn, commit_time (microseconds since
     2000-01-01 UTC), origin, origin_lsn, changes (how many ordinals it used); one row per
     Commit in the feed."""
     last_end_lsn: Lsn | None
-    """End LSN of the last Commit in the feed, skipped ones included."""
+    """End LSN of the last Commit in the feed, or LSN of a later message that belongs to no
+    transaction; skipped ones included."""
 
 
 class Decoder:
     """Decodes the stream of one subscription.
 
     ``skip_below``: transactions with a lower commit LSN, and their rows, are left out
-    (they are already in the log); their descriptions still count.
+    (they are already in the log); their descriptions still count. So are their messages,
+    and those outside of transactions whose LSN is not above it.
     """
 
     def __init__(self, *, skip_below: Lsn = INVALID_LSN) -> None:
@@ -128,7 +135,7 @@ class Decoder:
         InternalError if ``lengths`` do not fit ``data`` or that is 2 GiB or more.
         """
         if not len(lengths) and not data:
-            return Decoded([], no_transactions(), None)
+            return Decoded([], no_messages(), no_transactions(), None)
         try:
             return self._feed(Frames(data, lengths))
         except (Suspect, ProtocolViolation):
@@ -140,9 +147,13 @@ class Decoder:
         classes = CLASS_OF_KIND[frames.kinds]
         present = np.bincount(classes, minlength=CLASSES)
         require(present[0] == 0)
-        timeline = read_timeline(frames, classes, state)
+        messages = None
+        outside = _NOWHERE
         if present[MESSAGE]:
-            _check_messages(frames, where(classes == MESSAGE), timeline)
+            messages = read_messages(frames, where(classes == MESSAGE))
+            outside = messages.outside()
+        timeline = read_timeline(frames, classes, state, outside)
+        kept = messages.kept(timeline, skip_below) if messages else no_messages()
         rows = read_rows(frames, where(classes == ROW), timeline, skip_below)
         if present[TRUNCATE]:
             truncates = where(classes == TRUNCATE)
@@ -153,19 +164,11 @@ class Decoder:
         after, versions = self._known.described(frames, described, state)
         blocks = change_blocks(frames, rows, versions)
         # Nothing below fails: the feed is accepted as a whole or not at all.
-        last_end = Lsn(int(timeline.end_lsn[-1])) if len(timeline.commits) else None
+        last_end = timeline.last_end_lsn
         self._state = StreamState(
             after.relations,
             after.types,
             timeline.open_at_end(just_begun=bool(classes[-1] == BEGIN)),
             state.last_end_lsn if last_end is None else last_end,
         )
-        return Decoded(blocks, timeline.finished(skip_below), last_end)
-
-
-def _check_messages(frames: Frames, messages: Ints, timeline: Timeline) -> None:
-    """pg_logical_emit_message is not asked for, and of no use to tables: only checked."""
-    for at in messages.tolist():
-        message = read_message(frames.message(at), protocol=PROTOCOL)
-        if isinstance(message, LogicalMessage) and message.transactional:
-            require(timeline.inside(np.array([at])))
+        return Decoded(blocks, kept, timeline.finished(skip_below), last_end)

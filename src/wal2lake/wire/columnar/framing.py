@@ -37,6 +37,8 @@ SIZE_LIMIT: Final = 1 << 31
 """Bytes in one run: Arrow's binary arrays have 32-bit offsets."""
 
 _SHORTEST: Final = XLOGDATA_HEADER + 1
+_MESSAGE_HEADER: Final = 10
+"""Bytes of a logical message up to its prefix."""
 COMMIT_LENGTH: Final = 26
 """Bytes of a Commit message."""
 
@@ -149,7 +151,8 @@ class Boundaries:
     """Where transactions end in a run of payloads."""
 
     last_end_lsn: Lsn | None
-    """End LSN of the last Commit: what may be confirmed once the run is durable."""
+    """End LSN of the last Commit or of a later message outside of transactions: what may
+    be confirmed once the run is durable."""
     transaction_open: bool
     """A transaction is open behind the run."""
     descriptions: tuple[bytes, ...]
@@ -160,10 +163,10 @@ class Boundaries:
 def boundaries(
     data: bytes, lengths: NDArray[np.uint32], *, transaction_open: bool
 ) -> Boundaries:
-    """Look at the kinds of a run and at its last Commit, at nothing else.
+    """Look at the kinds of a run, at its last Commit and its messages, at nothing else.
 
     ``transaction_open``: whether one is open before the run. Raises ProtocolViolation for
-    payloads that are no XLogData and for a Commit of a wrong length; everything else
+    payloads that are no XLogData and for a Commit or message cut short; everything else
     is checked when the run is decoded.
     """
     try:
@@ -174,6 +177,12 @@ def boundaries(
         if len(commits):
             require((frames.lengths(commits) == COMMIT_LENGTH).all())
             last_end_lsn = Lsn(int(frames.words(frames.fields[commits[-1:]] + 9)[0]))
+        outside = where(kinds == ord("M"))
+        require((frames.lengths(outside) >= _MESSAGE_HEADER).all())
+        outside = outside[frames.bytes[frames.fields[outside]] == 0]
+        if len(outside):
+            lsn = Lsn(int(frames.words(frames.fields[outside[-1:]] + 1)[0]))
+            last_end_lsn = max(last_end_lsn or lsn, lsn)
         begins = where(kinds == ord("B"))
         if len(begins) or len(commits):
             transaction_open = len(begins) > 0 and (
@@ -195,7 +204,7 @@ def _misframed(data: bytes, lengths: NDArray[np.uint32]) -> ProtocolViolation:
     for length in lengths.tolist():
         try:
             message = read_header(data[start : start + length]).message
-            if message[:1] in (b"", b"C"):
+            if message[:1] in (b"", b"C", b"M"):
                 read_message(message)
         except ProtocolViolation as error:
             return error

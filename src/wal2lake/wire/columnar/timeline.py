@@ -107,6 +107,8 @@ class Timeline:
     origin_lsn: Any
     end_lsn: Ints
     """Per finished transaction, in order."""
+    last_end_lsn: Lsn | None
+    """Of the last Commit or the last message outside of transactions."""
     commits: Ints
     """Their Commits' message numbers."""
 
@@ -158,8 +160,13 @@ class Timeline:
         )
 
 
-def read_timeline(frames: Frames, classes: Bytes, state: StreamState) -> Timeline:
-    """Read all B, C and O of a run that is not empty; raises Suspect."""
+def read_timeline(
+    frames: Frames, classes: Bytes, state: StreamState, outside: tuple[Ints, Ints]
+) -> Timeline:
+    """Read all B, C and O of a run that is not empty; raises Suspect.
+
+    ``outside``: number and LSN of the messages that belong to no transaction.
+    """
     open_before = state.transaction
     opened = open_before is not None
     begin_mask, commit_mask = classes == BEGIN, classes == COMMIT
@@ -186,18 +193,19 @@ def read_timeline(frames: Frames, classes: Bytes, state: StreamState) -> Timelin
     require((frames.words(at + 1).view(np.int64) == own[: len(commits)]).all())
     end_lsn = _lsns(frames.words(at + 9))
     require((end_lsn > own[: len(commits)]).all())
-    # Each Begin comes after the end of the transaction before it.
-    ends = end_lsn if opened else _prepend(state.last_end_lsn, end_lsn)
-    require((final_lsn[1:] >= ends[: len(begins)]).all())
+    _ascend(state.last_end_lsn, (begins, final_lsn[1:]), (commits, end_lsn), outside)
 
     counted = np.cumsum((classes == ROW) | (classes == TRUNCATE), dtype=np.int64)
     slot = np.cumsum(begin_mask, dtype=np.int64)
     had = open_before.next_ordinal if open_before else 0
+    closed = np.cumsum(commit_mask, dtype=np.int64)
+    require((slot[outside[0]] + opened == closed[outside[0]]).all())
     origin, origin_lsn = _origins(frames, classes, slot, open_before)
+    last_ends = [int(lsn) for ends in (end_lsn, outside[1]) for lsn in ends[-1:]]
     return Timeline(
         opened=opened,
         slot=slot,
-        closed=np.cumsum(commit_mask, dtype=np.int64),
+        closed=closed,
         counted=counted,
         final_lsn=final_lsn,
         commit_time=commit_time,
@@ -206,6 +214,7 @@ def read_timeline(frames: Frames, classes: Bytes, state: StreamState) -> Timelin
         origin=origin,
         origin_lsn=origin_lsn,
         end_lsn=end_lsn,
+        last_end_lsn=Lsn(max(last_ends)) if last_ends else None,
         commits=commits,
     )
 
@@ -217,6 +226,30 @@ def _alternate(begins: Ints, commits: Ints, opened: bool) -> None:
     require(len(begins) - len(commits) in (0, 1))
     require((begins[: len(commits)] < commits).all())
     require((commits[: len(begins) - 1] < begins[1:]).all() if len(begins) else True)
+
+
+def _ascend(
+    last_end: Lsn,
+    begun: tuple[Ints, Ints],
+    ended: tuple[Ints, Ints],
+    outside: tuple[Ints, Ints],
+) -> None:
+    """Each Begin comes at or after the end before it, each message outside behind it.
+
+    Each pair is message numbers and LSNs. A Commit comes after its own Begin.
+    """
+    if not len(outside[0]):
+        # Begin and end alternate: no need to look for what comes before what.
+        opened = len(ended[0]) > 0 and (not len(begun[0]) or ended[0][0] < begun[0][0])
+        before = ended[1] if opened else _prepend(last_end, ended[1])
+        require((begun[1] >= before[: len(begun[1])]).all())
+        return
+    at = np.concatenate((ended[0], outside[0]))
+    order = np.argsort(at, kind="stable")
+    at = at[order]
+    ends = _prepend(last_end, np.concatenate((ended[1], outside[1]))[order])
+    require((begun[1] >= ends[np.searchsorted(at, begun[0])]).all())
+    require((outside[1] > ends[np.searchsorted(at, outside[0])]).all())
 
 
 def _prepend(first: int, rest: Ints) -> Ints:

@@ -14,7 +14,10 @@ from typing import Final
 from wal2lake.catalog import Subscription, TableDef
 from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
 from wal2lake.frontend.commands.node import Caller, Node, require_superuser
-from wal2lake.frontend.commands.subscription.publisher import connect_publisher
+from wal2lake.frontend.commands.subscription.publisher import (
+    check_origin_none,
+    connect_publisher,
+)
 from wal2lake.frontend.commands.subscription.targets import (
     drop_made,
     find_targets,
@@ -76,6 +79,18 @@ def alter_refresh(
         connect_publisher(subscription.name, subscription.conninfo) as session,
     ):
         publisher = Publisher(session)
+        if subscription.origin == "none":
+            check_origin_none(
+                caller,
+                publisher,
+                subscription.name,
+                subscription.publications,
+                copy_data=options.copy_data,
+                known=[
+                    (rel.remote_namespace, rel.remote_name)
+                    for rel in node.catalog.rels(subscription.oid)
+                ],
+            )
         whole = publisher.publish_everything(subscription.publications)
         made: list[TableDef] = []
         try:
@@ -134,6 +149,10 @@ def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> st
         changes["synchronous_commit"] = options.synchronous_commit
     if "create_tables" in options.given:
         changes["create_tables"] = options.create_tables
+    if "origin" in options.given:
+        # As in PostgreSQL the publisher is not asked: one that does not know the option
+        # says so when the receiver starts again.
+        changes["options"] = {**subscription.options, "origin": options.origin}
     node.catalog.update_subscription(subscription.oid, **changes, bump=True)
     node.changed()
     return "ALTER SUBSCRIPTION"

@@ -18,6 +18,7 @@ from wal2lake.errors import DuplicateObjectError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node, require_superuser
 from wal2lake.frontend.commands.subscription.publisher import (
+    check_origin_none,
     connect_publisher,
     create_slot,
     warn_of_missing,
@@ -70,6 +71,14 @@ def create_subscription(
         with connect_publisher(statement.name, statement.conninfo) as session:
             publisher = Publisher(session)
             warn_of_missing(caller, publisher, statement.publications)
+            if options.origin == "none":
+                check_origin_none(
+                    caller,
+                    publisher,
+                    statement.name,
+                    statement.publications,
+                    copy_data=options.copy_data,
+                )
             made: list[TableDef] = []
             try:
                 targets = find_targets(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from wal2lake.catalog import Subscription
-from wal2lake.errors import PublisherError
+from wal2lake.errors import FeatureNotSupportedError, PublisherError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller
 from wal2lake.model import Lsn
@@ -49,6 +49,52 @@ def warn_of_missing(caller: Caller, publisher: Publisher, names: Sequence[str]) 
         else f"publications {shown} do not exist on the publisher"
     )
     caller.notice(Notice(text, severity="WARNING", sqlstate="42704"))
+
+
+def check_origin_none(
+    caller: Caller,
+    publisher: Publisher,
+    subscription: str,
+    publications: Sequence[str],
+    *,
+    copy_data: bool,
+    known: Sequence[tuple[str, str]] = (),
+) -> None:
+    """Refuse origin = none to a publisher that does not know it, and warn if a copy may
+    bring rows of other origins: a copy is not filtered. ``known`` tables are not copied.
+
+    Source: check_publications_origin().
+    """
+    if not publisher.knows_origin:
+        # What pgoutput would answer to START_REPLICATION.
+        raise FeatureNotSupportedError(
+            "unrecognized pgoutput option: origin",
+            detail="The publisher is older than PostgreSQL 16.",
+            hint="Leave origin at its default, any.",
+        )
+    if not copy_data:
+        return
+    found = publisher.publications_written_to(tuple(publications), tuple(known))
+    if not found:
+        return
+    shown = ", ".join(f'"{name}"' for name in found)
+    tables = (
+        f"a publication ({shown}) that contains tables"
+        if len(found) == 1
+        else f"publications ({shown}) that contain tables"
+    )
+    caller.notice(
+        Notice(
+            f'subscription "{subscription}" requested copy_data with origin = NONE but'
+            " might copy data that had a different origin",
+            severity="WARNING",
+            sqlstate="55000",
+            detail=f"The subscription being created subscribes to {tables} that are"
+            " written to by other subscriptions.",
+            hint="Verify that initial data copied from the publisher tables did not"
+            " come from other origins.",
+        )
+    )
 
 
 def create_slot(caller: Caller, publisher: Publisher, slot: str) -> Lsn:

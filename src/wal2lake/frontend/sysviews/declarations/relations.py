@@ -42,6 +42,9 @@ sync_progress
     rows_expected int8, bytes_copied int8, error text
 subscription_errors
     subid oid, subname name, schemaname name, tablename name, error text
+messages
+    subid oid, subname name, lsn pg_lsn, commit_lsn pg_lsn, transactional bool, prefix text,
+    content bytea
 """
 
 

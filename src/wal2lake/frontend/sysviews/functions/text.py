@@ -1,15 +1,16 @@
-"""Text made for SQL: quoting, format(), arrays in one text.
+"""Text made for SQL: quoting, format(), arrays in one text, text of bytes.
 
 Comes in: values of a query. Goes out: text. These are here because the embedded engine has none
 of them, or other ones.
 
-Source: src/backend/utils/adt/quote.c, varlena.c; manual, section 9.4.
+Source: src/backend/utils/adt/quote.c, varlena.c, mb/mbutils.c (convert_from); manual, section 9.4.
 """
 
 from __future__ import annotations
 
 from wal2lake.errors import UsageError
 from wal2lake.frontend.grammar import quote_identifier, quote_literal
+from wal2lake.frontend.parameters.encodings import canonical_encoding, decode_text
 from wal2lake.frontend.sysviews.functions.call import Call
 
 
@@ -21,6 +22,16 @@ def array_to_string(
         return None
     shown = (null if item is None else item for item in items)
     return separator.join(item for item in shown if item is not None)
+
+
+def convert_from(call: Call, data: bytes | None, encoding: str | None) -> str | None:
+    """A bytea in that encoding as text."""
+    if data is None or encoding is None:
+        return None
+    name = canonical_encoding(encoding)
+    if name is None:
+        raise UsageError(f'invalid source encoding name "{encoding}"')
+    return decode_text(data, name)
 
 
 def quote_ident(call: Call, text: str | None) -> str | None:

@@ -106,7 +106,7 @@ def pg_subscription(state: Replication) -> Iterator[Row]:
             "subslotname": sub.slot_name,
             "subsynccommit": sub.synchronous_commit,
             "subpublications": list(sub.publications),
-            "suborigin": options.get("origin", "any"),
+            "suborigin": sub.origin,
         }
 
 
@@ -255,6 +255,21 @@ def _time(microseconds: int) -> datetime | None:
     return _EPOCH + timedelta(microseconds=microseconds) if microseconds else None
 
 
+def messages(moment: Moment) -> Iterator[Row]:
+    """The logical messages that the change logs hold."""
+    for sub in moment.state.subscriptions:
+        for one in moment.source.messages(sub.oid):
+            yield {
+                "subid": sub.oid,
+                "subname": sub.name,
+                "lsn": one.lsn,
+                "commit_lsn": one.commit_lsn,
+                "transactional": one.commit_lsn is not None,
+                "prefix": one.prefix,
+                "content": one.content,
+            }
+
+
 def pg_stat_activity(moment: Moment) -> Iterator[Row]:
     """The clients' sessions."""
     users = {role.name: role.oid for role in moment.facts.roles}
@@ -312,5 +327,11 @@ def pg_settings(moment: Moment) -> Iterator[Row]:
 
 LIVE_ROWS: Final[Mapping[str, Callable[[Moment], Iterator[Row]]]] = {
     maker.__name__: maker
-    for maker in (pg_stat_subscription, pg_stat_activity, pg_stat_database, pg_settings)
+    for maker in (
+        pg_stat_subscription,
+        messages,
+        pg_stat_activity,
+        pg_stat_database,
+        pg_settings,
+    )
 }

@@ -1,0 +1,107 @@
+"""The logical messages of the log: how a segment holds them, and how they are read.
+
+    pg_logical_emit_message ─▶ journal ─▶ seg-<n>-messages-<k>.parquet ─▶ MessageHistory
+
+They are sealed with the transactions around them and go with their segment (``retention``):
+as long as something below has not been applied, and then as long as ``log.history_bytes``
+keeps it.
+
+``take_whole`` and ``last_outside`` are the seal thread's. A MessageHistory is for a reader in
+any process, and for one thread at a time: it remembers which segments have messages, for a
+poll should not read every manifest again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal2lake.changelog import files
+from wal2lake.changelog.manifest import MessagesFile
+from wal2lake.changelog.reader import LogReader
+from wal2lake.errors import CorruptLogError, UsageError
+from wal2lake.model import INVALID_LSN, Lsn
+from wal2lake.wire.columnar import MESSAGES_SCHEMA
+
+
+def take_whole(batches: Sequence[Any], complete: Lsn) -> tuple[list[Any], list[Any]]:
+    """Messages of whole transactions or of none, and those of the open transaction.
+
+    ``complete`` is the end of the last whole transaction: the open one commits above.
+    """
+    whole, remaining = [], []
+    for batch in batches:
+        # Outside of transactions there is no commit to wait for.
+        commit_lsn = batch.column("commit_lsn").fill_null(0).to_numpy()
+        at = int(np.count_nonzero(commit_lsn < int(complete)))
+        if at:
+            whole.append(batch.slice(0, at))
+        if at < batch.num_rows:
+            remaining.append(batch.slice(at))
+    return whole, remaining
+
+
+def last_outside(batch: Any) -> Lsn:
+    """LSN of the last message that belongs to no transaction; 0: there is none."""
+    outside = batch.column("lsn").filter(pc.invert(batch.column("transactional")))
+    return Lsn(outside[-1].as_py()) if len(outside) else INVALID_LSN
+
+
+class MessageHistory:
+    """The messages that the segments of one directory hold now."""
+
+    def __init__(self, directory: Path) -> None:
+        """No I/O yet; the directory need not exist before something is asked."""
+        self._directory = directory
+        self._reader = LogReader(directory)
+        self._newest = 0
+        self._files: dict[int, tuple[MessagesFile, ...]] = {}
+
+    def read(self, *, limit_bytes: int) -> Any:
+        """All of them, as a pyarrow.Table of MESSAGES_SCHEMA in the log's order.
+
+        Raises UsageError (53400) if their contents together are larger than
+        ``limit_bytes``, before any is read; CorruptLogError, ConfigurationError,
+        StorageError.
+        """
+        self._follow()
+        size = sum(file.content_bytes for of in self._files.values() for file in of)
+        if size > limit_bytes:
+            raise UsageError(
+                f"the logical messages in the change log take {size} bytes",
+                sqlstate="53400",
+                detail=f"At most {limit_bytes} bytes are shown.",
+                hint="Raise log.messages_view_bytes, or lower log.history_bytes.",
+            )
+        tables = [MESSAGES_SCHEMA.empty_table()]
+        for number, of in self._files.items():
+            tables += self._tables(number, of)
+        return pa.concat_tables(tables)
+
+    def _tables(self, number: int, of: Sequence[MessagesFile]) -> list[Any]:
+        try:
+            return [self._reader.read(one.file) for one in of]
+        except CorruptLogError:
+            # Retention goes by at any time: then the whole segment is gone.
+            if (self._directory / files.manifest_name(number)).exists():
+                raise
+            return []
+
+    def _follow(self) -> None:
+        """Find the segments that have come and gone since the last time."""
+        if not self._directory.exists():
+            self._files.clear()
+            return
+        numbers = self._reader.numbers()
+        oldest = numbers[0] if numbers else self._newest + 1
+        for gone in [number for number in self._files if number < oldest]:
+            del self._files[gone]
+        for one in self._reader.load([n for n in numbers if n > self._newest]):
+            self._newest = one.number
+            if one.messages_files:
+                self._files[one.number] = one.messages_files
