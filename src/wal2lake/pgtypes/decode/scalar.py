@@ -5,7 +5,8 @@ Conversion. Called by ``text`` only.
 
 The fast parsers are Arrow's own casts, which are stricter than PostgreSQL's input
 functions or equal to them, except where ``suspects`` looks again: Arrow turns a number too
-large for a double into infinity and one too small into zero, PostgreSQL refuses both. The
+large for a double into infinity and one too small into zero, PostgreSQL refuses both; and a
+decimal of too many digits overflows its 128 bits unseen. The
 interpreters accept what PostgreSQL's input functions accept (spaces around a number, hex
 integers, bool words), for the target's type need not be the source's.
 
@@ -178,6 +179,9 @@ def _suspect_floats(values: pa.BinaryArray, array: pa.Array) -> Mask | None:
 # --- numeric ----------------------------------------------------------------------------
 
 
+_DECIMAL128_DIGITS = 38
+
+
 def decode_decimal(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
     """numeric to decimal(p,s); a value that does not fit exactly is bad, not rounded."""
     arrow = mapping.arrow_type
@@ -214,8 +218,23 @@ def decode_decimal(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
         arrow,
         lambda part: part.cast(arrow),
         interpret,
+        _suspect_decimals,
         plain=plain_by(f"-?[0-9]{{1,{whole}}}{fraction}"),
     )
+
+
+def _suspect_decimals(values: pa.BinaryArray, array: pa.Array) -> Mask | None:
+    """Numbers of so many digits that Arrow's 128 bits run over without a word."""
+    del array
+    lengths = pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+    long: Mask = lengths > _DECIMAL128_DIGITS
+    if not long.any():
+        return None
+    rows = np.flatnonzero(long)
+    texts = values.take(pa.array(rows))
+    digits = pc.count_substring_regex(texts, "[0-9]").to_numpy(zero_copy_only=False)
+    long[rows[digits <= _DECIMAL128_DIGITS]] = False
+    return long
 
 
 def _overflow(shown: str) -> Rejected:
