@@ -284,6 +284,27 @@ class Publisher:
             row_security=security == "t",
         )
 
+    def published_types(
+        self, names: tuple[str, ...]
+    ) -> list[tuple[str, str, str, Oid]]:
+        """(schema, table, column, type) of every published column, once each."""
+        if self.session.server_version >= 150000:
+            published = "a.attname = ANY(t.attnames)"
+        else:
+            published = "a.attgenerated = ''"
+        rows = self.session.query(
+            "SELECT DISTINCT n.nspname, c.relname, a.attname, a.atttypid"
+            " FROM pg_catalog.pg_publication_tables t"
+            " JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname"
+            " JOIN pg_catalog.pg_class c"
+            " ON c.relnamespace = n.oid AND c.relname = t.tablename"
+            " JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid"
+            " AND a.attnum > 0 AND NOT a.attisdropped"
+            f" WHERE t.pubname IN ({_literals(names)}) AND {published}"
+            " ORDER BY 1, 2, 3"
+        )
+        return [(str(r[0]), str(r[1]), str(r[2]), Oid(int(str(r[3])))) for r in rows]
+
     def remote_types(self) -> tuple[RemoteType, ...]:
         """Every type that is not built in, for the decoders of its binary form.
 

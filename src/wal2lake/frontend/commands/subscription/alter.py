@@ -134,6 +134,12 @@ def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> st
         changes["synchronous_commit"] = options.synchronous_commit
     if "create_tables" in options.given:
         changes["create_tables"] = options.create_tables
+    if "binary" in options.given:
+        # The receiver asks the publisher whether it can be done: as in PostgreSQL, this
+        # command does not connect.
+        node.catalog.set_options(
+            subscription.oid, {"binary": str(options.binary).lower()}
+        )
     node.catalog.update_subscription(subscription.oid, **changes, bump=True)
     node.changed()
     return "ALTER SUBSCRIPTION"
