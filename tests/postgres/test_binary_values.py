@@ -13,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from wal2lake.lake.port import FieldSpec
+from wal2lake.model import Oid
 from wal2lake.pg import Publisher, Session, connect
 from wal2lake.pgtypes import (
     NoDecoder,
@@ -25,6 +27,7 @@ from wal2lake.pgtypes import (
     text_to_arrow,
 )
 from wal2lake.pgtypes.receive.columns import sent_to_text
+from wal2lake.tablesync.copy import CopyTask, _columns, _convert
 from wal2lake.testing.postgres import PostgresServer
 from wal2lake.wire.columnar.copybinary import BinaryCopy
 
@@ -552,3 +555,58 @@ def test_row_types_of_tables_are_known_only_if_a_column_has_them(
     assert "public.line_of" in names
     assert "public.unused_row_type" not in names
     assert "public._unused_row_type" not in names
+
+
+# ---- the initial copy ----------------------------------------------------------------------
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("rows", [0, 1, 5000])
+def test_a_copy_in_binary_is_the_copy_as_text(source: Source, rows: int) -> None:
+    session = source.session
+    session.execute(
+        "drop table if exists pg_temp.c; create temporary table c (id integer,"
+        " n numeric(9,3), t text, m mood, a integer[], ts timestamptz);"
+        " insert into c select i, i / 7.0, repeat('x', i % 50), case when i % 3 > 0"
+        " then 'so so'::mood end, array[i, null], '2024-01-01'::timestamptz"
+        f" + i * interval '1 s' from generate_series(1, {rows}) i"
+    )
+    attributes = session.query(
+        "select attname, atttypid, atttypmod from pg_attribute"
+        " where attrelid = 'pg_temp.c'::regclass and attnum > 0 order by attnum"
+    )
+    names = tuple(str(a[0]) for a in attributes)
+    oids = tuple(Oid(int(str(a[1]))) for a in attributes)
+    fields = tuple(
+        FieldSpec(
+            name,
+            mapping_for(oid, int(str(a[2]))).spark_ddl,
+            pg_type_oid=oid,
+            pg_typmod=int(str(a[2])),
+        )
+        for name, oid, a in zip(names, oids, attributes, strict=True)
+    )
+    found = []
+    for binary in (False, True):
+        task = CopyTask(
+            conninfo="",
+            application_name="",
+            snapshot="",
+            statement=(
+                "copy (select * from c order by id) to stdout"
+                f" (format {'binary' if binary else 'csv'})"
+            ),
+            columns=names,
+            location="",
+            fields=fields,
+            physical_fields=(),
+            row_group_bytes=1,
+            table="c",
+            key=("id",),
+            binary_types=oids if binary else None,
+            types=source.types,
+        )
+        blocks = [_convert(task, columns) for columns in _columns(task, session)]
+        found.append(pa.concat_tables(blocks).to_pylist() if blocks else [])
+    assert found[0] == found[1]
+    assert len(found[1]) == rows

@@ -75,7 +75,7 @@ def binary_param_to_text(type_oid: int, data: bytes) -> str:
     """
     if type_oid == _UNSPECIFIED:
         return decoded(data)
-    if type_oid == _RECORD:
+    if type_oid in _RECORDS:
         # No type says what an anonymous composite consists of.
         raise no_binary(type_oid)
     try:
@@ -86,4 +86,6 @@ def binary_param_to_text(type_oid: int, data: bytes) -> str:
 
 
 _NUMERIC, _TIMESTAMP, _TIMESTAMPTZ = 1700, 1114, 1184
-_UNSPECIFIED, _RECORD = 0, 2249
+_UNSPECIFIED = 0
+_RECORDS = (2249, 2287)
+"""record and record[]."""

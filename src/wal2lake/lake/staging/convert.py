@@ -17,7 +17,7 @@ Source: PostgreSQL worker.c, slot_store_data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -60,17 +60,17 @@ class SentColumn:
     """What is known of the publisher's types that are not built in."""
 
     def filled(self, where: Mask, other: SentColumn) -> SentColumn:
-        """This column with the other one's values ``where``."""
+        """This column with the values ``where`` of another one of the same type."""
         if not where.any():
             return self
         values = pc.if_else(pa.array(where), other.values, self.values)
         if self.binary is None and other.binary is None:
-            return SentColumn(values)
+            return replace(self, values=values)
         nowhere = np.zeros(len(where), np.bool_)
         mine = nowhere if self.binary is None else self.binary
         theirs = nowhere if other.binary is None else other.binary
         binary = np.where(where, theirs, mine)
-        return SentColumn(values, binary, self.type_oid, self.types)
+        return replace(self, values=values, binary=binary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,11 +238,8 @@ class _Rows:
         return self._sent(position, values, f"ob{position}")
 
     def _sent(self, position: int, values: pa.Array, flags: str) -> SentColumn:
-        binary = self._flags(flags)
-        if binary is None:
-            return SentColumn(values)
         oid = self._relation.columns[position].type_oid
-        return SentColumn(values, binary, oid, self._target.types)
+        return SentColumn(values, self._flags(flags), oid, self._target.types)
 
     def unchanged(self, position: int) -> Mask:
         """Where the new tuple has an unchanged TOAST value."""

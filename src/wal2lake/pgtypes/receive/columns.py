@@ -86,7 +86,7 @@ def sent_to_text(
                 text = reader(data).encode()
             except UsageError as error:
                 failures.add(row, str(error.sqlstate), error.message)
-            except (struct.error, ValueError, IndexError, OverflowError):
+            except (struct.error, ValueError, OverflowError, RecursionError):
                 failures.add(row, *_MALFORMED)
         texts.append(text)
     return pa.array(texts, pa.binary()), failures

@@ -14,6 +14,7 @@ Source: numeric_send in src/backend/utils/adt/numeric.c.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 _HEADER: Final = 8
+_NEGATIVE: Final = 0x4000
 _NARROW: Final = 18
 """Decimal digits that a signed 64-bit number always holds."""
 _LIMB: Final = np.uint64(32)
@@ -39,36 +41,44 @@ def decimals(values: pa.BinaryArray, arrow: Any) -> tuple[pa.Array, Mask]:
     count = len(values)
     present = np.ones(count, np.bool_) if null is None else ~null
     lengths = np.diff(offsets)
-    sound = present & (lengths >= _HEADER)
-    rows = np.flatnonzero(sound)
-    at = offsets[:-1][rows].astype(np.int64)
-    digits = _u16(data, at)
-    weight = _u16(data, at + 2).astype(np.int16).astype(np.int64)
-    sign = _u16(data, at + 4)
-    good = lengths[rows] == _HEADER + 2 * digits
-    good &= (sign == 0) | (sign == 0x4000)
-    weight[digits == 0] = -1
-    groups = _Groups(data, at + _HEADER, np.where(good, digits, 0), weight, good)
-    halves = _scaled(groups, arrow.precision, arrow.scale)
-    negative = sign == 0x4000
-    low = np.where(negative, ~halves[0] + np.uint64(1), halves[0])
-    borrow = np.where(halves[0] == 0, np.uint64(1), np.uint64(0))
-    high = np.where(negative, ~halves[1] + borrow, halves[1])
+    rows = np.flatnonzero(present & (lengths >= _HEADER))
+    whole = len(rows) == count
+    at = offsets[:-1].astype(np.int64)
+    if not whole:
+        at, lengths = at[rows], lengths[rows]
+    header = _gather(data, at, np.uint64)
+    digits = (header >> np.uint64(48)).view(np.int64)
+    weight = (header >> np.uint64(32)).astype(np.int16).astype(np.int64)
+    sign = (header >> np.uint64(16)).astype(np.uint16)
+    negative = sign == _NEGATIVE
+    good = lengths == _HEADER + 2 * digits
+    good &= negative | (sign == 0)
+    groups = _Groups(data, at + _HEADER, digits * good, weight, good)
+    low, high = _scaled(groups, arrow.precision, arrow.scale)
+    good = groups.good
+    if negative.any():
+        borrow = (low == 0).astype(np.uint64)
+        low = np.where(negative, ~low + np.uint64(1), low)
+        high = np.where(negative, ~high + borrow, high)
+    if not good.all():
+        whole = False
+        rows, low, high = rows[good], low[good], high[good]
     words = np.zeros((count, 2), np.uint64)
-    chosen = rows[groups.good]
-    words[chosen, 0] = low[groups.good]
-    words[chosen, 1] = high[groups.good]
+    chosen: Any = slice(None) if whole else rows
+    words[chosen, 0], words[chosen, 1] = low, high
     valid = np.zeros(count, np.bool_)
     valid[chosen] = True
-    bitmap = (
-        None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    )
+    bitmap = None if whole else pa.py_buffer(np.packbits(valid, bitorder="little"))
     array = pa.Array.from_buffers(arrow, count, [bitmap, pa.py_buffer(words)])
     return array, present & ~valid
 
 
-def _u16(data: npt.NDArray[np.uint8], at: Ints) -> Ints:
-    return data[at].astype(np.int64) << 8 | data[at + 1]
+def _gather(data: npt.NDArray[np.uint8], at: Ints, kind: type[Any]) -> npt.NDArray[Any]:
+    """The unsigned integers at these positions: one at every byte, so unaligned."""
+    size = np.dtype(kind).itemsize
+    room = max(len(data) - size + 1, 0)
+    found = np.ndarray((room,), kind, data, 0, (1,))[at]
+    return found.byteswap(inplace=True) if sys.byteorder == "little" else found
 
 
 class _Groups:
@@ -84,24 +94,26 @@ class _Groups:
         weight: Ints,
         good: Mask,
     ) -> None:
-        self._data, self._at, self._count, self._weight = data, at, count, weight
+        """``at``: where each number's digits begin; ``count`` of them."""
+        self._data, self._at, self._weight = data, at, weight
+        self._count = count.view(np.uint64)
         self.good = good
 
     def within(self, top: int, bottom: int) -> None:
         """No digit may be above position ``top`` or below ``bottom``."""
-        some = self._count > 0
-        self.good &= ~some | (self._weight <= top)
-        self.good &= ~some | (self._weight - self._count + 1 >= bottom)
+        count = self._count.view(np.int64)
+        inside = (self._weight <= top) & (self._weight - count + 1 >= bottom)
+        self.good &= inside | (count == 0)
 
     def digit(self, position: int) -> Ints:
         """The digits worth 10000^position, 0 where there are none."""
+        if not len(self._at):
+            return np.zeros(0, np.int64)
         index = self._weight - position
-        has = self.good & (index >= 0) & (index < self._count)
-        found = np.zeros(len(index), np.int64)
-        found[has] = _u16(self._data, self._at[has] + 2 * index[has])
-        self.good &= found <= 9999
-        found[~self.good] = 0
-        return found
+        # Unsigned, a negative one is beyond every count.
+        has = index.view(np.uint64) < self._count
+        found = _gather(self._data, (self._at + 2 * index) * has, np.uint16)
+        return found.astype(np.int64) * has
 
 
 def _steps(groups: _Groups, precision: int, scale: int) -> Iterator[tuple[int, Ints]]:
@@ -111,16 +123,15 @@ def _steps(groups: _Groups, precision: int, scale: int) -> Iterator[tuple[int, I
     groups.within(top, -bottom)
     for position in range(top, -bottom - 1, -1):
         digit = groups.digit(position)
+        # The highest group may have room for fewer than four digits.
+        fewer = position == top and whole % 4
+        groups.good &= digit < (10 ** (whole % 4) if fewer else 10_000)
         factor = 10_000
-        if position == top and whole % 4:
-            # The highest group has room for fewer than four digits.
-            groups.good &= digit < 10 ** (whole % 4)
         if position == -bottom and scale % 4:
             factor = 10 ** (scale % 4)
-            unit = 10_000 // factor
-            groups.good &= digit % unit == 0
-            digit = digit // unit
-        yield factor, np.where(groups.good, digit, 0)
+            digit, rest = np.divmod(digit, 10_000 // factor)
+            groups.good &= rest == 0
+        yield factor, digit
 
 
 def _scaled(groups: _Groups, precision: int, scale: int) -> tuple[Words, Words]:

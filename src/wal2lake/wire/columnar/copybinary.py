@@ -15,6 +15,7 @@ Source: PostgreSQL manual, COPY, "Binary Format"; 54.2.6 (one message is one row
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -53,7 +54,7 @@ class BinaryCopy:
         starts, ends = starts[filled], ends[filled]
         if len(ends) and self._ended:
             raise _violation("there is data behind the trailer")
-        counts = _gather(data, starts, ends, ">i2")
+        counts = _gather(data, starts, ends, np.int16)
         if len(counts) and counts[-1] == _TRAILER:
             if starts[-1] + 2 != ends[-1]:
                 raise _violation("there is data behind the trailer")
@@ -71,7 +72,7 @@ class BinaryCopy:
     def _walk(self, data: bytes, at: Ints, ends: Ints) -> list[Any]:
         found = []
         for _ in range(self._columns):
-            lengths = _gather(data, at, ends, ">i4")
+            lengths = _gather(data, at, ends, np.int32)
             if (lengths < -1).any():
                 raise _violation("a value has a negative length")
             start = at + 4
@@ -96,14 +97,16 @@ def _after_header(data: bytes) -> int:
     return _HEADER + extension
 
 
-def _gather(data: bytes, at: Ints, ends: Ints, layout: str) -> Ints:
+def _gather(data: bytes, at: Ints, ends: Ints, kind: type[Any]) -> Ints:
     """The integers at these positions, which must lie before ``ends``."""
-    form = np.dtype(layout)
-    if (at + form.itemsize > ends).any():
+    size = np.dtype(kind).itemsize
+    if (at + size > ends).any():
         raise _violation("a row ends too early")
     # One number at every byte: unaligned gathers.
-    room = max(len(data) - form.itemsize + 1, 0)
-    return np.ndarray((room,), form, data, 0, (1,))[at].astype(np.int64)
+    found = np.ndarray((max(len(data) - size + 1, 0),), kind, data, 0, (1,))[at]
+    if sys.byteorder == "little":
+        found.byteswap(inplace=True)
+    return found.astype(np.int64)
 
 
 def _violation(what: str) -> ProtocolViolation:
