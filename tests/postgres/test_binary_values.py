@@ -33,6 +33,7 @@ from wal2lake.wire.columnar.copybinary import BinaryCopy
 
 VERSIONS = (16, 18)
 
+LONG = "{" + ",".join(map(str, range(1500))) + "}"
 UGLY: dict[str, list[str]] = {
     "boolean": ["t", "f"],
     "smallint": ["-32768", "0", "32767"],
@@ -185,7 +186,7 @@ UGLY: dict[str, list[str]] = {
     "tsmultirange": ['{["2020-01-01 00:00:00","2020-01-02 00:00:00")}'],
     "int2vector": ["1 2 3", ""],
     "oidvector": ["16 25", ""],
-    "integer[]": ["{}", "{1,NULL,3}", "[0:2]={1,2,3}", "{{1,2},{3,4}}", "{7}"],
+    "integer[]": ["{}", "{1,NULL,3}", "[0:2]={1,2,3}", "{{1,2},{3,4}}", "{7}", LONG],
     "text[]": ["{}", '{"",NULL,"NULL","a,b","q\\"","\\\\"}', '{{"{"}}', "{é}"],
     "double precision[]": ["{NaN,-0,Infinity}"],
     "numeric(6,2)[]": ["{1.50,NULL}", "{NaN}"],

@@ -22,8 +22,8 @@ from wal2lake.errors import UsageError
 from wal2lake.pgtypes.decode.text import text_to_arrow
 from wal2lake.pgtypes.encode.binary import no_binary
 from wal2lake.pgtypes.mapping import mapping_for
-from wal2lake.pgtypes.receive.cursor import decoded
 from wal2lake.pgtypes.receive.remote import NoDecoder, reader_for
+from wal2lake.pgtypes.receive.value.cursor import decoded
 from wal2lake.pgtypes.timezone import zone_for
 
 

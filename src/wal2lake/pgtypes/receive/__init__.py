@@ -9,8 +9,7 @@ a format that it does not know.
     columns      ``sent_to_arrow``: a column, by kernels where there is one, else by its text
     kernels      fixed-width types and text, whole columns with NumPy
     decimals     numeric to decimal(p,s), whole columns with NumPy
+    arrays       one-dimensional arrays, whole columns with NumPy
     remote       types that are not built in, and which decoder a type has
-    nested       ranges, composites, hstore, vectors
-    scalar, datetime, network, geometric, textsearch   one value of a built-in type
-    cursor       reading fields out of a value's bytes
+    value/       one value to text
 """

@@ -29,13 +29,15 @@ from wal2lake.pgtypes.decode.conversion import (
     without,
 )
 from wal2lake.pgtypes.decode.text import text_to_arrow
-from wal2lake.pgtypes.mapping import TypeMapping
+from wal2lake.pgtypes.mapping import Kind, TypeMapping
+from wal2lake.pgtypes.receive.arrays import decode_sent_arrays
 from wal2lake.pgtypes.receive.kernels import kernel_for
 from wal2lake.pgtypes.receive.remote import (
     NoDecoder,
     RemoteTypes,
     base_type,
     binary_is_text,
+    element_type,
     reader_for,
 )
 
@@ -55,6 +57,9 @@ def sent_to_arrow(
     base = base_type(type_oid, types)
     if base == _JSONB:
         return _jsonb(values, types, mapping)
+    element = element_type(base, types)
+    if mapping.kind is Kind.ARRAY and element is not None:
+        return _arrays(values, base, element, types, mapping)
     kernel = kernel_for(base, mapping)
     if kernel is None:
         return _through_text(values, base, types, mapping)
@@ -62,6 +67,25 @@ def sent_to_arrow(
     if odd is None:
         return Conversion(array, None)
     return _repaired(array, values, np.flatnonzero(odd), base, types, mapping)
+
+
+def _arrays(
+    values: pa.BinaryArray,
+    type_oid: int,
+    element: int,
+    types: RemoteTypes,
+    mapping: TypeMapping,
+) -> Conversion:
+    def convert(flat: pa.BinaryArray, of: TypeMapping) -> Conversion:
+        return sent_to_arrow(flat, element, types, of)
+
+    array, failures, odd = decode_sent_arrays(values, element, mapping, convert)
+    if odd.any():
+        # Lists cannot be replaced one by one: chosen, row by row, from two columns.
+        again = _through_text(without(values, ~odd), type_oid, types, mapping)
+        failures.extend(again.failures, np.arange(len(values)))
+        array = pc.if_else(pa.array(odd), again.array, array)
+    return failures.conclude(array)
 
 
 def sent_to_text(

@@ -22,15 +22,15 @@ from typing import Final
 from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.model import INVALID_OID, Oid
 from wal2lake.pgtypes.binary import array_from_binary
-from wal2lake.pgtypes.receive.cursor import decoded
-from wal2lake.pgtypes.receive.nested import (
+from wal2lake.pgtypes.receive.value.cursor import decoded
+from wal2lake.pgtypes.receive.value.nested import (
     multirange_reader,
     range_reader,
     read_hstore,
     record_reader,
     vector_reader,
 )
-from wal2lake.pgtypes.receive.scalar import READERS, TEXT_TYPES, Reader
+from wal2lake.pgtypes.receive.value.scalar import READERS, TEXT_TYPES, Reader
 from wal2lake.pgtypes.registry.pg_type import (
     format_type,
     multirange_range,
@@ -120,6 +120,17 @@ def base_type(oid: int, types: RemoteTypes) -> int:
     return oid
 
 
+def element_type(oid: int, types: RemoteTypes) -> int | None:
+    """The element of a true array type; None: it is not one."""
+    known = types.get(oid)
+    if known is not None:
+        return int(known.part) if known.kind == "a" else None
+    built_in = type_by_oid(oid)
+    if built_in is None or not built_in.is_array:
+        return None
+    return int(built_in.element_oid)
+
+
 def sent_as_text(oid: int, types: RemoteTypes) -> bool:
     """The publisher has no binary form of this type."""
     known = types.get(oid)
@@ -164,10 +175,8 @@ def _parts(oid: int, types: RemoteTypes) -> tuple[int, ...]:
     known = types.get(oid)
     if known is not None:
         return known.attributes + ((known.part,) if known.part else ())
-    built_in = type_by_oid(oid)
-    if built_in is not None and built_in.is_array:
-        return (int(built_in.element_oid),)
-    return ()
+    element = element_type(oid, types)
+    return () if element is None else (element,)
 
 
 def shown_type(oid: int, types: RemoteTypes) -> str:

@@ -6,7 +6,7 @@ Sources: network_send and network_out in network.c; inet_net_ntop.c; macaddr_out
 from __future__ import annotations
 
 from wal2lake.pgtypes.binary import incorrect_format
-from wal2lake.pgtypes.receive.cursor import Cursor
+from wal2lake.pgtypes.receive.value.cursor import Cursor
 
 _INET, _INET6 = 2, 3
 """PGSQL_AF_INET and PGSQL_AF_INET6, the same on every platform."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from wal2lake.pgtypes.binary import incorrect_format
-from wal2lake.pgtypes.receive.cursor import Cursor, decoded
-from wal2lake.pgtypes.receive.scalar import Reader
+from wal2lake.pgtypes.receive.value.cursor import Cursor, decoded
+from wal2lake.pgtypes.receive.value.scalar import Reader
 
 _EMPTY, _LOWER_INCLUSIVE, _UPPER_INCLUSIVE = 0x01, 0x02, 0x04
 _LOWER_INFINITE, _UPPER_INFINITE = 0x08, 0x10

@@ -17,7 +17,7 @@ from wal2lake.pgtypes.binary import (
     TIMESTAMP_INFINITY,
 )
 from wal2lake.pgtypes.encode.datetime import clock_text, date_text, offset_text
-from wal2lake.pgtypes.receive.cursor import Cursor
+from wal2lake.pgtypes.receive.value.cursor import Cursor
 
 _DAY = 86_400_000_000
 _INT32_MAX = (1 << 31) - 1

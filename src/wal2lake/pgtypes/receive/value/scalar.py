@@ -29,8 +29,8 @@ from wal2lake.pgtypes.binary import (
     uuid_from_binary,
 )
 from wal2lake.pgtypes.encode.float import FLOAT4, FLOAT8, float_text
-from wal2lake.pgtypes.receive.cursor import Cursor, decoded
-from wal2lake.pgtypes.receive.datetime import (
+from wal2lake.pgtypes.receive.value.cursor import Cursor, decoded
+from wal2lake.pgtypes.receive.value.datetime import (
     read_date,
     read_interval,
     read_time,
@@ -38,7 +38,7 @@ from wal2lake.pgtypes.receive.datetime import (
     read_timestamptz,
     read_timetz,
 )
-from wal2lake.pgtypes.receive.geometric import (
+from wal2lake.pgtypes.receive.value.geometric import (
     read_box,
     read_circle,
     read_line,
@@ -47,13 +47,13 @@ from wal2lake.pgtypes.receive.geometric import (
     read_point,
     read_polygon,
 )
-from wal2lake.pgtypes.receive.network import (
+from wal2lake.pgtypes.receive.value.network import (
     read_cidr,
     read_inet,
     read_macaddr,
     read_macaddr8,
 )
-from wal2lake.pgtypes.receive.textsearch import read_tsquery, read_tsvector
+from wal2lake.pgtypes.receive.value.textsearch import read_tsquery, read_tsvector
 
 Reader = Callable[[bytes], str]
 

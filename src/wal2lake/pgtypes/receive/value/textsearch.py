@@ -7,7 +7,7 @@ tsquery.c.
 from __future__ import annotations
 
 from wal2lake.pgtypes.binary import incorrect_format
-from wal2lake.pgtypes.receive.cursor import Cursor
+from wal2lake.pgtypes.receive.value.cursor import Cursor
 
 _VALUE, _OPERATOR = 1, 2
 _NOT, _AND, _OR, _PHRASE = 1, 2, 3, 4

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from wal2lake.pgtypes.binary import incorrect_format
 from wal2lake.pgtypes.encode.float import FLOAT8, float_text
-from wal2lake.pgtypes.receive.cursor import Cursor
+from wal2lake.pgtypes.receive.value.cursor import Cursor
 
 
 def _numbers(data: bytes, count: int) -> list[str]:
