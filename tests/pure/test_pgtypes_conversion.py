@@ -578,12 +578,19 @@ def test_the_mapping_decides_the_type_even_of_an_empty_column() -> None:
     assert numeric_typmod(12, 2) == 786438
 
 
-@pytest.mark.parametrize("digits", [39, 62, 129, 1000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "87559574213497229586468196974159895487672797257917196048468624",
+        "1" + "0" * 128,
+        "-1" + "0" * 999,
+    ],
+)
 def test_a_number_of_too_many_digits_is_refused_and_not_cut_to_128_bits(
-    digits: int,
+    text: str,
 ) -> None:
+    # Alone: beside a number that Arrow refuses, each would be looked at again anyway.
     mapping = mapping_for(1700, overrides={"numeric": "decimal(38,10)"})
-    texts = [b"1.5", b"8" * digits, b"1" + b"0" * digits, b"-0." + b"0" * digits]
-    found = text_to_arrow(pa.array(texts, pa.binary()), mapping)
-    assert found.array.to_pylist() == [Decimal("1.5"), None, None, Decimal(0)]
+    found = text_to_arrow(binary([text, "1.5", "-0." + "0" * 10]), mapping)
+    assert found.array.to_pylist() == [None, Decimal("1.5"), Decimal(0)]
     assert [f.sqlstate for f in found.failures] == ["22003"]
