@@ -6,7 +6,7 @@ import datetime as dt
 import math
 import struct
 from collections.abc import Sequence
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -594,3 +594,27 @@ def test_a_number_of_too_many_digits_is_refused_and_not_cut_to_128_bits(
     found = text_to_arrow(binary([text, "1.5", "-0." + "0" * 10]), mapping)
     assert found.array.to_pylist() == [None, Decimal("1.5"), Decimal(0)]
     assert [f.sqlstate for f in found.failures] == ["22003"]
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.sampled_from([(38, 10), (38, 0), (38, 38), (38, 37), (20, 5), (10, 2)]),
+    st.text("0123456789", min_size=1, max_size=60),
+    st.text("0123456789", max_size=40),
+    st.sampled_from(["", "-"]),
+    st.sampled_from(["", "", "e5", "e+30", "e-3"]),
+)
+def test_any_number_alone_is_stored_exactly_or_refused(
+    limits: tuple[int, int], whole: str, fraction: str, sign: str, exponent: str
+) -> None:
+    precision, scale = limits
+    text = (
+        f"{sign}{whole}.{fraction}{exponent}" if fraction else sign + whole + exponent
+    )
+    mapping = mapping_for(1700, (precision << 16 | scale) + 4)
+    (stored,) = text_to_arrow(binary([text]), mapping).array.to_pylist()
+    with localcontext(prec=200):
+        number = Decimal(text)
+        fits = abs(number).scaleb(scale) < 10**precision
+        exact = number.scaleb(scale) % 1 == 0
+        assert stored == (number if fits and exact else None)

@@ -31,11 +31,10 @@ from typing import Final
 
 import numpy as np
 
-from wal2lake.catalog import REMOTE_TYPES, Catalog, ProgressFile, Subscription
+from wal2lake.catalog import Catalog, ProgressFile, Subscription
 from wal2lake.changelog import (
     ChangeLog,
     LimitState,
-    Manifest,
     Retention,
     check_limit,
     log_size,
@@ -51,12 +50,11 @@ from wal2lake.pg import (
     Publisher,
     Session,
     connect,
-    require_binary,
 )
 from wal2lake.pg.publisher import quote_ident, quote_literal
-from wal2lake.pgtypes import FIRST_NORMAL_OID, remote_types_to_json
 from wal2lake.receive.feedback import Feedback
 from wal2lake.receive.history import check_history
+from wal2lake.receive.remotetypes import RemoteTypesKeeper
 from wal2lake.settings import Settings
 from wal2lake.wire.copyboth import (
     Keepalive,
@@ -131,8 +129,7 @@ class WalReceiver:
         self._holds: set[str] = set()
         """Why nothing more is taken off the socket; empty: it is."""
         self._checker: Session | None = None
-        self._types_asked: set[int] = set()
-        """OIDs of the publisher's types that the catalog has, or that nobody knows."""
+        self._types = RemoteTypesKeeper(catalog, subscription)
         self._events = get_logger()
 
     # ---- the run -----------------------------------------------------------------
@@ -159,7 +156,7 @@ class WalReceiver:
         workers: list[threading.Thread] = []
         try:
             identity = self._check_source(session)
-            self._learn_types(Publisher(session))
+            self._types.learn(Publisher(session))
             start = self._log.logged
             stream = CopyBothStream(session, self._start_command(start))
             self._drop_undecodable()
@@ -197,42 +194,6 @@ class WalReceiver:
         return (
             f"START_REPLICATION SLOT {slot} LOGICAL {start}"
             f" (proto_version '1', publication_names {quote_literal(names)}{binary})"
-        )
-
-    def _learn_types(self, publisher: Publisher) -> None:
-        """With binary = true: record the publisher's types for those who decode.
-
-        Raises, before anything is streamed, if a published column has no decoder.
-        """
-        if not self._subscription.binary:
-            return
-        types = require_binary(publisher, self._subscription.publications)
-        self._types_asked = {int(t.oid) for t in types}
-        recorded = remote_types_to_json(types)
-        if recorded != self._subscription.remote_types:
-            self._catalog.set_options(self._subscription.oid, {REMOTE_TYPES: recorded})
-
-    def _notice_types(self, sealed: Manifest) -> None:
-        """Ask again when a sealed segment has a type that was made since."""
-        if not self._subscription.binary:
-            return
-        used = {
-            int(c.type_oid)
-            for file in sealed.files
-            for c in file.relation.columns
-            if c.type_oid >= FIRST_NORMAL_OID
-        }
-        if used <= self._types_asked:
-            return
-        # Once for each type: one that is gone again is not found however often we ask.
-        self._types_asked |= used
-        with connect(
-            self._subscription.conninfo,
-            application_name=f"pg_{self._subscription.oid}_types",
-        ) as session:
-            types = Publisher(session).remote_types()
-        self._catalog.set_options(
-            self._subscription.oid, {REMOTE_TYPES: remote_types_to_json(types)}
         )
 
     def _check_source(self, session: Session) -> Identity:
@@ -496,7 +457,7 @@ class WalReceiver:
                     if now - last_seal >= interval:
                         sealed = self._log.seal()
                         if sealed is not None:
-                            self._notice_types(sealed)
+                            self._types.notice(sealed)
                             self._progress.set(sealed=self._log.sealed)
                         last_seal = now
                     if now - last_upkeep >= _UPKEEP_SECONDS:

@@ -3,8 +3,8 @@
 Called through ``scalar``. Dates and timestamps count from 2000-01-01; a timetz has its zone
 in seconds west of Greenwich.
 
-Sources: date_send, time_send, timetz_send, timestamp_send, interval_send; EncodeInterval
-in src/backend/utils/adt/datetime.c.
+Sources: date_send, time_send, timetz_send, timestamp_send, interval_send in
+src/backend/utils/adt.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from wal2lake.pgtypes.binary import (
     TIMESTAMP_INFINITY,
 )
 from wal2lake.pgtypes.encode.datetime import clock_text, date_text, offset_text
+from wal2lake.pgtypes.encode.interval import INFINITY, NEGATIVE_INFINITY, Interval
 from wal2lake.pgtypes.receive.value.cursor import Cursor
 
 _DAY = 86_400_000_000
-_INT32_MAX = (1 << 31) - 1
 
 
 def read_date(data: bytes) -> str:
@@ -83,23 +83,8 @@ def read_interval(data: bytes) -> str:
     cursor = Cursor(data)
     time, days, months = cursor.number("q"), cursor.number("i"), cursor.number("i")
     cursor.end()
+    value = Interval(months, days, time)
     # Since PostgreSQL 17; before, these were ordinary values that nobody could write.
-    limits = (TIMESTAMP_INFINITY, _INT32_MAX, _INT32_MAX)
-    if (time, days, months) == limits:
-        return "infinity"
-    if (~time, ~days, ~months) == limits:
-        return "-infinity"
-    years, rest = divmod(abs(months), 12)
-    if months < 0:
-        years, rest = -years, -rest
-    parts: list[str] = []
-    before = False
-    for value, unit in ((years, "year"), (rest, "mon"), (days, "day")):
-        if value:
-            plus = "+" if before and value > 0 else ""
-            parts.append(f"{plus}{value} {unit}{'' if value == 1 else 's'}")
-            before = value < 0
-    if time or not parts:
-        sign = "-" if time < 0 else "+" if before else ""
-        parts.append(sign + clock_text(abs(time)))
-    return " ".join(parts)
+    if value in (INFINITY, NEGATIVE_INFINITY):
+        return "infinity" if value == INFINITY else "-infinity"
+    return str(value)
