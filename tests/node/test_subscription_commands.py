@@ -78,7 +78,6 @@ def test_options_that_are_honoured_are_accepted_and_shown(
     [
         ("streaming = on", "streaming"),
         ("streaming = parallel", "streaming"),
-        ("binary = true", "binary"),
         ("two_phase = true", "two_phase"),
         ("disable_on_error = true", "disable_on_error"),
         ("failover = true", "failover"),

@@ -159,7 +159,6 @@ def test_wrong_options_of_alter_are_refused(
 @pytest.mark.parametrize(
     ("sql", "shown"),
     [
-        ("binary = true", "binary = true"),
         ("streaming = on", "streaming = on"),
         ("streaming = 'Parallel'", "streaming = parallel"),
         ("two_phase", "two_phase = true"),
@@ -176,7 +175,7 @@ def test_values_of_later_versions_are_named(sql: str, shown: str) -> None:
 
 def test_values_that_are_honoured_today_are_accepted() -> None:
     options = _options(
-        "binary = off, streaming = false, two_phase = 0, disable_on_error = false,"
+        "binary = on, streaming = false, two_phase = 0, disable_on_error = false,"
         " failover = off, origin = Any, synchronous_commit = 'REMOTE_APPLY',"
         " slot_name = my_slot, password_required = false, run_as_owner,"
         " create_tables = false, table_format = Delta"
@@ -187,6 +186,7 @@ def test_values_that_are_honoured_today_are_accepted() -> None:
     )
     assert (options.create_tables, options.run_as_owner) == (False, True)
     assert not options.password_required
+    assert options.binary
     assert options.display["password_required"] == "false"
     assert [
         _options(f"origin = {word}").origin for word in ("NONE", "'none'", "Any")

@@ -70,6 +70,7 @@ from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
+from wal2lake.pgtypes import RemoteTypes, remote_types_from_json
 from wal2lake.settings import Settings
 
 _POLL_SECONDS: Final = 0.02
@@ -364,7 +365,8 @@ class ApplyWorker:
         if failures:
             return min(failures, key=lambda f: f.cut)
         with self._commit_lock:
-            staged = self._stage_all(parts, cut)
+            types = remote_types_from_json(subscription.remote_types)
+            staged = self._stage_all(parts, cut, types)
             failure = self._first_failure(subscription, batch, parts, staged)
             if failure is not None:
                 for one in staged:
@@ -376,8 +378,10 @@ class ApplyWorker:
             self._publish(reached, committed=[part.relid for part in parts])
         return None
 
-    def _stage_all(self, parts: list[TableChanges], cut: Lsn | None) -> list[Staged]:
-        running = [self._pool.submit(self._stage, part, cut) for part in parts]
+    def _stage_all(
+        self, parts: list[TableChanges], cut: Lsn | None, types: RemoteTypes
+    ) -> list[Staged]:
+        running = [self._pool.submit(self._stage, part, cut, types) for part in parts]
         wait(running)
         if any(one.exception() is not None for one in running):
             for one in running:
@@ -385,7 +389,7 @@ class ApplyWorker:
                     self._batches.discard(one.result())
         return [one.result() for one in running]
 
-    def _stage(self, part: TableChanges, cut: Lsn | None) -> Staged:
+    def _stage(self, part: TableChanges, cut: Lsn | None, types: RemoteTypes) -> Staged:
         known = self._tables[part.relid]
         state = self._look(known)
         definition = known.definition
@@ -402,6 +406,7 @@ class ApplyWorker:
             span=LsnRange(part.position, cut),
             append=part.insert_only and (known.trusted or not definition.key),
             trusted=known.trusted,
+            types=types,
         )
         return self._batches.stage(request)
 

@@ -13,6 +13,7 @@ are in ``progress``), connects to anything, imports Spark or NumPy.
 
 from wal2lake.catalog.progress import Progress, ProgressFile
 from wal2lake.catalog.records import (
+    REMOTE_TYPES,
     ColumnDef,
     CopyRange,
     Namespace,
@@ -26,6 +27,7 @@ from wal2lake.catalog.records import (
 from wal2lake.catalog.store import Catalog
 
 __all__ = [
+    "REMOTE_TYPES",
     "Catalog",
     "ColumnDef",
     "CopyRange",

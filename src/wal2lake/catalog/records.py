@@ -7,6 +7,7 @@ store gives and takes these; nobody else sees SQL rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from wal2lake.model import INVALID_LSN, Lsn, Oid, SyncState
 
@@ -72,6 +73,10 @@ class TableDef:
         return next((c for c in self.columns if c.name == name), None)
 
 
+REMOTE_TYPES: Final = "remote_types"
+"""Not an option: what decoders of binary values must know of the publisher's types."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """pg_subscription, and what the launcher needs to run it."""
@@ -98,12 +103,23 @@ class Subscription:
     dropping: bool = False
     """A DROP has begun; repeating it finishes it, whatever became of the slot."""
     options: dict[str, str] = field(default_factory=dict)
-    """Further options as accepted (binary, streaming ...), for display, and ``origin``."""
+    """Further options as accepted (binary, streaming, origin ...), and under
+    ``REMOTE_TYPES`` what the publisher says of its types."""
 
     @property
     def origin(self) -> str:
         """any, or none: only changes that began at the publisher are wanted."""
         return self.options.get("origin", "any")
+
+    @property
+    def binary(self) -> bool:
+        """Values are asked for in binary format."""
+        return self.options.get("binary") == "true"
+
+    @property
+    def remote_types(self) -> str | None:
+        """JSON: the publisher's types that are not built in, as last asked for."""
+        return self.options.get(REMOTE_TYPES)
 
 
 @dataclass(frozen=True, slots=True)

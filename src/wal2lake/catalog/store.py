@@ -155,6 +155,15 @@ class Catalog:
                 transaction, oid, changes, bump=bump
             )
 
+    def set_options(self, oid: Oid, changes: Mapping[str, str]) -> Subscription:
+        """Set some of a subscription's options, leaving the others; 42704 if it is gone."""
+        with self._database.transaction() as transaction:
+            found = subscriptions.subscription_by_oid(transaction, oid)
+            options = {**(found.options if found else {}), **changes}
+            return subscriptions.update_subscription(
+                transaction, oid, {"options": options}, bump=False
+            )
+
     def note_error(self, oid: Oid, text: str | None) -> None:
         """Keep the newest error of a subscription's workers, or clear it."""
         known = self.subscription(oid)

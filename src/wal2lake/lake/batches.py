@@ -99,6 +99,7 @@ class Batches:
             request.state.fields,
             request.state.physical_fields,
             request.key,
+            request.types,
         )
         rows = sum(source.rows for source in request.sources)
         parallelism = 0 if rows <= _IN_PROCESS_ROWS else self._cores

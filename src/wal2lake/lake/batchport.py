@@ -8,12 +8,13 @@ this on Spark and Delta; tests of the worker give it a table made of a dict.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from wal2lake.lake.port import Committed, Cursor, TableState
 from wal2lake.lake.staging.changes import RowFailure
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
+from wal2lake.pgtypes import RemoteTypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class StageRequest:
     directory, to be added as it is."""
     trusted: bool
     """Nobody but the subscription has written the table since its copy."""
+    types: RemoteTypes = field(default_factory=dict)
+    """The publisher's types that are not built in, for values in binary format."""
 
 
 class Staged(Protocol):

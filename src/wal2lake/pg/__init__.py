@@ -5,6 +5,7 @@ output; every failure as PublisherError with the server's SQLSTATE and text. Own
 sockets. Never: decides when to connect, retry or what a row means.
 """
 
+from wal2lake.pg.binaryformat import require_binary
 from wal2lake.pg.connection import Session, connect, parse_conninfo, redact
 from wal2lake.pg.nudge import nudged
 from wal2lake.pg.publisher import (
@@ -29,4 +30,5 @@ __all__ = [
     "nudged",
     "parse_conninfo",
     "redact",
+    "require_binary",
 ]

@@ -105,10 +105,19 @@ class Session:
 
         Each block but the last has at least ``block_bytes``.
         """
+        for block, _ in self.copy_out_messages(sql, block_bytes=block_bytes):
+            yield block
+
+    def copy_out_messages(
+        self, sql: str, *, block_bytes: int
+    ) -> Iterator[tuple[bytes, list[int]]]:
+        """The same, with the size of each message."""
         self._run(sql, expect=pq.ExecStatus.COPY_OUT)
         pgconn = self._pgconn
         get = pgconn.get_copy_data
         block, more = bytearray(), True
+        sizes: list[int] = []
+        append = sizes.append
         while more:
             try:
                 # One message is one row: nothing but this belongs into the loop. Its
@@ -119,11 +128,13 @@ class Session:
                         more = False
                         break
                     block += data
+                    append(size)
             except Error as error:
                 raise self._failure(error) from None
             if block:
-                yield bytes(block)
+                yield bytes(block), sizes.copy()
                 block.clear()
+                sizes.clear()
         self._check(pgconn.get_result(), pq.ExecStatus.COMMAND_OK)
         while pgconn.get_result() is not None:
             pass

@@ -14,6 +14,7 @@ from typing import Final
 from wal2lake.errors import PublisherError
 from wal2lake.model import Lsn, Oid, ReplicaIdentity
 from wal2lake.pg.connection import Rows, Session
+from wal2lake.pgtypes import FIRST_NORMAL_OID, RemoteType
 
 _UNDEFINED_OBJECT: Final = "42704"
 
@@ -309,6 +310,70 @@ class Publisher:
             file_node=node,
             persistence=str(persistence),
             row_security=security == "t",
+        )
+
+    def published_types(
+        self, names: tuple[str, ...]
+    ) -> list[tuple[str, str, str, Oid]]:
+        """(schema, table, column, type) of every published column, once each."""
+        if self.session.server_version >= 150000:
+            published = "a.attname = ANY(t.attnames)"
+        else:
+            published = "a.attgenerated = ''"
+        rows = self.session.query(
+            "SELECT DISTINCT n.nspname, c.relname, a.attname, a.atttypid"
+            " FROM pg_catalog.pg_publication_tables t"
+            " JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname"
+            " JOIN pg_catalog.pg_class c"
+            " ON c.relnamespace = n.oid AND c.relname = t.tablename"
+            " JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid"
+            " AND a.attnum > 0 AND NOT a.attisdropped"
+            f" WHERE t.pubname IN ({_literals(names)}) AND {published}"
+            " ORDER BY 1, 2, 3"
+        )
+        return [(str(r[0]), str(r[1]), str(r[2]), Oid(int(str(r[3])))) for r in rows]
+
+    def remote_types(self) -> tuple[RemoteType, ...]:
+        """Every type that is not built in, for the decoders of its binary form.
+
+        Row types of tables are left out unless some column is of that type.
+        """
+        rows = self.session.query(
+            "SELECT t.oid, n.nspname || '.' || t.typname,"
+            " CASE WHEN t.typoutput = 'pg_catalog.array_out'::pg_catalog.regproc"
+            " THEN 'a' ELSE t.typtype END,"
+            " t.typsend <> 0, CASE t.typtype WHEN 'd' THEN t.typbasetype"
+            " WHEN 'r' THEN r.rngsubtype WHEN 'm' THEN m.rngtypid"
+            " ELSE t.typelem END,"
+            " (SELECT pg_catalog.string_agg(a.atttypid::pg_catalog.text, ' '"
+            " ORDER BY a.attnum) FROM pg_catalog.pg_attribute a"
+            " WHERE a.attrelid = t.typrelid AND a.attnum > 0"
+            " AND NOT a.attisdropped), t.typdelim"
+            " FROM pg_catalog.pg_type t"
+            " JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace"
+            " LEFT JOIN pg_catalog.pg_range r ON r.rngtypid = t.oid"
+            " LEFT JOIN pg_catalog.pg_range m ON m.rngmultitypid = t.oid"
+            " LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem"
+            f" WHERE t.oid >= {FIRST_NORMAL_OID} AND t.typtype <> 'p'"
+            " AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
+            " JOIN pg_catalog.pg_type own ON own.oid = c.reltype"
+            " WHERE c.relkind <> 'c'"
+            " AND c.oid = COALESCE(NULLIF(t.typrelid, 0), e.typrelid)"
+            " AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a"
+            " WHERE a.atttypid IN (own.oid, own.typarray)))"
+            " ORDER BY t.oid"
+        )
+        return tuple(
+            RemoteType(
+                oid=Oid(int(str(r[0]))),
+                name=str(r[1]),
+                kind=str(r[2]),
+                sent=r[3] == "t",
+                part=Oid(int(r[4] or 0)),
+                attributes=tuple(Oid(int(a)) for a in (r[5] or "").split()),
+                delimiter=str(r[6]),
+            )
+            for r in rows
         )
 
     def file_node(self, relid: Oid) -> str | None:

@@ -9,6 +9,7 @@ names), changes a value in silence.
     registry/   the built-in types as facts, format_type, the spellings of types
     mapping     which Spark type a PostgreSQL type becomes; spark_ddl has Spark's names
     decode/     text as the publisher sent it to Arrow: the hot path
+    receive/    the binary form of the same values, to the same Arrow
     encode/     Arrow to what PostgreSQL would send, text and binary
     params      values that a client sends beside its statement
     binary      the binary form of single values; timezone: the values of TimeZone
@@ -20,6 +21,17 @@ from wal2lake.pgtypes.encode.binary import arrow_to_binary
 from wal2lake.pgtypes.encode.text import arrow_to_text
 from wal2lake.pgtypes.mapping import Kind, TypeMapping, mapping_for, result_type
 from wal2lake.pgtypes.params import binary_param_to_text, text_param_to_python
+from wal2lake.pgtypes.receive.columns import convert_sent
+from wal2lake.pgtypes.receive.remote import (
+    FIRST_NORMAL_OID,
+    NoDecoder,
+    RemoteType,
+    RemoteTypes,
+    check_decoder,
+    remote_types_from_json,
+    remote_types_to_json,
+    sent_as_text,
+)
 from wal2lake.pgtypes.registry.pg_type import (
     BUILT_IN,
     PgType,
@@ -37,15 +49,21 @@ from wal2lake.pgtypes.timezone import zone_for
 
 __all__ = [
     "BUILT_IN",
+    "FIRST_NORMAL_OID",
     "Conversion",
     "Failure",
     "Kind",
+    "NoDecoder",
     "PgType",
+    "RemoteType",
+    "RemoteTypes",
     "TypeMapping",
     "arrow_from_ddl",
     "arrow_to_binary",
     "arrow_to_text",
     "binary_param_to_text",
+    "check_decoder",
+    "convert_sent",
     "ddl_from_arrow",
     "format_type",
     "mapping_for",
@@ -54,7 +72,10 @@ __all__ = [
     "numeric_typmod",
     "parse_type_name",
     "range_subtype",
+    "remote_types_from_json",
+    "remote_types_to_json",
     "result_type",
+    "sent_as_text",
     "text_param_to_python",
     "text_to_arrow",
     "type_by_name",

@@ -54,6 +54,7 @@ from wal2lake.pg import (
 from wal2lake.pg.publisher import quote_ident, quote_literal
 from wal2lake.receive.feedback import Feedback
 from wal2lake.receive.history import check_history
+from wal2lake.receive.remotetypes import RemoteTypesKeeper
 from wal2lake.settings import Settings
 from wal2lake.wire.copyboth import (
     Keepalive,
@@ -144,6 +145,7 @@ class WalReceiver:
         self._holds: set[str] = set()
         """Why nothing more is taken off the socket; empty: it is."""
         self._checker: Session | None = None
+        self._types = RemoteTypesKeeper(catalog, subscription)
         self._events = get_logger()
 
     # ---- the run -----------------------------------------------------------------
@@ -170,6 +172,7 @@ class WalReceiver:
         workers: list[threading.Thread] = []
         try:
             identity = self._check_source(session)
+            self._types.learn(Publisher(session))
             start = self._log.logged
             command = self._start_command(start, session.server_version)
             stream = CopyBothStream(session, command)
@@ -214,6 +217,8 @@ class WalReceiver:
         # PostgreSQL 14 brought logical messages to pgoutput.
         if server_version >= 140000 and self._settings.log.messages:
             options.append("messages 'true'")
+        if subscription.binary:
+            options.append("binary 'true'")
         return f"START_REPLICATION SLOT {slot} LOGICAL {start} ({', '.join(options)})"
 
     def _check_source(self, session: Session) -> Identity:
@@ -475,7 +480,9 @@ class WalReceiver:
                     self._log.absorb(interval)
                     now = time.monotonic()
                     if now - last_seal >= interval:
-                        if self._log.seal() is not None:
+                        sealed = self._log.seal()
+                        if sealed is not None:
+                            self._types.notice(sealed)
                             self._progress.set(sealed=self._log.sealed)
                         last_seal = now
                     if now - last_upkeep >= _UPKEEP_SECONDS:

@@ -4,7 +4,8 @@ Comes in: a ``CopyTask`` (picklable; nothing of the driver's process). Goes out:
 ``CopyResult`` with the finished Parquet files, already in the table's directory and
 fsynced, but not part of the table until somebody commits them.
 
-COPY's CSV is parsed by Arrow in blocks of whole rows, converted by the same kernels that convert
+COPY's CSV is parsed by Arrow in blocks of whole rows, its binary format by ``wire/columnar``;
+both are converted by the same kernels that convert
 changes, and written a row group at a time, so memory does not grow with the range.
 
 Source: PostgreSQL manual, COPY (CSV format); 54.2.6 (a CopyData message of the server is one
@@ -14,19 +15,23 @@ row); 9.28.5 (snapshot synchronisation).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from wal2lake.errors import ApplyError
 from wal2lake.lake.delta.datafile import DataFileWriter
 from wal2lake.lake.port import FieldSpec, PhysicalField
-from wal2lake.lake.staging.convert import convert_columns
+from wal2lake.lake.staging.convert import SentColumn, convert_columns
 from wal2lake.lake.tablefiles import AddedFile
-from wal2lake.pg import connect
+from wal2lake.model import Oid
+from wal2lake.pg import Session, connect
 from wal2lake.pg.publisher import quote_literal
+from wal2lake.pgtypes import RemoteTypes
+from wal2lake.wire.columnar.copybinary import BinaryCopy
 
 _BLOCK_BYTES: Final = 8 << 20
 """CSV parsed at a time: large enough that Arrow's per-block cost does not show."""
@@ -53,6 +58,10 @@ class CopyTask:
     """The target's bare name, for messages."""
     key: tuple[str, ...]
     """Its primary key, which must not be null."""
+    binary_types: tuple[Oid, ...] | None = None
+    """The columns' types if the statement asks for binary format; None: it is CSV."""
+    types: RemoteTypes = field(default_factory=dict)
+    """The publisher's types that are not built in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +83,8 @@ def copy_range(task: CopyTask) -> CopyResult:
         session.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(task.snapshot)}")
         held: list[pa.Table] = []
         held_bytes = 0
-        # Whole rows: the server sends each in a message of its own, so that a block can
-        # be as large as its last row makes it.
-        blocks = session.copy_out(task.statement, block_bytes=_BLOCK_BYTES)
-        for batch in _batches(task, blocks):
-            converted = _convert(task, batch)
+        for columns in _columns(task, session):
+            converted = _convert(task, columns)
             held.append(converted)
             held_bytes += converted.nbytes
             if held_bytes >= task.row_group_bytes:
@@ -90,6 +96,32 @@ def copy_range(task: CopyTask) -> CopyResult:
         rows = writer.rows
         added = writer.finish()
     return CopyResult(rows, () if added is None else (added,))
+
+
+def _columns(task: CopyTask, session: Session) -> Iterator[dict[str, SentColumn]]:
+    """Blocks of rows, by column."""
+    # Whole rows: the server sends each in a message of its own, so that a block can
+    # be as large as its last row makes it.
+    if task.binary_types is None:
+        blocks = session.copy_out(task.statement, block_bytes=_BLOCK_BYTES)
+        for batch in _batches(task, blocks):
+            yield {
+                name: SentColumn(values)
+                for name, values in zip(task.columns, batch.columns, strict=True)
+            }
+        return
+    messages = session.copy_out_messages(task.statement, block_bytes=_BLOCK_BYTES)
+    copy = BinaryCopy(len(task.columns))
+    for data, sizes in messages:
+        arrays = copy.feed(data, sizes)
+        every = np.ones(len(arrays[0]), np.bool_)
+        yield {
+            name: SentColumn(values, every, oid, task.types)
+            for name, oid, values in zip(
+                task.columns, task.binary_types, arrays, strict=True
+            )
+        }
+    copy.finish()
 
 
 def _batches(task: CopyTask, blocks: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
@@ -109,8 +141,7 @@ def _batches(task: CopyTask, blocks: Iterator[bytes]) -> Iterator[pa.RecordBatch
         yield from table.to_batches()
 
 
-def _convert(task: CopyTask, batch: pa.RecordBatch) -> pa.Table:
-    columns = dict(zip(task.columns, batch.columns, strict=True))
+def _convert(task: CopyTask, columns: dict[str, SentColumn]) -> pa.Table:
     table, bad = convert_columns(
         columns, task.fields, relation=task.table, required=task.key
     )

@@ -16,6 +16,7 @@ from typing import Final
 
 from wal2lake.pg import RemoteTable
 from wal2lake.pg.publisher import quote_ident
+from wal2lake.pgtypes import NoDecoder, RemoteTypes, check_decoder, sent_as_text
 
 _PAGE_BYTES: Final = 8192
 
@@ -72,8 +73,23 @@ def decode_plan(text: str | None, snapshot: str) -> tuple[PageRange, ...] | None
     )
 
 
-def copy_statement(table: RemoteTable, pages: PageRange) -> str:
-    """COPY of one range as CSV, which tells NULL (nothing) from '' (two quotes)."""
+def copies_in_binary(table: RemoteTable, types: RemoteTypes) -> bool:
+    """Whether COPY can send this table in binary format and we can read it: unlike the
+    stream, COPY does not send a value as text whose type has no binary format."""
+    try:
+        for column in table.columns:
+            check_decoder(column.type_oid, types)
+    except NoDecoder:
+        return False
+    sent = [not sent_as_text(c.type_oid, types) for c in table.columns]
+    return bool(sent) and all(sent)
+
+
+def copy_statement(
+    table: RemoteTable, pages: PageRange, *, binary: bool = False
+) -> str:
+    """COPY of one range; as CSV, which tells NULL (nothing) from '' (two quotes), unless
+    it is to be ``binary``."""
     columns = ", ".join(quote_ident(c.name) for c in table.columns)
     only = "ONLY " if table.kind == "r" else ""
     conditions = []
@@ -87,5 +103,5 @@ def copy_statement(table: RemoteTable, pages: PageRange) -> str:
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     return (
         f"COPY (SELECT {columns} FROM {only}{table.qualified}{where})"
-        " TO STDOUT WITH (FORMAT csv)"
+        f" TO STDOUT WITH (FORMAT {'binary' if binary else 'csv'})"
     )

@@ -52,10 +52,12 @@ from wal2lake.lake.spark.session import Pool
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Publisher, RemoteTable, connect
+from wal2lake.pgtypes import remote_types_from_json
 from wal2lake.settings import Settings
 from wal2lake.tablesync.copy import CopyResult, CopyTask, copy_range
 from wal2lake.tablesync.plan import (
     PageRange,
+    copies_in_binary,
     copy_statement,
     decode_plan,
     encode_plan,
@@ -323,11 +325,13 @@ class TableSync:
         if self._stop.is_set():
             return
         self._check_snapshot(copy)
+        types = remote_types_from_json(copy.subscription.remote_types)
+        binary = copy.subscription.binary and copies_in_binary(remote, types)
         task = CopyTask(
             conninfo=copy.subscription.conninfo,
             application_name=self._worker_name(copy),
             snapshot=copy.snapshot.snapshot,
-            statement=copy_statement(remote, part),
+            statement=copy_statement(remote, part, binary=binary),
             columns=tuple(c.name for c in remote.columns),
             location=state.location,
             fields=state.fields,
@@ -335,6 +339,8 @@ class TableSync:
             row_group_bytes=_ROW_GROUP_BYTES,
             table=copy.table.name,
             key=copy.table.key,
+            binary_types=tuple(c.type_oid for c in remote.columns) if binary else None,
+            types=types,
         )
         result: CopyResult = self._executors.run(Pool.SYNC, copy_range, task)
         self._catalog.record_range(

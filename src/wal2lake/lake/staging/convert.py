@@ -1,13 +1,15 @@
-"""Columns of PostgreSQL text as the typed columns of a target table.
+"""Columns of PostgreSQL's values as the typed columns of a target table.
 
-Comes in: columns by name, as PostgreSQL printed them (binary Arrow arrays, null is NULL),
-and the target's fields. Goes out: a typed Arrow table with exactly those fields, and
-the values that could not be stored, by row. Called inside Spark's Python workers by staging
-and by the initial copy: both must store the same text as the same value.
+Comes in: columns by name, as PostgreSQL sent them (``SentColumn``: text, or for some rows the
+type's binary form), and the target's fields. Goes out: a typed Arrow table with exactly
+those fields, and the values that could not be stored, by row. Called inside Spark's Python
+workers by staging and by the initial copy: what was the same value at the publisher must be
+stored as the same, however it came.
 
 The target's field decides, not the publisher's column: PostgreSQL's subscriber too gives the
-text to the input function of its own column. What type that is stands in the field: its
-PostgreSQL type, stored as its Spark type (which a user may have chosen).
+text to the input function of its own column. A binary value is read as the publisher's
+type, for it says nothing otherwise, and then means its text. What type the target has stands
+in the field: its PostgreSQL type, stored as its Spark type (which a user may have chosen).
 
 Source: PostgreSQL worker.c, slot_store_data.
 """
@@ -15,28 +17,60 @@ Source: PostgreSQL worker.c, slot_store_data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wal2lake.lake.port import FieldSpec
-from wal2lake.model import INVALID_OID
+from wal2lake.model import INVALID_OID, Oid
 from wal2lake.pgtypes import (
+    RemoteTypes,
     TypeMapping,
     arrow_from_ddl,
+    convert_sent,
     ddl_from_arrow,
     format_type,
     mapping_for,
     result_type,
-    text_to_arrow,
     type_by_oid,
 )
 
 FAILURES_KEPT: Final = 5
 """Per column of one call: the first is what counts, the others help the operator."""
+
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class SentColumn:
+    """One column as the publisher sent it."""
+
+    values: pa.Array
+    """Binary, null for NULL."""
+    binary: Mask | None = None
+    """Where the value is in its type's binary form; None: nowhere."""
+    type_oid: Oid = INVALID_OID
+    """The publisher's type; of no use where all is text."""
+    types: RemoteTypes = field(default_factory=dict)
+    """What is known of the publisher's types that are not built in."""
+
+    def filled(self, where: Mask, other: SentColumn) -> SentColumn:
+        """This column with the values ``where`` of another one of the same type."""
+        if not where.any():
+            return self
+        values = pc.if_else(pa.array(where), other.values, self.values)
+        if self.binary is None and other.binary is None:
+            return replace(self, values=values)
+        nowhere = np.zeros(len(where), np.bool_)
+        mine = nowhere if self.binary is None else self.binary
+        theirs = nowhere if other.binary is None else other.binary
+        binary = np.where(where, theirs, mine)
+        return replace(self, values=values, binary=binary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +107,12 @@ def mapping_of(field: FieldSpec) -> TypeMapping:
 
 
 def convert_column(
-    values: pa.Array, field: FieldSpec, mapping: TypeMapping
+    sent: SentColumn, field: FieldSpec, mapping: TypeMapping
 ) -> tuple[pa.Array, tuple[BadValue, ...]]:
     """Convert one column; a value that cannot be stored is null, and listed."""
-    converted = text_to_arrow(values, mapping)
+    converted = convert_sent(
+        sent.values, sent.binary, sent.type_oid, sent.types, mapping
+    )
     found = [
         BadValue(int(row), field.name, failure.sqlstate, failure.message)
         for failure in converted.failures
@@ -90,7 +126,7 @@ def nulls_refused(
     array: pa.Array,
     field: FieldSpec,
     relation: str | None = None,
-    rows: npt.NDArray[np.bool_] | None = None,
+    rows: Mask | None = None,
 ) -> tuple[BadValue, ...]:
     """The first null (among ``rows``) of a column that must not have one."""
     if array.null_count == 0:
@@ -114,32 +150,32 @@ def nulls_refused(
 
 
 def convert_columns(
-    columns: Mapping[str, pa.Array],
+    columns: Mapping[str, SentColumn],
     fields: Sequence[FieldSpec],
     *,
     relation: str | None = None,
     required: Sequence[str] = (),
 ) -> tuple[pa.Table, tuple[BadValue, ...]]:
-    """Whole rows of text as the target's columns, in the target's order.
+    """Whole rows as the target's columns, in the target's order.
 
     A field without a column is null throughout. ``required``: the key's columns, which
     must not be null whatever the table declares. ``relation`` is the target's bare
     name, for messages. Bad values, in row order, are null in the table.
     """
-    length = len(next(iter(columns.values()))) if columns else 0
+    length = len(next(iter(columns.values())).values) if columns else 0
     arrays = []
     bad: list[BadValue] = []
-    for field in fields:
-        mapping = mapping_of(field)
-        text = columns.get(field.name)
-        if text is None:
+    for spec in fields:
+        mapping = mapping_of(spec)
+        sent = columns.get(spec.name)
+        if sent is None:
             array = pa.nulls(length, mapping.arrow_type)
         else:
-            array, found = convert_column(text, field, mapping)
+            array, found = convert_column(sent, spec, mapping)
             bad += found
-        if field.name in required or not field.nullable:
-            refused = nulls_refused(array, field, relation)
+        if spec.name in required or not spec.nullable:
+            refused = nulls_refused(array, spec, relation)
             bad += [r for r in refused if all(r.row != b.row for b in bad)]
         arrays.append(array)
-    table = pa.Table.from_arrays(arrays, names=[field.name for field in fields])
+    table = pa.Table.from_arrays(arrays, names=[spec.name for spec in fields])
     return table, tuple(sorted(bad, key=lambda b: b.row))

@@ -22,7 +22,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -37,13 +36,14 @@ from wal2lake.lake.staging.changes import (
 )
 from wal2lake.lake.staging.convert import (
     BadValue,
+    Mask,
+    SentColumn,
     convert_column,
     mapping_of,
     nulls_refused,
 )
 from wal2lake.model import Relation, ReplicaIdentity
-
-Mask = npt.NDArray[np.bool_]
+from wal2lake.pgtypes import RemoteTypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,8 @@ class StageTarget:
     """Same order as ``fields``."""
     key: tuple[str, ...]
     """Primary key columns; empty: only inserts can be applied."""
+    types: RemoteTypes = field(default_factory=dict)
+    """The publisher's types that are not built in, for values in binary format."""
 
     @property
     def key_positions(self) -> tuple[int, ...]:
@@ -142,7 +144,7 @@ def insert_rows(
         if position is None:
             array = pa.nulls(batch.num_rows, mapping.arrow_type)
         else:
-            array, found = convert_column(batch.column(f"c{position}"), spec, mapping)
+            array, found = convert_column(rows.new(position), spec, mapping)
             bad += found
         bad += rows.nulls(array, spec, every, bad)
         arrays.append(array)
@@ -167,19 +169,19 @@ def change_rows(
             array = pa.nulls(batch.num_rows, mapping.arrow_type)
             unchanged = rows.op == UPDATE
         else:
-            text = batch.column(f"c{position}")
+            sent = rows.new(position)
             unchanged = rows.unchanged(position)
             if i in keys:
                 old = rows.old(position)
                 if old is not None:
-                    text = _fill(text, deleted | unchanged, old)
+                    sent = sent.filled(deleted | unchanged, old)
                 unchanged = np.zeros(batch.num_rows, np.bool_)
             elif unchanged.any():
                 old = rows.old(position)
                 if old is not None:
-                    text = _fill(text, unchanged, old)
-                    unchanged &= text.is_null().to_numpy(zero_copy_only=False)
-            array, found = convert_column(text, spec, mapping)
+                    sent = sent.filled(unchanged, old)
+                    unchanged &= sent.values.is_null().to_numpy(zero_copy_only=False)
+            array, found = convert_column(sent, spec, mapping)
             bad += found
         written = (rows.op == INSERT) | ((rows.op == UPDATE) & ~unchanged)
         if i in keys:
@@ -204,12 +206,6 @@ def change_rows(
     return table, rows.found(set(flags), moved), rows.located(bad)
 
 
-def _fill(text: pa.Array, where: Mask, other: pa.Array) -> pa.Array:
-    if not where.any():
-        return text
-    return pc.if_else(pa.array(where), other, text)
-
-
 class _Rows:
     """A batch of one relation version, with the questions that staging asks of it."""
 
@@ -229,15 +225,31 @@ class _Rows:
         """The relation's column of that name."""
         return self._names.get(spec.name)
 
-    def old(self, position: int) -> pa.Array | None:
-        """Column of the old tuples, null where none was sent."""
-        return self._optional(f"o{position}")
+    def new(self, position: int) -> SentColumn:
+        """Column of the new tuples, null where none was sent."""
+        values = self._batch.column(f"c{position}")
+        return self._sent(position, values, f"b{position}")
+
+    def old(self, position: int) -> SentColumn | None:
+        """Column of the old tuples, null where none was sent; None: nowhere."""
+        values = self._optional(f"o{position}")
+        if values is None:
+            return None
+        return self._sent(position, values, f"ob{position}")
+
+    def _sent(self, position: int, values: pa.Array, flags: str) -> SentColumn:
+        oid = self._relation.columns[position].type_oid
+        return SentColumn(values, self._flags(flags), oid, self._target.types)
 
     def unchanged(self, position: int) -> Mask:
         """Where the new tuple has an unchanged TOAST value."""
-        flags = self._optional(f"u{position}")
+        flags = self._flags(f"u{position}")
+        return np.zeros(self._batch.num_rows, np.bool_) if flags is None else flags
+
+    def _flags(self, name: str) -> Mask | None:
+        flags = self._optional(name)
         if flags is None:
-            return np.zeros(self._batch.num_rows, np.bool_)
+            return None
         mask: Mask = flags.to_numpy(zero_copy_only=False)
         return mask.astype(np.bool_)
 
@@ -254,18 +266,21 @@ class _Rows:
             before = None if position is None else self.old(position)
             if position is None or before is None:
                 continue
-            after = _fill(
-                self._batch.column(f"c{position}"), self.unchanged(position), before
-            )
+            after = self.new(position).filled(self.unchanged(position), before)
             mapping = mapping_of(spec)
             old, found = convert_column(before, spec, mapping)
             bad += [b for b in found if candidates[b.row]]
             typed[i] = old
-            differs = _differ(before, after) & candidates
-            if differs.any() and not mapping.arrow_type.equals(pa.string()):
+            alike = before.binary is None and after.binary is None
+            # Equal bytes say nothing if one is text and the other one binary.
+            differs = candidates
+            if alike:
+                differs = _differ(before.values, after.values) & candidates
+            exact = alike and mapping.arrow_type.equals(pa.string())
+            if differs.any() and not exact:
                 # 1.0 and 1.00 are the same number: then the row has not moved.
                 new, _ = convert_column(after, spec, mapping)
-                differs &= _differ(old, new)
+                differs = differs & _differ(old, new)
             moved |= differs
         return typed, moved
 

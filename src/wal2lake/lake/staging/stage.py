@@ -5,7 +5,7 @@ Goes out: either data files in the table's directory, ready for one commit
 (``stage_inserts``), or staged changes in a directory of the caller's, ready for the net
 change (``stage_changes``); and the rows that cannot be applied. Called by apply.
 
-Why this way. The log keeps the publisher's text, so conversion, the costly part, happens here
+Why this way. The log keeps what the publisher sent, so conversion, the costly part, happens here
 where it scales out: a task per core, each with its share of the row groups, PyArrow doing
 the work without a Python object per row. A batch of a few thousand rows is converted
 faster than a Spark job starts: ``parallelism`` 0 runs the same function in this process
@@ -303,12 +303,6 @@ def _unfit(
     batch: pa.RecordBatch, part: LogPart, target: StageTarget
 ) -> tuple[RowFailure, ...]:
     """The batch's first row, if its relation does not fit the target at all."""
-    for name in batch.schema.names:
-        if name.startswith(("b", "ob")) and batch.column(name).true_count:
-            raise InternalError(
-                f'change log file "{part.source.path}" has values in binary format, '
-                "which were not asked for"
-            )
     wrong = check_columns(part.source.relation, target)
     if wrong is None:
         return ()

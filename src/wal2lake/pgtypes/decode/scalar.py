@@ -5,7 +5,8 @@ Conversion. Called by ``text`` only.
 
 The fast parsers are Arrow's own casts, which are stricter than PostgreSQL's input
 functions or equal to them, except where ``suspects`` looks again: Arrow turns a number too
-large for a double into infinity and one too small into zero, PostgreSQL refuses both. The
+large for a double into infinity and one too small into zero, PostgreSQL refuses both; and a
+decimal that is too large overflows its 128 bits unseen. The
 interpreters accept what PostgreSQL's input functions accept (spaces around a number, hex
 integers, bool words), for the target's type need not be the source's.
 
@@ -178,6 +179,9 @@ def _suspect_floats(values: pa.BinaryArray, array: pa.Array) -> Mask | None:
 # --- numeric ----------------------------------------------------------------------------
 
 
+_DECIMAL128_DIGITS = 38
+
+
 def decode_decimal(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
     """numeric to decimal(p,s); a value that does not fit exactly is bad, not rounded."""
     arrow = mapping.arrow_type
@@ -207,15 +211,39 @@ def decode_decimal(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
             raise _overflow(shown)
         return stored
 
-    whole = max(1, arrow.precision - arrow.scale)
+    digits = arrow.precision - arrow.scale
+    whole = f"[0-9]{{1,{digits}}}" if digits else "0"
     fraction = f"([.][0-9]{{1,{arrow.scale}}})?" if arrow.scale else ""
+    plain = plain_by(f"-?{whole}{fraction}")
     return convert(
         values,
         arrow,
         lambda part: part.cast(arrow),
         interpret,
-        plain=plain_by(f"-?[0-9]{{1,{whole}}}{fraction}"),
+        lambda part, _: _suspect_decimals(part, digits, plain),
+        plain=plain,
     )
+
+
+def _suspect_decimals(
+    values: pa.BinaryArray, digits: int, plain: Callable[[pa.BinaryArray], Mask]
+) -> Mask | None:
+    """Numbers that may have run over Arrow's 128 bits without a word: while they were
+    read (more than 38 digits), or when they were scaled (too many before the point)."""
+    lengths = pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+    point = pc.find_substring(values, b".").fill_null(0).to_numpy(zero_copy_only=False)
+    before = np.where(point < 0, lengths, point)
+    data, offsets = raw(values)
+    odd: Mask = (before > digits) | (lengths > _DECIMAL128_DIGITS)
+    if (data[offsets[0] : offsets[-1]] | 0x20 == ord("e")).any():
+        odd = np.ones(len(values), np.bool_)
+    if not odd.any():
+        return None
+    rows = np.flatnonzero(odd)
+    odd[rows[plain(values.take(pa.array(rows)))]] = False
+    if values.null_count:
+        odd &= values.is_valid().to_numpy(zero_copy_only=False)
+    return odd
 
 
 def _overflow(shown: str) -> Rejected:

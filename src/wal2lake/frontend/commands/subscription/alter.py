@@ -149,10 +149,15 @@ def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> st
         changes["synchronous_commit"] = options.synchronous_commit
     if "create_tables" in options.given:
         changes["create_tables"] = options.create_tables
+    # As in PostgreSQL this command does not connect: the receiver, when it starts again,
+    # asks the publisher whether it can be done, and says so if not.
+    asked: dict[str, str] = {}
     if "origin" in options.given:
-        # As in PostgreSQL the publisher is not asked: one that does not know the option
-        # says so when the receiver starts again.
-        changes["options"] = {**subscription.options, "origin": options.origin}
+        asked["origin"] = options.origin
+    if "binary" in options.given:
+        asked["binary"] = str(options.binary).lower()
+    if asked:
+        node.catalog.set_options(subscription.oid, asked)
     node.catalog.update_subscription(subscription.oid, **changes, bump=True)
     node.changed()
     return "ALTER SUBSCRIPTION"

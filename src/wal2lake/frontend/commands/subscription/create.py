@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wal2lake.catalog import Subscription, TableDef
+from wal2lake.catalog import REMOTE_TYPES, Subscription, TableDef
 from wal2lake.errors import DuplicateObjectError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node, require_superuser
@@ -39,7 +39,8 @@ from wal2lake.frontend.grammar import (
 from wal2lake.frontend.grammar.statements import CreateSubscription
 from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import failpoint
-from wal2lake.pg import Publisher, nudged, parse_conninfo
+from wal2lake.pg import Publisher, nudged, parse_conninfo, require_binary
+from wal2lake.pgtypes import RemoteType, remote_types_to_json
 
 
 def create_subscription(
@@ -56,7 +57,7 @@ def create_subscription(
                 f'subscription "{statement.name}" already exists'
             )
         if not options.connect:
-            _record(node, caller, statement, options, [], INVALID_LSN, whole=True)
+            _record(node, caller, statement, options, [], INVALID_LSN, True, ())
             caller.notice(
                 Notice(
                     "subscription was created, but is not connected",
@@ -79,6 +80,9 @@ def create_subscription(
                     statement.publications,
                     copy_data=options.copy_data,
                 )
+            types: tuple[RemoteType, ...] = ()
+            if options.binary:
+                types = require_binary(publisher, statement.publications)
             made: list[TableDef] = []
             try:
                 targets = find_targets(
@@ -92,7 +96,9 @@ def create_subscription(
                 whole = publisher.publish_everything(tuple(statement.publications))
                 start = _start(caller, publisher, statement, options)
                 try:
-                    _record(node, caller, statement, options, targets, start, whole)
+                    _record(
+                        node, caller, statement, options, targets, start, whole, types
+                    )
                 except BaseException:
                     if options.create_slot and (slot := _slot_name(statement, options)):
                         publisher.drop_slot(slot, missing_ok=True)
@@ -134,6 +140,7 @@ def _record(
     targets: Sequence[Target],
     start: Lsn,
     whole: bool,
+    types: Sequence[RemoteType],
 ) -> None:
     oid = node.catalog.new_oid()
     enabled = options.enabled and options.connect
@@ -152,6 +159,8 @@ def _record(
             "password_required": str(options.password_required).lower(),
             "run_as_owner": str(options.run_as_owner).lower(),
             "origin": options.origin,
+            "binary": str(options.binary).lower(),
+            REMOTE_TYPES: remote_types_to_json(types),
         },
     )
     rels = [

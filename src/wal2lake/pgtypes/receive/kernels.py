@@ -1,0 +1,176 @@
+"""Whole columns of binary values to Arrow with NumPy: the hot path of binary = true.
+
+Comes in: a BinaryArray of one type's binary form and the mapping. Goes out: the typed array,
+and which rows it has no value for although they are not null (*odd* rows: infinite dates,
+NaN in a decimal, values of a wrong size). ``columns`` sends those through their text, so that
+they meet the same fate, in the same words, as in text format.
+
+There is a kernel where the type is stored as its own Arrow type; an override that chooses
+another goes through text.
+
+Sources: the send functions in src/backend/utils/adt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from wal2lake.pgtypes.binary import DATE_EPOCH, TIMESTAMP_EPOCH
+from wal2lake.pgtypes.decode.conversion import Mask, binary_array, packed, without
+from wal2lake.pgtypes.decode.datetime import (
+    MAX_DAY,
+    MAX_MICROSECOND,
+    MIN_DAY,
+    MIN_MICROSECOND,
+)
+from wal2lake.pgtypes.mapping import Kind, TypeMapping
+from wal2lake.pgtypes.receive.decimals import decimals
+
+Kernel = Callable[[pa.BinaryArray, TypeMapping], tuple[pa.Array, Mask | None]]
+Numbers = npt.NDArray[Any]
+
+_UUID_BYTES: Final = 16
+_UUID_DASHES: Final = (8, 13, 18, 23)
+_HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+def _of_size(
+    values: pa.BinaryArray, size: int
+) -> tuple[npt.NDArray[np.uint8], Mask | None, Mask | None]:
+    """The bytes of the values of this size, which rows have none, which are odd."""
+    data, offsets, null = packed(values)
+    wrong = np.diff(offsets) != size
+    if null is not None:
+        wrong &= ~null
+    if not wrong.any():
+        return data, null, None
+    data, _, null = packed(without(values, wrong))
+    return data, null, wrong
+
+
+def _fixed(values: pa.BinaryArray, layout: str) -> tuple[Numbers, Mask | None, Any]:
+    """One number per row (0 where there is none), which have none, which are odd."""
+    form = np.dtype(layout)
+    data, null, odd = _of_size(values, form.itemsize)
+    found = np.frombuffer(data, form).astype(form.newbyteorder("="))
+    if null is None:
+        return found, None, odd
+    spread = np.zeros(len(values), found.dtype)
+    spread[~null] = found
+    return spread, null, odd
+
+
+def _bool(values: pa.BinaryArray, mapping: TypeMapping) -> tuple[pa.Array, Mask | None]:
+    numbers, null, odd = _fixed(values, ">u1")
+    return pa.array(numbers != 0, mapping.arrow_type, mask=null), odd
+
+
+def _number(layout: str) -> Kernel:
+    def read(
+        values: pa.BinaryArray, mapping: TypeMapping
+    ) -> tuple[pa.Array, Mask | None]:
+        numbers, null, odd = _fixed(values, layout)
+        if numbers.dtype.kind == "f":
+            # Any NaN is the NaN that its text would be read as.
+            numbers[np.isnan(numbers)] = np.nan
+        return pa.array(numbers, mapping.arrow_type, mask=null), odd
+
+    return read
+
+
+def _moment(layout: str, low: int, high: int, epoch: int) -> Kernel:
+    """Dates and timestamps: ``low`` and ``high`` count from 1970 as the result does."""
+
+    def read(
+        values: pa.BinaryArray, mapping: TypeMapping
+    ) -> tuple[pa.Array, Mask | None]:
+        numbers, null, odd = _fixed(values, layout)
+        outside = (numbers < low - epoch) | (numbers > high - epoch)
+        if outside.any():
+            odd = outside if odd is None else odd | outside
+            null = outside if null is None else null | outside
+            numbers[outside] = 0
+        return pa.array(numbers + numbers.dtype.type(epoch), mask=null).view(
+            mapping.arrow_type
+        ), odd
+
+    return read
+
+
+def _decimal(
+    values: pa.BinaryArray, mapping: TypeMapping
+) -> tuple[pa.Array, Mask | None]:
+    array, odd = decimals(values, mapping.arrow_type)
+    return array, odd if odd.any() else None
+
+
+def _bytes(
+    values: pa.BinaryArray, mapping: TypeMapping
+) -> tuple[pa.Array, Mask | None]:
+    del mapping
+    return values, None
+
+
+def _uuid(values: pa.BinaryArray, mapping: TypeMapping) -> tuple[pa.Array, Mask | None]:
+    data, null, odd = _of_size(values, _UUID_BYTES)
+    count = len(data) // _UUID_BYTES
+    digits = np.empty((count, 2 * _UUID_BYTES), np.uint8)
+    whole = data.reshape(count, _UUID_BYTES)
+    digits[:, ::2], digits[:, 1::2] = _HEX[whole >> 4], _HEX[whole & 15]
+    width = 2 * _UUID_BYTES + len(_UUID_DASHES)
+    texts = np.full((count, width), ord("-"), np.uint8)
+    texts[:, [i for i in range(width) if i not in _UUID_DASHES]] = digits
+    present = np.ones(len(values), np.bool_) if null is None else ~null
+    offsets = np.zeros(len(values) + 1, np.int32)
+    offsets[1:] = np.cumsum(np.where(present, width, 0))
+    array = binary_array(texts.reshape(-1), offsets, null)
+    return array.cast(mapping.arrow_type), odd
+
+
+_BY_TYPE: Mapping[int, tuple[Kind, pa.DataType | None, Kernel]] = MappingProxyType(
+    {
+        16: (Kind.BOOL, pa.bool_(), _bool),
+        17: (Kind.BYTEA, pa.binary(), _bytes),
+        20: (Kind.INTEGER, pa.int64(), _number(">i8")),
+        21: (Kind.INTEGER, pa.int16(), _number(">i2")),
+        23: (Kind.INTEGER, pa.int32(), _number(">i4")),
+        26: (Kind.INTEGER, pa.int64(), _number(">u4")),
+        700: (Kind.FLOAT, pa.float32(), _number(">f4")),
+        701: (Kind.FLOAT, pa.float64(), _number(">f8")),
+        1082: (
+            Kind.DATE,
+            pa.date32(),
+            _moment(">i4", MIN_DAY, MAX_DAY, DATE_EPOCH),
+        ),
+        1114: (
+            Kind.TIMESTAMP,
+            pa.timestamp("us"),
+            _moment(">i8", MIN_MICROSECOND, MAX_MICROSECOND, TIMESTAMP_EPOCH),
+        ),
+        1184: (
+            Kind.TIMESTAMPTZ,
+            pa.timestamp("us", "UTC"),
+            _moment(">i8", MIN_MICROSECOND, MAX_MICROSECOND, TIMESTAMP_EPOCH),
+        ),
+        1700: (Kind.DECIMAL, None, _decimal),
+        2950: (Kind.TEXT, pa.string(), _uuid),
+    }
+)
+"""By type OID: what it must be stored as. Any decimal type will do for numeric."""
+
+
+def kernel_for(oid: int, mapping: TypeMapping) -> Kernel | None:
+    """The kernel of a built-in type stored like this; None: go through text."""
+    found = _BY_TYPE.get(oid)
+    if found is None:
+        return None
+    kind, arrow, kernel = found
+    if kind is not mapping.kind or (arrow is not None and arrow != mapping.arrow_type):
+        return None
+    return kernel

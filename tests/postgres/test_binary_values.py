@@ -1,0 +1,613 @@
+"""A value that came in binary format is stored exactly as if it had come as text.
+
+The server sends each value twice, by COPY in both formats; the text format is the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from wal2lake.lake.port import FieldSpec
+from wal2lake.model import Oid
+from wal2lake.pg import Publisher, Session, connect
+from wal2lake.pgtypes import (
+    NoDecoder,
+    RemoteTypes,
+    check_decoder,
+    convert_sent,
+    mapping_for,
+    remote_types_from_json,
+    remote_types_to_json,
+    text_to_arrow,
+)
+from wal2lake.pgtypes.receive.columns import sent_to_text
+from wal2lake.tablesync.copy import CopyTask, _columns, _convert
+from wal2lake.testing.postgres import PostgresServer
+from wal2lake.wire.columnar.copybinary import BinaryCopy
+
+VERSIONS = (16, 18)
+
+LONG = "{" + ",".join(map(str, range(1500))) + "}"
+UGLY: dict[str, list[str]] = {
+    "boolean": ["t", "f"],
+    "smallint": ["-32768", "0", "32767"],
+    "integer": ["-2147483648", "0", "2147483647"],
+    "bigint": ["-9223372036854775808", "0", "9223372036854775807"],
+    "real": ["NaN", "Infinity", "-Infinity", "-0", "0.1", "1e-45", "3.4028235e38"],
+    "double precision": ["NaN", "Infinity", "-Infinity", "-0", "0.1", "5e-324", "1e23"],
+    "numeric": [
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "0",
+        "0.000",
+        "-0.0010",
+        "1.50",
+        "1" + "0" * 999,
+        "9" * 500 + "." + "8" * 500,
+        "0." + "0" * 300 + "1",
+        "10000",
+        "9999.9999",
+    ],
+    "numeric(6,2)": ["NaN", "-9999.99", "9999.99", "0", "0.01", "-0.10", "100"],
+    "numeric(18,18)": ["0.999999999999999999", "-0.000000000000000001", "0"],
+    "numeric(18,0)": ["999999999999999999", "-1", "0"],
+    "numeric(19,5)": ["99999999999999.99999", "-0.00001", "10000"],
+    "numeric(38,0)": ["9" * 38, "-" + "9" * 38, "1", "0"],
+    "numeric(38,38)": ["0." + "9" * 38, "-0." + "0" * 37 + "1"],
+    "numeric(38,10)": ["9" * 28 + "." + "1" * 10, "-12345678.0000000001", "0"],
+    "numeric(5,-2)": ["1234500", "-100"],
+    "numeric(60,3)": ["9" * 57 + ".123"],
+    "date": [
+        "infinity",
+        "-infinity",
+        "0001-01-01",
+        "9999-12-31",
+        "4713-01-01 BC",
+        "5874897-12-31",
+        "2000-02-29",
+    ],
+    "timestamp without time zone": [
+        "infinity",
+        "-infinity",
+        "0001-01-01 00:00:00",
+        "9999-12-31 23:59:59.999999",
+        "4713-11-24 00:00:00 BC",
+        "294276-12-31 23:59:59.999999",
+        "1999-12-31 23:59:59.5",
+    ],
+    "timestamp with time zone": [
+        "infinity",
+        "-infinity",
+        "0001-01-01 00:00:00+00",
+        "9999-12-31 23:59:59.999999+00",
+        "0044-03-15 12:00:00+00 BC",
+        "294276-12-31 23:59:59.999999+00",
+        "1969-12-31 23:59:59.000001-11:30",
+    ],
+    "time without time zone": ["00:00:00", "24:00:00", "23:59:59.999999", "01:02:03.5"],
+    "time with time zone": [
+        "00:00:00+00",
+        "24:00:00-15:59:59",
+        "12:30:00.25+05:30",
+        "01:00:00+15:59",
+    ],
+    "interval": [
+        "0",
+        "1 year",
+        "-1 year",
+        "1 year -2 mons +3 days -04:05:06.7",
+        "-1 mons +1 day 00:00:01",
+        "-13 mons",
+        "25 mons -1 days",
+        "-1 days +00:00:01",
+        "1 day",
+        "2562047788:00:54.775807",
+        "-00:00:00.000001",
+        "178956970 years 7 mons",
+    ],
+    "text": ["", "a", 'q"u\\o,t\te\n', "é𝄞", "NULL"],
+    "character varying(5)": ["", "abcde"],
+    "character(5)": ["ab", ""],
+    "name": ["n", ""],
+    '"char"': ["a", "", "\\200", "\\377"],
+    "bytea": ["\\x", "\\x00ff", "\\x5c78"],
+    "uuid": [
+        "00000000-0000-0000-0000-000000000000",
+        "ffffffff-ffff-ffff-ffff-ffffffffffff",
+        "0123abcd-89ef-4567-89ab-cdef01234567",
+    ],
+    "oid": ["0", "4294967295"],
+    "xid": ["4294967295"],
+    "xid8": ["18446744073709551615"],
+    "cid": ["7"],
+    "tid": ["(0,0)", "(4294967295,65535)"],
+    "pg_lsn": ["0/0", "FFFFFFFF/ABCDEF12"],
+    "pg_snapshot": ["10:20:10,14,15", "5:5:"],
+    "txid_snapshot": ["10:20:10,14,15"],
+    "json": ['{"a" : [1, 2 ,null]}', '"\\u00e9"', "1.10"],
+    "jsonb": ['{"a": [1, 2, null], "b": "\\"x\\\\"}', "1.10", '""', "null"],
+    "jsonpath": ['$."a"[*]?(@ > 1)', "strict $"],
+    "bit(5)": ["10101", "00000"],
+    "bit varying": ["", "1", "0000000011111111", "101"],
+    "inet": [
+        "0.0.0.0",
+        "10.1.2.3/8",
+        "255.255.255.255/32",
+        "::",
+        "::1",
+        "::5/128",
+        "::1.2.3.4",
+        "::ffff:1.2.3.4/96",
+        "2001:db8::1/64",
+        "1:0:0:2:0:0:0:3",
+        "1:0:2:3:4:5:6:7",
+        "0:0:0:1:0:0:0:0",
+        "fe80::",
+    ],
+    "cidr": ["10.0.0.0/8", "1.2.3.4/32", "2001:db8::/32", "::/0", "::/128"],
+    "macaddr": ["08:00:2b:01:02:03"],
+    "macaddr8": ["08:00:2b:ff:fe:01:02:03"],
+    "point": ["(1,2)", "(-0,1e300)", "(NaN,Infinity)"],
+    "lseg": ["[(0,0),(1,1.5)]"],
+    "path": ["((0,0),(1,1))", "[(0,0),(1,1),(2,-3)]"],
+    "box": ["(2,2),(0,0.1)"],
+    "polygon": ["((0,0),(1,1),(1,0))"],
+    "line": ["{1,-1,0.5}"],
+    "circle": ["<(1,2),3>"],
+    "tsvector": [
+        "",
+        "'a':1A,2B,3C,4 'b'",
+        "'it''s':16383 'back\\\\slash' 'sp ace':1",
+    ],
+    "tsquery": [
+        "",
+        "'a'",
+        "'a':*AB & !( 'b' | 'c':C )",
+        "'a' <-> ( 'b' <3> 'c' )",
+        "( 'a' <-> 'b' ) <2> 'c'",
+        "!!'x' & ( !'y' <-> 'z' | 'it''s' )",
+    ],
+    "int4range": ["empty", "[1,5)", "(,)", "[,3)", "[2,)"],
+    "int8range": ["[1,9223372036854775807)"],
+    "numrange": ["[1.10,2.50]", "(NaN,NaN]", "(-Infinity,Infinity)"],
+    "daterange": ["[2020-01-01,infinity)", "[4713-01-01 BC,)"],
+    "tsrange": ['["2020-01-01 00:00:00","2021-01-01 00:00:00.5"]', "(,infinity)"],
+    "tstzrange": ['["2020-01-01 00:00:00+00",)'],
+    "int4multirange": ["{}", "{[1,3),[5,9)}", "{(,)}"],
+    "datemultirange": ["{[2020-01-01,2020-02-01),[2021-01-01,)}"],
+    "nummultirange": ["{[1.5,2.5),(3,4]}"],
+    "tsmultirange": ['{["2020-01-01 00:00:00","2020-01-02 00:00:00")}'],
+    "int2vector": ["1 2 3", ""],
+    "oidvector": ["16 25", ""],
+    "integer[]": ["{}", "{1,NULL,3}", "[0:2]={1,2,3}", "{{1,2},{3,4}}", "{7}", LONG],
+    "text[]": ["{}", '{"",NULL,"NULL","a,b","q\\"","\\\\"}', '{{"{"}}', "{é}"],
+    "double precision[]": ["{NaN,-0,Infinity}"],
+    "numeric(6,2)[]": ["{1.50,NULL}", "{NaN}"],
+    "numeric[]": ["{1.50,NaN,1e50}"],
+    "date[]": ["{2020-01-01}", "{infinity}"],
+    "timestamp with time zone[]": ['{"2020-01-01 00:00:00+00"}'],
+    "bytea[]": ['{"\\\\x00ff","\\\\x"}'],
+    "jsonb[]": ['{"{\\"a\\": 1}"}'],
+    "box[]": ["{(1,1),(0,0);(3,3),(2,2)}"],
+    "interval[]": ['{"1 day",00:00:01}'],
+    "int4range[]": ['{"[1,2)",empty}'],
+    "boolean[]": ["{t,f,NULL}"],
+    "uuid[]": ["{00000000-0000-0000-0000-000000000000}"],
+    "pair": ["(1,a)", "(,)", '(1,"")', '(-1,"a b,""c\\\\(")'],
+    "pair[]": ['{"(1,\\"a b\\")",NULL}'],
+    "nest": ['("(1,x)","{1,NULL}",happy)', '(,"{}",)'],
+    "mood": ["happy", "so so", ""],
+    "mood[]": ['{happy,"so so",NULL}'],
+    "whole": ["1", "7"],
+    "whole2": ["1", "7"],
+    "whole[]": ["{1,2}"],
+    "price": ["1.50", "NaN"],
+    "line_of": ["(1,2)"],
+    "floatrange": ["[1.5,2.5)", "empty"],
+    "floatmultirange": ["{[1.5,2.5)}"],
+    "moodrange": ['[happy,"so so"]'],
+}
+"""What is hard about each type; every one of them comes with a NULL, too."""
+
+TYPES = """
+    create type mood as enum ('happy', 'so so', '');
+    create type pair as (a integer, b text);
+    create type nest as (p pair, l integer[], m mood);
+    create domain whole as integer check (value > 0);
+    create domain whole2 as whole;
+    create domain price as numeric(6,2);
+    create table line_of (x integer, y integer);
+    create table line_user (l line_of);
+    create type floatrange as range (subtype = float8,
+                                     multirange_type_name = floatmultirange);
+    create type moodrange as range (subtype = mood);
+    create table unused_row_type (x integer);
+"""
+
+
+class Source:
+    """A database with types of its own, and what the node knows of them."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        # As the catalog keeps them.
+        self.types: RemoteTypes = remote_types_from_json(
+            remote_types_to_json(Publisher(session).remote_types())
+        )
+
+    def sent(
+        self, type_name: str, values: list[str | None]
+    ) -> tuple[int, int, str, pa.Array, pa.Array]:
+        """(type, typmod, its name, the values as text, the values in binary)."""
+        self.session.execute("drop table if exists pg_temp.v")
+        self.session.execute(f"create temporary table v (n serial, v {type_name})")
+        payload = "".join(f"{_csv(v)}\n" for v in values)
+        self.session.copy_in(
+            "copy v (v) from stdin (format csv)", iter([payload.encode()])
+        )
+        rows = self.session.query(
+            "select a.atttypid, a.atttypmod, case when a.atttypid < 10000 then"
+            " t.typname else n.nspname || '.' || t.typname end"
+            " from pg_attribute a join pg_type t on t.oid = a.atttypid"
+            " join pg_namespace n on n.oid = t.typnamespace"
+            " where a.attrelid = 'pg_temp.v'::regclass and a.attname = 'v'"
+        )
+        oid, typmod, name = rows[0]
+        query = "copy (select v from v order by n) to stdout"
+        text = b"".join(
+            self.session.copy_out(f"{query} (format csv, force_quote *)", block_bytes=1)
+        )
+        copy = BinaryCopy(1)
+        parts = [
+            copy.feed(data, sizes)[0]
+            for data, sizes in self.session.copy_out_messages(
+                f"{query} (format binary)", block_bytes=200
+            )
+        ]
+        copy.finish()
+        return (
+            int(str(oid)),
+            int(str(typmod)),
+            str(name),
+            pa.array(_uncsv(text.decode()), pa.string()).cast(pa.binary()),
+            pa.concat_arrays(parts),
+        )
+
+
+def _csv(value: str | None) -> str:
+    return "" if value is None else '"' + value.replace('"', '""') + '"'
+
+
+def _uncsv(text: str) -> list[str | None]:
+    """Every value is quoted and NULL is not; one column."""
+    found: list[str | None] = []
+    at = 0
+    while at < len(text):
+        if text[at] == "\n":
+            found.append(None)
+            at += 1
+            continue
+        end = at + 1
+        value = ""
+        while True:
+            stop = text.index('"', end)
+            value += text[end:stop]
+            if text[stop + 1] != '"':
+                break
+            value += '"'
+            end = stop + 2
+        found.append(value)
+        at = stop + 2
+    return found
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def source(
+    request: pytest.FixtureRequest,
+    postgres_server: Callable[[int], PostgresServer],
+) -> Iterator[Source]:
+    server = postgres_server(request.param)
+    name = f"binary_values_{request.param}"
+    server.psql(f"create database {name}")
+    with connect(server.conninfo(name), application_name="test") as session:
+        session.execute("set search_path = public")
+        session.execute(TYPES)
+        yield Source(session)
+    server.psql(f"drop database {name} with (force)")
+
+
+def assert_same(source: Source, type_name: str, values: list[str | None]) -> None:
+    oid, typmod, name, text, binary = source.sent(type_name, values)
+    check_decoder(oid, source.types)
+    shown, failures = sent_to_text(binary, oid, source.types)
+    assert not failures
+    assert shown.to_pylist() == text.to_pylist()
+    every = np.ones(len(text), np.bool_)
+    some = np.arange(len(text)) % 2 == 0
+    mixed = pa.array(
+        [b if s else t for s, t, b in zip(some, text, binary, strict=True)], pa.binary()
+    )
+    choices: list[dict[str, str] | None] = [None]
+    if type_name == "numeric":
+        choices += [{"numeric": "decimal(38,10)"}, {"numeric": "double"}]
+    if type_name in ("oid", "bigint", "integer"):
+        choices += [{type_name: "bigint"}, {type_name: "string"}]
+    if type_name in ("double precision", "boolean", "date", "uuid", "bytea"):
+        choices += [{type_name: "string"}]
+    for chosen in choices:
+        mapping = mapping_for(oid, typmod, type_name=name, overrides=chosen)
+        expected = text_to_arrow(text, mapping)
+        for sent, flags in ((binary, every), (mixed, some)):
+            found = convert_sent(sent, flags, oid, source.types, mapping)
+            assert found.array.type == expected.array.type
+            assert _exact(found.array) == _exact(expected.array)
+            assert [
+                (f.sqlstate, f.message, f.rows.tolist()) for f in found.failures
+            ] == [(f.sqlstate, f.message, f.rows.tolist()) for f in expected.failures]
+            assert found.bad == expected.bad or found.bad.equals(expected.bad)
+
+
+def _exact(array: pa.Array) -> list[str]:
+    """repr tells -0.0 from 0.0 and takes NaN for NaN."""
+    if pa.types.is_date(array.type) or pa.types.is_timestamp(array.type):
+        array = array.cast(pa.int32() if pa.types.is_date(array.type) else pa.int64())
+    return [repr(value) for value in array.to_pylist()]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("type_name", UGLY)
+def test_binary_values_are_stored_as_their_text_is(
+    source: Source, type_name: str
+) -> None:
+    assert_same(source, type_name, [None, *UGLY[type_name], None])
+    assert_same(source, type_name, [v for v in UGLY[type_name] if v != "NaN"])
+
+
+# ---- any values --------------------------------------------------------------------------
+
+_SPECIAL_NUMBERS = st.sampled_from(["NaN", "Infinity", "-Infinity"])
+_TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+
+
+def _integers(bits: int) -> st.SearchStrategy[str]:
+    return st.integers(-(1 << bits - 1), (1 << bits - 1) - 1).map(str)
+
+
+@st.composite
+def _numerics(draw: st.DrawFn, whole: int, fraction: int) -> str:
+    digits = st.text("0123456789")
+    left = draw(digits.map(lambda t: t[:whole])) or "0"
+    right = draw(digits.map(lambda t: t[:fraction]))
+    sign = draw(st.sampled_from(["", "-"]))
+    zeros = "0" * draw(st.integers(0, max(whole - len(left), 0)))
+    return f"{sign}{left}{zeros}" + (f".{right}" if right else "")
+
+
+def _moments(suffix: str) -> st.SearchStrategy[str]:
+    return st.one_of(
+        st.datetimes().map(lambda d: f"{d.isoformat(' ')}{suffix}"),
+        st.builds(
+            lambda year, second, era: f"{year}-02-03 04:05:{second:09.6f}{suffix}{era}",
+            st.integers(10_000, 294_275),
+            st.floats(0, 59.9),
+            st.just(""),
+        ),
+        st.integers(1, 4713).map(lambda y: f"{y:04d}-12-31 00:00:00{suffix} BC"),
+        st.sampled_from(["infinity", "-infinity"]),
+    )
+
+
+def _literal(parts: list[str | None], opening: str, closing: str) -> str:
+    quoted = (
+        "NULL" if p is None else '"' + p.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        for p in parts
+    )
+    return opening + ",".join(quoted) + closing
+
+
+def _intervals() -> st.SearchStrategy[str]:
+    return st.builds(
+        lambda m, d, us: f"{m} mons {d} days {us} microseconds",
+        st.integers(-(2**31) + 1, 2**31 - 1),
+        st.integers(-(2**31) + 1, 2**31 - 1),
+        st.integers(-(10**15), 10**15),
+    )
+
+
+def _ranges(number: st.SearchStrategy[int]) -> st.SearchStrategy[str]:
+    return st.builds(
+        lambda a, b, o, c: f"{o}{min(a, b)},{max(a, b)}{c}",
+        number,
+        number,
+        st.sampled_from("[("),
+        st.sampled_from("])"),
+    )
+
+
+_DATES = st.one_of(
+    st.dates().map(str),
+    st.integers(1, 4712).map(lambda y: f"{y:04d}-06-07 BC"),
+    st.integers(10_000, 5_874_896).map(lambda y: f"{y}-06-07"),
+)
+_ANY: dict[str, st.SearchStrategy[str]] = {
+    "smallint": _integers(16),
+    "integer": _integers(32),
+    "bigint": _integers(64),
+    "real": st.floats(width=32).map(lambda f: repr(f)),
+    "double precision": st.floats().map(lambda f: repr(f)),
+    "numeric": st.one_of(_numerics(1000, 1000), _SPECIAL_NUMBERS),
+    "numeric(6,2)": st.one_of(_numerics(4, 2), st.just("NaN")),
+    "numeric(18,7)": _numerics(11, 7),
+    "numeric(21,20)": _numerics(1, 20),
+    "numeric(38,17)": st.one_of(_numerics(21, 17), st.just("NaN")),
+    "date": _DATES,
+    "timestamp without time zone": _moments(""),
+    "timestamp with time zone": _moments("+00"),
+    "time without time zone": st.times().map(str),
+    "time with time zone": st.builds(
+        lambda t, minutes: f"{t}{minutes // 60:+03d}:{minutes % 60:02d}",
+        st.times(),
+        st.integers(-15 * 60, 15 * 60),
+    ),
+    "interval": _intervals(),
+    "text": _TEXT,
+    "bytea": st.binary().map(lambda b: "\\x" + b.hex()),
+    "uuid": st.uuids().map(str),
+    "jsonb": st.recursive(
+        st.one_of(
+            st.integers().map(str),
+            st.sampled_from(["null", "true", "1.500", '"\\u00e9\\n"']),
+        ),
+        lambda one: st.lists(one, max_size=4).map(lambda p: f"[{','.join(p)}]"),
+    ),
+    "inet": st.one_of(
+        st.ip_addresses().map(str),
+        st.builds(
+            lambda a, bits: f"{a}/{bits}", st.ip_addresses(v=6), st.integers(0, 128)
+        ),
+        st.lists(
+            st.sampled_from(["0", "1", "ffff", "a0b"]), min_size=8, max_size=8
+        ).map(":".join),
+    ),
+    "bit varying": st.text("01"),
+    "int4range": _ranges(st.integers(-(2**30), 2**30)),
+    "numrange": _ranges(st.integers()),
+    "integer[]": st.lists(st.one_of(st.none(), _integers(32))).map(
+        lambda p: _literal(p, "{", "}")
+    ),
+    "text[]": st.lists(st.one_of(st.none(), _TEXT)).map(
+        lambda p: _literal(p, "{", "}")
+    ),
+    "pair": st.tuples(_integers(32), _TEXT).map(lambda p: _literal(list(p), "(", ")")),
+    "pair[]": st.lists(
+        st.tuples(_integers(32), _TEXT).map(lambda p: _literal(list(p), "(", ")"))
+    ).map(lambda p: _literal(list(p), "{", "}")),
+    "point": st.tuples(st.floats(), st.floats()).map(lambda p: f"({p[0]!r},{p[1]!r})"),
+}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("type_name", _ANY)
+def test_any_values_are_stored_as_their_text_is(source: Source, type_name: str) -> None:
+    @settings(
+        max_examples=25,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(st.lists(st.one_of(st.none(), _ANY[type_name]), min_size=1, max_size=40))
+    def check(values: list[str | None]) -> None:
+        assert_same(source, type_name, values)
+
+    check()
+
+
+# ---- what has no decoder -------------------------------------------------------------------
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("type_name", "reason"),
+    [
+        ("money", "type money: its text depends on the publisher's lc_monetary"),
+        ("regclass", "type regclass: its text is a name in the publisher's catalog"),
+        ("money[]", "type money: "),
+        ("opaque", "type money: "),
+        ("aclitem[]", "type aclitem has no binary format, and is part of"),
+    ],
+)
+def test_a_type_without_decoder_is_named_with_the_reason(
+    source: Source, type_name: str, reason: str
+) -> None:
+    source.session.execute(
+        "drop type if exists opaque; create type opaque as (a integer, m money)"
+    )
+    types = remote_types_from_json(
+        remote_types_to_json(Publisher(source.session).remote_types())
+    )
+    oid = int(str(source.session.value(f"select '{type_name}'::regtype::oid")))
+    with pytest.raises(NoDecoder, match=reason.replace("[]", r"\[\]")):
+        check_decoder(oid, types)
+
+
+@pytest.mark.postgres
+def test_a_type_that_is_always_sent_as_text_needs_no_decoder(source: Source) -> None:
+    source.session.execute(
+        "drop domain if exists grant_item; create domain grant_item as aclitem"
+    )
+    types = {int(t.oid): t for t in Publisher(source.session).remote_types()}
+    check_decoder(1033, types)
+    check_decoder(
+        int(str(source.session.value("select 'grant_item'::regtype::oid"))), types
+    )
+
+
+@pytest.mark.postgres
+def test_row_types_of_tables_are_known_only_if_a_column_has_them(
+    source: Source,
+) -> None:
+    names = {t.name for t in Publisher(source.session).remote_types()}
+    assert "public.line_of" in names
+    assert "public.unused_row_type" not in names
+    assert "public._unused_row_type" not in names
+
+
+# ---- the initial copy ----------------------------------------------------------------------
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("rows", [0, 1, 5000])
+def test_a_copy_in_binary_is_the_copy_as_text(source: Source, rows: int) -> None:
+    session = source.session
+    session.execute(
+        "drop table if exists pg_temp.c; create temporary table c (id integer,"
+        " n numeric(9,3), t text, m mood, a integer[], ts timestamptz);"
+        " insert into c select i, i / 7.0, repeat('x', i % 50), case when i % 3 > 0"
+        " then 'so so'::mood end, array[i, null], '2024-01-01'::timestamptz"
+        f" + i * interval '1 s' from generate_series(1, {rows}) i"
+    )
+    attributes = session.query(
+        "select attname, atttypid, atttypmod from pg_attribute"
+        " where attrelid = 'pg_temp.c'::regclass and attnum > 0 order by attnum"
+    )
+    names = tuple(str(a[0]) for a in attributes)
+    oids = tuple(Oid(int(str(a[1]))) for a in attributes)
+    fields = tuple(
+        FieldSpec(
+            name,
+            mapping_for(oid, int(str(a[2]))).spark_ddl,
+            pg_type_oid=oid,
+            pg_typmod=int(str(a[2])),
+        )
+        for name, oid, a in zip(names, oids, attributes, strict=True)
+    )
+    found = []
+    for binary in (False, True):
+        task = CopyTask(
+            conninfo="",
+            application_name="",
+            snapshot="",
+            statement=(
+                "copy (select * from c order by id) to stdout"
+                f" (format {'binary' if binary else 'csv'})"
+            ),
+            columns=names,
+            location="",
+            fields=fields,
+            physical_fields=(),
+            row_group_bytes=1,
+            table="c",
+            key=("id",),
+            binary_types=oids if binary else None,
+            types=source.types,
+        )
+        blocks = [_convert(task, columns) for columns in _columns(task, session)]
+        found.append(pa.concat_tables(blocks).to_pylist() if blocks else [])
+    assert found[0] == found[1]
+    assert len(found[1]) == rows
