@@ -14,6 +14,7 @@ from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.errors import StorageError
 from wal2lake.lake.batchport import StageRequest
+from wal2lake.model import Oid, SyncState
 from wal2lake.testing.waits import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
@@ -142,3 +143,37 @@ def test_what_was_applied_before_a_poisoned_transaction_is_published_after_a_cra
         side.reaches(200)
         assert side.visible(1) == {b"1": (b"1", b"v")}
         assert side.table(1).version == 1
+
+
+def test_a_table_that_is_ahead_holds_the_vector_as_soon_as_readers_see_it(
+    tmp_path: Path,
+) -> None:
+    """Only tables in state r were waited for: one in s, just made visible, could be left
+    behind by a vector that had the same transaction's rows of another table."""
+    with World(tmp_path, tables=(1, 2)) as world:
+        side = world.side
+        for i in (1, 2):
+            relid = Oid(100 + i)
+            world.catalog.update_rel(side.subid, relid, state=SyncState.SYNCDONE)
+        side.send(
+            Transaction(100, (insert(1), insert(2))),
+            Transaction(200, (Change(2, "I", (b"2", b"bad")),)),
+        )
+        committed = threading.Event()
+
+        def die(location: str) -> None:
+            if location == side.location(2):
+                committed.wait(10)
+                raise StorageError("killed", sqlstate="58030")
+
+        world.lake.before_commit = die
+        world.lake.after_commit = lambda location: committed.set()
+        side.start()
+        side.stops("killed")
+        side.stop()
+        # What converted yesterday does not today: a changed type, a full disk, a bug.
+        world.lake.poison = {b"bad"}
+        world.lake.before_commit = lambda location: None
+        side.start()
+        side.stops("finished at 0/C8")
+        assert (side.visible(1), side.visible(2)) == ({}, {})

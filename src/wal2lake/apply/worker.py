@@ -106,6 +106,11 @@ class _Table:
     """No vector has ``version``, or the floor is not at ``cursor`` yet; as far as we know."""
 
     @property
+    def visible(self) -> bool:
+        """In a vector already: no later one may show less of it than of the others."""
+        return self.rel.state in (SyncState.SYNCDONE, SyncState.READY)
+
+    @property
     def ready(self) -> bool:
         """Published already; others wait for a vector that reaches their cursor."""
         return self.rel.state is SyncState.READY
@@ -221,7 +226,9 @@ class ApplyWorker:
         limits = self._settings.apply
         # A table that was ahead when a crash came must not be passed by a vector that
         # lacks what it already has: the batch reaches at least as far as the table.
-        ahead = max((t.cursor for t in self._tables.values() if t.ready), default=floor)
+        ahead = max(
+            (t.cursor for t in self._tables.values() if t.visible), default=floor
+        )
         chosen = choose(
             waiting,
             max_bytes=limits.batch_bytes,
@@ -493,7 +500,7 @@ class ApplyWorker:
 
         False, and nothing, if a table that readers see is ahead of ``reached``.
         """
-        if any(t.ready and t.cursor > reached for t in self._tables.values()):
+        if any(t.visible and t.cursor > reached for t in self._tables.values()):
             return False
         unseen = self._unseen(reached)
         for table in unseen:
