@@ -495,7 +495,7 @@ def test_sqlalchemy_creates_fills_and_drops_a_table(
 # ---- tables of the node's own -------------------------------------------------------
 
 
-LIFE = """
+LIFE = r"""
 create schema own;
 create schema own;
 create schema if not exists own;
@@ -516,6 +516,11 @@ select * from own.t order by id;
 select count(*) from own.t where at = '2024-01-01 00:00:00+00';
 create table own.copy (id bigint, name text);
 insert into own.copy select id, name from own.t where price > 1;
+create table own.b (id int primary key, data bytea);
+insert into own.b values (1, '\x00ff'), (2, 'plain'), (3, ''), (4, null);
+update own.b set data = '\xdeadBEEF' where id = 2;
+insert into own.b select id + 10, data from own.b where id = 1;
+select id, data from own.b order by id;
 select * from own.copy order by id;
 truncate own.t, own.copy;
 select count(*) from own.copy;

@@ -283,10 +283,25 @@ def _stored(column: ColumnDef, text: str) -> str:
     """``text`` as the column stores it: cast, and not null where that is promised."""
     mapping = mapping_for(column.type_oid, column.typmod, type_name=column.type_name)
     value = f"CAST({text} AS {mapping.spark_ddl})"
+    if mapping.spark_ddl.lower() == "binary":
+        value = f"if(typeof({text}) = 'string', {_bytea(text)}, {value})"
     if column.not_null:
         mark = (_NULL_MARK + column.name).replace("\\", "\\\\").replace("'", "\\'")
         value = f"coalesce({value}, CAST(raise_error('{mark}') AS {mapping.spark_ddl}))"
     return value
+
+
+def _bytea(text: str) -> str:
+    """PostgreSQL's input of bytea (manual 8.4), which to Spark is the text's own bytes.
+    Octal escapes are refused."""
+    given = f"CAST({text} AS STRING)"
+    return (
+        f"CASE WHEN {given} IS NULL THEN CAST(NULL AS BINARY)"
+        f" WHEN startswith({given}, '\\\\x')"
+        f" THEN to_binary(substring({given}, 3), 'hex')"
+        f" WHEN instr({given}, '\\\\') = 0 THEN CAST({given} AS BINARY)"
+        " ELSE CAST(raise_error('invalid input syntax for type bytea') AS BINARY) END"
+    )
 
 
 def _update(
