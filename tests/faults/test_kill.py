@@ -96,6 +96,31 @@ def test_sigkill_of_the_whole_tree_in_the_middle_of_everything(
     mirror.assert_equal(TABLES)
 
 
+@pytest.mark.slow
+def test_sigkill_of_the_whole_tree_at_each_durable_step_of_streaming(
+    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+) -> None:
+    """The other victim: nobody is left to start anything again."""
+    points = tmp_path / "points"
+    points.mkdir()
+    node, workload = start(make_node, points, pg18, 300)
+    node.sql(
+        f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
+    )
+    mirror = Mirror(node, pg18.conninfo(), "k")
+    mirror.synced()
+    for name in (*STREAMING, "lake.commit_synced"):
+        arm(points, name, "kill-tree")
+        pg18.transactions([workload.transaction() for _ in range(15)])
+        node.wait_end()
+        assert not (points / name).exists(), f"{name} was not reached"
+        pg18.transactions([workload.transaction() for _ in range(5)])
+        node.start()
+        mirror.caught_up()
+        assert node.value(BALANCE) == "0"
+    mirror.assert_equal(TABLES)
+
+
 @pytest.mark.parametrize("name", COPYING)
 def test_sigkill_at_each_durable_step_of_a_copy(
     name: str, make_node: Callable[..., Node], pg18: Database, tmp_path: Path
