@@ -176,6 +176,29 @@ def _target(node: Node, caller: Caller, tree: exp.Expression) -> TableDef:
     return need_table(node.catalog, caller, table.db or None, table.name)
 
 
+_UNDERSTOOD: Final = {
+    exp.Insert: {"this", "expression", "default", "with_", "with"},
+    exp.Update: {"this", "expressions", "where"},
+    exp.Delete: {"this", "where"},
+    exp.Table: {"this", "db", "catalog", "alias"},
+}
+"""What a statement's tree may hold. The parser knows more dialects than PostgreSQL's: a clause
+that nobody here reads must not be left out in silence (DELETE ... LIMIT 1)."""
+
+
+def _refuse_others(tree: exp.Expression) -> None:
+    target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+    for part in (tree, target):
+        known = _UNDERSTOOD.get(type(part), set())
+        for name, value in part.args.items():
+            if value and name not in known:
+                word = name.strip("_").replace("_", " ").upper()
+                raise FeatureNotSupportedError(
+                    f"{word} is not supported in {tree.key.upper()} on lake tables",
+                    hint="Leave the clause out; nothing has been changed.",
+                )
+
+
 def _insert(
     node: Node,
     caller: Caller,
@@ -187,6 +210,7 @@ def _insert(
         raise FeatureNotSupportedError("ON CONFLICT is not supported on lake tables")
     if tree.args.get("returning") is not None:
         raise FeatureNotSupportedError("RETURNING is not supported on lake tables")
+    _refuse_others(tree)
     target = tree.this
     table = _target(node, caller, target)
     named: list[str] | None = None
@@ -314,6 +338,7 @@ def _update(
     _refuse(tree, "from_", "UPDATE ... FROM")
     _refuse(tree, "from", "UPDATE ... FROM")
     _refuse(tree, "returning", "RETURNING")
+    _refuse_others(tree)
     table = _target(node, caller, tree.this)
     place_tables(tree, _writable(resolve, table))
     prepare(tree, parameters)
@@ -341,6 +366,7 @@ def _delete(
 ) -> _Write:
     _refuse(tree, "using", "DELETE ... USING")
     _refuse(tree, "returning", "RETURNING")
+    _refuse_others(tree)
     table = _target(node, caller, tree.this)
     alias = _escaped(tree.this.alias or table.name)
     place_tables(tree, _writable(resolve, table))

@@ -1,0 +1,41 @@
+"""DELETE ... LIMIT 1 is no PostgreSQL, but the parser knows it: the clause was left out in
+silence, and every row deleted."""
+
+from __future__ import annotations
+
+import pytest
+
+from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.frontend.commands.dml import _refuse_others
+from wal2lake.frontend.query.translate import parse
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "delete from t order by id limit 1",
+        "delete from t where id = 1 limit 1",
+        "delete t from t",
+        "update t, u set n = 1 where id = 1",
+        "update t set n = 1 limit 1",
+        "insert overwrite table t select 1",
+        "with q as (select 1) delete from t",
+    ],
+)
+def test_a_clause_that_nobody_reads_is_refused(sql: str) -> None:
+    with pytest.raises(FeatureNotSupportedError, match="is not supported in"):
+        _refuse_others(parse(sql))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "delete from s.t as x where id = 1",
+        "update s.t as x set n = 1 where id = 1",
+        "insert into s.t (a, b) values (1, 2)",
+        "insert into t default values",
+        "with q as (select 1) insert into t select * from q",
+    ],
+)
+def test_what_is_read_is_accepted(sql: str) -> None:
+    _refuse_others(parse(sql))
