@@ -24,8 +24,9 @@ Source: PostgreSQL manual, appendix A (SQLSTATE) and section 55.8 (error fields)
 
 from __future__ import annotations
 
+import re
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class Retry(Enum):
@@ -165,3 +166,17 @@ class InternalError(Wal2LakeError):
     """A broken promise of our own code."""
 
     sqlstate = "XX000"
+
+
+_RAISED: Final = re.compile(r"wal2lake-([0-9A-Z]{5}):(.*)", re.DOTALL)
+
+
+def as_raised(sqlstate: str, message: str) -> str:
+    """An error as the one text that an engine's own ``raise_error`` can carry."""
+    return f"wal2lake-{sqlstate}:{message}"
+
+
+def from_raised(text: str) -> UsageError | None:
+    """The error in such a text; None: somebody else's."""
+    found = _RAISED.search(text)
+    return None if found is None else UsageError(found[2], sqlstate=found[1])

@@ -192,6 +192,18 @@ select id id2 from qs.t where id2 = 1;
 select * from qs.t order by id;
 select t.* from qs.t order by t.id desc;
 select qs.t.id from qs.t order by 1;
+select id, generate_series(1, i2) from qs.t where id = 7;
+select i, i * 2 from generate_series(10, 1, -4) i;
+select count(*), sum(g.x), avg(x) from generate_series(1, 100000) as g(x);
+select * from generate_series(3, 1);
+select id, i from qs.t, generate_series(2, 3) i where i = id;
+values (1.5), (10);
+select 7/2, 10::numeric / 3, 0.1 + 0.2, 1.5::numeric(5,3), 1e5;
+select B'101', X'1f', '10.0.0.1'::inet, '90 minutes'::interval, 'abc'::varchar(2);
+select id from qs.t where id = any('{1,2}'::int[]);
+select '1e40'::real;
+select 1e300::float8::real;
+select 2147483647 + 1
 """.strip().split(";\n")
 
 REFUSED = r"""
@@ -219,7 +231,6 @@ select to_char(ts, 'YYYY') from qs.t;
 select ts = 'Jan 1 2024' from qs.t;
 select id from qs.t where ia = '{1}';
 select t ~ 'a' from qs.t;
-select generate_series(1, id) from qs.t;
 select unnest(ia) from qs.t;
 select (id, t) = (1, 'a') from qs.t;
 select ceil(f8) from qs.t where id > 4;

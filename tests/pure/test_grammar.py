@@ -294,8 +294,8 @@ def test_what_a_lake_table_cannot_have_is_named(sql: str, what: str) -> None:
     [
         ("select 1", Kind.SELECT, "SELECT"),
         ("/* x */ (select 1)", Kind.SELECT, "SELECT"),
-        ("with a as (select 1) insert into t select 1", Kind.WITH, "INSERT"),
-        ("with a as (insert into t values (1)) select 1", Kind.WITH, "SELECT"),
+        ("with a as (select 1) insert into t select 1", Kind.INSERT, "INSERT"),
+        ("with a as (insert into t values (1)) select 1", Kind.SELECT, "SELECT"),
         ("values (1)", Kind.VALUES, "VALUES"),
         ("table t", Kind.TABLE, "TABLE"),
         ("insert into t values (1)", Kind.INSERT, "INSERT"),

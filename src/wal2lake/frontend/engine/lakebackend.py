@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from wal2lake.catalog import SnapshotVector
-from wal2lake.errors import FeatureNotSupportedError, UsageError
+from wal2lake.errors import FeatureNotSupportedError, UsageError, Wal2LakeError
 from wal2lake.frontend.backend import (
     Batch,
     Outcome,
@@ -68,7 +68,13 @@ from wal2lake.frontend.query.translate import (
     TableRef,
     translate_query,
 )
-from wal2lake.frontend.sysviews import SystemCatalog, is_system_query
+from wal2lake.frontend.query.writes import translate_write
+from wal2lake.frontend.sysviews import (
+    SystemCatalog,
+    calls_functions,
+    is_system_query,
+    only_computes,
+)
 from wal2lake.model import Oid
 from wal2lake.pgtypes.params import binary_param_to_text
 from wal2lake.wire.frontback import FieldDescription, Format
@@ -77,7 +83,7 @@ _TEXT_OID: Final = 25
 
 _PARAMETER: Final = re.compile(r"\$(\d+)")
 
-_QUERIES: Final = (Kind.SELECT, Kind.VALUES, Kind.TABLE, Kind.WITH)
+_QUERIES: Final = (Kind.SELECT, Kind.VALUES, Kind.TABLE)
 _WRITES: Final = (Kind.INSERT, Kind.UPDATE, Kind.DELETE)
 
 _LATER_FORMS: Final = {
@@ -138,7 +144,10 @@ class LakeBackend:
             for i in range(count)
         ]
         is_query = isinstance(statement, Other) and statement.kind in _QUERIES
-        return _Statement(sql, statement, oids, self, is_query and is_system_query(sql))
+        system = is_query and is_system_query(sql)
+        if system and only_computes(sql):
+            system = not self._is_known(sql, oids)
+        return _Statement(sql, statement, oids, self, system)
 
     def execute(
         self,
@@ -219,15 +228,10 @@ class LakeBackend:
             return self._query(prepared.sql, bound, formats)
         if statement.kind in _WRITES:
             self._refuse_in_block(prepared.sql)
+            zone = self._context.parameters["TimeZone"]
+            write = translate_write(prepared.sql, self._resolver(), bound, zone)
             with self._job() as group:
-                tag = run_dml(
-                    self._node,
-                    self._caller(),
-                    prepared.sql,
-                    bound,
-                    self._resolver(),
-                    group,
-                )
+                tag = run_dml(self._node, write, group)
             return Outcome(tag)
         raise FeatureNotSupportedError(
             f"{statement.command} is not supported by this version"
@@ -259,6 +263,17 @@ class LakeBackend:
     def _translated(self, sql: str, bound: tuple[BoundParameter, ...]) -> SparkQuery:
         zone = self._context.parameters["TimeZone"]
         return translate_query(sql, self._resolver(), bound, zone)
+
+    def _is_known(self, sql: str, oids: Sequence[int]) -> bool:
+        """Whether a query without tables is the lake's: its analysis has rules for it."""
+        try:
+            self._translated(sql, tuple(BoundParameter(None, oid) for oid in oids))
+        except FeatureNotSupportedError:
+            return not calls_functions(sql)
+        except Wal2LakeError:
+            # It is as wrong as PostgreSQL says.
+            return True
+        return True
 
     def _command(self, statement: Statement) -> str:
         node, caller = self._node, self._caller()

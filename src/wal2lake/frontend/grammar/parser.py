@@ -45,7 +45,6 @@ _OTHERS: Final = {
     "select": Kind.SELECT,
     "values": Kind.VALUES,
     "table": Kind.TABLE,
-    "with": Kind.WITH,
     "insert": Kind.INSERT,
     "update": Kind.UPDATE,
     "delete": Kind.DELETE,
@@ -173,10 +172,11 @@ def parse(text: str) -> Statement:
         return _definition(text, lead)
     if (word,) in _OWN:
         return _own(text, (word,))
+    if word == "with":
+        word = _verb_behind_with(text)
     if word in _OTHERS:
         kind = _OTHERS[word]
-        command = _verb_behind_with(text) if kind is Kind.WITH else kind.value
-        return Other(kind, text, command)
+        return Other(kind, text, kind.value)
     if word in _REFUSED:
         return Other(Kind.UNSUPPORTED, text, _REFUSED[word])
     raise _unexpected(text, first)
@@ -230,8 +230,8 @@ def _verb_behind_with(text: str) -> str:
         if depth == 0 and token.is_word(
             "select", "insert", "update", "delete", "merge", "values", "table"
         ):
-            return token.value.upper()
-    return "SELECT"
+            return token.value
+    return "select"
 
 
 def _unexpected(text: str, token: Token) -> SqlSyntaxError:

@@ -15,13 +15,11 @@ from wal2lake.model import Oid
 
 
 class Kind(Enum):
-    """What an ``Other`` statement is; the value is PostgreSQL's name of the command."""
+    """What an ``Other`` statement is, behind its WITH; the value is PostgreSQL's name of it."""
 
     SELECT = "SELECT"
     VALUES = "VALUES"
     TABLE = "TABLE"
-    WITH = "WITH"
-    """A query, INSERT, UPDATE, DELETE or MERGE behind common table expressions."""
     INSERT = "INSERT"
     UPDATE = "UPDATE"
     DELETE = "DELETE"

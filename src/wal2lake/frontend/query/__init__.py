@@ -5,6 +5,7 @@ given versions of tables; field descriptions and encoded values. Owns: nothing. 
 query, looks into the catalog, lets pass what it has no rule for.
 
     translate   PostgreSQL's SQL as Spark's; start here
+    writes      INSERT, UPDATE and DELETE as Spark's
     analysis/   types of expressions, and what operators and functions make of them
     values/     casts, constants, numbers, dates and times in Spark's terms
     results     Spark's answers as PostgreSQL's

@@ -198,10 +198,15 @@ def _visible_ctes(node: exp.Expression) -> set[str]:
 def prepare(
     tree: exp.Expression, parameters: Sequence[Parameter], zone: str = "UTC"
 ) -> Columns | None:
-    """Bind parameters and settle what the dialects disagree on, in place.
+    """A query whose tables are placed, in Spark's terms; the types of its columns."""
+    bind(tree, parameters)
+    columns = analyse(tree, zone)
+    settle(tree)
+    return columns
 
-    Returns the columns of a query whose tables are placed.
-    """
+
+def bind(tree: exp.Expression, parameters: Sequence[Parameter]) -> None:
+    """Put the parameters' values in their places; 42P02 if there is none."""
     for node in list(tree.find_all(exp.Parameter, exp.Placeholder)):
         number = _parameter_number(node)
         if number is None or number > len(parameters):
@@ -209,7 +214,10 @@ def prepare(
                 f"there is no parameter ${number or '?'}", sqlstate="42P02"
             )
         node.replace(_marked(parameters[number - 1]))
-    columns = analyse(tree, zone)
+
+
+def settle(tree: exp.Expression) -> None:
+    """What the dialects disagree on, once expressions are Spark's; in place."""
     for bound in list(tree.find_all(exp.Limit, exp.Offset)):
         count = bound.expression
         if isinstance(_uncast(count), exp.Null):
@@ -227,9 +235,6 @@ def prepare(
             kind.set("this", exp.DataType.Type.TIMESTAMPLTZ)
     for lock in list(tree.find_all(exp.Lock)):
         lock.pop()
-    if tree.find(exp.Returning):
-        raise FeatureNotSupportedError("RETURNING is not supported on lake tables")
-    return columns
 
 
 def _uncast(node: exp.Expression) -> exp.Expression:

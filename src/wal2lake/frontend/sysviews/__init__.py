@@ -15,7 +15,11 @@ search) are declared and empty: a node has none that SQL could change.
     query/           a query for the embedded engine, its answer as PostgreSQL's
 """
 
-from wal2lake.frontend.sysviews.query.rewrite import is_system_query
+from wal2lake.frontend.sysviews.query.rewrite import (
+    calls_functions,
+    is_system_query,
+    only_computes,
+)
 from wal2lake.frontend.sysviews.rows.replication import mask_password
 from wal2lake.frontend.sysviews.source import (
     ActiveSession,
@@ -29,6 +33,8 @@ __all__ = [
     "CatalogSource",
     "LoggedMessage",
     "SystemCatalog",
+    "calls_functions",
     "is_system_query",
     "mask_password",
+    "only_computes",
 ]

@@ -44,6 +44,7 @@ from wal2lake.errors import (
     UndefinedObjectError,
     UsageError,
     Wal2LakeError,
+    from_raised,
 )
 from wal2lake.lake.port import CommitConflict
 
@@ -110,18 +111,29 @@ _PARAMETERS: Final[Mapping[str, Callable[[Mapping[str, str]], str]]] = {
         f'function "{_bare(p["routineName"])}" does not exist'
     ),
     "CAST_INVALID_INPUT": lambda p: (
-        f"invalid input syntax for type {_bare(p['targetType']).lower()}:"
+        f"invalid input syntax for type {_type_name(p['targetType'])}:"
         f' "{p["expression"].strip(chr(39))}"'
     ),
-    "CAST_OVERFLOW": lambda p: f"{_bare(p['targetType']).lower()} out of range",
+    "CAST_OVERFLOW": lambda p: f"{_type_name(p['targetType'])} out of range",
     "NUMERIC_VALUE_OUT_OF_RANGE": lambda p: "numeric field overflow",
-    "ARITHMETIC_OVERFLOW": lambda p: "value out of range",
-    "BINARY_ARITHMETIC_OVERFLOW": lambda p: "value out of range",
+    "ARITHMETIC_OVERFLOW": lambda p: _overflow(p["message"]),
+    "BINARY_ARITHMETIC_OVERFLOW": lambda p: "smallint out of range",
     "SCALAR_SUBQUERY_TOO_MANY_ROWS": lambda p: (
         "more than one row returned by a subquery used as an expression"
     ),
 }
 """PostgreSQL's text from Spark's message parameters, by main error condition."""
+
+_TYPE_NAMES: Final[Mapping[str, str]] = {
+    "int": "integer",
+    "float": "real",
+    "double": "double precision",
+    "string": "text",
+    "binary": "bytea",
+    "timestamp_ntz": "timestamp without time zone",
+    "timestamp": "timestamp with time zone",
+}
+"""PostgreSQL's, where Spark's name of the type is another."""
 
 _NOISE = re.compile(r"\s*SQLSTATE: \w{5}.*\Z")
 
@@ -176,6 +188,11 @@ def _from_condition(
     throwable: Any, condition: str, state: str, context: str | None
 ) -> Wal2LakeError:
     main = condition.partition(".")[0]
+    if main == "USER_RAISED_EXCEPTION":
+        raised = from_raised(_parameters(throwable).get("errorMessage", ""))
+        if raised is not None:
+            raised.context = context
+            return raised
     message = (_message(throwable) or condition).strip()
     # "[CONDITION] Text. SQLSTATE: xxxxx\n== SQL ==\n..." is for people at a Spark prompt.
     text = _first_line(message.removeprefix(f"[{condition}]"))
@@ -282,6 +299,20 @@ def _message(throwable: Any) -> str | None:
 
 def _first_line(text: str | None) -> str:
     return (text or "").strip().partition("\n")[0].strip()
+
+
+def _overflow(message: str) -> str:
+    for word, name in (("long", "bigint"), ("integer", "integer")):
+        if message.lower().startswith(word):
+            return f"{name} out of range"
+    return "value out of range"
+
+
+def _type_name(name: str) -> str:
+    bare = _bare(name).lower()
+    if bare.startswith("decimal"):
+        return "numeric"
+    return _TYPE_NAMES.get(bare, bare)
 
 
 def _bare(name: str) -> str:

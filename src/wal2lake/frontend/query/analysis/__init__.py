@@ -4,7 +4,8 @@ Takes: a statement's tree, names of tables settled. Gives: the same tree in Spar
 types of its columns. Owns: nothing. Never: lets a function or operator pass that it has no
 rule for.
 
-    queries       SELECT, VALUES, WITH, UNION; UPDATE and DELETE; start here
+    queries       SELECT, VALUES, WITH, UNION; start here
+    writes        values that INSERT, UPDATE and DELETE give to columns
     expressions   one expression, bottom up
     functions     rules of functions and operators; ``strings``: those of text
     aggregates    rules of aggregates and window functions

@@ -140,8 +140,16 @@ class Expressions:
                 return Operand(node, t.plain(oid))
         return literals.number(text)
 
+    def _bit_string(self, node: exp.Expression, scope: Scope) -> Operand:
+        digits = node.name
+        if isinstance(node, exp.HexString):
+            digits = "".join(f"{int(digit, 16):04b}" for digit in digits)
+        return Operand(exp.Literal.string(digits), t.plain(t.BIT))
+
     def _escape_string(self, node: exp.Expression, scope: Scope) -> Operand:
-        return Operand(exp.Literal.string(node.name), t.LITERAL)
+        literal = exp.Literal.string(node.name)
+        literal.meta.update(node.meta)
+        return Operand(literal, t.LITERAL)
 
     def _boolean(self, node: exp.Expression, scope: Scope) -> Operand:
         return Operand(node, _BOOL)
@@ -208,6 +216,10 @@ class Expressions:
         if isinstance(array, exp.Array):
             return [self.visit(e, scope) for e in array.expressions]
         known = type_by_oid(kind.oid)
+        if isinstance(array, exp.Cast):
+            declared = self.visit(array, scope).type
+            known = type_by_oid(declared.element.oid) if declared.element else None
+            array = array.this
         is_text = isinstance(array, exp.Literal) and array.is_string
         if is_text and known is not None and known.array_oid:
             oid = int(array.meta.get(PARAMETER_MARK) or known.array_oid)
@@ -423,6 +435,8 @@ def _fitted(node: exp.Expression, element: Type) -> Type:
 _RULES: Final[tuple[tuple[Any, Callable[[Expressions, Any, Scope], Operand]], ...]] = (
     (exp.Column, Expressions._column),
     (exp.Literal, Expressions._literal),
+    (exp.BitString, Expressions._bit_string),
+    (exp.HexString, Expressions._bit_string),
     (exp.ByteString, Expressions._escape_string),
     (exp.RawString, Expressions._escape_string),
     (exp.National, Expressions._escape_string),

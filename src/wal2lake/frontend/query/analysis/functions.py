@@ -125,6 +125,28 @@ def _negative(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
     raise t.refuse(f"- {operand.type.name}")
 
 
+def _series(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
+    """generate_series() of integers; one that leads nowhere has no rows."""
+    given = [arguments[k] for k in ("start", "end", "step") if k in arguments]
+    given = [casts.settled(o, plain(t.INT4), zone) for o in given]
+    if any(o.type.oid not in t.INTEGERS for o in given):
+        raise t.refuse("generate_series() of other types than integers")
+    kind = plain(t.INT8 if any(o.type.oid == t.INT8 for o in given) else t.INT4)
+    ddl = t.spark_name(kind)
+    nodes = [t.cast(o.node, ddl) for o in given]
+    if len(nodes) == 2:
+        nodes.append(t.cast(exp.Literal.number(1), ddl))
+    error = t.failure("22023", "step size cannot equal zero")
+    series = spark(
+        f"explode(case when :c = 0 then {error} when sign(:c) * (:b - :a) >= 0"
+        f" then sequence(:a, :b, :c) else cast(array() as array<{ddl}>) end)",
+        a=nodes[0],
+        b=nodes[1],
+        c=nodes[2],
+    )
+    return Operand(series, kind)
+
+
 def _absolute(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
     operand = _number("abs", arguments["this"])
     if operand.type.oid == t.NUMERIC:
@@ -294,6 +316,7 @@ _RULES: Final[Mapping[type[exp.Expression], Callable[..., Operand]]] = {
     exp.Mod: _arithmetic,
     exp.Neg: _negative,
     exp.Abs: _absolute,
+    exp.ExplodingGenerateSeries: _series,
     exp.Round: _rounded,
     exp.Trunc: _rounded,
     exp.Ceil: _rounded,

@@ -85,6 +85,7 @@ _TYPE_NAMES: Final = {
     "real": "float4",
     "decimal": "numeric",
     "boolean": "bool",
+    "char": "bpchar",
 }
 
 _FUNCTION_NAMES: Final[dict[type[exp.Expression], str]] = {
@@ -92,6 +93,7 @@ _FUNCTION_NAMES: Final[dict[type[exp.Expression], str]] = {
     exp.StrPosition: "position",
     exp.Substring: "substring",
     exp.ArrayAgg: "array_agg",
+    exp.ExplodingGenerateSeries: "generate_series",
     exp.GroupConcat: "string_agg",
     exp.Pow: "power",
     exp.TimestampTrunc: "date_trunc",

@@ -27,12 +27,8 @@ TABLE_MARK: Final = "wal2lake_table"
 
 
 def analyse(tree: exp.Expression, zone: str) -> Columns | None:
-    """Rewrite a statement in place; the result's columns, None where they are unknown."""
-    statements = _Queries(zone, tree)
-    if isinstance(tree, (exp.Update, exp.Delete)):
-        statements.write(tree)
-        return None
-    columns = statements.query(tree, Scope())
+    """Rewrite a query in place; the result's columns, None where they are unknown."""
+    columns = Queries(zone, tree).query(tree, Scope())
     if columns is None:
         return None
     return [
@@ -41,14 +37,14 @@ def analyse(tree: exp.Expression, zone: str) -> Columns | None:
     ]
 
 
-class _Queries:
+class Queries:
     """One statement's analysis."""
 
     def __init__(self, zone: str, root: exp.Expression) -> None:
         self._zone = zone
         self._root = root
         self._numbers = itertools.count(1)
-        self._expressions = Expressions(zone, self.query)
+        self.expressions = Expressions(zone, self.query)
 
     # ---- statements -------------------------------------------------------------
 
@@ -66,32 +62,8 @@ class _Queries:
         if isinstance(node, exp.Values):
             return self._values(node, outer)
         if isinstance(node, exp.Table):
-            return self._source(node, outer).columns
+            return self.source(node, outer).columns
         raise t.refuse(f"{node.key.upper()}")
-
-    def write(self, node: exp.Update | exp.Delete) -> None:
-        """UPDATE's and DELETE's expressions."""
-        source = self._source(node.this, Scope(), rename=False)
-        table = node.this.meta.get(TABLE_MARK)
-        if isinstance(table, TableDef):
-            # The node's own name is the table's place by now.
-            name = node.this.alias or table.name
-            source = Source(name, source.columns, name)
-        scope = Scope(sources=[source])
-        if isinstance(node, exp.Update):
-            for item in node.expressions:
-                if item.expression.sql().upper() == "DEFAULT":
-                    continue
-                value = self._expressions.at(item, "expression", scope)
-                column = table.column(item.this.name) if table is not None else None
-                if column is not None:
-                    kind = t.of_column(column)
-                    if kind.foreign is None and kind.oid != value.type.oid:
-                        value = casts.convert(value, kind, self._zone)
-                item.set("expression", value.node)
-        where = node.args.get("where")
-        if where is not None:
-            self._expressions.condition(where, "this", scope, "WHERE")
 
     def _with(self, node: exp.Expression, outer: Scope) -> Scope:
         clause = node.args.get("with_") or node.args.get("with")
@@ -116,9 +88,9 @@ class _Queries:
         for clause, word in (("where", "WHERE"), ("having", "HAVING")):
             found = node.args.get(clause)
             if found is not None:
-                self._expressions.condition(found, "this", scope, word)
+                self.expressions.condition(found, "this", scope, word)
         for window in node.args.get("windows") or ():
-            self._expressions.window(window, scope)
+            self.expressions.window(window, scope)
         columns: Columns | None = []
         bare: dict[str, Operand] = {}
         # Where another part of the statement can use the name.
@@ -141,9 +113,9 @@ class _Queries:
                 continue
             name = figure_name(item) or "?column?"
             if isinstance(item, exp.Alias):
-                operand = self._expressions.at(item, "this", scope)
+                operand = self.expressions.at(item, "this", scope)
             else:
-                operand = self._expressions.in_list(node, item, scope)
+                operand = self.expressions.in_list(node, item, scope)
                 if named:
                     _name(node, operand.node, name)
             bare[name] = operand
@@ -161,7 +133,7 @@ class _Queries:
     def _from(self, node: exp.Select, scope: Scope, visible: Scope) -> None:
         clause = node.args.get("from_") or node.args.get("from")
         if clause is not None:
-            scope.sources.append(self._source(clause.this, visible))
+            scope.sources.append(self.source(clause.this, visible))
             self._joins(clause.this, scope, visible)
         self._joins(node, scope, visible)
         if node.args.get("laterals"):
@@ -171,10 +143,10 @@ class _Queries:
         for join in node.args.get("joins") or ():
             if join.args.get("method"):
                 raise t.refuse(f"{join.args['method']} JOIN")
-            scope.sources.append(self._source(join.this, visible))
+            scope.sources.append(self.source(join.this, visible))
             self._joins(join.this, scope, visible)
             if join.args.get("on") is not None:
-                self._expressions.condition(join, "on", scope, "JOIN/ON")
+                self.expressions.condition(join, "on", scope, "JOIN/ON")
             for column in join.args.get("using") or ():
                 self._using(column.name, scope)
 
@@ -211,11 +183,13 @@ class _Queries:
             alias.set("this", identifier)
         return Source(name, columns, spark_name)
 
-    def _source(
+    def source(
         self, node: exp.Expression, visible: Scope, rename: bool = True
     ) -> Source:
         alias = node.args.get("alias")
         if isinstance(node, exp.Table):
+            if isinstance(node.this, exp.ExplodingGenerateSeries):
+                return self._series(node, visible, rename)
             if not isinstance(node.this, exp.Identifier):
                 raise t.refuse("a function in FROM")
             table = node.meta.get(TABLE_MARK)
@@ -233,6 +207,24 @@ class _Queries:
             columns = self.query(node, visible)
             return self._named(node, _renamed(columns, alias), rename)
         raise t.refuse(f"{node.key.upper()} in FROM")
+
+    def _series(self, node: exp.Table, visible: Scope, rename: bool) -> Source:
+        """generate_series() in FROM: a query, and a column that has the table's name."""
+        operand = self.expressions.visit(node.this, visible)
+        alias = node.args.get("alias")
+        if alias is None:
+            alias = exp.TableAlias(this=exp.to_identifier("generate_series"))
+        name = alias.columns[0].name if alias.columns else alias.name
+        column = exp.Alias(
+            this=operand.node, alias=exp.to_identifier(name, quoted=True)
+        )
+        query = exp.Subquery(
+            this=exp.Select(expressions=[column]),
+            alias=exp.TableAlias(this=alias.this),
+            joins=node.args.get("joins"),
+        )
+        node.replace(query)
+        return self._named(query, [(name, operand.type)], rename)
 
     def _group(
         self, node: exp.Select, scope: Scope, outputs: dict[str, Operand]
@@ -256,7 +248,7 @@ class _Queries:
             if name in outputs and scope._find(name, "") is None:
                 casts.group_operand(outputs[name], "GROUP BY")
                 continue
-            operand = self._expressions.in_list(clause, item, scope)
+            operand = self.expressions.in_list(clause, item, scope)
             casts.group_operand(operand, "GROUP BY")
 
     def _order(
@@ -293,7 +285,7 @@ class _Queries:
                 if casts.order_operand(found, self._zone) is found.node:
                     continue
             else:
-                operand = self._expressions.at(ordered, "this", scope)
+                operand = self.expressions.at(ordered, "this", scope)
             ordered.set("this", casts.order_operand(operand, self._zone))
 
     # ---- UNION, VALUES --------------------------------------------------------------
@@ -351,7 +343,7 @@ class _Queries:
         columns: Columns = []
         for place in range(width):
             operands = [
-                self._expressions.in_list(row, row.expressions[place], outer)
+                self.expressions.in_list(row, row.expressions[place], outer)
                 for row in rows
             ]
             kinds = [o.type for o in operands]

@@ -6,6 +6,7 @@ expression's parts.
 
     types       ``Type`` and ``Operand``; start here
     casts       conversions, asked for and implied
+    assign      conversions to what a column stores
     literals    constants; ``jsontext`` those of json and jsonb
     numeric     exact order, sums and quotients
     moments     dates, times, intervals, zones

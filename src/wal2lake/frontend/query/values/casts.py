@@ -21,11 +21,9 @@ from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.frontend.query.values import moments, numeric
 from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.literals import constant
-from wal2lake.frontend.query.values.numeric import spark
+from wal2lake.frontend.query.values.numeric import let, spark
 from wal2lake.frontend.query.values.types import Operand, Type, cast
 
-_HEADER: Final = 4
-"""Of the lengths in typmods of character types."""
 _AS_TEXT: Final = frozenset(
     (t.UUID, t.JSON, t.JSONB, t.TIME, t.TEXT, t.VARCHAR, t.NAME)
 )
@@ -53,8 +51,6 @@ def convert(operand: Operand, kind: Type, zone: str) -> Operand:
     """``CAST(operand AS kind)``."""
     if operand.type.oid == t.UNKNOWN:
         wanted = t.plain(t.NUMERIC) if kind.oid == t.NUMERIC else kind
-        if kind.oid == t.INTERVAL and isinstance(operand.node, exp.Literal):
-            return moments.interval_constant(operand.node.name)
         if kind.oid in t.MOMENTS:
             wanted = t.plain(kind.oid)
         operand = settled(operand, wanted, zone)
@@ -71,10 +67,15 @@ def convert(operand: Operand, kind: Type, zone: str) -> Operand:
         return _to_float(operand, kind)
     if kind.oid in t.STRINGS:
         return _to_string(operand, kind, zone)
-    if kind.oid in (t.TIMESTAMP, t.TIMESTAMPTZ) and kind.typmod not in (-1, 6):
-        raise t.refuse(f"a cast to {kind.name} with a precision")
     if kind.oid in t.MOMENTS and source.oid in t.MOMENTS:
-        return moments.converted(operand, kind.oid, zone)
+        moved = moments.converted(operand, kind.oid, zone)
+        return moved if kind.typmod == -1 else moments.rounded(moved, kind)
+    if kind.oid in t.BIT_STRINGS and kind.typmod != -1:
+        raise t.refuse("a cast to a bit string with a length")
+    if kind.oid in t.BIT_STRINGS and source.oid in t.BIT_STRINGS:
+        return Operand(operand.node, kind)
+    if kind.oid == t.OID and source.oid in t.INTEGERS:
+        return _to_oid(operand, kind)
     if kind.oid == t.BOOL and source.oid == t.INT4:
         return Operand(cast(operand.node, "BOOLEAN"), kind)
     same = kind.oid == source.oid and kind.element == source.element
@@ -126,15 +127,49 @@ def _to_numeric(operand: Operand, kind: Type) -> Operand:
     return Operand(cast(node, t.spark_name(kind)), kind)
 
 
+def _to_oid(operand: Operand, kind: Type) -> Operand:
+    error = t.failure("22003", "OID out of range")
+    limit = 1 << 32
+    value = f"if(:v < 0, :v + {limit}L, :v)" if operand.type.oid != t.INT8 else ":v"
+    node = let(
+        f"if(:v not between {-limit // 2} and {limit - 1}, {error},"
+        f" cast({value} as string))",
+        v=operand.node,
+    )
+    return Operand(node, kind)
+
+
 def _to_float(operand: Operand, kind: Type) -> Operand:
-    if not (operand.type.number or operand.type.string):
-        raise _impossible(operand.type, kind)
-    return Operand(cast(operand.node, t.spark_name(kind)), kind)
+    source = operand.type
+    if not (source.number or source.string):
+        raise _impossible(source, kind)
+    node = cast(operand.node, t.spark_name(kind))
+    if source.oid == t.FLOAT8 and kind.oid == t.FLOAT4:
+        return Operand(let(_TO_REAL, v=operand.node), kind)
+    if source.string or source.exact_text:
+        error = t.failure("22003", '"', ":v", f'" is out of range for type {kind.name}')
+        text = (
+            f"if(abs(cast(:v as {t.spark_name(kind)})) = double('Infinity')"
+            f" and lower(:v) not like '%inf%', {error},"
+            f" cast(:v as {t.spark_name(kind)}))"
+        )
+        node = let(text, v=operand.node)
+    return Operand(node, kind)
+
+
+_TO_REAL: Final = (
+    "case when abs(:v) between 3.4028235677973366e38D and 1.7976931348623157e308D"
+    f" then {t.failure('22003', 'value out of range: overflow')}"
+    " when :v <> 0 and cast(:v as float) = 0"
+    f" then {t.failure('22003', 'value out of range: underflow')}"
+    " else cast(:v as float) end"
+)
+"""Spark makes infinity and zero of what a real cannot hold."""
 
 
 def _to_string(operand: Operand, kind: Type, zone: str) -> Operand:
     node = text_of(operand, zone)
-    length = kind.typmod - _HEADER if kind.typmod >= _HEADER else None
+    length = kind.typmod - t.LENGTH_HEADER if kind.typmod >= t.LENGTH_HEADER else None
     if kind.oid == t.VARCHAR and length is not None:
         node = spark(f"left(:x, {length})", x=node)
     elif kind.oid == t.BPCHAR and length is not None:

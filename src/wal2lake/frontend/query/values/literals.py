@@ -12,6 +12,7 @@ Sources: PostgreSQL manual, chapter 8; the input functions in src/backend/utils/
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import uuid
 from collections.abc import Callable, Mapping
@@ -24,14 +25,18 @@ from wal2lake.errors import UsageError
 from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.jsontext import canonical_json, checked_json
 from wal2lake.frontend.query.values.moments import (
+    interval_constant,
     parse_date,
     parse_time,
     parse_timestamp,
 )
 from wal2lake.frontend.query.values.types import Operand, Type, cast, decimal
+from wal2lake.pgtypes.receive.value.network import read_cidr, read_inet
 
 _INTEGER = re.compile(r"\s*[+-]?\d+\s*\Z")
-_RANGES = MappingProxyType({t.INT2: 15, t.INT4: 31, t.INT8: 63})
+
+_MAX_REAL = 3.4028235677973366e38
+"""FLT_MAX and half a unit in its last place: what is not rounded to infinity."""
 
 
 def constant(text: str, kind: Type, zone: str) -> Operand:
@@ -65,7 +70,7 @@ def invalid(text: str, kind: Type) -> UsageError:
 def _integer(text: str, kind: Type) -> Operand:
     if not _INTEGER.match(text):
         raise invalid(text, kind)
-    value, limit = int(text), 1 << _RANGES[kind.oid]
+    value, limit = int(text), 1 << (t.INTEGER_BITS[kind.oid] - 1)
     if not -limit <= value < limit:
         raise UsageError(
             f'value "{text}" is out of range for type {kind.name}', sqlstate="22003"
@@ -105,10 +110,15 @@ def _float(text: str, kind: Type) -> Operand:
         value = float(text)
     except ValueError:
         raise invalid(text, kind) from None
-    if "_" in text or (
-        value in (float("inf"), -float("inf")) and "inf" not in text.lower()
-    ):
+    if "_" in text:
         raise invalid(text, kind)
+    if "inf" not in text.lower() and (
+        value in (float("inf"), -float("inf"))
+        or (kind.oid == t.FLOAT4 and abs(value) > _MAX_REAL)
+    ):
+        raise UsageError(
+            f'"{text}" is out of range for type {kind.name}', sqlstate="22003"
+        )
     return Operand(cast(exp.Literal.string(repr(value)), t.spark_name(kind)), kind)
 
 
@@ -126,12 +136,16 @@ def _boolean(text: str, kind: Type) -> Operand:
 def _bytea(text: str, kind: Type) -> Operand:
     if text.startswith("\\x"):
         digits = re.sub(r"\s", "", text[2:])
-        try:
-            data = bytes.fromhex(digits)
-        except ValueError:
+        wrong = re.search(r"[^0-9A-Fa-f]", digits)
+        if wrong is not None:
             raise UsageError(
-                f'invalid hexadecimal data: "{text}"', sqlstate="22023"
-            ) from None
+                f'invalid hexadecimal digit: "{wrong[0]}"', sqlstate="22023"
+            )
+        if len(digits) % 2:
+            raise UsageError(
+                "invalid hexadecimal data: odd number of digits", sqlstate="22023"
+            )
+        data = bytes.fromhex(digits)
     else:
         raw = text.encode()
         if re.search(rb"\\(?!\\|[0-3][0-7][0-7])", raw.replace(rb"\\", b"")):
@@ -171,6 +185,64 @@ def _json(text: str, kind: Type) -> Operand:
     return Operand(exp.Literal.string(checked_json(text)), kind)
 
 
+def _interval(text: str, kind: Type) -> Operand:
+    return interval_constant(text)
+
+
+def _bits(text: str, kind: Type) -> Operand:
+    digits = text.removeprefix("b").removeprefix("B")
+    if text[:1] in ("x", "X"):
+        try:
+            digits = "".join(f"{int(digit, 16):04b}" for digit in text[1:])
+        except ValueError:
+            digits = "?"
+    wrong = next((c for c in digits if c not in "01"), None)
+    if wrong is not None:
+        raise UsageError(f'"{wrong}" is not a valid binary digit', sqlstate="22P02")
+    return Operand(exp.Literal.string(digits), kind)
+
+
+def _inet(text: str, kind: Type) -> Operand:
+    address, slash, width = text.strip().partition("/")
+    try:
+        parsed = ipaddress.ip_address(address)
+        bits = int(width) if slash else parsed.max_prefixlen
+        network = ipaddress.ip_network((address, bits), strict=False)
+    except ValueError:
+        raise invalid(text, kind) from None
+    if "%" in address:
+        raise invalid(text, kind)
+    if kind.oid == t.CIDR and network.network_address != parsed:
+        raise UsageError(
+            f'invalid cidr value: "{text}"',
+            sqlstate="22P02",
+            detail="Value has bits set to right of mask.",
+        )
+    family = b"\x02" if parsed.version == 4 else b"\x03"
+    data = family + bytes((bits, kind.oid == t.CIDR, len(parsed.packed)))
+    read = read_cidr if kind.oid == t.CIDR else read_inet
+    return Operand(exp.Literal.string(read(data + parsed.packed)), kind)
+
+
+def _macaddr(text: str, kind: Type) -> Operand:
+    digits = re.sub(r"[:.-]", "", text.strip())
+    if not re.fullmatch(r"[0-9A-Fa-f]{12}", digits):
+        raise invalid(text, kind)
+    pairs = re.findall("..", digits.lower())
+    return Operand(exp.Literal.string(":".join(pairs)), kind)
+
+
+def _oid(text: str, kind: Type) -> Operand:
+    if not _INTEGER.match(text):
+        raise invalid(text, kind)
+    if not -(1 << 31) <= int(text) < 1 << 32:
+        raise UsageError(
+            f'value "{text}" is out of range for type {kind.name}', sqlstate="22003"
+        )
+    value = int(text) % (1 << 32)
+    return Operand(cast(exp.Literal.string(str(value)), t.spark_name(kind)), kind)
+
+
 _READERS: Mapping[int, Callable[[str, Type], Operand]] = MappingProxyType(
     {
         t.BOOL: _boolean,
@@ -190,6 +262,13 @@ _READERS: Mapping[int, Callable[[str, Type], Operand]] = MappingProxyType(
         t.NAME: _text,
         t.JSON: _json,
         t.JSONB: _jsonb,
+        t.INTERVAL: _interval,
+        t.BIT: _bits,
+        t.VARBIT: _bits,
+        t.INET: _inet,
+        t.CIDR: _inet,
+        t.MACADDR: _macaddr,
+        t.OID: _oid,
     }
 )
 

@@ -165,6 +165,38 @@ def converted(operand: Operand, target: int, zone: str) -> Operand:
     return Operand(cast(operand.node, t.spark_name(wanted)), wanted)
 
 
+_EPOCH_2000: Final = 946_684_800_000_000
+"""PostgreSQL's zero: what lies before it is rounded the other way."""
+
+
+def rounded(operand: Operand, kind: Type) -> Operand:
+    """timestamp(p) and timestamptz(p): AdjustTimestampForTypmod."""
+    places = kind.typmod - 6
+    if places >= 0:
+        return Operand(operand.node, kind)
+    micros = f"unix_micros(cast(:x as timestamp)) - {_EPOCH_2000}"
+    node = spark(
+        f"timestamp_micros(cast(round({micros}, {places}) as bigint) + {_EPOCH_2000})",
+        x=operand.node,
+    )
+    return Operand(cast(node, t.spark_name(kind)), kind)
+
+
+def rounded_time(text: str, places: int) -> str:
+    """time(p) of a constant: AdjustTimeForTypmod."""
+    clock = _TIME.match(text)
+    assert clock is not None
+    hours, minutes, seconds, micros = _clock(clock)
+    unit = 10 ** max(6 - places, 0)
+    total = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + micros
+    total = (total + unit // 2) // unit * unit
+    seconds, micros = divmod(total, 1_000_000)
+    fraction = f".{micros:06d}".rstrip("0").rstrip(".")
+    return (
+        f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}"
+    )
+
+
 # ---- operators ----------------------------------------------------------------------------
 
 

@@ -19,7 +19,11 @@ from typing import Final
 from sqlglot import exp
 
 from wal2lake.catalog import ColumnDef
-from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    UndefinedObjectError,
+    as_raised,
+)
 from wal2lake.pgtypes.mapping import Kind, mapping_for
 from wal2lake.pgtypes.registry.pg_type import (
     format_type,
@@ -31,11 +35,16 @@ BOOL, BYTEA, INT8, INT2, INT4, TEXT, OID = 16, 17, 20, 21, 23, 25, 26
 FLOAT4, FLOAT8, UNKNOWN, BPCHAR, VARCHAR, NAME = 700, 701, 705, 1042, 1043, 19
 DATE, TIME, TIMESTAMP, TIMESTAMPTZ, INTERVAL = 1082, 1083, 1114, 1184, 1186
 NUMERIC, UUID, JSON, JSONB, RECORD = 1700, 2950, 114, 3802, 2249
+INET, CIDR, MACADDR, BIT, VARBIT = 869, 650, 829, 1560, 1562
 
 INTEGERS: Final = frozenset((INT2, INT4, INT8))
 FLOATS: Final = frozenset((FLOAT4, FLOAT8))
 STRINGS: Final = frozenset((TEXT, VARCHAR, BPCHAR, NAME))
 MOMENTS: Final = frozenset((DATE, TIMESTAMP, TIMESTAMPTZ))
+INTEGER_BITS: Final = {INT2: 16, INT4: 32, INT8: 64}
+BIT_STRINGS: Final = frozenset((BIT, VARBIT))
+LENGTH_HEADER: Final = 4
+"""VARHDRSZ: what the typmod of a character type is longer than its length."""
 ORDERED: Final = (
     INTEGERS
     | FLOATS
@@ -165,6 +174,20 @@ def cast(node: exp.Expression, ddl: str) -> exp.Expression:
     """Spark's CAST."""
     # sqlglot's own takes DECIMAL(10,2) for DECIMAL(5,0), and leaves the cast out.
     return exp.Cast(this=node.copy(), to=exp.DataType.build(ddl, dialect="spark"))
+
+
+def failure(sqlstate: str, *parts: str) -> str:
+    """Spark SQL that fails the statement with that error when a row comes to it.
+
+    ``parts`` of the message are alternately constant and Spark SQL.
+    """
+    texts = [as_raised(sqlstate, parts[0]), *parts[1:]]
+    shown = [
+        part if place % 2 else "'" + part.replace("\\", r"\\").replace("'", r"\'") + "'"
+        for place, part in enumerate(texts)
+    ]
+    message = shown[0] if len(shown) == 1 else f"concat({', '.join(shown)})"
+    return f"raise_error({message})"
 
 
 def refuse(what: str, hint: str | None = None) -> FeatureNotSupportedError:

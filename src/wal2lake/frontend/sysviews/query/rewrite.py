@@ -116,6 +116,55 @@ def is_system_query(sql: str) -> bool:
     return True
 
 
+_COMPUTATIONS: Final = (
+    exp.Values,
+    exp.SetOperation,
+    exp.Binary,
+    exp.Unary,
+    exp.Case,
+    exp.Array,
+    exp.Interval,
+    exp.BitString,
+    exp.HexString,
+    exp.ExplodingGenerateSeries,
+)
+
+
+def only_computes(sql: str) -> bool:
+    """Whether a query has no relations, and more in it than constants and functions.
+
+    The embedded engine's numbers, dates and unions are not PostgreSQL's.
+    """
+    tree = _parse(sql)
+    if tree is None or any(
+        isinstance(table.this, exp.Identifier) for table in tree.find_all(exp.Table)
+    ):
+        return False
+    return any(
+        isinstance(node, _COMPUTATIONS)
+        or (isinstance(node, exp.Literal) and not node.is_string and not node.is_int)
+        or (
+            isinstance(node, exp.Cast)
+            and (
+                node.to.expressions
+                or node.to.this
+                in exp.DataType.NUMERIC_TYPES | exp.DataType.TEMPORAL_TYPES
+            )
+        )
+        for node in tree.walk()
+        if not isinstance(node, exp.Paren)
+    )
+
+
+def calls_functions(sql: str) -> bool:
+    """Whether there is a call in it that only the embedded engine may know."""
+    tree = _parse(sql)
+    syntax = (exp.Cast, exp.Case, exp.Array, exp.Connector)
+    return tree is not None and any(
+        not isinstance(call, syntax) for call in tree.find_all(exp.Func)
+    )
+
+
 def translate(sql: str, parameters: Sequence[Parameter]) -> Translated:
     """Rewrite a query for which ``is_system_query`` holds."""
     values = tuple(parameters)

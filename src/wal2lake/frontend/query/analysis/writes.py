@@ -1,0 +1,194 @@
+"""What INSERT, UPDATE and DELETE make of their expressions: values as the columns store them.
+
+Comes in: trees whose tables carry their definitions, and the columns that values go to. Goes
+out: trees in Spark's terms. Called by ``query.writes``.
+
+Sources: PostgreSQL manual, INSERT, UPDATE, DELETE; 10.4 (Value Storage); transformInsertStmt
+and transformUpdateTargetList in analyze.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlglot import exp
+
+from wal2lake.catalog import ColumnDef, TableDef
+from wal2lake.errors import UsageError
+from wal2lake.frontend.query.analysis.expressions import PARAMETER_MARK
+from wal2lake.frontend.query.analysis.queries import Queries
+from wal2lake.frontend.query.analysis.scopes import Columns, Scope, Source
+from wal2lake.frontend.query.values import types as t
+from wal2lake.frontend.query.values.assign import assign
+from wal2lake.frontend.query.values.types import Operand
+
+_CONSTANTS: Final = (
+    exp.Literal,
+    exp.Null,
+    exp.Boolean,
+    exp.HexString,
+    exp.Cast,
+    exp.Neg,
+    exp.Paren,
+    exp.Array,
+    exp.DataType,
+    exp.DataTypeParam,
+    exp.Identifier,
+)
+"""What Spark takes in a VALUES list; of other expressions it takes some only."""
+
+_MARK: Final = "wal2lake_constant"
+"""In a node's ``meta``: a constant whose type its column decides."""
+
+
+def stored_rows(
+    source: exp.Expression, columns: Sequence[ColumnDef], zone: str, listed: bool
+) -> tuple[exp.Expression, int]:
+    """An INSERT's source as a query whose columns are what the table stores.
+
+    ``listed``: the statement names its columns, and must have a value for each. Returns the
+    query and how many of ``columns`` it fills. Raises 42601, 42804 and what ``assign`` does.
+    """
+    queries = Queries(zone, source)
+    if isinstance(source, exp.Values):
+        return _stored_values(queries, source, columns, zone, listed)
+    if isinstance(source, exp.Select):
+        _mark_constants(source)
+    found = queries.query(source, Scope())
+    if found is None:
+        raise t.refuse("INSERT from a query whose columns are not known")
+    width = _checked_width(len(found), columns, listed)
+    _settle_constants(source, found, columns, zone)
+    names = [f"c{place}" for place in range(width)]
+    items = [
+        assign(
+            Operand(exp.column(names[place]), found[place][1]),
+            columns[place].name,
+            t.of_column(columns[place]),
+            zone,
+        ).node
+        for place in range(width)
+    ]
+    inner = exp.Subquery(
+        this=source.copy(),
+        alias=exp.TableAlias(
+            this=exp.to_identifier("given"),
+            columns=[exp.to_identifier(name) for name in names],
+        ),
+    )
+    return exp.Select(expressions=items).from_(inner), width
+
+
+def stored_value(value: exp.Expression, column: ColumnDef, zone: str) -> exp.Expression:
+    """An expression without columns (a default) as the column stores it."""
+    value = value.copy()
+    operand = Queries(zone, value).expressions.visit(value, Scope())
+    return assign(operand, column.name, t.of_column(column), zone).node
+
+
+def rewrite_write(
+    node: exp.Update | exp.Delete, table: TableDef, zone: str
+) -> list[tuple[ColumnDef, exp.Expression]]:
+    """UPDATE's and DELETE's condition, in place; UPDATE's new values."""
+    queries = Queries(zone, node)
+    found = queries.source(node.this, Scope(), rename=False)
+    # The node's own name is the table's place by now.
+    name = node.this.alias or table.name
+    scope = Scope(sources=[Source(name, found.columns, name)])
+    values = []
+    for item in node.expressions if isinstance(node, exp.Update) else ():
+        column = table.column(item.this.name)
+        assert column is not None
+        value = queries.expressions.visit(item.expression, scope)
+        stored = assign(value, column.name, t.of_column(column), zone)
+        values.append((column, stored.node))
+    where = node.args.get("where")
+    if where is not None:
+        queries.expressions.condition(where, "this", scope, "WHERE")
+    return values
+
+
+def _checked_width(width: int, columns: Sequence[ColumnDef], listed: bool) -> int:
+    if width > len(columns):
+        raise UsageError(
+            "INSERT has more expressions than target columns", sqlstate="42601"
+        )
+    if listed and width < len(columns):
+        raise UsageError(
+            "INSERT has more target columns than expressions", sqlstate="42601"
+        )
+    return width
+
+
+def _stored_values(
+    queries: Queries,
+    source: exp.Values,
+    columns: Sequence[ColumnDef],
+    zone: str,
+    listed: bool,
+) -> tuple[exp.Expression, int]:
+    widths = {len(row.expressions) for row in source.expressions}
+    if len(widths) != 1:
+        raise UsageError("VALUES lists must all be the same length", sqlstate="42601")
+    width = _checked_width(widths.pop(), columns, listed)
+    kinds = [t.of_column(column) for column in columns[:width]]
+    for row in source.expressions:
+        cells = [
+            assign(
+                queries.expressions.visit(cell, Scope()), column.name, kind, zone
+            ).node
+            for cell, column, kind in zip(
+                row.expressions, columns[:width], kinds, strict=True
+            )
+        ]
+        row.set("expressions", cells)
+    if all(
+        isinstance(node, (exp.Tuple, *_CONSTANTS))
+        for row in source.expressions
+        for node in row.walk()
+    ):
+        return source, width
+    rows = [exp.Select(expressions=row.expressions) for row in source.expressions]
+    whole: exp.Expression = rows[0]
+    for select in rows[1:]:
+        whole = exp.Union(this=whole, expression=select, distinct=False)
+    return whole, width
+
+
+def _settle_constants(
+    source: exp.Expression,
+    found: Columns,
+    columns: Sequence[ColumnDef],
+    zone: str,
+) -> None:
+    """Literals of a select list take the type of the column that they go to."""
+    if not isinstance(source, exp.Select):
+        return
+    literals = [e for e in source.expressions if _MARK in e.unalias().meta]
+    places = [i for i, (_, kind) in enumerate(found) if kind.oid == t.UNKNOWN]
+    if len(literals) != len(places):
+        raise t.refuse("a constant without a type beside * in INSERT ... SELECT")
+    for item, place in zip(literals, places, strict=True):
+        if place >= len(columns):
+            continue
+        value = item.unalias()
+        kind = t.of_column(columns[place])
+        stored = assign(
+            Operand(value.copy(), t.LITERAL), columns[place].name, kind, zone
+        )
+        value.replace(stored.node)
+        found[place] = (found[place][0], kind)
+
+
+def _mark_constants(source: exp.Select) -> None:
+    """Before a cast has made a constant of known type of another one."""
+    for item in source.expressions:
+        value = item.unalias()
+        while isinstance(value, exp.Paren):
+            value = value.this
+        is_text = isinstance(value, exp.Literal) and value.is_string
+        if PARAMETER_MARK not in value.meta and (
+            is_text or isinstance(value, (exp.Null, exp.ByteString))
+        ):
+            value.meta[_MARK] = True

@@ -1,0 +1,389 @@
+"""INSERT, UPDATE and DELETE as Spark SQL. Pure: text and definitions in, text out.
+
+Values are stored as PostgreSQL would store them: columns by name, defaults filled in, each
+value assigned to its column's type, NULL refused where the catalog says NOT NULL.
+
+Delta's UPDATE and DELETE take no subqueries. A statement that has one, or a FROM or USING, is
+executed as a MERGE: a SELECT finds the rows' keys and their new values, and the table is
+merged with its answer. It needs the table's primary key.
+
+Called by: the command, once per statement.
+Source: PostgreSQL manual, INSERT, UPDATE, DELETE, 10.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlglot import exp
+
+from wal2lake.catalog import ColumnDef, TableDef
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    UndefinedObjectError,
+    UsageError,
+)
+from wal2lake.frontend.query.analysis.writes import (
+    rewrite_write,
+    stored_rows,
+    stored_value,
+)
+from wal2lake.frontend.query.translate import (
+    Parameter,
+    Resolver,
+    TableRef,
+    bind,
+    generate,
+    parse,
+    place_tables,
+    settle,
+)
+from wal2lake.frontend.query.values import types as t
+
+
+@dataclass(frozen=True, slots=True)
+class SparkWrite:
+    """A statement for Spark."""
+
+    table: TableDef
+    sql: str
+    verb: str
+    """Of the command tag."""
+
+
+def translate_write(
+    sql: str,
+    resolve: Resolver,
+    parameters: Sequence[Parameter] = (),
+    zone: str = "UTC",
+) -> SparkWrite:
+    """INSERT, UPDATE or DELETE; ``zone`` is the session's TimeZone."""
+    tree = parse(sql)
+    if not isinstance(tree, (exp.Insert, exp.Update, exp.Delete)):
+        raise FeatureNotSupportedError(
+            f"{tree.key.upper()} is not supported on lake tables"
+        )
+    _refuse_others(tree)
+    name = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+    if not isinstance(name, exp.Table):
+        raise FeatureNotSupportedError("the statement names no table")
+    table = resolve(name.db or None, name.name).table
+    bind(tree, parameters)
+    if isinstance(tree, exp.Insert):
+        return _insert(tree, table, resolve, zone)
+    resolve = _newest(resolve, table)
+    sets = _assignments(tree, table) if isinstance(tree, exp.Update) else []
+    if _others(tree) or tree.find(exp.Query):
+        return _merge(tree, table, sets, resolve, zone)
+    return _in_place(tree, table, sets, resolve, zone)
+
+
+def truncate_sql(table: TableDef) -> SparkWrite:
+    """All rows of one table."""
+    return SparkWrite(table, f"DELETE FROM {path_sql(table)}", "TRUNCATE")
+
+
+_UNDERSTOOD: Final = {
+    exp.Insert: {"this", "expression", "default", "with_", "with"},
+    exp.Update: {"this", "expressions", "where", "from_", "from", "with_", "with"},
+    exp.Delete: {"this", "where", "using", "with_", "with"},
+    exp.Table: {"this", "db", "catalog", "alias", "only"},
+}
+"""What a statement's tree may hold. The parser knows more dialects than PostgreSQL's: a clause
+that nobody here reads must not be left out in silence (DELETE ... LIMIT 1)."""
+_WORDS: Final = {"conflict": "ON CONFLICT"}
+
+
+def _refuse_others(tree: exp.Expression) -> None:
+    target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+    for part in (tree, target):
+        known = _UNDERSTOOD.get(type(part), set())
+        for name, value in part.args.items():
+            if value and name not in known:
+                word = _WORDS.get(name) or name.strip("_").replace("_", " ").upper()
+                raise FeatureNotSupportedError(
+                    f"{word} is not supported in {tree.key.upper()} on lake tables",
+                    hint="Leave the clause out; nothing has been changed.",
+                )
+
+
+def _newest(resolve: Resolver, target: TableDef) -> Resolver:
+    """Subqueries on the table being written see it as the write does."""
+
+    def find(schema: str | None, name: str) -> TableRef:
+        ref = resolve(schema, name)
+        return TableRef(ref.table, None) if ref.table.oid == target.oid else ref
+
+    return find
+
+
+# ---- INSERT --------------------------------------------------------------------------
+
+
+def _insert(
+    tree: exp.Insert, table: TableDef, resolve: Resolver, zone: str
+) -> SparkWrite:
+    source = tree.expression
+    listed = isinstance(tree.this, exp.Schema)
+    given = list(table.columns)
+    if listed:
+        given = _columns(table, [column.name for column in tree.this.expressions])
+    if source is None:
+        # DEFAULT VALUES.
+        source, width = exp.Select(expressions=[exp.Null()]), 0
+    else:
+        if isinstance(source, exp.Values):
+            _fill_defaults(source, given)
+        with_ = tree.args.get("with_") or tree.args.get("with")
+        if with_ is not None:
+            source.set("with_", with_.copy())
+        source = source.copy()
+        place_tables(source, _newest(resolve, table))
+        source, width = stored_rows(source, given, zone, listed)
+        settle(source)
+    names = [f"v{place}" for place in range(max(1, width))]
+    values = dict(zip((c.name for c in given[:width]), names, strict=False))
+    items = []
+    for column in table.columns:
+        name = values.get(column.name)
+        value = f"src.{name}" if name is not None else _default(column, zone)
+        items.append(_not_null(table, column, value))
+    sql = (
+        f"INSERT INTO {path_sql(table)} SELECT {', '.join(items)}"
+        f" FROM ({generate(source)}) AS src({', '.join(names)})"
+    )
+    return SparkWrite(table, sql, "INSERT")
+
+
+def _columns(table: TableDef, names: Sequence[str]) -> list[ColumnDef]:
+    found: list[ColumnDef] = []
+    for name in names:
+        column = table.column(name)
+        if column is None:
+            raise UndefinedObjectError(
+                f'column "{name}" of relation "{table.name}" does not exist',
+                sqlstate="42703",
+            )
+        if column in found:
+            raise UsageError(
+                f'column "{name}" specified more than once', sqlstate="42701"
+            )
+        found.append(column)
+    return found
+
+
+def _fill_defaults(values: exp.Values, given: Sequence[ColumnDef]) -> None:
+    """The word DEFAULT inside VALUES is the column's default expression."""
+    for row in values.expressions:
+        for value, column in zip(list(row.expressions), given, strict=False):
+            if _is_default(value):
+                value.replace(_default_tree(column))
+
+
+def _is_default(value: exp.Expression) -> bool:
+    if isinstance(value, exp.Column) and (value.table or value.this.args.get("quoted")):
+        return False
+    return isinstance(value, (exp.Column, exp.Var)) and value.name.lower() == "default"
+
+
+def _default_tree(column: ColumnDef) -> exp.Expression:
+    if column.default is None:
+        return exp.Null()
+    tree: exp.Expression = parse(f"SELECT {column.default}").expressions[0]
+    return tree.unalias().copy()
+
+
+def _default(column: ColumnDef, zone: str) -> str:
+    value = stored_value(_default_tree(column), column, zone)
+    settle(value)
+    return generate(value)
+
+
+def _not_null(table: TableDef, column: ColumnDef, value: str) -> str:
+    if not column.not_null:
+        return value
+    error = t.failure(
+        "23502",
+        f'null value in column "{column.name}" of relation "{table.name}" violates'
+        " not-null constraint",
+    )
+    ddl = t.spark_name(t.of_column(column))
+    return f"coalesce({value}, CAST({error} AS {ddl}))"
+
+
+# ---- UPDATE, DELETE ------------------------------------------------------------------
+
+_Sets = list[tuple[ColumnDef, exp.Expression]]
+
+
+def _others(tree: exp.Expression) -> list[exp.Expression]:
+    """The tables of FROM or USING."""
+    clause = tree.args.get("from_") or tree.args.get("from")
+    if clause is not None:
+        return [clause.this]
+    return list(tree.args.get("using") or ())
+
+
+def _assignments(tree: exp.Update, table: TableDef) -> _Sets:
+    """SET's columns and expressions, DEFAULT being the column's."""
+    sets: _Sets = []
+    for item in tree.expressions:
+        targets = [item.this]
+        values = [item.expression]
+        if isinstance(item.this, (exp.Tuple, exp.Paren)):
+            targets = list(item.this.expressions) or [item.this.this]
+            values = _row(item.expression, len(targets))
+        for target, value in zip(targets, values, strict=True):
+            name = target.table or target.name
+            column = _columns(table, [name])[0]
+            if target.table:
+                raise FeatureNotSupportedError(
+                    f'cannot assign to field "{target.name}" of column "{name}"'
+                )
+            if any(known is column for known, _ in sets):
+                raise UsageError(
+                    f'multiple assignments to same column "{name}"', sqlstate="42601"
+                )
+            default = _is_default(value)
+            sets.append((column, _default_tree(column) if default else value))
+    return sets
+
+
+def _row(value: exp.Expression, width: int) -> list[exp.Expression]:
+    is_row = isinstance(value, exp.Tuple) or (
+        isinstance(value, exp.Anonymous) and value.name.lower() == "row"
+    )
+    if isinstance(value, exp.Subquery):
+        raise FeatureNotSupportedError(
+            "UPDATE of several columns from a subquery is not supported on lake tables",
+            hint="Give each column a subquery of its own.",
+        )
+    if not is_row:
+        raise FeatureNotSupportedError(
+            "source for a multiple-column UPDATE item must be a sub-SELECT or ROW()"
+            " expression"
+        )
+    if len(value.expressions) != width:
+        raise UsageError(
+            "number of columns does not match number of values", sqlstate="42601"
+        )
+    return list(value.expressions)
+
+
+def _in_place(
+    tree: exp.Update | exp.Delete,
+    table: TableDef,
+    sets: _Sets,
+    resolve: Resolver,
+    zone: str,
+) -> SparkWrite:
+    """Delta's own UPDATE and DELETE."""
+    alias = _escaped(tree.this.alias or table.name)
+    if isinstance(tree, exp.Update):
+        tree.set(
+            "expressions",
+            [exp.EQ(this=_named(column), expression=value) for column, value in sets],
+        )
+    place_tables(tree, resolve)
+    values = rewrite_write(tree, table, zone)
+    settle(tree)
+    condition = ""
+    if tree.args.get("where") is not None:
+        condition = f" {generate(tree.args['where'])}"
+    target = f"{path_sql(table)} AS `{alias}`"
+    if isinstance(tree, exp.Delete):
+        return SparkWrite(table, f"DELETE FROM {target}{condition}", "DELETE")
+    texts = []
+    for column, value in values:
+        settle(value)
+        stored = _not_null(table, column, generate(value))
+        texts.append(f"`{_escaped(column.name)}` = {stored}")
+    sql = f"UPDATE {target} SET {', '.join(texts)}{condition}"
+    return SparkWrite(table, sql, "UPDATE")
+
+
+def _merge(
+    tree: exp.Update | exp.Delete,
+    table: TableDef,
+    sets: _Sets,
+    resolve: Resolver,
+    zone: str,
+) -> SparkWrite:
+    """A SELECT of keys and new values, merged into the table."""
+    verb = tree.key.upper()
+    if not table.key:
+        raise FeatureNotSupportedError(
+            f"{verb} with a subquery or other tables needs a primary key, and"
+            f' relation "{table.name}" has none',
+            hint="Write the condition without a subquery.",
+        )
+    alias = tree.this.alias or table.name
+    keys = _columns(table, table.key)
+    columns = [*keys, *(column for column, _ in sets)]
+    items = [
+        *(exp.column(key.name, table=alias, quoted=True) for key in keys),
+        *(value.copy() for _, value in sets),
+    ]
+    select = exp.Select(
+        expressions=[
+            exp.Alias(this=item, alias=exp.to_identifier(f"c{place}"))
+            for place, item in enumerate(items)
+        ]
+    )
+    select = select.from_(tree.this.copy())
+    for other in _others(tree):
+        select = select.join(other.copy(), join_type="cross")
+    for name in ("where", "with_", "with"):
+        if tree.args.get(name) is not None:
+            select.set(name, tree.args[name].copy())
+    place_tables(select, resolve)
+    source, _ = stored_rows(select, columns, zone, listed=True)
+    settle(source)
+    names = [f"v{place}" for place in range(len(columns))]
+    rows = f"({generate(source)}) AS src({', '.join(names)})"
+    # MERGE's own source may not rename columns.
+    rows = f"(SELECT * FROM {rows}) AS src"
+    if _others(tree):
+        # PostgreSQL takes any one of several rows that join; Delta takes none.
+        rows = _one_per_key(rows, names, len(keys))
+    matches = " AND ".join(
+        f"target.`{_escaped(key.name)}` = src.{name}"
+        for key, name in zip(keys, names, strict=False)
+    )
+    action = "DELETE"
+    if isinstance(tree, exp.Update):
+        texts = [
+            f"`{_escaped(column.name)}` = {_not_null(table, column, f'src.{name}')}"
+            for column, name in zip(columns, names, strict=True)
+        ][len(keys) :]
+        action = f"UPDATE SET {', '.join(texts)}"
+    sql = (
+        f"MERGE INTO {path_sql(table)} AS target USING {rows} ON {matches}"
+        f" WHEN MATCHED THEN {action}"
+    )
+    return SparkWrite(table, sql, verb)
+
+
+def _one_per_key(rows: str, names: Sequence[str], keys: int) -> str:
+    key, values = ", ".join(names[:keys]), names[keys:]
+    if not values:
+        return f"(SELECT DISTINCT {key} FROM {rows}) AS src"
+    together = f"first(struct({', '.join(values)})) AS one"
+    shown = ", ".join([*names[:keys], *(f"one.{name} AS {name}" for name in values)])
+    grouped = f"(SELECT {key}, {together} FROM {rows} GROUP BY {key})"
+    return f"(SELECT {shown} FROM {grouped}) AS src"
+
+
+def _named(column: ColumnDef) -> exp.Column:
+    return exp.column(column.name, quoted=True)
+
+
+def path_sql(table: TableDef) -> str:
+    """The table as Spark SQL names it."""
+    return f"delta.`{_escaped(table.location)}`"
+
+
+def _escaped(name: str) -> str:
+    return name.replace("`", "``")
