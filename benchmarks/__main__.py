@@ -15,9 +15,10 @@ import traceback
 from types import FrameType
 from typing import NoReturn
 
-from benchmarks import backlog, copying, decoding, idle, latency, nullmodes
+from benchmarks import backlog, copying, decoding, idle, latency, nullmodes, streamed
 from benchmarks.options import Options, parse
 from benchmarks.report import Target, as_json, render
+from benchmarks.shapes import SHAPES
 from benchmarks.stage import Stage
 
 _RSS_LIMIT_MB = 500.0
@@ -61,14 +62,23 @@ def _run(stage: Stage, options: Options) -> None:
         decoding.run(stage)
     if "copy" in chosen:
         copying.run(stage)
-    if chosen & {"backlog", "null"}:
-        with backlog.written(stage, subscribed="backlog" in chosen) as (made, peers):
-            if "backlog" in chosen:
+    for name, shape in SHAPES.items():
+        null = name == "backlog" and "null" in chosen
+        if name not in chosen and not null:
+            continue
+        subscribed = name in chosen
+        with backlog.written(stage, shape(options), subscribed=subscribed) as found:
+            made, peers = found
+            if subscribed:
                 backlog.run(stage, made, peers)
-            if "null" in chosen:
+            if null:
                 nullmodes.run(stage, made)
-    if "latency" in chosen:
-        latency.run(stage)
+    for load in latency.LOADS:
+        if load.name in chosen:
+            latency.run(stage, load)
+    for plan in streamed.PLANS:
+        if plan.name in chosen:
+            streamed.run(stage, plan)
     if options.node and chosen & {"copy", "backlog", "latency"}:
         peak = stage.node_usage.peak_bytes("node", "receiver")
         stage.add(

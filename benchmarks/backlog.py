@@ -5,7 +5,7 @@
 Time counts from the moment at which the source shows the slot as active, so the start of a
 receiver process is not in it, to the moment at which pg_replication_origin_status of the
 subscriber is beyond the mark of the last transaction. Both tables are then compared with the
-source's. A third slot of the same age is left for ``nullmodes``.
+source's. What is written is a ``Shape``. A third slot of the same age is left for ``nullmodes``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks import workload
 from benchmarks.report import Target, rate
+from benchmarks.shapes import Shape
 from benchmarks.stage import (
     Stage,
     drop_subscription,
@@ -27,12 +27,9 @@ from benchmarks.stage import (
     wait_exactly,
 )
 from benchmarks.usage import Usage
-from benchmarks.workload import BacklogSize
 from wal2lake.model import Lsn
 from wal2lake.pg.client import Client
 
-_NAME: Final = "backlog"
-TABLE: Final = "changed"
 PUBLICATION: Final = "backlog"
 TEMPLATE_SLOT: Final = "bench_backlog_template"
 
@@ -42,7 +39,7 @@ class Written:
     """A backlog that waits in slots."""
 
     mark: Lsn
-    size: BacklogSize
+    shape: Shape
     wal_bytes: int
 
 
@@ -54,7 +51,7 @@ class _Peer:
 
     @property
     def subscription(self) -> str:
-        return f"bench_{_NAME}_{self.name}"
+        return f"bench_backlog_{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,50 +65,53 @@ class _Caught:
 
 
 @contextmanager
-def written(stage: Stage, *, subscribed: bool) -> Iterator[tuple[Written, list[_Peer]]]:
+def written(
+    stage: Stage, shape: Shape, *, subscribed: bool
+) -> Iterator[tuple[Written, list[_Peer]]]:
     """The backlog, and the disabled subscriptions that it waits for."""
-    full = BacklogSize()
-    size = BacklogSize(
-        max(1000, stage.options.rows(full.inserts)),
-        stage.options.rows(full.updates),
-        stage.options.rows(full.single),
-    )
     peers = _peers(stage) if subscribed else []
     with stage.at_source() as source, stage.quick_slots():
-        source.rows(workload.create_table(TABLE))
-        source.rows(f"create publication {PUBLICATION} for table {_qualified()}")
+        shape.create(source)
+        source.rows(f"create publication {PUBLICATION} for table {shape.published}")
         if subscribed:
             with stage.at_native() as native:
-                native.rows(workload.create_table(TABLE))
+                shape.create(native)
         for peer in peers:
             _subscribe(stage, peer)
         source.rows(
             f"select pg_create_logical_replication_slot('{TEMPLATE_SLOT}', 'pgoutput')"
         )
-        stage.say(f"backlog: writing {size.changes:,} changes")
+        stage.say(f"{shape.name}: writing {shape.changes:,} changes")
         before = _position(source)
-        mark = workload.write_backlog(source, TABLE, size)
+        mark = shape.write(source)
         wal_bytes = int(mark) - int(before)
         source.rows("checkpoint")
-    yield Written(mark, size, wal_bytes), peers
+    yield Written(mark, shape, wal_bytes), peers
     for peer in peers:
         with peer.connected() as client:
             drop_subscription(client, peer.subscription)
     with stage.at_source() as source:
         source.rows(f"select pg_drop_replication_slot('{TEMPLATE_SLOT}')")
         source.rows(f"drop publication {PUBLICATION}")
-        source.rows(f"drop table {_qualified()}")
+        shape.drop(source)
+    if subscribed:
+        with stage.at_native() as native:
+            shape.drop(native)
+        if stage.options.node:
+            with stage.at_node() as node:
+                shape.drop(node)
 
 
 def run(stage: Stage, backlog: Written, peers: list[_Peer]) -> None:
     """Let each catch up in turn and add the results."""
+    name = backlog.shape.name
     caught: dict[str, _Caught] = {}
     for peer in peers:
-        stage.say(f"backlog: {peer.name} catches up")
+        stage.say(f"{name}: {peer.name} catches up")
         caught[peer.name] = _catch_up(stage, peer, backlog)
-        stage.say(f"backlog: {peer.name} took {caught[peer.name].seconds:.1f} s")
+        stage.say(f"{name}: {peer.name} took {caught[peer.name].seconds:.1f} s")
     ours, theirs = caught.get("node"), caught["native"]
-    changes = backlog.size.changes
+    changes = backlog.shape.changes
 
     def add(
         what: str,
@@ -119,13 +119,13 @@ def run(stage: Stage, backlog: Written, peers: list[_Peer]) -> None:
         of: Callable[[_Caught], float | None],
         target: Target | None = None,
     ) -> None:
-        stage.add(_NAME, what, unit, of(ours) if ours else None, of(theirs), target)
+        stage.add(name, what, unit, of(ours) if ours else None, of(theirs), target)
 
     add(
         "start of streaming to all visible",
         "changes/s",
         lambda c: rate(changes, c.seconds),
-        Target(ratio_at_least=0.5),
+        backlog.shape.target,
     )
     add("the same", "s", lambda c: c.seconds)
     add("ENABLE to all visible", "s", lambda c: c.enabled_seconds)
@@ -184,12 +184,12 @@ def _catch_up(stage: Stage, peer: _Peer, backlog: Written) -> _Caught:
         )
         finished = time.perf_counter()
     with peer.connected() as client, stage.at_source() as source:
-        expected = source.rows(workload.fingerprint(TABLE))
-        found = client.rows(workload.fingerprint(TABLE))
-    if found != expected:
-        raise AssertionError(
-            f"{peer.name} differs from the source: {found}, expected {expected}"
-        )
+        for query in backlog.shape.checks:
+            expected, found = source.rows(query), client.rows(query)
+            if found != expected:
+                raise AssertionError(
+                    f"{peer.name} differs from the source: {found}, expected {expected}"
+                )
     return _Caught(
         finished - asked,
         finished - started,
@@ -200,7 +200,3 @@ def _catch_up(stage: Stage, peer: _Peer, backlog: Written) -> _Caught:
 
 def _position(source: Client) -> Lsn:
     return Lsn.parse(str(source.rows("select pg_current_wal_insert_lsn()")[0][0]))
-
-
-def _qualified() -> str:
-    return f"{workload.SCHEMA}.{TABLE}"

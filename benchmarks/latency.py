@@ -7,6 +7,8 @@ pg_replication_origin_status of the subscriber, which moves when readers can see
 A transaction arrived with the first look that shows a position beyond its mark: figures are
 too large by up to the time between two looks, never too small.
 
+``busy`` is the same with 1,800 more transactions a second beside them, which pgbench commits.
+
 Comes in: a stage. Goes out: p50 and p99 of both delays, the native subscriber's beside ours,
 measured one after the other with the other one disabled.
 """
@@ -14,6 +16,7 @@ measured one after the other with the other one disabled.
 from __future__ import annotations
 
 import bisect
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from benchmarks import workload
-from benchmarks.report import percentile
+from benchmarks.report import Target, percentile
 from benchmarks.stage import (
     Stage,
     drop_subscription,
@@ -34,7 +37,6 @@ from benchmarks.usage import Usage
 from wal2lake.model import Lsn
 from wal2lake.pg.client import Client
 
-_NAME: Final = "latency"
 _TABLE: Final = "single"
 _ROWS: Final = 100_000
 _PER_SECOND: Final = 200
@@ -43,6 +45,22 @@ _LOOK_SECONDS: Final = {"flush": 0.001, "native": 0.001, "node": 0.01}
 """Between two looks. A look at the node costs it milliseconds of its engine's time."""
 
 _SELECTS: Final = 20
+
+_CLIENTS: Final = 8
+"""Of pgbench: enough for the rate, as each waits for its flush."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One of the two workloads."""
+
+    name: str
+    beside_per_second: int
+    """Transactions that are committed beside those that are measured."""
+    flushed_p99_ms: float
+
+
+LOADS: Final = (Load("latency", 0, 100.0), Load("busy", 1800, 100.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,29 +98,39 @@ class Positions:
         return max(0.0, self.moments[at] - committed)
 
 
-def run(stage: Stage) -> None:
+def run(stage: Stage, load: Load) -> None:
     """Measure both and add the results."""
+    publication = f"bench_{load.name}"
     rows = stage.options.rows(_ROWS)
     with stage.at_source() as source:
         source.rows(workload.create_table(_TABLE))
         source.rows(workload.insert_rows(_TABLE, 1, rows))
-        source.rows(f"create publication {_NAME} for table {workload.SCHEMA}.{_TABLE}")
+        source.rows(
+            f"create publication {publication} for table {workload.SCHEMA}.{_TABLE}"
+        )
     with stage.at_native() as native:
         native.rows(workload.create_table(_TABLE))
-    theirs = _measure(stage, "native", stage.native.pid, stage.at_native, rows)
+    theirs = _measure(stage, load, "native", stage.native.pid, stage.at_native, rows)
     ours: _Measured | None = None
     if stage.options.node:
         pid = stage.node.pids()[0]
-        ours = _measure(stage, "node", pid, stage.at_node, rows)
-    _report(stage, ours, theirs)
+        ours = _measure(stage, load, "node", pid, stage.at_node, rows)
+    _report(stage, load, ours, theirs)
     with stage.at_source() as source:
-        source.rows(f"drop publication {_NAME}")
+        source.rows(f"drop publication {publication}")
         source.rows(f"drop table {workload.SCHEMA}.{_TABLE}")
 
 
-def _report(stage: Stage, ours: _Measured | None, theirs: _Measured) -> None:
-    def add(what: str, unit: str, of: Callable[[_Measured], float | None]) -> None:
-        stage.add(_NAME, what, unit, of(ours) if ours else None, of(theirs))
+def _report(
+    stage: Stage, load: Load, ours: _Measured | None, theirs: _Measured
+) -> None:
+    def add(
+        what: str,
+        unit: str,
+        of: Callable[[_Measured], float | None],
+        target: Target | None = None,
+    ) -> None:
+        stage.add(load.name, what, unit, of(ours) if ours else None, of(theirs), target)
 
     def milliseconds(values: Sequence[float], percent: float) -> float | None:
         found = percentile(values, percent)
@@ -113,6 +141,7 @@ def _report(stage: Stage, ours: _Measured | None, theirs: _Measured) -> None:
             f"commit to flush confirmed, p{percent}",
             "ms",
             lambda m, p=percent: milliseconds(m.flushed, p),  # type: ignore[misc]
+            Target(at_most=load.flushed_p99_ms) if percent == 99 else None,
         )
     for percent in (50, 99):
         add(
@@ -127,24 +156,27 @@ def _report(stage: Stage, ours: _Measured | None, theirs: _Measured) -> None:
 
 def _measure(
     stage: Stage,
+    load: Load,
     peer: str,
     pid: int,
     connected: Callable[[], AbstractContextManager[Client]],
     rows: int,
 ) -> _Measured:
-    name = f"bench_{_NAME}_{peer}"
+    name = f"bench_{load.name}_{peer}"
     seconds = stage.options.seconds
     conninfo = stage.source.conninfo().replace("'", "''")
     with connected() as client, stage.quick_slots():
         client.rows(
-            f"create subscription {name} connection '{conninfo}' publication {_NAME}"
+            f"create subscription {name} connection '{conninfo}' publication bench_{load.name}"
         )
         wait_exactly(lambda: states(client, name) == {"r"}, f"{name} is ready")
-    stage.say(f"latency: {peer}, {_PER_SECOND}/s for {seconds} s")
+    rate = _PER_SECOND + load.beside_per_second
+    stage.say(f"{load.name}: {peer}, {rate}/s for {seconds} s")
     with (
-        _looking(stage.at_source, lambda c: _flushed(c, name), "flush") as flushes,
-        _looking(connected, lambda c: reached(c, name), peer) as sights,
+        looking(stage.at_source, lambda c: flushed(c, name), "flush") as flushes,
+        looking(connected, lambda c: reached(c, name), peer) as sights,
         Usage({peer: pid}, interval_seconds=1.0) as usage,
+        _beside(stage, load, rows),
     ):
         started = time.perf_counter()
         commits = _write(stage, rows, seconds)
@@ -165,12 +197,39 @@ def _measure(
     if found != expected:
         raise AssertionError(f"{peer} differs: {found}, expected {expected}")
     return _Measured(
-        flushed=_delays(flushes, commits),
-        visible=_delays(sights, commits),
+        flushed=delays(flushes, commits),
+        visible=delays(sights, commits),
         selects=selects,
         look_seconds=watched / max(1, sights.looks),
         cpu_cores=cpu_cores,
     )
+
+
+@contextmanager
+def _beside(stage: Stage, load: Load, rows: int) -> Iterator[None]:
+    """Other transactions for as long as the measured ones last, and a little longer."""
+    if not load.beside_per_second:
+        yield
+        return
+    script = stage.folder / "beside.sql"
+    script.write_text(
+        f"\\set key random(1, {rows})\n"
+        f"update {workload.SCHEMA}.{_TABLE} set amount = amount + 1 where id = :key;\n"
+    )
+    with subprocess.Popen(
+        [
+            stage.source.installation.bin / "pgbench",
+            *("--no-vacuum", "--file", script),
+            *("--client", str(_CLIENTS), "--rate", str(load.beside_per_second)),
+            *("--time", str(stage.options.seconds), stage.source.conninfo()),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as running:
+        try:
+            yield
+        finally:
+            running.terminate()
 
 
 def _write(stage: Stage, rows: int, seconds: int) -> list[tuple[float, int]]:
@@ -195,11 +254,12 @@ def _write(stage: Stage, rows: int, seconds: int) -> list[tuple[float, int]]:
 
 
 @contextmanager
-def _looking(
+def looking(
     connected: Callable[[], AbstractContextManager[Client]],
     look: Callable[[Client], Lsn],
     what: str,
 ) -> Iterator[Positions]:
+    """What somebody sees who looks again and again."""
     seen, stop, pause = Positions(), threading.Event(), _LOOK_SECONDS[what]
 
     def run() -> None:
@@ -217,14 +277,16 @@ def _looking(
         thread.join()
 
 
-def _flushed(source: Client, name: str) -> Lsn:
+def flushed(source: Client, name: str) -> Lsn:
+    """What a subscriber has confirmed."""
     rows = source.rows(
         f"select flush_lsn from pg_stat_replication where application_name = '{name}'"
     )
     return Lsn.parse(rows[0][0]) if rows and rows[0][0] else Lsn(0)
 
 
-def _delays(seen: Positions, commits: Sequence[tuple[float, int]]) -> list[float]:
+def delays(seen: Positions, commits: Sequence[tuple[float, int]]) -> list[float]:
+    """Seconds from each commit until it was seen; those that never were are left out."""
     found = (seen.delay(moment, mark) for moment, mark in commits)
     return [delay for delay in found if delay is not None]
 

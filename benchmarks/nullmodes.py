@@ -79,7 +79,7 @@ def run(stage: Stage, backlog: Written) -> None:
         stage.say(f"null: {mode}")
         with _slot_copy(stage, f"bench_null_{mode}") as slot:
             for what, found in measure(stage, backlog, slot).items():
-                _add(stage, what, found, backlog.size.changes)
+                _add(stage, what, found, backlog.shape.changes)
 
 
 def _add(stage: Stage, what: str, found: _Stage, changes: int) -> None:
@@ -225,7 +225,7 @@ def _log(stage: Stage, backlog: Written, slot: str) -> dict[str, _Stage]:
         _NAME,
         "log only: until durable in the journal",
         "changes/s",
-        rate(backlog.size.changes, logged),
+        rate(backlog.shape.changes, logged),
     )
     return {"log only, until sealed": _Stage(sealed, cpu, peak, walsender)}
 

@@ -16,7 +16,13 @@ WORKLOADS: Final = {
     "copy": "initial copy of 2 M rows",
     "backlog": "1.7 M row changes written while the subscription was disabled",
     "null": "the same changes through our receiver's stages alone, and pg_recvlogical",
+    "wide": "a backlog of a table of 64 columns",
+    "texts": "a backlog of texts of 1 KB",
+    "many": "a backlog of single-row transactions over 50 tables",
     "latency": "single-row transactions at 200/s: commit to flushed, commit to visible",
+    "busy": "the same with 1,800 more transactions a second beside them",
+    "streamed": "one transaction of 10 M rows, streamed, and small ones beside it",
+    "interleaved": "500 open transactions of 10,000 rows each",
     "idle": "a node with ten tables and nothing to do",
 }
 """Name to what it measures, in the order in which they run."""

@@ -21,12 +21,15 @@ class Target:
     """What the issue asks for; one bound, on the ratio or on our own figure."""
 
     ratio_at_least: float | None = None
+    ratio_at_most: float | None = None
     at_most: float | None = None
 
     def met(self, result: Result) -> bool | None:
         """None: what it is about was not measured."""
         if self.ratio_at_least is not None:
             return None if result.ratio is None else result.ratio >= self.ratio_at_least
+        if self.ratio_at_most is not None:
+            return None if result.ratio is None else result.ratio <= self.ratio_at_most
         if self.at_most is not None:
             return None if result.ours is None else result.ours <= self.at_most
         return None
@@ -34,6 +37,8 @@ class Target:
     def __str__(self) -> str:
         if self.ratio_at_least is not None:
             return f"ratio >= {self.ratio_at_least:g}"
+        if self.ratio_at_most is not None:
+            return f"ratio <= {self.ratio_at_most:g}"
         return f"<= {self.at_most:g}"
 
 

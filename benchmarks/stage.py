@@ -41,6 +41,7 @@ _SERVER: Final = {
     "max_wal_size": "8GB",
     "checkpoint_timeout": "30min",
     "max_slot_wal_keep_size": "-1",
+    "max_connections": "600",
     "synchronous_commit": "on",
 }
 

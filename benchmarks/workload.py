@@ -20,7 +20,7 @@ from wal2lake.pg.client import Client, Failure, Rows
 
 SCHEMA: Final = "bench"
 
-_COLUMNS: Final = (
+COLUMNS: Final = (
     "id bigint primary key, customer int not null, amount numeric(12,2) not null,"
     " created timestamptz not null, note text not null, paid boolean not null"
 )
@@ -31,7 +31,7 @@ _SPREAD: Final = 7919
 
 def create_table(name: str) -> str:
     """Statements that make an empty table, on the source and on a native subscriber."""
-    return f"create schema if not exists {SCHEMA}; create table {SCHEMA}.{name} ({_COLUMNS})"
+    return f"create schema if not exists {SCHEMA}; create table {SCHEMA}.{name} ({COLUMNS})"
 
 
 def insert_rows(name: str, first: int | str, last: int | str) -> str:
