@@ -391,6 +391,39 @@ def test_drop_while_the_publisher_is_down_changes_nothing_and_can_be_given_up(
     mirror.assert_equal(["d3.t"])
 
 
+def test_a_copy_onto_rows_of_the_same_key_stops_and_other_rows_stay(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    """PostgreSQL's unique index refuses it; here, nothing would have noticed."""
+    publish(pg18, "d4")
+    subscribe(pg18, "d4").synced()
+    node.sql("drop subscription d4")
+    node.sql("insert into d4.t values (1000, 'ours')")
+    mirror = subscribe(pg18, "d4")
+    errors = (
+        "select error from wal2lake.subscription_errors"
+        " where subname = 'd4' and tablename = 't'"
+    )
+    told = node.wait_for(errors)
+    assert str(told[0][0]).startswith(
+        'duplicate key value violates unique constraint "t_pkey"\nHINT:'
+    )
+    pg18.psql("insert into d4.t values (2, 'two')")
+    assert node.sql("select * from d4.t order by id") == [
+        ("1", "one"),
+        ("1000", "ours"),
+    ]
+    node.sql("delete from d4.t where id = 1")
+    mirror.synced()
+    mirror.caught_up()
+    assert node.sql("select * from d4.t order by id") == [
+        ("1", "one"),
+        ("2", "two"),
+        ("1000", "ours"),
+    ]
+    assert node.sql(errors) == []
+
+
 # ---- views --------------------------------------------------------------------------
 
 
