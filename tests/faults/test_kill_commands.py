@@ -141,6 +141,7 @@ def test_what_a_killed_command_left_waits_for_its_publisher_and_can_be_repeated(
             lambda: "interrupted CREATE SUBSCRIPTION" in world.node.log_text(),
             describe="the slot that cannot be dropped yet is reported",
         )
+        assert "HINT:  A slot that nobody reads holds" in world.node.log_text()
         assert world.slots() == "c"
         proxy.accept()
         world.gone()

@@ -240,6 +240,7 @@ def test_a_log_near_its_limit_is_reported_long_before_receiving_pauses(
     assert node.value("select pid from pg_stat_subscription where subname = 'l'")
     assert not flushed(lsn), "the publisher keeps what the log cannot take"
     assert node.log_text().count(warning) == 1, "said once"
+    assert "HINT:  At the limit receiving is paused" in node.log_text()
     # Everything shown is what is there, once the last segment is sealed.
     directory = next((node.directory / "log").iterdir())
 

@@ -520,13 +520,14 @@ class WalReceiver:
         elif state is LimitState.NEAR and self._limit_state is LimitState.BELOW:
             # Once, and not at every look.
             limit = self._settings.log.size_limit_bytes
-            self._events.warning(
+            near = StorageError(
                 f'the change log of subscription "{self._subscription.name}" is near its'
                 f" size limit: {size.total_bytes} of {limit} bytes",
                 hint="At the limit receiving is paused, and the publisher keeps its WAL."
                 " See wal2lake.log_readers for who needs the log, and"
                 " wal2lake.subscription_errors for why.",
             )
+            self._events.warning(near.message, error=near)
         if state is not LimitState.REACHED:
             self._resume(_LIMIT_REACHED)
         self._limit_state = state

@@ -155,6 +155,11 @@ class UnfinishedCommands:
                 f'could not drop replication slot "{planned.slot_name}", which an'
                 f' interrupted CREATE SUBSCRIPTION "{planned.subname}" may have left on'
                 f" the publisher: {error.message}",
+                PublisherError(
+                    error.message,
+                    hint="A slot that nobody reads holds the publisher's WAL. If this"
+                    " node is not going to reach it, drop the slot there.",
+                ),
             )
 
     def _finish(self, subscription: Subscription) -> None:
@@ -183,13 +188,14 @@ class UnfinishedCommands:
                 subscription.oid,
                 f'could not finish dropping subscription "{subscription.name}":'
                 f" {error.message}",
+                error,
             )
         finally:
             if session is not None:
                 session.close()
 
-    def _tell(self, what: object, text: str) -> None:
+    def _tell(self, what: object, text: str, error: Wal2LakeError) -> None:
         """Once, not at every attempt."""
         if self._told.get(what) != text:
             self._told[what] = text
-            get_logger().warning(f"{text}; it is tried again")
+            get_logger().warning(f"{text}; it is tried again", error=error)
