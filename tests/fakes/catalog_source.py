@@ -16,14 +16,17 @@ from wal2lake.catalog import (
     SnapshotVector,
     Subscription,
     SubscriptionRel,
+    SyncSnapshot,
     TableDef,
 )
+from wal2lake.changelog import Inventory
 from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.statements import CreateTable
 from wal2lake.frontend.parameters import Parameters
-from wal2lake.frontend.sysviews import LoggedMessage
+from wal2lake.frontend.sysviews import LoggedMessage, LogReading
 from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.settings import LogSettings
 
 RECORDED: dict[str, Any] = json.loads(
     Path(__file__)
@@ -129,6 +132,9 @@ class FakeSource:
     vector_list: list[SnapshotVector] = field(default_factory=list)
     progress_by_sub: dict[int, Progress] = field(default_factory=dict)
     messages_by_sub: dict[int, list[LoggedMessage]] = field(default_factory=dict)
+    log_by_sub: dict[int, Path] = field(default_factory=dict)
+    snapshot_by_sub: dict[int, SyncSnapshot] = field(default_factory=dict)
+    log_settings: LogSettings = field(default_factory=LogSettings)
     sizes: dict[int, int] = field(default_factory=dict)
     reads: int = 0
     """How often the tables were asked for."""
@@ -157,6 +163,17 @@ class FakeSource:
 
     def messages(self, subid: Oid) -> list[LoggedMessage]:
         return self.messages_by_sub.get(subid, [])
+
+    def log(self, subid: Oid) -> LogReading | None:
+        directory = self.log_by_sub.get(subid)
+        if directory is None:
+            return None
+        inventory = Inventory(directory)
+        contents = inventory.read()
+        return None if contents is None else LogReading(contents, inventory)
+
+    def snapshot_held(self, subid: Oid) -> SyncSnapshot | None:
+        return self.snapshot_by_sub.get(subid)
 
     def sessions(self) -> list[FakeSession]:
         return [FakeSession()]

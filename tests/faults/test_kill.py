@@ -28,6 +28,7 @@ STREAMING = (
     "apply.table_committed",
     "apply.tables_committed",
     "apply.vector_recorded",
+    "log.trimmed",
 )
 """Durable steps of a running subscription, in the order in which a change passes them."""
 
@@ -44,7 +45,9 @@ def start(
     make_node: Callable[..., Node], points: Path, source: Database, rows: int
 ) -> tuple[Node, Workload]:
     """A node whose failpoints can be armed, and a filled source."""
-    node = make_node(settings=FAST_RETRY, environ={VARIABLE: str(points)}).start()
+    # Without a history the log is trimmed as soon as something is applied.
+    settings = {**FAST_RETRY, "log.history_bytes": 0}
+    node = make_node(settings=settings, environ={VARIABLE: str(points)}).start()
     workload = Workload(7)
     source.psql(SCHEMA)
     source.transactions(list(workload.initial(rows)))

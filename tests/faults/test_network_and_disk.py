@@ -146,3 +146,118 @@ def test_a_rotten_segment_is_named_and_nothing_is_skipped(
     assert node.sql("select count(*) from public.t") == [("0",)]
     rotten.write_bytes(good)
     mirror.assert_equal(["public.t"])
+
+
+def test_a_log_near_its_limit_is_reported_long_before_receiving_pauses(
+    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+) -> None:
+    points = tmp_path / "points"
+    points.mkdir()
+    pg18.psql(
+        "create table public.t (id int primary key, v text);"
+        " create publication l for all tables"
+    )
+    limit = 24 << 20
+    node = make_node(
+        settings={
+            **FAST_RETRY,
+            "log.size_limit_bytes": limit,
+            "log.size_warning_percent": 30,
+        },
+        environ={VARIABLE: str(points)},
+    ).start()
+    node.sql(
+        f"create subscription l connection {quote_literal(pg18.conninfo())} publication l"
+    )
+    mirror = Mirror(node, pg18.conninfo(), "l")
+    mirror.synced()
+    mirror.caught_up()
+    # Apply stands still from now on.
+    arm(points, "apply.staged", "always error")
+    written = 0
+
+    def write() -> str:
+        nonlocal written
+        first, written = written + 1, written + 8000
+        return pg18.psql(
+            f"insert into public.t select i, (select string_agg(md5((i * j)::text), '')"
+            f" from generate_series(1, 8) j) from generate_series({first}, {written}) i;"
+            " select pg_current_wal_insert_lsn()"
+        ).splitlines()[-1]
+
+    def flushed(lsn: str) -> bool:
+        sql = "select flush_lsn >= '{}' from pg_stat_replication where application_name = 'l'"
+        return pg18.psql(sql.format(lsn)) == "t"
+
+    def state() -> str | None:
+        return node.value("select state from wal2lake.log where subname = 'l'")
+
+    warning = 'the change log of subscription "l" is near its size limit'
+    for _ in range(20):
+        lsn = write()
+        wait_until(
+            lambda lsn=lsn: flushed(lsn),
+            describe="apply holds nothing up at the publisher",
+        )
+        if warning in node.log_text():
+            break
+    # Reported while receiving goes on as ever.
+    assert warning in node.log_text()
+    assert (
+        node.value(
+            "select total_bytes < size_limit_bytes / 2 and needed_bytes > 0"
+            " from wal2lake.log where subname = 'l'"
+        )
+        == "t"
+    )
+    lsn = write()
+    wait_until(lambda: flushed(lsn), describe="the publisher is not held up")
+    assert (
+        pg18.psql(
+            "select replay_lsn < flush_lsn from pg_stat_replication"
+            " where application_name = 'l'"
+        )
+        == "t"
+    )
+    assert node.value("select pid from pg_stat_subscription where subname = 'l'")
+    readers = node.sql(
+        "select reader, bytes > 0 from wal2lake.log_readers where subname = 'l'"
+    )
+    assert ("apply", "t") in readers
+    # And on, until it bites.
+    for _ in range(30):
+        lsn = write()
+        if state() == "reached":
+            break
+        wait_until(
+            lambda lsn=lsn: flushed(lsn) or state() == "reached", describe="it goes on"
+        )
+    node.wait_for(
+        "select 1 from wal2lake.subscription_errors where subname = 'l'"
+        " and error like 'change log has % bytes, limit is %'"
+    )
+    lsn = write()
+    assert node.value("select pid from pg_stat_subscription where subname = 'l'")
+    assert not flushed(lsn), "the publisher keeps what the log cannot take"
+    assert node.log_text().count(warning) == 1, "said once"
+    assert "HINT:  At the limit receiving is paused" in node.log_text()
+    # Everything shown is what is there, once the last segment is sealed.
+    directory = next((node.directory / "log").iterdir())
+
+    def on_disk() -> list[tuple[str, ...]]:
+        sizes = {p.name: p.stat().st_size for p in directory.iterdir()}
+        journal = sum(s for name, s in sizes.items() if name.startswith("journal-"))
+        manifests = sum(name.endswith(".json") for name in sizes)
+        return [(str(sum(sizes.values())), str(journal), str(manifests))]
+
+    node.wait_for(
+        "select total_bytes, journal_bytes, segments from wal2lake.log"
+        " where subname = 'l'",
+        lambda rows: rows == on_disk(),
+    )
+    (points / "apply.staged").unlink()
+    mirror.assert_equal(["public.t"])
+    node.wait_for(
+        "select 1 from wal2lake.log where subname = 'l' and state = 'below'"
+        " or needed_segments = 0"
+    )

@@ -13,6 +13,7 @@ from wal2lake.pg.client import Client, Failure
 from wal2lake.pg.publisher import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
+from wal2lake.testing.proxy import TcpProxy
 from wal2lake.testing.waits import wait_until
 
 Subscribe = Callable[..., Mirror]
@@ -333,6 +334,94 @@ def test_a_subscription_whose_slot_was_dropped_by_hand_can_be_given_up(
     node.sql("alter subscription d2 set (slot_name = none)")
     node.sql("drop subscription d2")
     assert node.sql("select * from d2.t") == [("1", "one")], "tables stay"
+
+
+def test_drop_while_the_publisher_is_down_changes_nothing_and_can_be_given_up(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    publish(pg18, "d3")
+    with TcpProxy("127.0.0.1", pg18.server.port) as proxy:
+        through = pg18.conninfo(host="127.0.0.1", port=str(proxy.port))
+        create = (
+            f"create subscription d3 connection {quote_literal(through)} publication d3"
+        )
+        node.sql(create)
+        mirror = Mirror(node, pg18.conninfo(), "d3")
+        mirror.synced()
+        proxy.refuse()
+        proxy.cut()
+        error = refused(node, "drop subscription d3")
+        assert error.sqlstate == "08006"
+        assert error.message.startswith(
+            "could not connect to publisher when attempting to drop replication slot"
+            ' "d3": '
+        )
+        assert error.hint == (
+            "Use ALTER SUBSCRIPTION ... DISABLE to disable the subscription, and then"
+            " use ALTER SUBSCRIPTION ... SET (slot_name = NONE) to disassociate it from"
+            " the slot."
+        )
+        # It is as it was, and goes on when the publisher is there again.
+        proxy.accept()
+        pg18.psql("insert into d3.t values (2, 'two')")
+        mirror.assert_equal(["d3.t"])
+        # What the hint says, with the publisher away for good.
+        proxy.refuse()
+        proxy.cut()
+        node.sql("alter subscription d3 disable")
+        node.sql("alter subscription d3 set (slot_name = none)")
+        assert heard(node, "drop subscription d3") == []
+        assert node.sql("select 1 from pg_subscription where subname = 'd3'") == []
+        proxy.accept()
+        assert pg18.psql(SLOTS) == "d3", "the slot is the publisher's to drop"
+        # It is back: the name is free here, its slot is not.
+        node.sql("truncate d3.t")
+        error = refused(node, create)
+        assert error.message == (
+            'could not create replication slot "d3": ERROR:  replication slot "d3"'
+            " already exists"
+        )
+        assert "create_slot = false" in str(error.hint)
+        assert pg18.psql(SLOTS) == "d3", "not dropped by the command that failed"
+        wait_until(lambda: pg18.psql("select active from pg_replication_slots") == "f")
+        pg18.psql("select pg_drop_replication_slot('d3')")
+    mirror = subscribe(pg18, "d3")
+    mirror.synced()
+    pg18.psql("insert into d3.t values (3, 'three')")
+    mirror.assert_equal(["d3.t"])
+
+
+def test_a_copy_onto_rows_of_the_same_key_stops_and_other_rows_stay(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    """PostgreSQL's unique index refuses it; here, nothing would have noticed."""
+    publish(pg18, "d4")
+    subscribe(pg18, "d4").synced()
+    node.sql("drop subscription d4")
+    node.sql("insert into d4.t values (1000, 'ours')")
+    mirror = subscribe(pg18, "d4")
+    errors = (
+        "select error from wal2lake.subscription_errors"
+        " where subname = 'd4' and tablename = 't'"
+    )
+    told = node.wait_for(errors)
+    assert str(told[0][0]).startswith(
+        'duplicate key value violates unique constraint "t_pkey"\nHINT:'
+    )
+    pg18.psql("insert into d4.t values (2, 'two')")
+    assert node.sql("select * from d4.t order by id") == [
+        ("1", "one"),
+        ("1000", "ours"),
+    ]
+    node.sql("delete from d4.t where id = 1")
+    mirror.synced()
+    mirror.caught_up()
+    assert node.sql("select * from d4.t order by id") == [
+        ("1", "one"),
+        ("2", "two"),
+        ("1000", "ours"),
+    ]
+    assert node.sql(errors) == []
 
 
 # ---- views --------------------------------------------------------------------------

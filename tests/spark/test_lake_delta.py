@@ -282,6 +282,33 @@ def test_a_write_between_check_and_append_is_a_conflict(
     assert lake.state(location).cursor(APP) is None
 
 
+def test_files_that_bring_a_key_that_is_there_are_found(
+    lake: DeltaTables, spark_session: SparkSession, tmp_path: Path
+) -> None:
+    # Hadoop would read these as a pattern, and the column is mapped to another name.
+    location = str(tmp_path / "ware[1]{a}" / "t")
+    fields = (FieldSpec("the id", "bigint"), FieldSpec("name", "string"))
+    state = lake.create(location, fields)
+
+    def added(name: str, *ids: int) -> AddedFile:
+        columns = [field.physical_name for field in state.physical_fields]
+        table = pa.table({columns[0]: pa.array(ids), columns[1]: ["x"] * len(ids)})
+        return write(location, name, table)
+
+    one, two = added("1.parquet", 1, 2), added("2.parquet", 3)
+    key = ("the id",)
+    assert not lake.any_key_taken(state, [one, two], key), "it is empty"
+    lake.commit_files(location, [one], Cursor(APP, 1))
+    state = lake.state(location)
+    assert not lake.any_key_taken(state, [], key)
+    assert not lake.any_key_taken(state, [two], key)
+    three = added("3.parquet", 5, 2)
+    assert lake.any_key_taken(state, [two, three], key)
+    # Rows that are gone do not count.
+    spark_session.sql(f"delete from {relation(location)} where `the id` = 2")
+    assert not lake.any_key_taken(lake.state(location), [two, three], key)
+
+
 def test_a_cursor_of_another_application_in_between_does_no_harm(
     lake: DeltaTables, location: str
 ) -> None:

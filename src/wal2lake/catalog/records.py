@@ -123,6 +123,21 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedSlot:
+    """A slot that CREATE SUBSCRIPTION is about to make, until the subscription is recorded.
+
+    One that is here while no command runs was left by a crash: nobody would ever read it,
+    and it would hold the publisher's WAL.
+    """
+
+    slot_name: str
+    conninfo: str
+    subname: str
+    lsn: Lsn
+    """The publisher's position before: an older slot of that name is somebody else's."""
+
+
+@dataclass(frozen=True, slots=True)
 class SubscriptionRel:
     """pg_subscription_rel, with the copy's own progress."""
 

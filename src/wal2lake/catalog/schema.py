@@ -41,6 +41,10 @@ create table subscription (
     create_tables integer not null, generation integer not null,
     floor integer not null, system_identifier text, timeline integer,
     last_error text, dropping integer not null, options text not null);
+create table planned_slot (
+    slot_name text not null, conninfo text not null, subname text not null,
+    lsn integer not null,
+    primary key (slot_name, conninfo)) without rowid;
 create table subscription_rel (
     subid integer not null references subscription(oid) on delete cascade,
     relid integer not null,

@@ -28,6 +28,7 @@ from wal2lake.catalog.database import Database, create_database, take_oid
 from wal2lake.catalog.records import (
     CopyRange,
     Namespace,
+    PlannedSlot,
     Role,
     SnapshotVector,
     Subscription,
@@ -135,12 +136,38 @@ class Catalog:
         return subscriptions.subscription_named(self._database.connection(), name)
 
     def create_subscription(
-        self, subscription: Subscription, rels: Sequence[SubscriptionRel]
+        self,
+        subscription: Subscription,
+        rels: Sequence[SubscriptionRel],
+        versions: Mapping[int, int] | None = None,
     ) -> None:
-        """Record it with its tables; 42710 if the name is taken."""
+        """Record it with its tables; 42710 if the name is taken.
+
+        Readers see ``versions`` of the tables from now on, and the slot is no longer a
+        planned one: both in the same transaction.
+        """
         with self._database.transaction() as transaction:
             subscriptions.create_subscription(transaction, subscription)
             subscriptions.add_rels(transaction, rels)
+            subscriptions.forget_planned_named(transaction, subscription.slot_name)
+            if versions is not None:
+                snapshot_vectors.publish(
+                    transaction, subscription.oid, subscription.floor, versions, (), ()
+                )
+
+    def planned_slots(self) -> list[PlannedSlot]:
+        """Slots that CREATE SUBSCRIPTION makes now, or was making at a crash."""
+        return subscriptions.planned_slots(self._database.connection())
+
+    def plan_slot(self, planned: PlannedSlot) -> None:
+        """Before it is made: what a crash leaves behind is known here."""
+        with self._database.transaction() as transaction:
+            subscriptions.plan_slot(transaction, planned)
+
+    def forget_planned(self, planned: PlannedSlot) -> None:
+        """There is no such slot, or it is not this node's to drop."""
+        with self._database.transaction() as transaction:
+            subscriptions.forget_planned(transaction, planned)
 
     def update_subscription(
         self, oid: Oid, *, bump: bool = False, **changes: Any

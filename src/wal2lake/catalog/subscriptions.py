@@ -1,6 +1,6 @@
-"""Rows of ``subscription`` and ``subscription_rel``.
+"""Rows of ``subscription``, ``planned_slot`` and ``subscription_rel``.
 
-In: a connection, and in writes a transaction on it. Out: ``Subscription`` and
+In: a connection, and in writes a transaction on it. Out: ``Subscription``, ``PlannedSlot`` and
 ``SubscriptionRel``. Called by ``store``.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from wal2lake.catalog.records import Subscription, SubscriptionRel
+from wal2lake.catalog.records import PlannedSlot, Subscription, SubscriptionRel
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError
 from wal2lake.model import Lsn, Oid, SyncState
 
@@ -89,6 +89,39 @@ def set_last_error(connection: sqlite3.Connection, oid: Oid, text: str | None) -
 def drop_subscription(connection: sqlite3.Connection, oid: Oid) -> None:
     """Its relation states, ranges, snapshot and vectors go with it (by foreign key)."""
     connection.execute("delete from subscription where oid = ?", (oid,))
+
+
+# ---- slots in the making -------------------------------------------------------------
+
+
+def planned_slots(connection: sqlite3.Connection) -> list[PlannedSlot]:
+    """All of them."""
+    rows = connection.execute("select * from planned_slot order by slot_name, conninfo")
+    return [
+        PlannedSlot(r["slot_name"], r["conninfo"], r["subname"], Lsn(r["lsn"]))
+        for r in rows
+    ]
+
+
+def plan_slot(connection: sqlite3.Connection, planned: PlannedSlot) -> None:
+    """It takes the place of an older plan for the same slot."""
+    connection.execute(
+        "insert or replace into planned_slot values (?, ?, ?, ?)",
+        (planned.slot_name, planned.conninfo, planned.subname, int(planned.lsn)),
+    )
+
+
+def forget_planned(connection: sqlite3.Connection, planned: PlannedSlot) -> None:
+    """The slot is not there, or is nobody's concern."""
+    connection.execute(
+        "delete from planned_slot where slot_name = ? and conninfo = ?",
+        (planned.slot_name, planned.conninfo),
+    )
+
+
+def forget_planned_named(connection: sqlite3.Connection, slot_name: str | None) -> None:
+    """A subscription owns a slot of that name now."""
+    connection.execute("delete from planned_slot where slot_name = ?", (slot_name,))
 
 
 # ---- relation states ----------------------------------------------------------------

@@ -19,16 +19,24 @@ from wal2lake.changelog.manifest import LogFile, Manifest, MessagesFile, RowsFil
 from wal2lake.changelog.messages import MessageHistory
 from wal2lake.changelog.reader import LogReader
 from wal2lake.changelog.retention import (
+    Held,
+    Inventory,
     LimitState,
+    LogContents,
     LogSize,
     Retention,
+    SegmentFacts,
     check_limit,
+    history_bytes,
     log_size,
 )
 
 __all__ = [
     "ChangeLog",
+    "Held",
+    "Inventory",
     "LimitState",
+    "LogContents",
     "LogFile",
     "LogReader",
     "LogSize",
@@ -37,6 +45,8 @@ __all__ = [
     "MessagesFile",
     "Retention",
     "RowsFile",
+    "SegmentFacts",
     "check_limit",
+    "history_bytes",
     "log_size",
 ]

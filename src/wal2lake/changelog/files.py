@@ -94,6 +94,22 @@ def segment_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def segment_number(name: str) -> int | None:
+    """The segment that a file belongs to, its manifest's too; None: it is none of ours."""
+    match = _MANIFEST.match(name)
+    return int(match[1]) if match else segment_of(name)
+
+
+def is_manifest(name: str) -> bool:
+    """Whether a file is a segment's manifest."""
+    return _MANIFEST.match(name) is not None
+
+
+def is_log_file(name: str) -> bool:
+    """Whether a file takes the log's space: what has a log file's name, or will get one."""
+    return name.startswith(("journal-", "seg-"))
+
+
 def is_temporary(name: str) -> bool:
     """Whether a name is one that only an unfinished write leaves."""
     return name.startswith("seg-") and name.endswith(TEMPORARY)

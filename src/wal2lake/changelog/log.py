@@ -51,6 +51,7 @@ from wal2lake.changelog.journal.gulp import Lengths
 from wal2lake.changelog.journal.journal import Journal
 from wal2lake.changelog.manifest import Manifest
 from wal2lake.changelog.recovery import Undecodable
+from wal2lake.changelog.retention import journal_file_bytes
 from wal2lake.changelog.segments import SegmentWriter
 from wal2lake.errors import ConfigurationError, InternalError
 from wal2lake.model import Lsn
@@ -76,7 +77,7 @@ class ChangeLog:
         """Use ``open``."""
         self._directory = directory
         self._lock = lock
-        self._journal_file_bytes = settings.journal_file_bytes
+        self._journal_file_bytes = journal_file_bytes(settings)
         self._undecodable: Undecodable | None = None
         self._segments: SegmentWriter = segments.open_writer(
             directory, segment_bytes=settings.segment_bytes

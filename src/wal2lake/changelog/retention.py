@@ -1,28 +1,45 @@
-"""What of the log may go, and how big it is.
+"""What of the log may go, what it holds, and how big it is.
 
 A segment may go once its ``sealed_lsn`` is at or below the floor: every table has durably
 applied it. The newest ``history_bytes`` of such segments are kept for whoever wants to look
 back, and the newest segment always: it tells an empty journal where the log ends and which
 number comes next. Journal files are the journal's own (``Journal.trim``).
 
+Against ``size_limit_bytes`` counts all that is on disk. So what is kept for comfort alone is
+bounded by it too: half of it for the history, an eighth for a journal file (of which two can
+be there with nothing needed of them). A log that nobody waits for thus never comes near.
+
 Manifest first (the segment is gone), directory fsync, then its files: a crash in between leaves
 files without a manifest, which ``segments.open_writer`` removes.
 
-Called by whoever knows the floor, in any process; one at a time per directory.
+Called by whoever knows the floor, in any process; one at a time per directory. ``Inventory``
+is for those who look, in any process: one listing of the directory for each reading, and few
+manifests, which it remembers.
 """
 
 from __future__ import annotations
 
+import bisect
 import os
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Final
 
 from wal2lake.changelog import files, manifest
 from wal2lake.changelog.manifest import Manifest
 from wal2lake.model import Lsn
 from wal2lake.observe import failpoint
 from wal2lake.settings import LogSettings
+
+_HISTORY_PART: Final = 2
+_JOURNAL_FILE_PART: Final = 8
+"""Parts of the size limit; together with a second journal file under the default warning."""
+
+_MANIFESTS_KEPT: Final = 4000
+"""How many an inventory remembers: about 2 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +77,7 @@ def log_size(directory: Path) -> LogSize:
                     continue
                 if entry.name.startswith("journal-"):
                     journal += size
-                elif entry.name.startswith("seg-"):
+                elif files.is_log_file(entry.name):
                     segments += size
     except OSError as error:
         raise files.storage_error("open directory", directory, error) from error
@@ -75,6 +92,32 @@ def check_limit(size: LogSize, settings: LogSettings) -> LimitState:
     if limit and size.total_bytes * 100 >= limit * settings.size_warning_percent:
         return LimitState.NEAR
     return LimitState.BELOW
+
+
+def read_manifest(directory: Path, number: int) -> Manifest | None:
+    """One segment's; None: it is not there (any more)."""
+    path = directory / files.manifest_name(number)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise files.storage_error("read file", path, error) from error
+    return manifest.decode(content, path)
+
+
+def history_bytes(settings: LogSettings) -> int:
+    """How much of what is applied is kept: the setting, or less under a size limit."""
+    limit = settings.size_limit_bytes
+    wanted = settings.history_bytes
+    return min(wanted, limit // _HISTORY_PART) if limit else wanted
+
+
+def journal_file_bytes(settings: LogSettings) -> int:
+    """The size of a journal file: the setting, or less under a size limit."""
+    limit = settings.size_limit_bytes
+    wanted = settings.journal_file_bytes
+    return min(wanted, max(1, limit // _JOURNAL_FILE_PART)) if limit else wanted
 
 
 class Retention:
@@ -93,12 +136,15 @@ class Retention:
         """
         numbers = files.manifest_numbers(self._directory)
         applied: list[Manifest] = []
-        for number in numbers[:-1]:
+        for number in numbers:
             one = self._manifest(number)
             if one is None or one.sealed_lsn > floor:
                 break
             applied.append(one)
         kept = 0
+        if applied and applied[-1].number == numbers[-1]:
+            # It stays, and is the history's first.
+            kept = applied.pop().size
         while applied and kept + applied[-1].size <= self._history_bytes:
             kept += applied.pop().size
         for one in applied:
@@ -107,14 +153,10 @@ class Retention:
 
     def _manifest(self, number: int) -> Manifest | None:
         if number not in self._known:
-            path = self._directory / files.manifest_name(number)
-            try:
-                content = path.read_bytes()
-            except FileNotFoundError:
+            found = read_manifest(self._directory, number)
+            if found is None:
                 return None
-            except OSError as error:
-                raise files.storage_error("read file", path, error) from error
-            self._known[number] = manifest.decode(content, path)
+            self._known[number] = found
         return self._known[number]
 
     def _remove(self, one: Manifest) -> None:
@@ -129,3 +171,154 @@ class Retention:
         for file in one.log_files:
             files.remove(self._directory / file.name)
         self._known.pop(one.number, None)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """One sealed segment, for people."""
+
+    manifest: Manifest
+    bytes: int
+    """Of its files, the manifest among them."""
+    sealed_at: float
+    """Seconds since 1970: when its manifest was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A part of the log."""
+
+    segments: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogContents:
+    """What a log's directory held at one moment."""
+
+    numbers: tuple[int, ...]
+    """Of its segments, ascending."""
+    sizes: tuple[int, ...]
+    """Bytes of each of them."""
+    journal_files: int
+    journal_bytes: int
+    open_bytes: int
+    """Files of no segment yet: rows of the open transaction, or a seal that is at work; and
+    those of a segment that is just going."""
+
+    @property
+    def segment_bytes(self) -> int:
+        """Of all segments."""
+        return sum(self.sizes)
+
+    @property
+    def size(self) -> LogSize:
+        """As it is compared with the limit."""
+        return LogSize(self.journal_bytes, self.segment_bytes + self.open_bytes)
+
+
+class Inventory:
+    """Looks at one directory, again and again. For one thread at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        """No I/O yet."""
+        self._directory = directory
+        self._manifests: dict[int, Manifest] = {}
+        self._order: deque[int] = deque()
+        self._sizes: dict[str, int] = {}
+
+    def read(self) -> LogContents | None:
+        """List the directory; None: there is none. Raises StorageError.
+
+        Files of a sealed segment never change, so a file of one is measured once.
+        """
+        segments: dict[int, int] = {}
+        sealed: set[int] = set()
+        seen: dict[str, int] = {}
+        journal: list[int] = []
+        loose = 0
+        try:
+            with os.scandir(self._directory) as entries:
+                for entry in entries:
+                    name = entry.name
+                    number = files.segment_number(name)
+                    size = self._sizes.get(name)
+                    if number is None and not files.is_log_file(name):
+                        continue
+                    try:
+                        size = size or entry.stat(follow_symlinks=False).st_size
+                    except FileNotFoundError:
+                        continue
+                    if number is not None:
+                        segments[number] = segments.get(number, 0) + size
+                        seen[name] = size
+                        if files.is_manifest(name):
+                            sealed.add(number)
+                    elif name.startswith("journal-"):
+                        journal.append(size)
+                    else:
+                        loose += size
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise files.storage_error(
+                "open directory", self._directory, error
+            ) from error
+        self._sizes = {
+            name: size
+            for name, size in seen.items()
+            if files.segment_number(name) in sealed
+        }
+        numbers = sorted(sealed)
+        return LogContents(
+            tuple(numbers),
+            tuple(segments[number] for number in numbers),
+            len(journal),
+            sum(journal),
+            loose + sum(size for n, size in segments.items() if n not in sealed),
+        )
+
+    def above(self, contents: LogContents, lsn: Lsn) -> Held:
+        """What a reader that is complete below ``lsn`` still needs of the segments.
+
+        Reads a manifest for each halving of the log. Raises CorruptLogError,
+        ConfigurationError, StorageError.
+        """
+        first = bisect.bisect_right(
+            contents.numbers, int(lsn), key=lambda number: self._sealed_lsn(number)
+        )
+        rest = contents.sizes[first:]
+        return Held(len(rest), sum(rest))
+
+    def facts(
+        self, contents: LogContents, numbers: Sequence[int]
+    ) -> list[SegmentFacts]:
+        """Some of its segments; one that has gone since is left out. Errors as ``above``."""
+        sizes = dict(zip(contents.numbers, contents.sizes, strict=True))
+        found = []
+        for number in numbers:
+            one = self._manifest(number)
+            path = self._directory / files.manifest_name(number)
+            try:
+                sealed_at = path.stat().st_mtime
+            except FileNotFoundError:
+                continue
+            if one is not None:
+                found.append(SegmentFacts(one, sizes[number], sealed_at))
+        return found
+
+    def _sealed_lsn(self, number: int) -> int:
+        # The oldest ones go: nobody needs one that is gone.
+        one = self._manifest(number)
+        return 0 if one is None else int(one.sealed_lsn)
+
+    def _manifest(self, number: int) -> Manifest | None:
+        found = self._manifests.get(number)
+        if found is None:
+            found = read_manifest(self._directory, number)
+            if found is not None:
+                self._manifests[number] = found
+                self._order.append(number)
+                if len(self._order) > _MANIFESTS_KEPT:
+                    del self._manifests[self._order.popleft()]
+        return found

@@ -177,6 +177,15 @@ class TablePort(Protocol):
         """
         ...
 
+    def any_key_taken(
+        self, state: TableState, adds: Sequence[AddedFile], key: Sequence[str]
+    ) -> bool:
+        """Whether files that would be added have the key of a row that is there.
+
+        Good for the version that ``state`` describes: commit on ``read_version``.
+        """
+        ...
+
     def commit_files(
         self,
         location: str,

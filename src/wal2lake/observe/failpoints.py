@@ -54,9 +54,12 @@ NAMES: Final = frozenset(
         "copy.committed",
         "copy.state_written",
         # commands
+        "subscription.slot_planned",
         "subscription.slot_created",
         "subscription.recorded",
+        "subscription.drop_marked",
         "subscription.slot_dropped",
+        "subscription.log_removed",
     }
 )
 

@@ -161,7 +161,8 @@ class Publisher:
         return SlotCreated(str(row[0]), Lsn.parse(str(row[1])), row[2])
 
     def drop_slot(self, name: str, *, missing_ok: bool = False) -> bool:
-        """DROP_REPLICATION_SLOT ... WAIT; False if it was not there."""
+        """DROP_REPLICATION_SLOT ... WAIT; False if it was not there. Needs a replication
+        session."""
         try:
             self.session.execute(f"DROP_REPLICATION_SLOT {quote_ident(name)} WAIT")
         except PublisherError as error:
@@ -170,13 +171,23 @@ class Publisher:
             raise
         return True
 
+    def drop_idle_slot(self, name: str) -> None:
+        """The same on an ordinary session, which takes no walsender; 55006 if somebody
+        uses it, 42704 if it was not there."""
+        self.session.query(
+            f"SELECT pg_catalog.pg_drop_replication_slot({quote_literal(name)})"
+        )
+
     def slot(self, name: str) -> dict[str, str | None] | None:
         """pg_replication_slots of one slot: plugin, database, active_pid, wal_status,
-        confirmed_flush_lsn; None if there is none."""
+        confirmed_flush_lsn, restart_lsn, and the command of the session that uses it
+        (``query``); None if there is none."""
         rows = self.session.query(
-            "SELECT plugin, database, active_pid, wal_status, confirmed_flush_lsn"
-            " FROM pg_catalog.pg_replication_slots"
-            f" WHERE slot_name = {quote_literal(name)}"
+            "SELECT s.plugin, s.database, s.active_pid, s.wal_status,"
+            " s.confirmed_flush_lsn, s.restart_lsn, a.query"
+            " FROM pg_catalog.pg_replication_slots s"
+            " LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid"
+            f" WHERE s.slot_name = {quote_literal(name)}"
         )
         if not rows:
             return None
@@ -186,6 +197,8 @@ class Publisher:
             "active_pid",
             "wal_status",
             "confirmed_flush_lsn",
+            "restart_lsn",
+            "query",
         )
         return dict(zip(names, rows[0], strict=True))
 

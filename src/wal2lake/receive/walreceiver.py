@@ -37,6 +37,7 @@ from wal2lake.changelog import (
     LimitState,
     Retention,
     check_limit,
+    history_bytes,
     log_size,
 )
 from wal2lake.changelog.journal.gulp import Lengths
@@ -145,6 +146,8 @@ class WalReceiver:
         self._holds: set[str] = set()
         """Why nothing more is taken off the socket; empty: it is."""
         self._checker: Session | None = None
+        self._limit_state = LimitState.BELOW
+        """Of the log's size, as last looked at: the seal thread's."""
         self._types = RemoteTypesKeeper(catalog, subscription)
         self._events = get_logger()
 
@@ -472,7 +475,9 @@ class WalReceiver:
     def _seal(self) -> None:
         interval = self._settings.log.segment_interval_ms / 1000
         directory = self._settings.log_directory / str(int(self._subscription.oid))
-        retention = Retention(directory, history_bytes=self._settings.log.history_bytes)
+        retention = Retention(
+            directory, history_bytes=history_bytes(self._settings.log)
+        )
         last_seal = last_upkeep = time.monotonic()
         try:
             while not self._stop.is_set():
@@ -512,12 +517,20 @@ class WalReceiver:
                     " or raise log.size_limit_bytes.",
                 ),
             )
-        elif state is LimitState.NEAR:
-            self._events.warning(
-                "the change log is near its size limit", bytes=size.total_bytes
+        elif state is LimitState.NEAR and self._limit_state is LimitState.BELOW:
+            # Once, and not at every look.
+            limit = self._settings.log.size_limit_bytes
+            near = StorageError(
+                f'the change log of subscription "{self._subscription.name}" is near its'
+                f" size limit: {size.total_bytes} of {limit} bytes",
+                hint="At the limit receiving is paused, and the publisher keeps its WAL."
+                " See wal2lake.log_readers for who needs the log, and"
+                " wal2lake.subscription_errors for why.",
             )
+            self._events.warning(near.message, error=near)
         if state is not LimitState.REACHED:
             self._resume(_LIMIT_REACHED)
+        self._limit_state = state
 
     # ---- between the threads ------------------------------------------------------------
 

@@ -256,7 +256,11 @@ class TableSync:
             files.extend(files_from_json(one.files))
         self._check_snapshot(copy)
         self._port.commit_files(
-            copy.table.location, files, copy.cursor, operation="COPY"
+            copy.table.location,
+            files,
+            copy.cursor,
+            read_version=self._check_keys(copy, files),
+            operation="COPY",
         )
         failpoint("copy.committed")
         self._finish(copy, copy.snapshot.lsn)
@@ -302,6 +306,27 @@ class TableSync:
                 sqlstate="55000",
                 hint="Add the column to the table.",
             )
+
+    def _check_keys(self, copy: _Copy, files: list[AddedFile]) -> int | None:
+        """The version in which no row has the key of a copied one; None: there is no key.
+
+        Rows may be there: of an earlier subscription, of another source, of a local write.
+        """
+        table = copy.table
+        if not table.key:
+            return None
+        state = self._port.state(table.location)
+        if self._port.any_key_taken(state, files, table.key):
+            raise ApplyError(
+                "duplicate key value violates unique constraint"
+                f' "{table.key_name or f"{table.name}_pkey"}"',
+                sqlstate="23505",
+                hint="The table has rows that are copied now. Remove them (TRUNCATE, if"
+                " they are of an earlier subscription), and the copy goes on; or create"
+                " the subscription with copy_data = false.",
+                context=f"COPY {table.name}",
+            )
+        return state.version
 
     def _finished(self, copy: _Copy) -> dict[int, CopyRange]:
         """Ranges of this very copy; others are void and forgotten."""

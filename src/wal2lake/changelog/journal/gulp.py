@@ -106,7 +106,8 @@ def find_positions(data: bytes, lengths: Lengths) -> Positions:
 def foreign_message(
     data: bytes, lengths: Lengths, number: int
 ) -> ProtocolViolation | InternalError:
-    """The error for a payload that ``find_positions`` has found to be foreign."""
+    """The error for a payload that ``find_positions`` has found to be foreign or too short:
+    it names the message, the byte and the LSN."""
     end = int(lengths[: number + 1].sum(dtype=np.int64))
     try:
         StreamReader(StreamState()).read(data[end - int(lengths[number]) : end])
@@ -161,8 +162,9 @@ def _kinds(
     need[kinds == _BEGIN] = 9
     need[kinds == _MESSAGE] = 10
     need[kinds == _COMMIT] = 18
-    if bool(np.any(sizes - XLOGDATA_HEADER < need)):
-        raise ProtocolViolation("insufficient data left in message")
+    short = np.flatnonzero(sizes - XLOGDATA_HEADER < need)
+    if short.size:
+        raise foreign_message(data, lengths, int(short[0]))
     return kinds, bodies
 
 

@@ -26,6 +26,7 @@ from wal2lake.catalog import Catalog
 from wal2lake.errors import ConfigurationError, Wal2LakeError
 from wal2lake.frontend.backend import Backend, SessionContext
 from wal2lake.frontend.commands.node import CommitLocks, Node
+from wal2lake.frontend.commands.subscription import UnfinishedCommands
 from wal2lake.frontend.door import AuthMethod, Door, Listener, ListenerSettings
 from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.frontend.engine.viewsource import ViewSource
@@ -128,8 +129,10 @@ class _Engine:
                 locks=locks,
                 changed=lambda: _tell(settings, CHANGED),
             )
+            unfinished = UnfinishedCommands(node)
             apply.start()
             sync.start()
+            unfinished.start()
             self._open_doors(node)
             _tell(settings, READY)
             get_logger().info("node is ready to accept connections")
@@ -137,6 +140,7 @@ class _Engine:
                 warm_up(spark, settings.run_directory / "warm-up")
             alive = self._wait(lambda: jvm_alive(spark))
             self._listener.stop()
+            unfinished.stop()
             sync.stop()
             apply.stop(settings.node.shutdown_timeout_ms / 2000)
         finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 from wal2lake.catalog import (
     Catalog,
@@ -20,13 +21,14 @@ from wal2lake.catalog import (
     SnapshotVector,
     Subscription,
     SubscriptionRel,
+    SyncSnapshot,
     TableDef,
 )
 from wal2lake.catalog.progress import progress_path
-from wal2lake.changelog import MessageHistory
-from wal2lake.frontend.sysviews import ActiveSession, LoggedMessage
+from wal2lake.changelog import Inventory, MessageHistory
+from wal2lake.frontend.sysviews import ActiveSession, LoggedMessage, LogReading
 from wal2lake.model import Lsn, Oid
-from wal2lake.settings import Settings
+from wal2lake.settings import LogSettings, Settings
 
 
 class ViewSource:
@@ -45,6 +47,7 @@ class ViewSource:
         self._sessions = sessions
         self._files: dict[Oid, ProgressFile] = {}
         self._histories: dict[Oid, MessageHistory] = {}
+        self._inventories: dict[Oid, Inventory] = {}
         self._guard = threading.Lock()
         self._started_at = datetime.now(UTC)
 
@@ -106,7 +109,7 @@ class ViewSource:
         with self._guard:
             history = self._histories.get(subid)
             if history is None:
-                directory = self._settings.log_directory / str(int(subid))
+                directory = self._log_directory(subid)
                 history = self._histories[subid] = MessageHistory(directory)
             table = history.read(limit_bytes=self._settings.log.messages_view_bytes)
         columns = [
@@ -116,6 +119,28 @@ class ViewSource:
         for lsn, commit_lsn, prefix, content in zip(*columns, strict=True):
             commit = None if commit_lsn is None else Lsn(commit_lsn)
             yield LoggedMessage(Lsn(lsn), commit, prefix, content)
+
+    def log(self, subid: Oid) -> LogReading | None:
+        """From the files of the subscription's log."""
+        with self._guard:
+            inventory = self._inventories.get(subid)
+            if inventory is None:
+                inventory = Inventory(self._log_directory(subid))
+                self._inventories[subid] = inventory
+            contents = inventory.read()
+        return None if contents is None else LogReading(contents, inventory)
+
+    def _log_directory(self, subid: Oid) -> Path:
+        return self._settings.log_directory / str(int(subid))
+
+    @property
+    def log_settings(self) -> LogSettings:
+        """Those that this engine was started with."""
+        return self._settings.log
+
+    def snapshot_held(self, subid: Oid) -> SyncSnapshot | None:
+        """From the catalog."""
+        return self._catalog.snapshot_held(subid)
 
     def sessions(self) -> Sequence[ActiveSession]:
         """From the listeners."""

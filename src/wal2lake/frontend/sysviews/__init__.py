@@ -25,12 +25,14 @@ from wal2lake.frontend.sysviews.source import (
     ActiveSession,
     CatalogSource,
     LoggedMessage,
+    LogReading,
 )
 from wal2lake.frontend.sysviews.system_catalog import SystemCatalog
 
 __all__ = [
     "ActiveSession",
     "CatalogSource",
+    "LogReading",
     "LoggedMessage",
     "SystemCatalog",
     "calls_functions",

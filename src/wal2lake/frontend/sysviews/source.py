@@ -19,9 +19,12 @@ from wal2lake.catalog import (
     SnapshotVector,
     Subscription,
     SubscriptionRel,
+    SyncSnapshot,
     TableDef,
 )
+from wal2lake.changelog import Held, Inventory, LogContents, SegmentFacts
 from wal2lake.model import Lsn, Oid
+from wal2lake.settings import LogSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,22 @@ class LoggedMessage:
     """Of its transaction; None: it is not transactional."""
     prefix: str
     content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LogReading:
+    """What a change log's directory held just now, and whom to ask for more of it."""
+
+    contents: LogContents
+    inventory: Inventory
+
+    def above(self, lsn: Lsn) -> Held:
+        """What is needed by who is complete below ``lsn``."""
+        return self.inventory.above(self.contents, lsn)
+
+    def facts(self, numbers: Sequence[int]) -> list[SegmentFacts]:
+        """Some of the segments."""
+        return self.inventory.facts(self.contents, numbers)
 
 
 class ActiveSession(Protocol):
@@ -98,6 +117,19 @@ class CatalogSource(Protocol):
     def messages(self, subid: Oid) -> Iterable[LoggedMessage]:
         """The logical messages in a subscription's change log, in its order; an error if
         they are too large to be shown."""
+        ...
+
+    def log(self, subid: Oid) -> LogReading | None:
+        """A subscription's change log as it is now; None: it has none."""
+        ...
+
+    @property
+    def log_settings(self) -> LogSettings:
+        """What the logs are compared with."""
+        ...
+
+    def snapshot_held(self, subid: Oid) -> SyncSnapshot | None:
+        """The snapshot that copies of a subscription stand on, if one is held."""
         ...
 
     def sessions(self) -> Sequence[ActiveSession]:

@@ -52,6 +52,7 @@ from wal2lake.frontend.sysviews.query.rewrite import (
 from wal2lake.frontend.sysviews.rows.cluster import CLUSTER_ROWS
 from wal2lake.frontend.sysviews.rows.facts import Facts, build_facts
 from wal2lake.frontend.sysviews.rows.information_schema import INFORMATION_ROWS
+from wal2lake.frontend.sysviews.rows.log import LOG_ROWS
 from wal2lake.frontend.sysviews.rows.relations import RELATION_ROWS, Row
 from wal2lake.frontend.sysviews.rows.replication import (
     LIVE_ROWS,
@@ -216,7 +217,7 @@ class SystemCatalog:
             maker = INFORMATION_ROWS.get(name)
         else:
             maker = RELATION_ROWS.get(name) or CLUSTER_ROWS.get(name)
-            moving = LIVE_ROWS.get(name)
+            moving = LIVE_ROWS.get(name) or LOG_ROWS.get(name)
             if moving is not None:
                 return (lambda: moving(moment)), None
             state = SUBSCRIPTION_ROWS.get(name)

@@ -5,5 +5,6 @@ cut. Owns: Delta's log and its actions, file names, statistics and deletion vect
 Never: what the rows mean, or which ones to write.
 
 Modules: ``tables`` (the port), ``durability``, ``fields``, ``fit``, ``stats``, ``datafile``,
-``deletionvectors``, ``z85``. All but ``tables``, ``fields`` and ``fit`` load without Spark.
+``deletionvectors``, ``z85``, ``uniqueness``. All but ``tables``, ``fields``, ``fit`` and
+``uniqueness`` load without Spark.
 """

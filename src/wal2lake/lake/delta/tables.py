@@ -57,6 +57,7 @@ from wal2lake.lake.delta.durability import (
 )
 from wal2lake.lake.delta.fields import from_struct_field, metadata_of
 from wal2lake.lake.delta.fit import check_files
+from wal2lake.lake.delta.uniqueness import any_key_taken
 from wal2lake.lake.port import (
     CommitConflict,
     Committed,
@@ -232,6 +233,16 @@ class DeltaTables:
         with self._lock:
             self._keep(state.location, listing)
         return found
+
+    def any_key_taken(
+        self, state: TableState, adds: Sequence[AddedFile], key: Sequence[str]
+    ) -> bool:
+        """See TablePort. A table without files is not looked into."""
+        listed = self.files(state)
+        if not adds or (listed is not None and not listed):
+            return False
+        with self._calling(state.location):
+            return any_key_taken(self._spark, state, adds, key)
 
     def commit_files(
         self,

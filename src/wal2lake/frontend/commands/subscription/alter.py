@@ -49,6 +49,12 @@ def alter_enabled(
     """ALTER SUBSCRIPTION ... ENABLE | DISABLE."""
     require_superuser(caller, "alter subscription")
     subscription = _need(node, statement.name)
+    if statement.enabled and subscription.dropping:
+        raise UsageError(
+            f'subscription "{subscription.name}" is being dropped',
+            sqlstate=_PREREQUISITE,
+            hint="A DROP SUBSCRIPTION was interrupted; repeat it.",
+        )
     if statement.enabled and subscription.slot_name is None:
         raise UsageError(
             "cannot enable subscription that does not have a slot name",

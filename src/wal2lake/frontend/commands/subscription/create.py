@@ -2,19 +2,22 @@
 
     ask the publisher (publications, tables, definitions)   nothing durable
     create missing schemas and tables                        storage, catalog
+    note which slot is going to be made                      catalog
     create the slot                                          publisher
-    record the subscription and its relation states          ONE catalog transaction
+    record the subscription and its relation states,
+      forget the note                                        ONE catalog transaction
 
-As in PostgreSQL, a crash between the last two leaves a slot without a subscription, to be
-dropped by hand; every other order would leave a subscription without its slot.
+After a crash the note is all that knows of the slot, which would hold the publisher's WAL for
+nobody: ``unfinished`` drops it. (PostgreSQL leaves it to be dropped by hand.) Tables that were
+made stay, empty, and the repeated command takes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wal2lake.catalog import REMOTE_TYPES, Subscription, TableDef
-from wal2lake.errors import DuplicateObjectError
+from wal2lake.catalog import REMOTE_TYPES, PlannedSlot, Subscription, TableDef
+from wal2lake.errors import DuplicateObjectError, PublisherError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node, require_superuser
 from wal2lake.frontend.commands.subscription.publisher import (
@@ -28,8 +31,9 @@ from wal2lake.frontend.commands.subscription.targets import (
     drop_made,
     find_targets,
     new_rel,
-    publish_present,
+    present_versions,
 )
+from wal2lake.frontend.commands.subscription.unfinished import drop_planned
 from wal2lake.frontend.grammar import (
     OptionSet,
     SubscriptionOptions,
@@ -94,34 +98,74 @@ def create_subscription(
                     made=made,
                 )
                 whole = publisher.publish_everything(tuple(statement.publications))
-                start = _start(caller, publisher, statement, options)
+                start, planned = INVALID_LSN, None
+                slot = _slot_name(statement, options)
+                if options.create_slot and slot is not None:
+                    planned = _plan_slot(node, publisher, statement, slot)
+                    start = _make_slot(
+                        node, caller, publisher, statement, slot, planned
+                    )
                 try:
                     _record(
                         node, caller, statement, options, targets, start, whole, types
                     )
                 except BaseException:
-                    if options.create_slot and (slot := _slot_name(statement, options)):
-                        publisher.drop_slot(slot, missing_ok=True)
+                    if planned is not None:
+                        _take_back(node, publisher, planned)
                     raise
             except BaseException:
                 drop_made(node, made)
                 raise
+        failpoint("subscription.recorded")
     node.changed()
     return "CREATE SUBSCRIPTION"
 
 
-def _start(
+def _plan_slot(
+    node: Node, publisher: Publisher, statement: CreateSubscription, slot: str
+) -> PlannedSlot | None:
+    """Note that a slot is going to be made; None if there is one of that name, which is not
+    this command's (and which the publisher will refuse to make again)."""
+    for left in node.catalog.planned_slots():
+        # Of this very command, before a crash.
+        if (left.slot_name, left.conninfo) == (slot, statement.conninfo):
+            drop_planned(node, publisher, left)
+    if publisher.slot(slot) is not None:
+        return None
+    planned = PlannedSlot(
+        slot, statement.conninfo, statement.name, publisher.identify().position
+    )
+    node.catalog.plan_slot(planned)
+    failpoint("subscription.slot_planned")
+    return planned
+
+
+def _make_slot(
+    node: Node,
     caller: Caller,
     publisher: Publisher,
     statement: CreateSubscription,
-    options: SubscriptionOptions,
+    slot: str,
+    planned: PlannedSlot | None,
 ) -> Lsn:
-    """The slot's consistent point, if one is to be made."""
-    slot = _slot_name(statement, options)
-    if not options.create_slot or slot is None:
-        return INVALID_LSN
-    with nudged(statement.conninfo, statement.name):
-        return create_slot(caller, publisher, slot)
+    """Create the slot; returns its consistent point."""
+    try:
+        with nudged(statement.conninfo, statement.name):
+            return create_slot(caller, publisher, slot)
+    except PublisherError:
+        # Refused: there is none of ours. If the connection broke, nobody knows yet.
+        if planned is not None and publisher.session.is_alive():
+            node.catalog.forget_planned(planned)
+        raise
+
+
+def _take_back(node: Node, publisher: Publisher, planned: PlannedSlot) -> None:
+    """Drop the slot of a command that failed; what cannot be dropped now stays planned."""
+    try:
+        publisher.drop_slot(planned.slot_name, missing_ok=True)
+    except PublisherError:
+        return
+    node.catalog.forget_planned(planned)
 
 
 def _slot_name(
@@ -167,6 +211,6 @@ def _record(
         new_rel(node, oid, target, copy_data=options.copy_data, whole=whole)
         for target in targets
     ]
-    node.catalog.create_subscription(subscription, rels)
-    publish_present(node, oid, targets)
-    failpoint("subscription.recorded")
+    node.catalog.create_subscription(
+        subscription, rels, present_versions(node, targets)
+    )

@@ -1,14 +1,22 @@
-"""DROP SUBSCRIPTION.
+"""DROP SUBSCRIPTION, in the order of its durable steps:
 
-Marks the subscription first, then ends its receiver and worker, drops the slot (the publisher
-waits until the walsender has let it go), and forgets it: a crash in between is finished by
-repeating DROP. The tables stay, as in PostgreSQL.
+    mark it as being dropped, and disabled          catalog
+    wait until its receiver and apply worker end    nothing durable
+    drop the slot (the publisher waits until        publisher
+      the walsender has let it go)
+    remove its log and its progress                 storage
+    forget it                                       catalog
+
+A failure before the slot is dropped takes the mark back. From then on the command can only go
+forward: a crash leaves the mark, and ``unfinished`` or a repeated DROP does the rest. The
+tables stay, as in PostgreSQL.
 
 Source: DropSubscription() in subscriptioncmds.c.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -19,9 +27,13 @@ from wal2lake.catalog.progress import ProgressFile, progress_path
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node, require_superuser
-from wal2lake.frontend.commands.subscription.publisher import drop_slot
+from wal2lake.frontend.commands.subscription.publisher import (
+    connect_to_drop,
+    drop_slot,
+)
 from wal2lake.frontend.grammar.statements import DropSubscription
 from wal2lake.observe import failpoint
+from wal2lake.pg import Session
 
 _WORKER_STOP_SECONDS: Final = 30.0
 """How long DROP waits for the receiver and the apply worker to end."""
@@ -30,41 +42,84 @@ _WORKER_STOP_SECONDS: Final = 30.0
 def drop_subscription(node: Node, caller: Caller, statement: DropSubscription) -> str:
     """DROP SUBSCRIPTION."""
     require_superuser(caller, "drop subscription")
-    subscription = node.catalog.subscription_named(statement.name)
-    if subscription is None:
-        text = f'subscription "{statement.name}" does not exist'
-        if not statement.if_exists:
-            raise UndefinedObjectError(text)
-        caller.notice(Notice(f"{text}, skipping"))
-        return "DROP SUBSCRIPTION"
-    was_enabled = subscription.enabled
+    with node.ddl_lock:
+        subscription = node.catalog.subscription_named(statement.name)
+        if subscription is None:
+            text = f'subscription "{statement.name}" does not exist'
+            if not statement.if_exists:
+                raise UndefinedObjectError(text)
+            caller.notice(Notice(f"{text}, skipping"))
+            return "DROP SUBSCRIPTION"
+        if _drop(node, subscription):
+            slot = subscription.slot_name
+            caller.notice(Notice(f'dropped replication slot "{slot}" on publisher'))
+    return "DROP SUBSCRIPTION"
+
+
+def _drop(node: Node, subscription: Subscription) -> bool:
+    """All of it; True if there was a slot, and it was there."""
     node.catalog.update_subscription(
         subscription.oid, enabled=False, dropping=True, bump=True
     )
     node.changed()
+    failpoint("subscription.drop_marked")
     try:
-        _await_workers(node, subscription)
-        if subscription.slot_name is not None:
-            drop_slot(caller, subscription)
+        await_workers(node, subscription, _WORKER_STOP_SECONDS)
+        session = connect_to_drop(subscription) if subscription.slot_name else None
+        with session or contextlib.nullcontext():
+            dropped = _drop_slot(session, subscription)
     except BaseException:
         node.catalog.update_subscription(
-            subscription.oid, enabled=was_enabled, dropping=False, bump=True
+            subscription.oid,
+            enabled=subscription.enabled,
+            dropping=subscription.dropping,
+            bump=True,
         )
         node.changed()
         raise
+    _forget(node, subscription)
+    return dropped
+
+
+def finish_drop(
+    node: Node, subscription: Subscription, session: Session | None
+) -> bool:
+    """The rest of a DROP that a crash has interrupted; the caller holds the DDL lock.
+
+    ``session`` is one for replication at the publisher; None: it has no slot.
+    """
+    dropped = _drop_slot(session, subscription)
+    _forget(node, subscription)
+    return dropped
+
+
+def _drop_slot(session: Session | None, subscription: Subscription) -> bool:
+    """One that is gone already is no error if an interrupted DROP goes on."""
+    if session is None:
+        return False
+    return drop_slot(
+        session, str(subscription.slot_name), missing_ok=subscription.dropping
+    )
+
+
+def _forget(node: Node, subscription: Subscription) -> None:
+    """The log goes first: without its subscription nobody would know of it."""
     failpoint("subscription.slot_dropped")
-    node.catalog.drop_subscription(subscription.oid)
     shutil.rmtree(
         node.settings.log_directory / str(int(subscription.oid)), ignore_errors=True
     )
     progress_path(node.settings.run_directory, subscription.oid).unlink(missing_ok=True)
+    failpoint("subscription.log_removed")
+    node.catalog.drop_subscription(subscription.oid)
     node.changed()
-    return "DROP SUBSCRIPTION"
 
 
-def _await_workers(node: Node, subscription: Subscription) -> None:
-    """Wait until neither the receiver nor the apply worker is at work."""
-    deadline = time.monotonic() + _WORKER_STOP_SECONDS
+def await_workers(
+    node: Node, subscription: Subscription, timeout_seconds: float
+) -> None:
+    """Wait until neither the receiver nor the apply worker is at work; 55006 if they do
+    not end in time."""
+    deadline = time.monotonic() + timeout_seconds
     with ProgressFile(node.settings.run_directory, subscription.oid) as progress:
         while (alive := _runs(progress.word("receiver_pid"))) and (
             time.monotonic() < deadline

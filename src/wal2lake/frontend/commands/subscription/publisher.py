@@ -122,11 +122,10 @@ def _slot_hint(sqlstate: str) -> str | None:
     }.get(sqlstate)
 
 
-def drop_slot(caller: Caller, subscription: Subscription) -> None:
-    """One that is gone already is no error while an interrupted DROP is repeated."""
-    slot = str(subscription.slot_name)
+def connect_to_drop(subscription: Subscription) -> Session:
+    """A connection on which the subscription's slot can be dropped."""
     try:
-        session = connect(
+        return connect(
             subscription.conninfo,
             application_name=subscription.name,
             replication=True,
@@ -134,24 +133,23 @@ def drop_slot(caller: Caller, subscription: Subscription) -> None:
     except PublisherError as error:
         raise PublisherError(
             "could not connect to publisher when attempting to drop replication slot"
-            f' "{slot}": {error.message}',
+            f' "{subscription.slot_name}": {error.message}',
             sqlstate=error.sqlstate,
             hint="Use ALTER SUBSCRIPTION ... DISABLE to disable the subscription, and"
             " then use ALTER SUBSCRIPTION ... SET (slot_name = NONE) to disassociate"
             " it from the slot.",
         ) from None
-    with session:
-        try:
-            dropped = Publisher(session).drop_slot(
-                slot, missing_ok=subscription.dropping
-            )
-        except PublisherError as error:
-            raise PublisherError(
-                f'could not drop replication slot "{slot}" on publisher: ERROR: '
-                f" {error.message}",
-                sqlstate=error.sqlstate,
-                detail=error.detail,
-                hint=error.hint,
-            ) from None
-    if dropped:
-        caller.notice(Notice(f'dropped replication slot "{slot}" on publisher'))
+
+
+def drop_slot(session: Session, slot: str, *, missing_ok: bool) -> bool:
+    """False: it was gone already, which is no error with ``missing_ok``."""
+    try:
+        return Publisher(session).drop_slot(slot, missing_ok=missing_ok)
+    except PublisherError as error:
+        raise PublisherError(
+            f'could not drop replication slot "{slot}" on publisher: ERROR: '
+            f" {error.message}",
+            sqlstate=error.sqlstate,
+            detail=error.detail,
+            hint=error.hint,
+        ) from None

@@ -145,11 +145,16 @@ def new_rel(
     )
 
 
-def publish_present(node: Node, subid: Oid, targets: Sequence[Target]) -> None:
-    """Readers see each table as it is now, until it joins with its copy."""
-    versions = {
+def present_versions(node: Node, targets: Sequence[Target]) -> dict[int, int]:
+    """Each table as it is now: what readers see until it joins with its copy."""
+    return {
         int(t.table.oid): node.tables.state(t.table.location).version for t in targets
     }
+
+
+def publish_present(node: Node, subid: Oid, targets: Sequence[Target]) -> None:
+    """Readers see tables that a subscription takes in as they are now."""
+    versions = present_versions(node, targets)
     with node.locks.of(subid):
         newest = node.catalog.newest_vector(subid)
         subscription = node.catalog.subscription(subid)

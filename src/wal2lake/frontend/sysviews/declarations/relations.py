@@ -45,6 +45,18 @@ subscription_errors
 messages
     subid oid, subname name, lsn pg_lsn, commit_lsn pg_lsn, transactional bool, prefix text,
     content bytea
+log
+    subid oid, subname name, segments int8, segment_bytes int8, open_bytes int8,
+    journal_files int8, journal_bytes int8, total_bytes int8, needed_segments int8,
+    needed_bytes int8, first_commit_lsn pg_lsn, sealed_lsn pg_lsn, applied_lsn pg_lsn,
+    history_limit_bytes int8, size_limit_bytes int8, size_percent float8, state text
+log_segments
+    subid oid, subname name, number int8, first_commit_lsn pg_lsn, last_commit_lsn pg_lsn,
+    sealed_lsn pg_lsn, transactions int8, rows int8, messages int8, files int8, bytes int8,
+    last_commit_time timestamptz, sealed_at timestamptz, applied bool
+log_readers
+    subid oid, subname name, reader text, schemaname name, tablename name, needed_lsn pg_lsn,
+    segments int8, bytes int8
 """
 
 

@@ -7,5 +7,6 @@ Owns: the OIDs of objects that the catalog does not number. Never: shows a passw
     relations            pg_class and what follows from the schema
     cluster              databases, roles, schemas, fixed objects
     replication          subscriptions, their statistics, wal2lake's own views
+    log                  the change logs: what they hold, who needs it
     information_schema   the standard's views
 """

@@ -1,0 +1,64 @@
+"""Do files that are about to join a table bring a key that it has?
+
+Comes in: a version of a table, finished files below its location, the key. Goes out: yes or no.
+Delta enforces no key, so whoever adds rows that may meet others has to look first. The changes
+of a stream are looked up row by row where they are staged (``lake.upsert``, ``lake.merge``);
+this is for a whole copy: one join of the key columns, on the executors.
+
+Called by ``tables``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import col
+from pyspark.sql.types import DataType, StructField, StructType
+
+from wal2lake.lake.port import TableState
+from wal2lake.lake.tablefiles import AddedFile
+
+_GLOB: Final = re.compile(r"([\\*?\[\]{}])")
+"""Hadoop reads these in a path as a pattern."""
+
+
+def any_key_taken(
+    spark: SparkSession,
+    state: TableState,
+    adds: Sequence[AddedFile],
+    key: Sequence[str],
+) -> bool:
+    """Whether some row of ``adds`` has the key of a row in that version."""
+    physical = {field.name: field for field in state.physical_fields}
+    schema = StructType(
+        [
+            StructField(
+                physical[name].physical_name,
+                DataType.fromDDL(physical[name].spark_ddl),
+                True,
+            )
+            for name in key
+        ]
+    )
+    names = [f"k{i}" for i in range(len(key))]
+    paths = [_GLOB.sub(r"\\\1", f"{state.location}/{file.path}") for file in adds]
+    coming = spark.read.schema(schema).parquet(*paths).toDF(*names)
+    stored = (
+        spark.read.format("delta")
+        .option("versionAsOf", state.version)
+        .load(state.location)
+        .select(
+            *(
+                col(_quoted(column)).alias(n)
+                for column, n in zip(key, names, strict=True)
+            )
+        )
+    )
+    return bool(coming.join(stored, names, "left_semi").head(1))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
