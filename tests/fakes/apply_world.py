@@ -29,7 +29,7 @@ from wal2lake.changelog import ChangeLog
 from wal2lake.lake import CommitConflict, Committed, Cursor, TablePort, TableState
 from wal2lake.lake.batchport import BatchPort, StageRequest
 from wal2lake.lake.staging.changes import RowFailure, Seq
-from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.model import Coercion, Lsn, Oid, SyncState
 from wal2lake.settings import ApplySettings, LogSettings, Settings, SubscriptionSettings
 from wal2lake.testing.waits import wait_until
 
@@ -79,6 +79,7 @@ class Staged:
     table: Table
     base: int
     rows: Rows
+    coercions: Sequence[Coercion] = ()
 
 
 @dataclass

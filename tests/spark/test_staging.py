@@ -185,7 +185,7 @@ def test_inserts_become_files_of_the_table_with_statistics(
         parallelism=parallelism,
     )
     assert staged.failures == ()
-    assert staged.rows == 280
+    assert staged.found.rows == 280
     assert rows_of(spark_session, location) == []
     lake.commit_files(location, staged.files, Cursor("app", 300))
     found = by_key(rows_of(spark_session, location))
@@ -231,7 +231,7 @@ def test_rows_that_do_not_convert_are_located_and_leave_no_file(
     cut = stage_inserts(
         spark_session, [source], target_of(state), LsnRange(0, 130), parallelism=0
     )
-    assert (cut.rows, cut.failures) == (120, ())
+    assert (cut.found.rows, cut.failures) == (120, ())
 
 
 def test_a_flipped_bit_in_the_log_names_the_file(

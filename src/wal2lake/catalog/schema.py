@@ -53,7 +53,7 @@ create table subscription_rel (
 create table copy_range (
     subid integer not null, relid integer not null, epoch integer not null,
     snapshot text not null, number integer not null, rows integer not null,
-    files text not null,
+    files text not null, coercions text not null default '[]',
     primary key (subid, relid, epoch, snapshot, number),
     foreign key (subid, relid) references subscription_rel(subid, relid)
         on delete cascade) without rowid;
@@ -66,4 +66,17 @@ create table snapshot_vector (
     lsn integer not null, committed_at text not null, versions text not null,
     number integer not null,
     primary key (subid, number)) without rowid;
+create table coercion (
+    subid integer not null references subscription(oid) on delete cascade,
+    relid integer not null, phase text not null, column_name text not null,
+    policy text not null, reason text not null, count integer not null,
+    first_lsn integer not null, last_lsn integer not null,
+    first_at text not null, last_at text not null, example text not null,
+    primary key (subid, relid, phase, column_name, policy, reason)) without rowid;
+create table coercion_pending (
+    subid integer not null, relid integer not null, reached integer not null,
+    coercions text not null,
+    primary key (subid, relid, reached),
+    foreign key (subid, relid) references subscription_rel(subid, relid)
+        on delete cascade) without rowid;
 """

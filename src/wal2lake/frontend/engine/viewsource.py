@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from wal2lake.catalog import (
     Catalog,
+    CoercionTotal,
     Namespace,
     Progress,
     ProgressFile,
@@ -86,6 +87,10 @@ class ViewSource:
     def vectors(self) -> Sequence[SnapshotVector]:
         """From the catalog."""
         return self._catalog.vectors()
+
+    def coercions(self) -> Sequence[CoercionTotal]:
+        """From the catalog."""
+        return self._catalog.coercions()
 
     def progress(self, subid: Oid) -> Progress | None:
         """From the subscription's progress file; None: it never ran."""

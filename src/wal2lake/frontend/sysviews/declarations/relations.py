@@ -45,6 +45,12 @@ subscription_errors
 messages
     subid oid, subname name, lsn pg_lsn, commit_lsn pg_lsn, transactional bool, prefix text,
     content bytea
+coercions
+    subid oid, subname name, schemaname name, tablename name, columnname name, phase text,
+    policy text, reason text, events int8, first_lsn pg_lsn, last_lsn pg_lsn,
+    first_at timestamptz, last_at timestamptz, example text
+subscription_options
+    subid oid, subname name, create_tables bool, type_mappings text, value_policies text
 """
 
 
