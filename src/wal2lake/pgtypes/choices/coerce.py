@@ -106,7 +106,9 @@ def coerce(
         # What was too long, or has no text, has nothing near to it.
         failed |= set(rows[texts.is_null().to_numpy(zero_copy_only=False)].tolist())
         keep = [at for at, row in enumerate(rows.tolist()) if row not in failed]
-        array = replaced(array, rows[keep].tolist(), again.array.take(pa.array(keep)))
+        array = replaced(
+            array, rows[keep].tolist(), again.array.take(pa.array(keep, pa.int64()))
+        )
         standing += [
             replace(f, rows=f.rows[np.isin(f.rows, list(failed))]) for f in eligible
         ]

@@ -43,23 +43,10 @@ class Policy(Enum):
     """The column is made so that there is no such value; if there is one, an error."""
 
 
-_WITH_NEAREST: Final = frozenset(
-    [
-        "int2",
-        "int4",
-        "int8",
-        "oid",
-        "xid",
-        "xid8",
-        "cid",
-        "float4",
-        "float8",
-        "numeric",
-        "date",
-        "timestamp",
-        "timestamptz",
-    ]
-)
+_NUMBERS: Final = ("int2", "int4", "int8", "oid", "xid", "xid8", "cid", "numeric")
+_FLOATS: Final = ("float4", "float8")
+_MOMENTS: Final = ("date", "timestamp", "timestamptz")
+_WITH_NEAREST: Final = frozenset((*_NUMBERS, *_FLOATS, *_MOMENTS))
 """Types whose values have an order, and lie beyond the ends of what they are stored as."""
 
 

@@ -10,6 +10,9 @@ decimal(38,10)`` makes a column numeric(38,10), ``date = string`` one of type te
 somebody had made the table by hand. Conversion, local writes, queries and the types that
 clients are told follow from that, and nothing else has to know that there was a choice.
 
+``numeric`` alone is numeric without precision: numeric(10,2) is stored as itself, and named as
+itself by who wants it otherwise. Other types are meant with all of their modifiers.
+
 A policy ``lossless`` is a choice too: text, where the type's own Spark type cannot hold every
 value.
 """
@@ -43,6 +46,9 @@ from wal2lake.pgtypes.spark_ddl import arrow_from_ddl, ddl_from_arrow
 
 TYPE_MAPPINGS: Final = "type_mappings"
 
+_NUMERIC: Final = (1700, 1231)
+"""numeric, numeric[]."""
+
 _COMPLETE: Final = frozenset(
     (Kind.BOOL, Kind.INTEGER, Kind.FLOAT, Kind.TEXT, Kind.BYTEA, Kind.HSTORE)
 )
@@ -73,7 +79,7 @@ class TypeMappings:
             type_name=column.type_name,
             attndims=column.dimensions,
         )
-        entry = best_entry(self.entries, column)
+        entry = self._entry(column)
         policy, level = policies.entry_for(column)
         if entry is None:
             if policy is Policy.LOSSLESS and default.kind not in _COMPLETE:
@@ -94,7 +100,15 @@ class TypeMappings:
 
     def names(self, column: SourceColumn) -> bool:
         """Whether an entry is about this column."""
-        return best_entry(self.entries, column) is not None
+        return self._entry(column) is not None
+
+    def _entry(self, column: SourceColumn) -> Entry[str] | None:
+        found = best_entry(self.entries, column)
+        if found is None or found.target.match is not Match.TYPE:
+            return found
+        # numeric(10,2) is another type than numeric in all but name: it has a Spark type.
+        limited = column.typmod >= 0 and column.type_oid in _NUMERIC
+        return None if limited else found
 
 
 def unmatched(
