@@ -410,7 +410,7 @@ def test_a_copy_in_binary_is_the_copy_as_text(source: Source, rows: int) -> None
             binary_types=oids if binary else None,
             types=source.types,
         )
-        blocks = [_convert(task, columns) for columns in _columns(task, session)]
+        blocks = [_convert(task, columns, []) for columns in _columns(task, session)]
         found.append(pa.concat_tables(blocks).to_pylist() if blocks else [])
     assert found[0] == found[1]
     assert len(found[1]) == rows
