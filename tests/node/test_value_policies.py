@@ -154,7 +154,11 @@ def test_options_that_cannot_be_are_refused_before_anything_is_made(
         'column "d" of table "vp_no.t" is of type date (DATE), not text (STRING) as'
         " type_mappings say",
         "Drop the table and let the subscription create it, or leave the column out of"
-        " type_mappings.",
+        " the option.",
+    )
+    assert refused("value_policies = 'date = lossless'")[1] == (
+        'column "d" of table "vp_no.t" is of type date (DATE), not text (STRING) as'
+        " value_policies say"
     )
     assert node.sql("select 1 from pg_subscription where subname = 'vp_no'") == []
     node.sql("drop schema vp_no cascade")

@@ -27,6 +27,7 @@ from wal2lake.pgtypes import (
     TypeMappings,
     ValuePolicies,
 )
+from wal2lake.pgtypes.choices.entries import Match
 from wal2lake.pgtypes.choices.types import shown_type, unmatched
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
@@ -116,9 +117,11 @@ def _source_columns(remote: RemoteTable) -> list[SourceColumn]:
 
 
 def _check_stored(table: TableDef, remote: RemoteTable, choices: Choices) -> None:
-    """A table that was there must have the types that type_mappings name for it."""
+    """A table that was there must have the types that the options name for it."""
     for source in _source_columns(remote):
-        if not choices.mappings.names(source):
+        policy, level = choices.policies.entry_for(source)
+        whole = policy is Policy.LOSSLESS and level > Match.ALL
+        if not whole and not choices.mappings.names(source):
             continue
         wanted = choices.stored_type(source)
         column = table.column(source.name)
@@ -127,10 +130,11 @@ def _check_stored(table: TableDef, remote: RemoteTable, choices: Choices) -> Non
         if wanted is not None and have != wanted:
             raise UsageError(
                 f'column "{column.name}" of table "{table.qualified}" is of type'
-                f" {shown_type(*have)}, not {shown_type(*wanted)} as type_mappings say",
+                f" {shown_type(*have)}, not {shown_type(*wanted)} as"
+                f" {VALUE_POLICIES if whole else TYPE_MAPPINGS} say",
                 sqlstate=_PREREQUISITE,
                 hint="Drop the table and let the subscription create it, or leave the"
-                " column out of type_mappings.",
+                " column out of the option.",
             )
 
 
