@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.conftest import Database
+from tests.conftest import FAST_RETRY, Database
 
 from wal2lake.errors import PublisherError
 from wal2lake.pg.publisher import quote_literal
@@ -291,3 +291,36 @@ def test_labels_and_attributes_that_come_later_are_read(
     )
     mirror.assert_equal(["vp_later.t"])
     assert node.sql("select sum(y) from vp_later.t") == [("7",)]
+
+
+def test_a_value_that_is_too_long_is_refused_or_null_whole_or_not_at_all(
+    make_node: Callable[..., Node], pg18: Database
+) -> None:
+    limit = 4 << 20
+    node = make_node(settings={**FAST_RETRY, "apply.max_value_bytes": limit}).start()
+    pg18.psql(
+        "create table t (id int primary key, b bytea, t text);"
+        f"insert into t values (1, decode(repeat('00', {limit // 2 - 1}), 'hex'), 'x'),"
+        f" (2, '', repeat('y', {limit}));"
+        "create publication p for table t"
+    )
+    node.sql(create(pg18, "p", "value_policies = 'bytea = null'"))
+    mirror = Mirror(node, pg18.conninfo(), "p")
+    mirror.synced()
+    mirror.assert_equal(["public.t"])
+    pg18.psql(
+        f"insert into t values (3, decode(repeat('00', {limit // 2}), 'hex'), 'z');"
+        f"insert into t values (4, '', repeat('z', {limit + 1}))"
+    )
+    reason = f"value is longer than apply.max_value_bytes ({limit} bytes)"
+    (error,) = node.wait_for(ERROR.format("p"))[0]
+    assert error is not None
+    assert error.startswith(reason)
+    assert 'relation "public.t" column "t"' in error
+    assert node.sql("select id, length(b), t from t where id > 2") == [("3", None, "z")]
+    assert [row[:5] for row in node.sql(EVENTS.format("p"))] == [
+        ("b", "stream", "null", reason, "1")
+    ]
+    node.sql("alter subscription p set (value_policies = '* = null')")
+    mirror.caught_up()
+    assert node.sql("select id, length(b), t from t where id = 4") == [("4", "0", None)]

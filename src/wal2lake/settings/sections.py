@@ -253,6 +253,7 @@ class ApplySettings:
         " times as much memory as their largest value.",
         minimum=1024,
         maximum=1024 * _MIB,
+        restart=True,
     )
 
 
