@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from decimal import Decimal, localcontext
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.model import Oid
@@ -18,6 +21,7 @@ from wal2lake.pgtypes import (
     ValuePolicies,
     coerce,
     mapping_for,
+    numeric_typmod,
     parse_type_name,
 )
 from wal2lake.pgtypes.choices.coerce import EXAMPLE_CHARACTERS
@@ -87,7 +91,11 @@ def test_types_of_the_user_are_named_with_or_without_their_schema() -> None:
     assert stored("public.orders.note = double", price) == "DOUBLE"
     with pytest.raises(UsageError, match="cannot be stored as DATE"):
         stored("price = date", price)
+    moods = column("", foreign="public._mood")
+    policies = ValuePolicies.parse("mood[] = null, other.mood[] = error")
+    assert policies.of(moods) is Policy.NULL
     mood = column("", foreign="public.mood")
+    assert policies.of(mood) is Policy.ERROR
     with pytest.raises(UsageError, match=r"public\.mood cannot be stored as INT"):
         stored("mood = int", mood)
     hstore = column("", foreign="public.hstore")
@@ -291,6 +299,55 @@ def test_what_has_no_nearest_value_stays_an_error_under_clamp() -> None:
     assert found.array.to_pylist() == [None, [1], None, [2147483647]]
     assert sorted(int(r) for f in found.failures for r in f.rows) == [0, 2]
     assert [c.rows.tolist() for c in found.changes] == [[3]]
+
+
+def test_no_policy_makes_null_what_must_not_be() -> None:
+    values = texts("NaN", "1e9", "1")
+    for policy, bad, kept in (
+        (Policy.NULL, [0, 1], [None, None, "1.00"]),
+        (Policy.CLAMP, [0], [None, "999.99", "1.00"]),
+    ):
+        found = coerce(values, None, 0, {}, DECIMAL, policy, nullable=False)
+        assert sorted(int(r) for f in found.failures for r in f.rows) == bad
+        assert [None if v is None else str(v) for v in found.array.to_pylist()] == kept
+    array = mapping_for(*parse_type_name("numeric(5,2)[]"))
+    found = coerce(texts("{NaN,1}"), None, 0, {}, array, Policy.CLAMP, nullable=False)
+    assert found.array.to_pylist() == [[None, Decimal("1.00")]]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.decimals(allow_nan=False, places=3) | st.decimals(), max_size=20),
+    st.integers(1, 38),
+    st.data(),
+)
+def test_clamp_is_the_nearest_decimal_there_is(
+    numbers: list[Decimal], precision: int, data: st.DataObject
+) -> None:
+    scale = data.draw(st.integers(0, precision))
+    mapping = mapping_for(1700, numeric_typmod(precision, scale))
+    found = coerce(
+        texts(*(_numeric_text(n) for n in numbers)), None, 0, {}, mapping, Policy.CLAMP
+    )
+    assert not found.failures
+    end = Decimal((0, (9,) * precision, -scale))
+    changed = {int(row) for change in found.changes for row in change.rows}
+    for row, number in enumerate(numbers):
+        value = found.array[row].as_py()
+        if number.is_nan():
+            assert value is None
+        elif abs(number) > end:
+            assert value == end.copy_sign(number)
+        else:
+            with localcontext(prec=200):
+                assert abs(value - number) * 2 <= Decimal(1).scaleb(-scale)
+        assert (row in changed) == (value is None or value != number)
+
+
+def _numeric_text(number: Decimal) -> str:
+    if number.is_nan():
+        return "NaN"
+    return str(number) if number.is_infinite() else f"{number:f}"
 
 
 def test_an_example_is_valid_text_of_bounded_length() -> None:

@@ -189,8 +189,8 @@ def _numeric(typmod: int, name: str) -> TypeMapping:
     if limits is None:
         return _as_text(
             name,
-            "kept as text: numeric without precision has no Spark type; choose "
-            "decimal(p,s) to store it as a number",
+            "kept as text: numeric without precision has no Spark type; type_mappings "
+            "can make it decimal(p,s)",
         )
     precision, scale = limits
     if precision > MAX_DECIMAL_PRECISION or not 0 <= scale <= precision:

@@ -99,7 +99,7 @@ class Rules:
 
     policies: ValuePolicies = NO_POLICIES
     required: frozenset[str] = frozenset()
-    """Columns that must not be null: ``null`` is no way out for them."""
+    """Columns that must not be null: no policy makes anything so there."""
     key: frozenset[str] = frozenset()
     """Columns of the primary key: another value would be another row, so no policy
     applies to them."""
@@ -119,10 +119,11 @@ class Rules:
             sent.typmod,
             field.pg_type_name,
         )
-        found = self.policies.of(column)
-        if found is Policy.NULL and (field.name in self.required or not field.nullable):
-            return Policy.ERROR
-        return found
+        return self.policies.of(column)
+
+    def nullable(self, field: FieldSpec) -> bool:
+        """Whether a policy may make values of the column NULL."""
+        return field.nullable and field.name not in self.required
 
 
 NO_RULES: Final = Rules()
@@ -165,12 +166,19 @@ def convert_column(
     field: FieldSpec,
     mapping: TypeMapping,
     policy: Policy = Policy.ERROR,
-    max_bytes: int = MAX_VALUE_BYTES,
+    rules: Rules = NO_RULES,
 ) -> Converted:
     """Convert one column; a value that cannot be stored is null, and listed, unless the
     policy has another way."""
     converted = coerce(
-        sent.values, sent.binary, sent.type_oid, sent.types, mapping, policy, max_bytes
+        sent.values,
+        sent.binary,
+        sent.type_oid,
+        sent.types,
+        mapping,
+        policy,
+        rules.max_value_bytes,
+        nullable=rules.nullable(field),
     )
     found = [
         BadValue(int(row), field.name, failure.sqlstate, failure.message)
@@ -235,7 +243,7 @@ def convert_columns(
             array = pa.nulls(length, mapping.arrow_type)
         else:
             policy = rules.policy(namespace, relation or "", spec, sent)
-            found = convert_column(sent, spec, mapping, policy, rules.max_value_bytes)
+            found = convert_column(sent, spec, mapping, policy, rules)
             array = found.array
             bad += found.bad
             if found.changes:

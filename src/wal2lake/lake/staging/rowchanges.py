@@ -248,7 +248,7 @@ class _Rows:
         """A column of stored values, under its policy."""
         rules, relation = self._target.rules, self._relation
         policy = rules.policy(relation.namespace, relation.name, spec, sent)
-        found = convert_column(sent, spec, mapping, policy, rules.max_value_bytes)
+        found = convert_column(sent, spec, mapping, policy, rules)
         for change in found.changes:
             # Rows are in log order.
             first, last = (self._seq(int(change.rows[at])) for at in (0, -1))

@@ -75,10 +75,13 @@ def coerce(
     mapping: TypeMapping,
     policy: Policy = Policy.ERROR,
     max_bytes: int = MAX_VALUE_BYTES,
+    *,
+    nullable: bool = True,
 ) -> Coerced:
     """Convert one column; see ``convert_sent``. Never raises because of a value.
 
-    ``type_oid``: the publisher's, 0 if it is not known.
+    ``type_oid``: the publisher's, 0 if it is not known. Unless ``nullable`` no policy makes
+    a value NULL.
     """
     failures = Failures()
     fitting = _without_long(values, max_bytes, failures)
@@ -88,7 +91,7 @@ def coerce(
         return Coerced(found.array)
     failures.extend(found.failures, np.arange(len(values)))
     whole = failures.conclude(found.array).failures
-    if policy not in (Policy.NULL, Policy.CLAMP):
+    if policy is not Policy.CLAMP and not (policy is Policy.NULL and nullable):
         return Coerced(found.array, whole)
     eligible = [f for f in whole if f.sqlstate not in _NO_POLICY]
     standing = [f for f in whole if f.sqlstate in _NO_POLICY]
@@ -105,6 +108,9 @@ def coerce(
         failed = {int(rows[at]) for f in again.failures for at in f.rows}
         # What was too long, or has no text, has nothing near to it.
         failed |= set(rows[texts.is_null().to_numpy(zero_copy_only=False)].tolist())
+        if not nullable:
+            nulls = again.array.is_null().to_numpy(zero_copy_only=False)
+            failed |= set(rows[nulls].tolist())
         keep = [at for at, row in enumerate(rows.tolist()) if row not in failed]
         array = replaced(
             array, rows[keep].tolist(), again.array.take(pa.array(keep, pa.int64()))

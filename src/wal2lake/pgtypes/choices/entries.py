@@ -156,6 +156,8 @@ def _target(option: str, text: str) -> Target:
     try:
         oid, typmod = parse_type_name(text)
     except UndefinedObjectError:
+        if names is None and text.endswith("[]"):
+            names = _array_of(_names(text[:-2].strip()))
         if names is not None and len(names) < 3:
             return Target(text, Match.TYPE, names)
         raise _no_target(option, text) from None
@@ -181,6 +183,13 @@ def _names(text: str) -> tuple[str, ...] | None:
         name[1:-1].replace('""', '"') if name.startswith('"') else name.lower()
         for name in _ONE_NAME.findall(text)
     )
+
+
+def _array_of(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """What the publisher's catalog calls the array type (makeArrayTypeName)."""
+    if names is None:
+        return None
+    return (*names[:-1], ("_" + names[-1]).encode()[:63].decode(errors="ignore"))
 
 
 def _parts(text: str) -> Iterator[str]:
