@@ -47,19 +47,33 @@ def clamped(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
     left = Failures()
     rows: list[int] = []
     replacements: list[object] = []
+    # A column is often full of one such value: valid_until = infinity.
+    known: dict[bytes, object] = {}
     for failure in found.failures:
-        beyond = failure.sqlstate in _BEYOND
-        for row in failure.rows.tolist():
-            try:
-                if not beyond:
-                    raise _NoNearest
-                word = values[row].as_py().decode("ascii", "replace").strip()
-                replacements.append(nearest(word, mapping))
-                rows.append(row)
-            except _NoNearest:
+        if failure.sqlstate not in _BEYOND:
+            left.add_rows(failure.rows, failure.sqlstate, failure.message)
+            continue
+        texts = values.take(pa.array(failure.rows)).to_pylist()
+        for row, text in zip(failure.rows.tolist(), texts, strict=True):
+            if text not in known:
+                known[text] = _nearest_or_none(nearest, text, mapping)
+            if isinstance(known[text], _NoNearest):
                 left.add(row, failure.sqlstate, failure.message)
+                continue
+            rows.append(row)
+            replacements.append(known[text])
     array = replaced(found.array, rows, pa.array(replacements, mapping.arrow_type))
     return left.conclude(array)
+
+
+def _nearest_or_none(
+    nearest: Callable[[str, TypeMapping], object], text: bytes, mapping: TypeMapping
+) -> object:
+    """The value, or the _NoNearest that says that there is none."""
+    try:
+        return nearest(text.decode("ascii", "replace").strip(), mapping)
+    except _NoNearest as reason:
+        return reason
 
 
 def replaced(array: pa.Array, rows: list[int], by: pa.Array) -> pa.Array:

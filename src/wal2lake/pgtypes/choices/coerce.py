@@ -89,8 +89,10 @@ def coerce(
     found = convert_sent(fitting, is_binary, type_oid, types, mapping)
     if not found.failures and not failures:
         return Coerced(found.array)
-    failures.extend(found.failures, np.arange(len(values)))
-    whole = failures.conclude(found.array).failures
+    whole = found.failures
+    if failures:
+        failures.extend(found.failures, np.arange(len(values)))
+        whole = failures.conclude(found.array).failures
     if policy is not Policy.CLAMP and not (policy is Policy.NULL and nullable):
         return Coerced(found.array, whole)
     eligible = [f for f in whole if f.sqlstate not in _NO_POLICY]
