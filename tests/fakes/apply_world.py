@@ -29,7 +29,7 @@ from wal2lake.changelog import ChangeLog
 from wal2lake.lake import CommitConflict, Committed, Cursor, TablePort, TableState
 from wal2lake.lake.batchport import BatchPort, StageRequest
 from wal2lake.lake.staging.changes import RowFailure, Seq
-from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.model import Coercion, Lsn, Oid, SyncState, merged
 from wal2lake.settings import ApplySettings, LogSettings, Settings, SubscriptionSettings
 from wal2lake.testing.waits import wait_until
 
@@ -79,6 +79,7 @@ class Staged:
     table: Table
     base: int
     rows: Rows
+    coercions: Sequence[Coercion] = ()
 
 
 @dataclass
@@ -88,6 +89,8 @@ class Lake:
     tables: dict[str, Table] = field(default_factory=dict)
     poison: set[bytes] = field(default_factory=set)
     """Values that do not convert."""
+    odd: set[bytes] = field(default_factory=set)
+    """Values that a policy replaces."""
     before_commit: Callable[[str], None] = lambda location: None
     after_commit: Callable[[str], None] = lambda location: None
     requests: list[StageRequest] = field(default_factory=list)
@@ -142,6 +145,7 @@ class Lake:
         table = self.tables[request.state.location]
         rows = dict(table.versions[request.state.version])
         failures: list[RowFailure] = []
+        coercions: list[Coercion] = []
         for row, names in self._events(request):
             where = Seq(row["commit_lsn"], row["ordinal"])
             op = chr(row["op"])
@@ -153,6 +157,12 @@ class Lake:
                 rows.pop(old, None)
                 continue
             new = tuple(row[f"c{i}"] for i in range(len(names)))
+            coercions += [
+                Coercion(name, "null", "odd", 1, Lsn(where.commit_lsn),
+                         Lsn(where.commit_lsn), value.decode())
+                for name, value in zip(names, new, strict=True)
+                if value in self.odd
+            ]  # fmt: skip
             bad = [i for i, value in enumerate(new) if value in self.poison]
             if bad:
                 text = f'invalid input syntax: "{new[bad[0]].decode()}"'
@@ -168,7 +178,8 @@ class Lake:
             if op == "U" and rows.pop(old if row["old"] else new[0], None) is None:
                 continue
             rows[new[0]] = new
-        return Staged(failures, table, request.state.version, rows)
+        version = request.state.version
+        return Staged(failures, table, version, rows, merged(coercions))
 
     def _events(self, request: StageRequest) -> list[tuple[dict, list[str]]]:  # type: ignore[type-arg]
         found = []

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wal2lake.catalog import (
+    CoercionTotal,
     ColumnDef,
     Namespace,
     Progress,
@@ -130,6 +131,7 @@ class FakeSource:
     )
     rel_list: list[SubscriptionRel] = field(default_factory=list)
     vector_list: list[SnapshotVector] = field(default_factory=list)
+    coercion_list: list[CoercionTotal] = field(default_factory=list)
     progress_by_sub: dict[int, Progress] = field(default_factory=dict)
     messages_by_sub: dict[int, list[LoggedMessage]] = field(default_factory=dict)
     log_by_sub: dict[int, Path] = field(default_factory=dict)
@@ -157,6 +159,9 @@ class FakeSource:
 
     def vectors(self) -> list[SnapshotVector]:
         return self.vector_list
+
+    def coercions(self) -> list[CoercionTotal]:
+        return self.coercion_list
 
     def progress(self, subid: Oid) -> Progress | None:
         return self.progress_by_sub.get(subid)

@@ -360,7 +360,7 @@ def test_inserts_of_both_formats_are_rows() -> None:
             ("I", None, [numeric("3"), Sent(None), Sent(None)]),
         ]
     )
-    table, failures = insert_rows(rows, RELATION, target("string"))
+    table, _, failures = insert_rows(rows, RELATION, target("string"))
     assert failures == ()
     assert table.to_pydict() == {
         "k": ["1.00", "2.5", "3"],
@@ -418,11 +418,11 @@ def test_a_binary_value_that_cannot_be_stored_is_located() -> None:
             ("I", None, [numeric("1"), Sent(b"\0\0\5", True), SAD]),
         ]
     )
-    _, failures = insert_rows(rows, RELATION, target("string"))
+    _, _, failures = insert_rows(rows, RELATION, target("string"))
     (failure,) = failures
     assert (failure.seq.ordinal, failure.column, failure.sqlstate) == (1, "v", "22P03")
     unknown = StageTarget("public", "t", "", target("string").fields, (), ("k",))
-    _, failures = insert_rows(rows.slice(0, 1), RELATION, unknown)
+    _, _, failures = insert_rows(rows.slice(0, 1), RELATION, unknown)
     (failure,) = failures
     assert (failure.column, failure.sqlstate) == ("w", "0A000")
     assert failure.message.endswith("the type is not known")

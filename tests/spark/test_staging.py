@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,19 @@ from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.merge.merge import Merge, commit_merge, plan_merge
 from wal2lake.lake.port import CommitConflict, Cursor, FieldSpec, TableState
 from wal2lake.lake.staging.changes import RowFailure, Seq
+from wal2lake.lake.staging.convert import Rules
 from wal2lake.lake.staging.logrows import LogSource, LsnRange, plan_parts
 from wal2lake.lake.staging.stage import StagedChanges, stage_changes, stage_inserts
-from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
+from wal2lake.model import (
+    Coercion,
+    Column,
+    Lsn,
+    Oid,
+    Relation,
+    ReplicaIdentity,
+    merged,
+)
+from wal2lake.pgtypes import ValuePolicies
 from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,
@@ -185,7 +196,7 @@ def test_inserts_become_files_of_the_table_with_statistics(
         parallelism=parallelism,
     )
     assert staged.failures == ()
-    assert staged.rows == 280
+    assert staged.found.rows == 280
     assert rows_of(spark_session, location) == []
     lake.commit_files(location, staged.files, Cursor("app", 300))
     found = by_key(rows_of(spark_session, location))
@@ -231,7 +242,51 @@ def test_rows_that_do_not_convert_are_located_and_leave_no_file(
     cut = stage_inserts(
         spark_session, [source], target_of(state), LsnRange(0, 130), parallelism=0
     )
-    assert (cut.rows, cut.failures) == (120, ())
+    assert (cut.found.rows, cut.failures) == (120, ())
+
+
+@pytest.mark.parametrize("parallelism", [0, 2])
+def test_what_a_policy_changes_is_counted_by_reason_with_its_lsns(
+    lake: DeltaTables,
+    spark_session: SparkSession,
+    location: str,
+    tmp_path: Path,
+    parallelism: int,
+) -> None:
+    state = lake.create(location, FIELDS)
+    events = [Event(10 + i, 7, "I", (i, 1, "a", "b")) for i in range(200)]
+    for at, value in ((3, b"\xff"), (90, b"\xfe"), (150, b"a\0b")):
+        events[at] = Event(10 + at, 7, "I", (at, 1, value, "b"))
+    sources = [
+        write_log(tmp_path / "1.parquet", events[:100]),
+        write_log(tmp_path / "2.parquet", events[100:]),
+    ]
+    rules = Rules(
+        ValuePolicies.parse("* = null"), frozenset(), frozenset(target_of(state).key)
+    )
+    target = replace(target_of(state), rules=rules)
+    for found in (
+        stage_inserts(
+            spark_session, sources, target, EVERYTHING, parallelism=parallelism
+        ),
+        stage_changes(
+            spark_session,
+            sources,
+            target,
+            EVERYTHING,
+            str(tmp_path / "staged"),
+            parallelism=parallelism,
+        ),
+    ):
+        assert found.failures == ()
+        reason = 'invalid byte sequence for encoding "UTF8"'
+        column = FIELDS[2].name
+        assert merged(found.found.coercions) == (
+            Coercion(column, "null", reason, 2, Lsn(13), Lsn(100), "\\xff"),
+            Coercion(
+                column, "null", f"{reason}: 0x00", 1, Lsn(160), Lsn(160), "a\\x00b"
+            ),
+        )
 
 
 def test_a_flipped_bit_in_the_log_names_the_file(

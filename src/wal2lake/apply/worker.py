@@ -67,10 +67,11 @@ from wal2lake.changelog import LogReader, Manifest
 from wal2lake.errors import ApplyError, Wal2LakeError
 from wal2lake.lake import CommitConflict, Cursor, TablePort, TableState
 from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
+from wal2lake.lake.staging.convert import Rules
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
-from wal2lake.pgtypes import RemoteTypes, remote_types_from_json
+from wal2lake.pgtypes import RemoteTypes, ValuePolicies, remote_types_from_json
 from wal2lake.settings import Settings
 
 _POLL_SECONDS: Final = 0.02
@@ -372,23 +373,32 @@ class ApplyWorker:
         if failures:
             return min(failures, key=lambda f: f.cut)
         with self._commit_lock:
-            types = remote_types_from_json(subscription.remote_types)
-            staged = self._stage_all(parts, cut, types)
+            staged = self._stage_all(subscription, parts, cut)
             failure = self._first_failure(subscription, batch, parts, staged)
             if failure is not None:
                 for one in staged:
                     self._batches.discard(one)
                 return failure
             failpoint("apply.staged")
+            self._catalog.expect_coercions(
+                self._subid,
+                reached,
+                {part.relid: part.position for part in parts},
+                {p.relid: one.coercions for p, one in zip(parts, staged, strict=True)},
+            )
             self._commit_all(parts, staged, reached)
             failpoint("apply.tables_committed")
             self._publish(reached, committed=[part.relid for part in parts])
         return None
 
     def _stage_all(
-        self, parts: list[TableChanges], cut: Lsn | None, types: RemoteTypes
+        self, subscription: Subscription, parts: list[TableChanges], cut: Lsn | None
     ) -> list[Staged]:
-        running = [self._pool.submit(self._stage, part, cut, types) for part in parts]
+        types = remote_types_from_json(subscription.remote_types)
+        policies = ValuePolicies.parse(subscription.value_policies)
+        running = [
+            self._pool.submit(self._stage, part, cut, types, policies) for part in parts
+        ]
         wait(running)
         if any(one.exception() is not None for one in running):
             for one in running:
@@ -396,7 +406,13 @@ class ApplyWorker:
                     self._batches.discard(one.result())
         return [one.result() for one in running]
 
-    def _stage(self, part: TableChanges, cut: Lsn | None, types: RemoteTypes) -> Staged:
+    def _stage(
+        self,
+        part: TableChanges,
+        cut: Lsn | None,
+        types: RemoteTypes,
+        policies: ValuePolicies,
+    ) -> Staged:
         known = self._tables[part.relid]
         state = self._look(known)
         definition = known.definition
@@ -414,6 +430,12 @@ class ApplyWorker:
             append=part.insert_only and (known.trusted or not definition.key),
             trusted=known.trusted,
             types=types,
+            rules=Rules(
+                policies,
+                frozenset(c.name for c in definition.columns if c.not_null),
+                frozenset(definition.key),
+                self._settings.apply.max_value_bytes,
+            ),
         )
         return self._batches.stage(request)
 

@@ -7,13 +7,14 @@ are in ``progress``), connects to anything, imports Spark or NumPy.
     store              ``Catalog``: what callers may rely on, a transaction a method
     records            the rows as values
     database, schema   the SQLite file, its transactions and tables
-    roles, tables, subscriptions, copies, snapshot_vectors    the SQL of each
+    roles, tables, subscriptions, copies, published/    the SQL of each
     progress           the positions of a running subscription, in a mapped file
 """
 
 from wal2lake.catalog.progress import Progress, ProgressFile
 from wal2lake.catalog.records import (
     REMOTE_TYPES,
+    CoercionTotal,
     ColumnDef,
     CopyRange,
     Namespace,
@@ -30,6 +31,7 @@ from wal2lake.catalog.store import Catalog
 __all__ = [
     "REMOTE_TYPES",
     "Catalog",
+    "CoercionTotal",
     "ColumnDef",
     "CopyRange",
     "Namespace",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 
+from wal2lake.catalog.published.coercions import from_json, to_json
 from wal2lake.catalog.records import CopyRange, SyncSnapshot
 from wal2lake.model import Lsn, Oid
 
@@ -17,7 +18,7 @@ def record_range(connection: sqlite3.Connection, done: CopyRange) -> None:
     """A finished range, and its rows in the table's progress."""
     size = sum(int(add["size"]) for add in json.loads(done.files))
     connection.execute(
-        "insert or replace into copy_range values (?, ?, ?, ?, ?, ?, ?)",
+        "insert or replace into copy_range values (?, ?, ?, ?, ?, ?, ?, ?)",
         (
             done.subid,
             done.relid,
@@ -26,6 +27,7 @@ def record_range(connection: sqlite3.Connection, done: CopyRange) -> None:
             done.number,
             done.rows,
             done.files,
+            to_json(done.coercions),
         ),
     )
     connection.execute(
@@ -50,6 +52,7 @@ def ranges(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> list[CopyR
             r["number"],
             r["rows"],
             r["files"],
+            from_json(r["coercions"]),
         )
         for r in rows
     ]

@@ -42,6 +42,8 @@ class Database:
                 f" {schema.VERSION}",
                 hint="Install the wal2lake version that wrote it, or a later one.",
             )
+        if int(found) < schema.VERSION:
+            self._migrate()
 
     def connection(self) -> sqlite3.Connection:
         """This thread's connection, for reading."""
@@ -76,6 +78,16 @@ class Database:
             connection.execute("rollback")
             raise
 
+    def _migrate(self) -> None:
+        """To today's version, in one transaction; another process may have come first."""
+        with self.transaction() as connection:
+            for version in range(int(self.meta("version")) + 1, schema.VERSION + 1):
+                _run(connection, schema.MIGRATIONS[version])
+            connection.execute(
+                "update meta set value = ? where key = 'version'",
+                (str(schema.VERSION),),
+            )
+
     def meta(self, key: str) -> str:
         """One fact about the catalog itself."""
         found = self.connection().execute(
@@ -99,10 +111,8 @@ def create_database(path: Path, superuser: str, password: str | None) -> None:
         path.chmod(0o600)
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = full")
-        script = ["begin", *schema.DDL.split(";")]
-        for statement in script:
-            if statement.strip():
-                connection.execute(statement)
+        connection.execute("begin")
+        _run(connection, schema.DDL)
         connection.executemany(
             "insert into meta values (?, ?)",
             [
@@ -124,6 +134,13 @@ def create_database(path: Path, superuser: str, password: str | None) -> None:
         connection.execute("commit")
     finally:
         connection.close()
+
+
+def _run(connection: sqlite3.Connection, script: str) -> None:
+    """Statements, inside the transaction that is open (executescript would end it)."""
+    for statement in script.split(";"):
+        if statement.strip():
+            connection.execute(statement)
 
 
 def take_oid(connection: sqlite3.Connection) -> Oid:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from wal2lake.model import INVALID_LSN, Lsn, Oid, SyncState
+from wal2lake.model import INVALID_LSN, Coercion, Lsn, Oid, SyncState
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,16 @@ class Subscription:
         return self.options.get("binary") == "true"
 
     @property
+    def type_mappings(self) -> str:
+        """The option as it was written; empty: the defaults."""
+        return self.options.get("type_mappings", "")
+
+    @property
+    def value_policies(self) -> str:
+        """The option as it was written; empty: every value is stored exactly."""
+        return self.options.get("value_policies", "")
+
+    @property
     def remote_types(self) -> str | None:
         """JSON: the publisher's types that are not built in, as last asked for."""
         return self.options.get(REMOTE_TYPES)
@@ -177,6 +187,8 @@ class CopyRange:
     rows: int
     files: str
     """JSON: the list of Delta ``add`` actions."""
+    coercions: tuple[Coercion, ...] = ()
+    """What policies have changed in its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +205,20 @@ class SyncSnapshot:
     relids: tuple[int, ...]
     """Our OIDs of the tables that it covers: known to the publication, and locked
     against rewriting, before it was published here."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoercionTotal:
+    """All published coercions of one column for one reason."""
+
+    subid: Oid
+    relid: Oid
+    phase: str
+    """copy or stream."""
+    coercion: Coercion
+    first_at: str
+    """ISO 8601, UTC: when the first of them was published."""
+    last_at: str
 
 
 @dataclass(frozen=True, slots=True)

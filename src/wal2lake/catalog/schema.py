@@ -1,16 +1,18 @@
 """The catalog's SQLite schema and its version.
 
 One file, ``catalog.sqlite`` in the node's directory, WAL mode, synchronous=FULL: a commit
-survives power loss. Version 1 is the first; a file with a newer version is refused, an
-older one would be migrated by ``database``. LSNs are signed 64-bit integers here, which
-holds for the first 8 EiB of WAL.
+survives power loss. A file with a newer version is refused, an older one is brought up to date
+by ``database`` when it is opened. LSNs are signed 64-bit integers here, which holds for the
+first 8 EiB of WAL.
+
+Whoever changes ``DDL`` adds a version, and to ``MIGRATIONS`` the statements that lead to it.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -57,7 +59,7 @@ create table subscription_rel (
 create table copy_range (
     subid integer not null, relid integer not null, epoch integer not null,
     snapshot text not null, number integer not null, rows integer not null,
-    files text not null,
+    files text not null, coercions text not null default '[]',
     primary key (subid, relid, epoch, snapshot, number),
     foreign key (subid, relid) references subscription_rel(subid, relid)
         on delete cascade) without rowid;
@@ -70,4 +72,41 @@ create table snapshot_vector (
     lsn integer not null, committed_at text not null, versions text not null,
     number integer not null,
     primary key (subid, number)) without rowid;
+create table coercion (
+    subid integer not null references subscription(oid) on delete cascade,
+    relid integer not null, phase text not null, column_name text not null,
+    policy text not null, reason text not null, count integer not null,
+    first_lsn integer not null, last_lsn integer not null,
+    first_at text not null, last_at text not null, example text not null,
+    primary key (subid, relid, phase, column_name, policy, reason)) without rowid;
+create table coercion_pending (
+    subid integer not null, relid integer not null, reached integer not null,
+    coercions text not null,
+    primary key (subid, relid, reached),
+    foreign key (subid, relid) references subscription_rel(subid, relid)
+        on delete cascade) without rowid;
 """
+
+MIGRATIONS: Final = {
+    2: """
+create table planned_slot (
+    slot_name text not null, conninfo text not null, subname text not null,
+    lsn integer not null,
+    primary key (slot_name, conninfo)) without rowid;
+alter table copy_range add column coercions text not null default '[]';
+create table coercion (
+    subid integer not null references subscription(oid) on delete cascade,
+    relid integer not null, phase text not null, column_name text not null,
+    policy text not null, reason text not null, count integer not null,
+    first_lsn integer not null, last_lsn integer not null,
+    first_at text not null, last_at text not null, example text not null,
+    primary key (subid, relid, phase, column_name, policy, reason)) without rowid;
+create table coercion_pending (
+    subid integer not null, relid integer not null, reached integer not null,
+    coercions text not null,
+    primary key (subid, relid, reached),
+    foreign key (subid, relid) references subscription_rel(subid, relid)
+        on delete cascade) without rowid;
+""",
+}
+"""Version to the statements that make it of the version before."""

@@ -6,7 +6,7 @@ crosses a fork. A method returns only after the commit is durable (synchronous=F
 whether it is stale.
 
 Here is what callers may rely on, and where transactions begin and end; the SQL of each table is in
-the module of its name (``roles``, ``tables``, ``subscriptions``, ``copies``, ``snapshot_vectors``).
+the module of its name (``roles``, ``tables``, ``subscriptions``, ``copies``, ``published``).
 
 Called by: commands and system views (frontend), the supervisor (launch), workers.
 """
@@ -17,15 +17,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wal2lake.catalog import (
-    copies,
-    roles,
-    snapshot_vectors,
-    subscriptions,
-    tables,
-)
+from wal2lake.catalog import copies, roles, subscriptions, tables
 from wal2lake.catalog.database import Database, create_database, take_oid
+from wal2lake.catalog.published import coercions, snapshot_vectors
 from wal2lake.catalog.records import (
+    CoercionTotal,
     CopyRange,
     Namespace,
     PlannedSlot,
@@ -36,7 +32,7 @@ from wal2lake.catalog.records import (
     SyncSnapshot,
     TableDef,
 )
-from wal2lake.model import Lsn, Oid
+from wal2lake.model import Coercion, Lsn, Oid, SyncState
 
 
 class Catalog:
@@ -238,6 +234,17 @@ class Catalog:
         with self._database.transaction() as transaction:
             copies.forget_ranges(transaction, subid, relid)
 
+    def finish_copy(self, subid: Oid, relid: Oid) -> None:
+        """A copy is committed (d -> f): what its ranges have changed is known."""
+        with self._database.transaction() as transaction:
+            coercions.finish_copy(transaction, subid, relid)
+            subscriptions.update_rel(
+                transaction,
+                subid,
+                relid,
+                {"state": SyncState.FINISHEDCOPY, "error": None},
+            )
+
     def hold_snapshot(self, held: SyncSnapshot) -> None:
         """A receiver holds an exported snapshot for this subscription's copies."""
         with self._database.transaction() as transaction:
@@ -277,9 +284,30 @@ class Catalog:
         s -> r. Returns the floor.
         """
         with self._database.transaction() as transaction:
+            coercions.publish(transaction, subid, reached)
             return snapshot_vectors.publish(
                 transaction, subid, reached, versions, participants, joined
             )
+
+    def expect_coercions(
+        self,
+        subid: Oid,
+        reached: Lsn,
+        positions: Mapping[Oid, Lsn],
+        found: Mapping[Oid, Sequence[Coercion]],
+    ) -> None:
+        """Before the tables of a batch that ends at ``reached`` commit: what policies have
+        changed in it. ``positions``: of each of its tables; what was expected above them
+        has not come to pass. ``publish`` adds it to the totals."""
+        if any(found.values()) or coercions.any_pending(
+            self._database.connection(), subid
+        ):
+            with self._database.transaction() as transaction:
+                coercions.expect(transaction, subid, reached, positions, found)
+
+    def coercions(self) -> list[CoercionTotal]:
+        """What value policies have changed in published states."""
+        return coercions.totals(self._database.connection())
 
     def forget_version(self, subid: Oid, relid: Oid) -> None:
         """A table left the subscription: the newest vector no longer pins it."""

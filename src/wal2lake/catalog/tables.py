@@ -66,6 +66,7 @@ def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
 def drop_table(connection: sqlite3.Connection, oid: Oid) -> None:
     """Forget a table and its part in every subscription."""
     connection.execute("delete from subscription_rel where relid = ?", (oid,))
+    connection.execute("delete from coercion where relid = ?", (oid,))
     connection.execute("delete from relation where oid = ?", (oid,))
 
 

@@ -44,6 +44,7 @@ from wal2lake.lake.upsert import (
     worth_compacting,
 )
 from wal2lake.lake.upsert.compaction import LOOK_EVERY
+from wal2lake.model import Coercion, merged
 from wal2lake.observe import get_logger
 
 _IN_PROCESS_ROWS: Final = 20_000
@@ -61,6 +62,7 @@ class _Staged:
     inserts: StagedInserts | None = None
     upsert: Upsert | None = None
     merge: Merge | None = None
+    coercions: Sequence[Coercion] = ()
     directory: Path | None = None
     """Of staged changes; removed when they are committed or discarded."""
     committed: bool = field(default=False)
@@ -100,6 +102,7 @@ class Batches:
             request.state.physical_fields,
             request.key,
             request.types,
+            request.rules,
         )
         rows = sum(source.rows for source in request.sources)
         parallelism = 0 if rows <= _IN_PROCESS_ROWS else self._cores
@@ -111,7 +114,12 @@ class Batches:
                 request.span,
                 parallelism=parallelism,
             )
-            return _Staged(request.state, inserts.failures, inserts=inserts)
+            return _Staged(
+                request.state,
+                inserts.failures,
+                inserts=inserts,
+                coercions=merged(inserts.found.coercions),
+            )
         directory = self._staging / uuid.uuid4().hex
         try:
             changes = stage_changes(
@@ -122,7 +130,12 @@ class Batches:
                 str(directory),
                 parallelism=parallelism,
             )
-            staged = _Staged(request.state, changes.failures, directory=directory)
+            staged = _Staged(
+                request.state,
+                changes.failures,
+                coercions=merged(changes.found.coercions),
+                directory=directory,
+            )
             if not changes.failures and changes.paths:
                 planned = self._plan(request, changes, directory)
                 if isinstance(planned, RowFailure):

@@ -13,7 +13,9 @@ from typing import Protocol
 
 from wal2lake.lake.port import Committed, Cursor, TableState
 from wal2lake.lake.staging.changes import RowFailure
+from wal2lake.lake.staging.convert import NO_RULES, Rules
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
+from wal2lake.model import Coercion
 from wal2lake.pgtypes import RemoteTypes
 
 
@@ -38,6 +40,8 @@ class StageRequest:
     """Nobody but the subscription has written the table since its copy."""
     types: RemoteTypes = field(default_factory=dict)
     """The publisher's types that are not built in, for values in binary format."""
+    rules: Rules = NO_RULES
+    """What becomes of values that the table's columns cannot hold."""
 
 
 class Staged(Protocol):
@@ -46,6 +50,10 @@ class Staged(Protocol):
     @property
     def failures(self) -> Sequence[RowFailure]:
         """Empty, or at least the first failure in log order."""
+
+    @property
+    def coercions(self) -> Sequence[Coercion]:
+        """What policies have changed; means nothing if there are failures."""
 
 
 class BatchPort(Protocol):

@@ -4,6 +4,7 @@ Takes: nothing. Gives: immutable values with PostgreSQL's names. Owns: no state,
 Never: imports another room (errors excepted).
 """
 
+from wal2lake.model.coercion import Coercion, merged
 from wal2lake.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid, Xid
 from wal2lake.model.relation import Column, Relation, ReplicaIdentity
 from wal2lake.model.syncstate import HandoverState, SyncState
@@ -11,6 +12,7 @@ from wal2lake.model.syncstate import HandoverState, SyncState
 __all__ = [
     "INVALID_LSN",
     "INVALID_OID",
+    "Coercion",
     "Column",
     "HandoverState",
     "Lsn",
@@ -19,4 +21,5 @@ __all__ = [
     "ReplicaIdentity",
     "SyncState",
     "Xid",
+    "merged",
 ]

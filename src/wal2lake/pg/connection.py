@@ -1,7 +1,8 @@
 """One libpq connection, blocking, simple query protocol, text rows.
 
 ``connect`` adds what a PostgreSQL subscriber adds to the user's conninfo: the output
-settings that make text canonical (ISO dates, UTC, shortest floats, hex bytea) after the
+settings that make text canonical (ISO dates, UTC, shortest floats, hex bytea, UTF-8 unless
+the database's encoding is SQL_ASCII) after the
 user's own ``options``, and an application_name that the user's own wins over. With
 ``replication=True`` the session is a walsender that accepts replication commands and
 simple queries.
@@ -87,7 +88,14 @@ class Session:
         rows: Rows = []
         for i in range(result.ntuples):
             cells = (result.get_value(i, j) for j in range(result.nfields))
-            rows.append(tuple(None if c is None else c.decode() for c in cells))
+            try:
+                rows.append(tuple(None if c is None else c.decode() for c in cells))
+            except UnicodeDecodeError:
+                # A name or an expression in a database of encoding SQL_ASCII.
+                raise PublisherError(
+                    'invalid byte sequence for encoding "UTF8" in the publisher\'s catalog',
+                    sqlstate="22021",
+                ) from None
         return rows
 
     def execute(self, sql: str) -> str:
@@ -290,4 +298,8 @@ def connect(
     # As PostgreSQL's subscriber: nothing may be found through a search path
     # (CVE-2018-1058).
     session.query("SELECT pg_catalog.set_config('search_path', '', false)")
+    if pgconn.parameter_status(b"server_encoding") == b"SQL_ASCII":
+        # It does not know what its bytes mean, and would break off at the first that is
+        # not UTF-8. As they are, the column's policy can decide.
+        session.query("SET client_encoding TO 'SQL_ASCII'")
     return session

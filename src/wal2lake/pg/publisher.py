@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final
 
 from wal2lake.errors import PublisherError
-from wal2lake.model import Lsn, Oid, ReplicaIdentity
+from wal2lake.model import INVALID_OID, Lsn, Oid, ReplicaIdentity
 from wal2lake.pg.connection import Rows, Session
 from wal2lake.pgtypes import FIRST_NORMAL_OID, RemoteType
 
@@ -54,6 +54,8 @@ class RemoteColumn:
     default: str | None
     is_identity_key: bool
     toastable: bool
+    base_type_oid: Oid = INVALID_OID
+    """Of a domain: the type below it, through any number of domains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +406,12 @@ class Publisher:
             " CASE WHEN tn.nspname = 'pg_catalog' THEN t.typname"
             " ELSE tn.nspname || '.' || t.typname END, t.typtype, a.attndims,"
             " a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid),"
-            " COALESCE(a.attnum = ANY(i.indkey), false), a.attstorage <> 'p'"
+            " COALESCE(a.attnum = ANY(i.indkey), false), a.attstorage <> 'p',"
+            " CASE WHEN t.typtype = 'd' THEN (WITH RECURSIVE below(oid, base) AS ("
+            "SELECT t.oid, t.typbasetype UNION ALL"
+            " SELECT b.oid, b.typbasetype FROM pg_catalog.pg_type b"
+            " JOIN below ON b.oid = below.base)"
+            " SELECT oid FROM below WHERE base = 0) END"
             " FROM pg_catalog.pg_attribute a"
             " JOIN pg_catalog.pg_type t ON t.oid = a.atttypid"
             " JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace"
@@ -428,6 +435,7 @@ class Publisher:
                 default=r[8],
                 is_identity_key=r[9] == "t",
                 toastable=r[10] == "t",
+                base_type_oid=Oid(int(r[11] or 0)),
             )
             for r in rows
             if attnums is None or int(str(r[0])) in attnums

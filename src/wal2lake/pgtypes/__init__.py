@@ -11,10 +11,20 @@ names), changes a value in silence.
     decode/     text as the publisher sent it to Arrow: the hot path
     receive/    the binary form of the same values, to the same Arrow
     encode/     Arrow to what PostgreSQL would send, text and binary
+    choices/    what users choose instead: type_mappings, value_policies
     params      values that a client sends beside its statement
     binary      the binary form of single values; timezone: the values of TimeZone
 """
 
+from wal2lake.pgtypes.choices.coerce import MAX_VALUE_BYTES, Coerced, coerce
+from wal2lake.pgtypes.choices.entries import SourceColumn
+from wal2lake.pgtypes.choices.policies import (
+    NO_POLICIES,
+    VALUE_POLICIES,
+    Policy,
+    ValuePolicies,
+)
+from wal2lake.pgtypes.choices.types import TYPE_MAPPINGS, TypeMappings
 from wal2lake.pgtypes.decode.conversion import Conversion, Failure
 from wal2lake.pgtypes.decode.text import text_to_arrow
 from wal2lake.pgtypes.encode.binary import arrow_to_binary
@@ -50,19 +60,29 @@ from wal2lake.pgtypes.timezone import zone_for
 __all__ = [
     "BUILT_IN",
     "FIRST_NORMAL_OID",
+    "MAX_VALUE_BYTES",
+    "NO_POLICIES",
+    "TYPE_MAPPINGS",
+    "VALUE_POLICIES",
+    "Coerced",
     "Conversion",
     "Failure",
     "Kind",
     "NoDecoder",
     "PgType",
+    "Policy",
     "RemoteType",
     "RemoteTypes",
+    "SourceColumn",
     "TypeMapping",
+    "TypeMappings",
+    "ValuePolicies",
     "arrow_from_ddl",
     "arrow_to_binary",
     "arrow_to_text",
     "binary_param_to_text",
     "check_decoder",
+    "coerce",
     "convert_sent",
     "ddl_from_arrow",
     "format_type",

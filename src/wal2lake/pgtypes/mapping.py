@@ -31,6 +31,7 @@ from wal2lake.pgtypes.registry.pg_type import (
     PgType,
     format_type,
     numeric_precision_scale,
+    type_by_name,
     type_by_oid,
 )
 from wal2lake.pgtypes.registry.type_names import parse_type_name
@@ -90,6 +91,8 @@ class TypeMapping:
     """Of an array's elements."""
     delimiter: str = ","
     """Between an array's elements."""
+    exact: bool = False
+    """FLOAT: a value with more digits than the type keeps is refused, not rounded."""
 
 
 _DATETIME_NOTE = "infinity and years outside 1-9999 cannot be stored"
@@ -131,6 +134,14 @@ _CHOICES: Mapping[str, frozenset[Kind]] = MappingProxyType(
     }
 )
 """What an override may choose for a type, besides STRING, which all can be."""
+
+_CHOICE_NAMES: Mapping[Kind, str] = MappingProxyType(
+    {
+        Kind.INTEGER: "SMALLINT, INT, BIGINT",
+        Kind.DECIMAL: "DECIMAL(p,s)",
+        Kind.FLOAT: "DOUBLE",
+    }
+)
 
 _TEXT_EXTENSIONS = frozenset(("citext",))
 
@@ -178,8 +189,8 @@ def _numeric(typmod: int, name: str) -> TypeMapping:
     if limits is None:
         return _as_text(
             name,
-            "kept as text: numeric without precision has no Spark type; choose "
-            "decimal(p,s) to store it as a number",
+            "kept as text: numeric without precision has no Spark type; type_mappings "
+            "can make it decimal(p,s)",
         )
     precision, scale = limits
     if precision > MAX_DECIMAL_PRECISION or not 0 <= scale <= precision:
@@ -268,7 +279,7 @@ def _override(
 _CHOSEN_NOTES = MappingProxyType(
     {
         Kind.DECIMAL: "NaN, and values that do not fit {ddl} exactly, cannot be stored",
-        Kind.FLOAT: "stored as {ddl} by choice: digits beyond its precision are lost",
+        Kind.FLOAT: "values that {ddl} does not hold to the last digit cannot be stored",
         Kind.INTEGER: "stored as {ddl} by choice",
     }
 )
@@ -283,7 +294,8 @@ def _choose(typname: str, default: TypeMapping, chosen: pa.DataType) -> TypeMapp
     kind = _kind_of(chosen)
     narrower = chosen == pa.float32() and typname != "float4"
     if kind is None or narrower or kind not in _CHOICES.get(typname, frozenset()):
-        raise _impossible(name, chosen)
+        known = type_by_name(typname)
+        raise _impossible(name, chosen, None if known is None else int(known.oid))
     ddl = ddl_from_arrow(chosen)
     return replace(
         default,
@@ -297,7 +309,8 @@ def _choose(typname: str, default: TypeMapping, chosen: pa.DataType) -> TypeMapp
 
 def _kind_of(arrow: pa.DataType) -> Kind | None:
     if pa.types.is_integer(arrow):
-        return Kind.INTEGER
+        # PostgreSQL has no integer of one byte that the column could be of.
+        return None if arrow == pa.int8() else Kind.INTEGER
     if pa.types.is_decimal(arrow):
         return Kind.DECIMAL
     if pa.types.is_floating(arrow):
@@ -305,10 +318,52 @@ def _kind_of(arrow: pa.DataType) -> Kind | None:
     return None
 
 
-def _impossible(name: str, chosen: pa.DataType) -> UsageError:
+def choose(type_oid: int, typmod: int, default: TypeMapping, ddl: str) -> TypeMapping:
+    """The mapping of a type whose default is ``default``, to be stored as ``ddl``.
+
+    UsageError (22023), with what is possible, if it cannot be.
+    """
+    chosen = arrow_from_ddl(ddl)
+    known = type_by_oid(type_oid)
+    if chosen == default.arrow_type:
+        return default
+    if known is None or chosen == pa.string():
+        if chosen != pa.string():
+            raise _impossible(default.type_name, chosen)
+        return _as_text(default.type_name, "kept as text by choice")
+    if not known.is_array:
+        return _choose(known.name, default, chosen)
+    if not pa.types.is_list(chosen):
+        raise _impossible(default.type_name, chosen, type_oid)
+    inner = ddl_from_arrow(chosen.value_type)
+    element = mapping_for(known.element_oid, typmod)
+    choose(known.element_oid, typmod, element, inner)
+    of_element = {format_type(known.element_oid, typmod): inner}
+    return mapping_for(type_oid, typmod, overrides=of_element)
+
+
+def possible_choices(type_oid: int) -> str:
+    """What a type may be stored as by choice, for messages."""
+    known = type_by_oid(type_oid)
+    if known is None:
+        return "STRING"
+    if known.is_array:
+        return f"STRING, or ARRAY<...> of {possible_choices(known.element_oid)}"
+    kinds = sorted(_CHOICES.get(known.name, ()), key=lambda kind: kind.value)
+    natural = _SCALARS.get(known.name)
+    names = ["STRING", *(_CHOICE_NAMES[kind] for kind in kinds)]
+    if natural is not None and natural[0] not in kinds and natural[0] is not Kind.TEXT:
+        names.append(ddl_from_arrow(natural[1]))
+    return ", ".join(names)
+
+
+def _impossible(
+    name: str, chosen: pa.DataType, type_oid: int | None = None
+) -> UsageError:
+    possible = "STRING" if type_oid is None else possible_choices(type_oid)
     return UsageError(
         f"type {name} cannot be stored as {ddl_from_arrow(chosen)}",
-        hint="STRING is possible for every type.",
+        hint=f"Possible: {possible}.",
     )
 
 

@@ -246,6 +246,15 @@ class ApplySettings:
         maximum=768 * _MIB,
         restart=True,
     )
+    max_value_bytes: int = setting(
+        256 * _MIB,
+        "A longer value, in the form in which it is sent, is not stored: an error, unless"
+        " the subscription's value_policies say null. Readers of the tables need several"
+        " times as much memory as their largest value.",
+        minimum=1024,
+        maximum=1024 * _MIB,
+        restart=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,14 @@ import pyarrow.csv as pacsv
 from wal2lake.errors import ApplyError
 from wal2lake.lake.delta.datafile import DataFileWriter
 from wal2lake.lake.port import FieldSpec, PhysicalField
-from wal2lake.lake.staging.convert import SentColumn, convert_columns
+from wal2lake.lake.staging.convert import (
+    NO_RULES,
+    Rules,
+    SentColumn,
+    convert_columns,
+)
 from wal2lake.lake.tablefiles import AddedFile
-from wal2lake.model import Oid
+from wal2lake.model import INVALID_LSN, INVALID_OID, Coercion, Lsn, Oid, merged
 from wal2lake.pg import Session, connect
 from wal2lake.pg.publisher import quote_literal
 from wal2lake.pgtypes import RemoteTypes
@@ -62,6 +67,13 @@ class CopyTask:
     """The columns' types if the statement asks for binary format; None: it is CSV."""
     types: RemoteTypes = field(default_factory=dict)
     """The publisher's types that are not built in."""
+    namespace: str = ""
+    """The table's schema at the publisher."""
+    column_types: tuple[tuple[Oid, int], ...] = ()
+    """Type and typmod of each column at the publisher; empty: not known."""
+    lsn: Lsn = INVALID_LSN
+    """The snapshot's consistent point."""
+    rules: Rules = NO_RULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,7 @@ class CopyResult:
 
     rows: int
     files: tuple[AddedFile, ...]
+    coercions: tuple[Coercion, ...] = ()
 
 
 def copy_range(task: CopyTask) -> CopyResult:
@@ -83,8 +96,9 @@ def copy_range(task: CopyTask) -> CopyResult:
         session.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(task.snapshot)}")
         held: list[pa.Table] = []
         held_bytes = 0
+        coercions: list[Coercion] = []
         for columns in _columns(task, session):
-            converted = _convert(task, columns)
+            converted = _convert(task, columns, coercions)
             held.append(converted)
             held_bytes += converted.nbytes
             if held_bytes >= task.row_group_bytes:
@@ -95,19 +109,23 @@ def copy_range(task: CopyTask) -> CopyResult:
         session.execute("COMMIT")
         rows = writer.rows
         added = writer.finish()
-    return CopyResult(rows, () if added is None else (added,))
+    files = () if added is None else (added,)
+    return CopyResult(rows, files, merged(coercions))
 
 
 def _columns(task: CopyTask, session: Session) -> Iterator[dict[str, SentColumn]]:
     """Blocks of rows, by column."""
+    sent_types = task.column_types or ((INVALID_OID, -1),) * len(task.columns)
     # Whole rows: the server sends each in a message of its own, so that a block can
     # be as large as its last row makes it.
     if task.binary_types is None:
         blocks = session.copy_out(task.statement, block_bytes=_BLOCK_BYTES)
         for batch in _batches(task, blocks):
             yield {
-                name: SentColumn(values)
-                for name, values in zip(task.columns, batch.columns, strict=True)
+                name: SentColumn(values, None, oid, typmod, task.types)
+                for name, (oid, typmod), values in zip(
+                    task.columns, sent_types, batch.columns, strict=True
+                )
             }
         return
     messages = session.copy_out_messages(task.statement, block_bytes=_BLOCK_BYTES)
@@ -116,9 +134,9 @@ def _columns(task: CopyTask, session: Session) -> Iterator[dict[str, SentColumn]
         arrays = copy.feed(data, sizes)
         every = np.ones(len(arrays[0]), np.bool_)
         yield {
-            name: SentColumn(values, every, oid, task.types)
-            for name, oid, values in zip(
-                task.columns, task.binary_types, arrays, strict=True
+            name: SentColumn(values, every, oid, typmod, task.types)
+            for name, oid, (_, typmod), values in zip(
+                task.columns, task.binary_types, sent_types, arrays, strict=True
             )
         }
     copy.finish()
@@ -141,17 +159,38 @@ def _batches(task: CopyTask, blocks: Iterator[bytes]) -> Iterator[pa.RecordBatch
         yield from table.to_batches()
 
 
-def _convert(task: CopyTask, columns: dict[str, SentColumn]) -> pa.Table:
-    table, bad = convert_columns(
-        columns, task.fields, relation=task.table, required=task.key
+def _convert(
+    task: CopyTask, columns: dict[str, SentColumn], coercions: list[Coercion]
+) -> pa.Table:
+    """A block, typed; appends what policies have changed to ``coercions``."""
+    table, bad, changes = convert_columns(
+        columns,
+        task.fields,
+        namespace=task.namespace,
+        relation=task.table,
+        required=task.key,
+        rules=task.rules,
     )
     if bad:
         first = bad[0]
         raise ApplyError(
             first.message,
             sqlstate=first.sqlstate,
-            context=f"COPY {task.table}, column {first.column}",
+            context=f"COPY {task.table}, column {first.column}, snapshot at {task.lsn}",
             hint="Change the value at the source, or leave the column out of the"
             " publication.",
         )
+    for column, found in changes.items():
+        coercions += [
+            Coercion(
+                column,
+                change.policy.value,
+                change.reason,
+                len(change.rows),
+                task.lsn,
+                task.lsn,
+                change.example,
+            )
+            for change in found
+        ]
     return table

@@ -49,10 +49,11 @@ from wal2lake.lake import (
 )
 from wal2lake.lake.spark.executors import Executors
 from wal2lake.lake.spark.session import Pool
+from wal2lake.lake.staging.convert import Rules
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Publisher, RemoteTable, connect
-from wal2lake.pgtypes import remote_types_from_json
+from wal2lake.pgtypes import ValuePolicies, remote_types_from_json
 from wal2lake.settings import Settings
 from wal2lake.tablesync.copy import CopyResult, CopyTask, copy_range
 from wal2lake.tablesync.plan import (
@@ -267,7 +268,7 @@ class TableSync:
 
     def _finish(self, copy: _Copy, consistent_point: Lsn) -> None:
         subid, relid = copy.subscription.oid, copy.rel.relid
-        self._catalog.update_rel(subid, relid, state=SyncState.FINISHEDCOPY, error=None)
+        self._catalog.finish_copy(subid, relid)
         failpoint("copy.state_written")
         self._catalog.forget_ranges(subid, relid)
         self._events.info(
@@ -366,6 +367,15 @@ class TableSync:
             key=copy.table.key,
             binary_types=tuple(c.type_oid for c in remote.columns) if binary else None,
             types=types,
+            namespace=remote.namespace,
+            column_types=tuple((c.type_oid, c.typmod) for c in remote.columns),
+            lsn=copy.snapshot.lsn,
+            rules=Rules(
+                ValuePolicies.parse(copy.subscription.value_policies),
+                frozenset(c.name for c in copy.table.columns if c.not_null),
+                frozenset(copy.table.key),
+                self._settings.apply.max_value_bytes,
+            ),
         )
         result: CopyResult = self._executors.run(Pool.SYNC, copy_range, task)
         self._catalog.record_range(
@@ -377,6 +387,7 @@ class TableSync:
                 part.number,
                 result.rows,
                 files_to_json(result.files),
+                result.coercions,
             )
         )
         failpoint("copy.range_recorded")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from wal2lake.catalog import (
     Catalog,
+    CoercionTotal,
     Namespace,
     Progress,
     ProgressFile,
@@ -89,6 +90,10 @@ class ViewSource:
     def vectors(self) -> Sequence[SnapshotVector]:
         """From the catalog."""
         return self._catalog.vectors()
+
+    def coercions(self) -> Sequence[CoercionTotal]:
+        """From the catalog."""
+        return self._catalog.coercions()
 
     def progress(self, subid: Oid) -> Progress | None:
         """From the subscription's progress file; None: it never ran."""

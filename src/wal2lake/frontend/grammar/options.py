@@ -7,7 +7,8 @@ combinations that exclude each other; an option value that this node does not ho
 yet is 0A000, after PostgreSQL's own checks.
 
 The defaults are PostgreSQL 18's, but for ``streaming``, whose default there (parallel) is not
-honoured yet: off here. ``create_tables`` and ``table_format`` are wal2lake's own.
+honoured yet: off here. ``create_tables``, ``table_format``, ``type_mappings`` and
+``value_policies`` are wal2lake's own.
 
 Source: parse_subscription_options() in src/backend/commands/subscriptioncmds.c; defGetBoolean(),
 defGetString(), defGetStreamingMode(); ReplicationSlotValidateName().
@@ -29,6 +30,7 @@ from wal2lake.errors import (
 )
 from wal2lake.frontend.grammar.statements import Option, ValueKind
 from wal2lake.model import Lsn
+from wal2lake.pgtypes import TypeMappings, ValuePolicies
 
 
 def _words(text: str) -> frozenset[str]:
@@ -41,11 +43,12 @@ class OptionSet(Enum):
     CREATE = _words(
         "connect enabled create_slot slot_name copy_data synchronous_commit binary"
         " streaming two_phase disable_on_error password_required run_as_owner failover"
-        " origin create_tables table_format"
+        " origin create_tables table_format type_mappings value_policies"
     )
     SET = _words(
         "slot_name synchronous_commit binary streaming two_phase disable_on_error"
-        " password_required run_as_owner failover origin create_tables"
+        " password_required run_as_owner failover origin create_tables type_mappings"
+        " value_policies"
     )
     REFRESH = frozenset(("copy_data",))
     PUBLICATION = frozenset(("copy_data", "refresh"))
@@ -78,6 +81,9 @@ class SubscriptionOptions:
     origin: str = "any"
     create_tables: bool = True
     table_format: str = "delta"
+    type_mappings: str = ""
+    """As written, and checked; see ``pgtypes.choices``."""
+    value_policies: str = ""
     lsn: Lsn | None = None
     """None with ``lsn`` given: SKIP (lsn = NONE)."""
 
@@ -267,6 +273,18 @@ def _table_format(option: Option) -> str:
     return text.lower()
 
 
+def _type_mappings(option: Option) -> str:
+    text = _string(option)
+    TypeMappings.parse(text)
+    return text
+
+
+def _value_policies(option: Option) -> str:
+    text = _string(option)
+    ValuePolicies.parse(text)
+    return text
+
+
 def _lsn(option: Option) -> Lsn | None:
     text = _string(option)
     if text == "none":
@@ -298,5 +316,7 @@ _READERS: Final[dict[str, Callable[[Option], Any]]] = {
     "origin": _origin,
     "create_tables": _boolean,
     "table_format": _table_format,
+    "type_mappings": _type_mappings,
+    "value_policies": _value_policies,
     "lsn": _lsn,
 }

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Protocol
 
 from wal2lake.catalog import (
+    CoercionTotal,
     Namespace,
     Progress,
     Role,
@@ -108,6 +109,10 @@ class CatalogSource(Protocol):
 
     def vectors(self) -> Sequence[SnapshotVector]:
         """The published consistent states, oldest first."""
+        ...
+
+    def coercions(self) -> Sequence[CoercionTotal]:
+        """What value policies have changed in published states."""
         ...
 
     def progress(self, subid: Oid) -> Progress | None:

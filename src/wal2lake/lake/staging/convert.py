@@ -10,6 +10,7 @@ The target's field decides, not the publisher's column: PostgreSQL's subscriber 
 text to the input function of its own column. A binary value is read as the publisher's
 type, for it says nothing otherwise, and then means its text. What type the target has stands
 in the field: its PostgreSQL type, stored as its Spark type (which a user may have chosen).
+What becomes of a value that the field cannot hold say the table's ``Rules``.
 
 Source: PostgreSQL worker.c, slot_store_data.
 """
@@ -28,16 +29,22 @@ import pyarrow.compute as pc
 from wal2lake.lake.port import FieldSpec
 from wal2lake.model import INVALID_OID, Oid
 from wal2lake.pgtypes import (
+    MAX_VALUE_BYTES,
+    NO_POLICIES,
+    Policy,
     RemoteTypes,
+    SourceColumn,
     TypeMapping,
+    ValuePolicies,
     arrow_from_ddl,
-    convert_sent,
+    coerce,
     ddl_from_arrow,
     format_type,
     mapping_for,
     result_type,
     type_by_oid,
 )
+from wal2lake.pgtypes.choices.coerce import Change
 
 FAILURES_KEPT: Final = 5
 """Per column of one call: the first is what counts, the others help the operator."""
@@ -55,7 +62,8 @@ class SentColumn:
     binary: Mask | None = None
     """Where the value is in its type's binary form; None: nowhere."""
     type_oid: Oid = INVALID_OID
-    """The publisher's type; of no use where all is text."""
+    """The publisher's type; 0: it is not known, and all is text."""
+    typmod: int = -1
     types: RemoteTypes = field(default_factory=dict)
     """What is known of the publisher's types that are not built in."""
 
@@ -85,6 +93,53 @@ class BadValue:
     """PostgreSQL's, without the value."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What becomes of values that a table's columns cannot hold. Picklable."""
+
+    policies: ValuePolicies = NO_POLICIES
+    required: frozenset[str] = frozenset()
+    """Columns that must not be null: no policy makes anything so there."""
+    key: frozenset[str] = frozenset()
+    """Columns of the primary key: another value would be another row, so no policy
+    applies to them."""
+    max_value_bytes: int = MAX_VALUE_BYTES
+
+    def policy(
+        self, namespace: str, table: str, field: FieldSpec, sent: SentColumn
+    ) -> Policy:
+        """Of one column of a publisher's table."""
+        if not self.policies.entries or field.name in self.key:
+            return Policy.ERROR
+        column = SourceColumn(
+            namespace,
+            table,
+            field.name,
+            int(sent.type_oid),
+            sent.typmod,
+            field.pg_type_name,
+        )
+        return self.policies.of(column)
+
+    def nullable(self, field: FieldSpec) -> bool:
+        """Whether a policy may make values of the column NULL."""
+        return field.nullable and field.name not in self.required
+
+
+NO_RULES: Final = Rules()
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """One column, typed."""
+
+    array: pa.Array
+    bad: tuple[BadValue, ...] = ()
+    """In row order; the first few. Null in the array."""
+    changes: tuple[Change, ...] = ()
+    """Values that a policy replaced."""
+
+
 def mapping_of(field: FieldSpec) -> TypeMapping:
     """How text becomes a value of this field; UsageError if nothing can."""
     wanted = arrow_from_ddl(field.spark_ddl)
@@ -107,11 +162,23 @@ def mapping_of(field: FieldSpec) -> TypeMapping:
 
 
 def convert_column(
-    sent: SentColumn, field: FieldSpec, mapping: TypeMapping
-) -> tuple[pa.Array, tuple[BadValue, ...]]:
-    """Convert one column; a value that cannot be stored is null, and listed."""
-    converted = convert_sent(
-        sent.values, sent.binary, sent.type_oid, sent.types, mapping
+    sent: SentColumn,
+    field: FieldSpec,
+    mapping: TypeMapping,
+    policy: Policy = Policy.ERROR,
+    rules: Rules = NO_RULES,
+) -> Converted:
+    """Convert one column; a value that cannot be stored is null, and listed, unless the
+    policy has another way."""
+    converted = coerce(
+        sent.values,
+        sent.binary,
+        sent.type_oid,
+        sent.types,
+        mapping,
+        policy,
+        rules.max_value_bytes,
+        nullable=rules.nullable(field),
     )
     found = [
         BadValue(int(row), field.name, failure.sqlstate, failure.message)
@@ -119,7 +186,7 @@ def convert_column(
         for row in failure.rows[:FAILURES_KEPT]
     ]
     found.sort(key=lambda bad: bad.row)
-    return converted.array, tuple(found[:FAILURES_KEPT])
+    return Converted(converted.array, tuple(found[:FAILURES_KEPT]), converted.changes)
 
 
 def nulls_refused(
@@ -153,29 +220,37 @@ def convert_columns(
     columns: Mapping[str, SentColumn],
     fields: Sequence[FieldSpec],
     *,
+    namespace: str = "",
     relation: str | None = None,
     required: Sequence[str] = (),
-) -> tuple[pa.Table, tuple[BadValue, ...]]:
+    rules: Rules = NO_RULES,
+) -> tuple[pa.Table, tuple[BadValue, ...], dict[str, tuple[Change, ...]]]:
     """Whole rows as the target's columns, in the target's order.
 
     A field without a column is null throughout. ``required``: the key's columns, which
     must not be null whatever the table declares. ``relation`` is the target's bare
-    name, for messages. Bad values, in row order, are null in the table.
+    name, for messages. Bad values, in row order, are null in the table; the third part
+    is what policies changed, by column.
     """
     length = len(next(iter(columns.values())).values) if columns else 0
     arrays = []
     bad: list[BadValue] = []
+    changes: dict[str, tuple[Change, ...]] = {}
     for spec in fields:
         mapping = mapping_of(spec)
         sent = columns.get(spec.name)
         if sent is None:
             array = pa.nulls(length, mapping.arrow_type)
         else:
-            array, found = convert_column(sent, spec, mapping)
-            bad += found
+            policy = rules.policy(namespace, relation or "", spec, sent)
+            found = convert_column(sent, spec, mapping, policy, rules)
+            array = found.array
+            bad += found.bad
+            if found.changes:
+                changes[spec.name] = found.changes
         if spec.name in required or not spec.nullable:
             refused = nulls_refused(array, spec, relation)
             bad += [r for r in refused if all(r.row != b.row for b in bad)]
         arrays.append(array)
     table = pa.Table.from_arrays(arrays, names=[spec.name for spec in fields])
-    return table, tuple(sorted(bad, key=lambda b: b.row))
+    return table, tuple(sorted(bad, key=lambda b: b.row)), changes

@@ -35,15 +35,18 @@ from wal2lake.lake.staging.changes import (
     Seq,
 )
 from wal2lake.lake.staging.convert import (
+    NO_RULES,
     BadValue,
+    Converted,
     Mask,
+    Rules,
     SentColumn,
     convert_column,
     mapping_of,
     nulls_refused,
 )
-from wal2lake.model import Relation, ReplicaIdentity
-from wal2lake.pgtypes import RemoteTypes
+from wal2lake.model import Coercion, Lsn, Relation, ReplicaIdentity
+from wal2lake.pgtypes import RemoteTypes, TypeMapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class StageTarget:
     """Primary key columns; empty: only inserts can be applied."""
     types: RemoteTypes = field(default_factory=dict)
     """The publisher's types that are not built in, for values in binary format."""
+    rules: Rules = NO_RULES
 
     @property
     def key_positions(self) -> tuple[int, ...]:
@@ -84,6 +88,7 @@ class Found:
     unchanged: set[int] = field(default_factory=set)
     moved: bool = False
     last_truncate: Seq | None = None
+    coercions: list[Coercion] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -98,6 +103,7 @@ class Found:
         self.truncates += other.truncates
         self.unchanged |= other.unchanged
         self.moved |= other.moved
+        self.coercions += other.coercions
         both = [s for s in (self.last_truncate, other.last_truncate) if s is not None]
         self.last_truncate = max(both, default=None)
 
@@ -132,7 +138,7 @@ def check_columns(relation: Relation, target: StageTarget) -> tuple[str, str] | 
 
 def insert_rows(
     batch: pa.RecordBatch, relation: Relation, target: StageTarget
-) -> tuple[pa.Table, tuple[RowFailure, ...]]:
+) -> tuple[pa.Table, Found, tuple[RowFailure, ...]]:
     """A batch of INSERTs as rows of the target, its columns in its order."""
     rows = _Rows(batch, relation, target)
     arrays = []
@@ -144,12 +150,14 @@ def insert_rows(
         if position is None:
             array = pa.nulls(batch.num_rows, mapping.arrow_type)
         else:
-            array, found = convert_column(rows.new(position), spec, mapping)
-            bad += found
+            converted = rows.convert(rows.new(position), spec, mapping)
+            array = converted.array
+            bad += converted.bad
         bad += rows.nulls(array, spec, every, bad)
         arrays.append(array)
     table = pa.Table.from_arrays(arrays, names=[f.name for f in target.fields])
-    return table, rows.located(bad)
+    found = Found(inserts=batch.num_rows, coercions=rows.coercions)
+    return table, found, rows.located(bad)
 
 
 def change_rows(
@@ -181,8 +189,9 @@ def change_rows(
                 if old is not None:
                     sent = sent.filled(unchanged, old)
                     unchanged &= sent.values.is_null().to_numpy(zero_copy_only=False)
-            array, found = convert_column(sent, spec, mapping)
-            bad += found
+            converted = rows.convert(sent, spec, mapping)
+            array = converted.array
+            bad += converted.bad
         written = (rows.op == INSERT) | ((rows.op == UPDATE) & ~unchanged)
         if i in keys:
             written = rows.op != TRUNCATE
@@ -203,13 +212,23 @@ def change_rows(
         for i, array in old_keys.items():
             columns[f"o{i}"] = pc.if_else(still, pa.scalar(None, array.type), array)
     table = pa.table(columns)
-    return table, rows.found(set(flags), moved), rows.located(bad)
+    found = rows.found(set(flags), moved)
+    found.coercions = rows.coercions
+    return table, found, rows.located(bad)
 
 
 class _Rows:
     """A batch of one relation version, with the questions that staging asks of it."""
 
-    __slots__ = ("_batch", "_names", "_relation", "_target", "op", "sent_old")
+    __slots__ = (
+        "_batch",
+        "_names",
+        "_relation",
+        "_target",
+        "coercions",
+        "op",
+        "sent_old",
+    )
 
     def __init__(
         self, batch: pa.RecordBatch, relation: Relation, target: StageTarget
@@ -218,8 +237,33 @@ class _Rows:
         self._names = {c.name: i for i, c in enumerate(relation.columns)}
         self._relation = relation
         self._target = target
+        self.coercions: list[Coercion] = []
+        """What policies have changed in columns that were converted."""
         self.op = batch.column("op").to_numpy()
         self.sent_old = batch.column("old").to_numpy() != 0
+
+    def convert(
+        self, sent: SentColumn, spec: FieldSpec, mapping: TypeMapping
+    ) -> Converted:
+        """A column of stored values, under its policy."""
+        rules, relation = self._target.rules, self._relation
+        policy = rules.policy(relation.namespace, relation.name, spec, sent)
+        found = convert_column(sent, spec, mapping, policy, rules)
+        for change in found.changes:
+            # Rows are in log order.
+            first, last = (self._seq(int(change.rows[at])) for at in (0, -1))
+            self.coercions.append(
+                Coercion(
+                    spec.name,
+                    change.policy.value,
+                    change.reason,
+                    len(change.rows),
+                    Lsn(first.commit_lsn),
+                    Lsn(last.commit_lsn),
+                    change.example,
+                )
+            )
+        return found
 
     def position(self, spec: FieldSpec) -> int | None:
         """The relation's column of that name."""
@@ -238,8 +282,14 @@ class _Rows:
         return self._sent(position, values, f"ob{position}")
 
     def _sent(self, position: int, values: pa.Array, flags: str) -> SentColumn:
-        oid = self._relation.columns[position].type_oid
-        return SentColumn(values, self._flags(flags), oid, self._target.types)
+        column = self._relation.columns[position]
+        return SentColumn(
+            values,
+            self._flags(flags),
+            column.type_oid,
+            column.typmod,
+            self._target.types,
+        )
 
     def unchanged(self, position: int) -> Mask:
         """Where the new tuple has an unchanged TOAST value."""
@@ -268,8 +318,9 @@ class _Rows:
                 continue
             after = self.new(position).filled(self.unchanged(position), before)
             mapping = mapping_of(spec)
-            old, found = convert_column(before, spec, mapping)
-            bad += [b for b in found if candidates[b.row]]
+            converted = convert_column(before, spec, mapping)
+            old = converted.array
+            bad += [b for b in converted.bad if candidates[b.row]]
             typed[i] = old
             alike = before.binary is None and after.binary is None
             # Equal bytes say nothing if one is text and the other one binary.
@@ -279,7 +330,7 @@ class _Rows:
             exact = alike and mapping.arrow_type.equals(pa.string())
             if differs.any() and not exact:
                 # 1.0 and 1.00 are the same number: then the row has not moved.
-                new, _ = convert_column(after, spec, mapping)
+                new = convert_column(after, spec, mapping).array
                 differs = differs & _differ(old, new)
             moved |= differs
         return typed, moved

@@ -68,7 +68,7 @@ class StagedInserts:
     """Rows that lie in the table's directory and wait for ``commit_files``."""
 
     files: tuple[AddedFile, ...]
-    rows: int
+    found: Found
     failures: tuple[RowFailure, ...]
     """Ascending; not empty: then ``files`` is."""
 
@@ -117,7 +117,7 @@ def stage_inserts(
         if error is not None:
             raise error
         files = ()
-    return StagedInserts(files, sum(a.found.rows for a in answers), failures)
+    return StagedInserts(files, _found(answers), failures)
 
 
 def stage_changes(
@@ -145,9 +145,7 @@ def stage_changes(
         if error is not None:
             raise error
         paths = ()
-    found = Found()
-    for answer in answers:
-        found.add(answer.found)
+    found = _found(answers)
     shape = ChangeShape(
         target.fields,
         target.key_positions,
@@ -233,10 +231,10 @@ def _insert_part(
                     f'change log file "{part.source.path}" has other events than '
                     "inserts in a batch of inserts"
                 )
-            table, failures = insert_rows(batch, relation, target)
+            table, found, failures = insert_rows(batch, relation, target)
             if not failures and not answer.failures:
                 writer.write(table)
-            answer.found.inserts += batch.num_rows
+            answer.found.add(found)
         if failures:
             answer.failures += failures
             return
@@ -310,6 +308,13 @@ def _unfit(
         batch.column("commit_lsn")[0].as_py(), batch.column("ordinal")[0].as_py()
     )
     return (RowFailure(first, None, *wrong),)
+
+
+def _found(answers: Iterable[_Answer]) -> Found:
+    found = Found()
+    for answer in answers:
+        found.add(answer.found)
+    return found
 
 
 def _key_range(stats: Iterable[str | None], shape: ChangeShape) -> KeyRange | None:

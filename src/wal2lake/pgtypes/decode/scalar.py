@@ -131,11 +131,17 @@ def decode_integer(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
 
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?\Z")
 _FLOAT_WORDS = {"nan": "nan", "inf": "inf", "infinity": "inf"}
+_EXACT_DIGITS = {32: 6, 64: 15}
+"""Decimal digits that every number of so many bits keeps (FLT_DIG, DBL_DIG)."""
 
 
 def decode_float(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
-    """Correctly rounded, -0 kept; NaN and the infinities by PostgreSQL's words."""
+    """Correctly rounded, -0 kept; NaN and the infinities by PostgreSQL's words.
+
+    With ``mapping.exact`` a number that would be shown with other digits is bad.
+    """
     arrow = mapping.arrow_type
+    shortest = np.float32 if arrow == pa.float32() else float
 
     def interpret(text: bytes) -> float:
         word = text.strip(_SPACE).decode("ascii", "replace").lower()
@@ -150,14 +156,29 @@ def decode_float(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
         nothing = number == 0 and re.search("[1-9]", word.partition("e")[0])
         if number in (float("inf"), float("-inf")) or nothing:
             raise _out_of_range(mapping)
+        if mapping.exact and Decimal(str(shortest(number))) != Decimal(word):
+            raise Rejected(
+                "22003", f"numeric cannot be stored exactly as {mapping.type_name}"
+            )
         return number
+
+    safe = _EXACT_DIGITS[arrow.bit_width]
+
+    def suspects(part: pa.BinaryArray, array: pa.Array) -> Mask | None:
+        odd = _suspect_floats(part, array)
+        if not mapping.exact:
+            return odd
+        # A sign, a point and a zero before it are no digits.
+        long = pc.fill_null(pc.greater(pc.binary_length(part), safe), False)
+        longer: Mask = long.to_numpy(zero_copy_only=False)
+        return longer if odd is None else odd | longer
 
     return convert(
         values,
         arrow,
         lambda part: part.cast(arrow),
         interpret,
-        _suspect_floats,
+        suspects,
         plain=plain_by("-?[0-9.]+(e[+-]?[0-9]+)?|NaN|-?Infinity"),
     )
 

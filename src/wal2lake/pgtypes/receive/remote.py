@@ -146,7 +146,9 @@ def binary_is_text(oid: int, types: RemoteTypes) -> bool:
     known = types.get(oid)
     if known is None:
         return oid in TEXT_TYPES
-    return known.kind == "e" or _bare(known.name) in _TEXT_EXTENSIONS
+    return known.kind == "e" or (
+        known.kind == "b" and _bare(known.name) in _TEXT_EXTENSIONS
+    )
 
 
 def check_decoder(oid: int, types: RemoteTypes) -> None:

@@ -13,12 +13,14 @@ from typing import Final
 
 from wal2lake.catalog import Subscription, TableDef
 from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
+from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node, require_superuser
 from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
 )
 from wal2lake.frontend.commands.subscription.targets import (
+    Choices,
     drop_made,
     find_targets,
     new_rel,
@@ -31,6 +33,7 @@ from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionSet,
 )
 from wal2lake.pg import Publisher
+from wal2lake.pgtypes import TYPE_MAPPINGS, VALUE_POLICIES
 
 _PREREQUISITE: Final = "55000"
 
@@ -106,6 +109,11 @@ def alter_refresh(
                 publisher,
                 subscription.publications,
                 create_tables=subscription.create_tables,
+                choices=Choices.of(
+                    subscription.type_mappings,
+                    subscription.value_policies,
+                    {rel.relid for rel in node.catalog.rels(subscription.oid)},
+                ),
                 made=made,
             )
         except BaseException:
@@ -162,6 +170,16 @@ def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> st
         asked["origin"] = options.origin
     if "binary" in options.given:
         asked["binary"] = str(options.binary).lower()
+    if VALUE_POLICIES in options.given:
+        asked[VALUE_POLICIES] = options.value_policies
+    if TYPE_MAPPINGS in options.given:
+        asked[TYPE_MAPPINGS] = options.type_mappings
+        caller.notice(
+            Notice(
+                "type_mappings hold for tables that the subscription creates from now on;"
+                " present ones keep their columns"
+            )
+        )
     if asked:
         node.catalog.set_options(subscription.oid, asked)
     node.catalog.update_subscription(subscription.oid, **changes, bump=True)

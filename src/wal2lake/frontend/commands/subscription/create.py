@@ -27,6 +27,7 @@ from wal2lake.frontend.commands.subscription.publisher import (
     warn_of_missing,
 )
 from wal2lake.frontend.commands.subscription.targets import (
+    Choices,
     Target,
     drop_made,
     find_targets,
@@ -44,7 +45,12 @@ from wal2lake.frontend.grammar.statements import CreateSubscription
 from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import failpoint
 from wal2lake.pg import Publisher, nudged, parse_conninfo, require_binary
-from wal2lake.pgtypes import RemoteType, remote_types_to_json
+from wal2lake.pgtypes import (
+    TYPE_MAPPINGS,
+    VALUE_POLICIES,
+    RemoteType,
+    remote_types_to_json,
+)
 
 
 def create_subscription(
@@ -95,6 +101,7 @@ def create_subscription(
                     publisher,
                     statement.publications,
                     create_tables=options.create_tables,
+                    choices=Choices.of(options.type_mappings, options.value_policies),
                     made=made,
                 )
                 whole = publisher.publish_everything(tuple(statement.publications))
@@ -204,6 +211,8 @@ def _record(
             "run_as_owner": str(options.run_as_owner).lower(),
             "origin": options.origin,
             "binary": str(options.binary).lower(),
+            TYPE_MAPPINGS: options.type_mappings,
+            VALUE_POLICIES: options.value_policies,
             REMOTE_TYPES: remote_types_to_json(types),
         },
     )

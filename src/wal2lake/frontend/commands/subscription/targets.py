@@ -8,16 +8,27 @@ Source: subscriptioncmds.c; logicalrep_rel_open() in relation.c.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.catalog import ColumnDef, SubscriptionRel, TableDef
 from wal2lake.errors import UndefinedObjectError, UsageError
+from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.table import NewTable, make_table
 from wal2lake.model import INVALID_LSN, Oid, ReplicaIdentity, SyncState
 from wal2lake.pg import Publisher, RemoteTable
+from wal2lake.pgtypes import (
+    TYPE_MAPPINGS,
+    VALUE_POLICIES,
+    Policy,
+    SourceColumn,
+    TypeMappings,
+    ValuePolicies,
+)
+from wal2lake.pgtypes.choices.entries import Match
+from wal2lake.pgtypes.choices.types import shown_type, unmatched
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
 _PREREQUISITE: Final = "55000"
@@ -33,6 +44,25 @@ class Target:
     table: TableDef
 
 
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The subscription's options about types and values."""
+
+    mappings: TypeMappings
+    policies: ValuePolicies
+    known: Set[Oid]
+    """Tables that are in the subscription already: they keep their columns."""
+
+    @classmethod
+    def of(cls, mappings: str, policies: str, known: Set[Oid] = frozenset()) -> Choices:
+        """From the options' texts."""
+        return cls(TypeMappings.parse(mappings), ValuePolicies.parse(policies), known)
+
+    def stored_type(self, column: SourceColumn) -> tuple[int, int] | None:
+        """See ``TypeMappings.stored_type``."""
+        return self.mappings.stored_type(column, self.policies)
+
+
 def find_targets(
     node: Node,
     caller: Caller,
@@ -40,13 +70,17 @@ def find_targets(
     publications: Sequence[str],
     *,
     create_tables: bool,
+    choices: Choices,
     made: list[TableDef],
 ) -> list[Target]:
     """Our table for each published one, created if allowed; appends to ``made``."""
     names = tuple(publications)
     targets = []
+    columns: list[SourceColumn] = []
     for namespace, name in publisher.published_tables(names):
         table = node.catalog.table(namespace, name)
+        remote = publisher.table(namespace, name, names)
+        columns += _source_columns(remote)
         if table is None:
             if not create_tables:
                 raise UndefinedObjectError(
@@ -54,12 +88,97 @@ def find_targets(
                     sqlstate="42P01",
                     hint="Create the table, or use create_tables = true.",
                 )
-            table = _create_like(node, caller, publisher.table(namespace, name, names))
+            table = _create_like(node, caller, remote, choices)
             made.append(table)
         else:
-            _check_matches(table, publisher.table(namespace, name, names))
+            _check_matches(table, remote)
+            if table.oid not in choices.known:
+                _check_stored(table, remote, choices)
+        _check_policies(table, remote, choices.policies)
         targets.append(Target(namespace, name, table))
+    _warn_of_unmatched(caller, choices, columns)
     return targets
+
+
+def _source_columns(remote: RemoteTable) -> list[SourceColumn]:
+    return [
+        SourceColumn(
+            remote.namespace,
+            remote.name,
+            column.name,
+            int(column.type_oid),
+            column.typmod,
+            None if type_by_oid(int(column.type_oid)) else column.type_name,
+            column.dimensions,
+            int(column.base_type_oid),
+        )
+        for column in remote.columns
+    ]
+
+
+def _check_stored(table: TableDef, remote: RemoteTable, choices: Choices) -> None:
+    """A table that was there must have the types that the options name for it."""
+    for source in _source_columns(remote):
+        policy, level = choices.policies.entry_for(source)
+        whole = policy is Policy.LOSSLESS and level > Match.ALL
+        if not whole and not choices.mappings.names(source):
+            continue
+        wanted = choices.stored_type(source)
+        column = table.column(source.name)
+        assert column is not None
+        have = (int(column.type_oid), column.typmod)
+        if wanted is not None and have != wanted:
+            raise UsageError(
+                f'column "{column.name}" of table "{table.qualified}" is of type'
+                f" {shown_type(*have)}, not {shown_type(*wanted)} as"
+                f" {VALUE_POLICIES if whole else TYPE_MAPPINGS} say",
+                sqlstate=_PREREQUISITE,
+                hint="Drop the table and let the subscription create it, or leave the"
+                " column out of the option.",
+            )
+
+
+def _check_policies(
+    table: TableDef, remote: RemoteTable, policies: ValuePolicies
+) -> None:
+    """A policy that names a column must be one that the column can have."""
+    for source in _source_columns(remote):
+        policy = policies.naming(source)
+        column = table.column(source.name)
+        if column is None or policy not in (Policy.NULL, Policy.CLAMP):
+            continue
+        shown = f'value policy "{policy.value}" is not possible for column'
+        if column.name in table.key:
+            raise UsageError(
+                f'{shown} "{source.qualified}"',
+                detail="It is part of the primary key: another value would be another"
+                " row.",
+                hint="Available policies: error, lossless.",
+            )
+        if policy is Policy.NULL and column.not_null:
+            raise UsageError(
+                f'{shown} "{source.qualified}"',
+                detail="It is declared NOT NULL.",
+                hint="Available policies: error, clamp, lossless.",
+            )
+
+
+def _warn_of_unmatched(
+    caller: Caller, choices: Choices, columns: Sequence[SourceColumn]
+) -> None:
+    unknown = {
+        TYPE_MAPPINGS: unmatched(choices.mappings.entries, columns),
+        VALUE_POLICIES: unmatched(choices.policies.entries, columns),
+    }
+    for option, targets in unknown.items():
+        for text in targets:
+            caller.notice(
+                Notice(
+                    f'no published column is concerned by "{text}" in {option}',
+                    severity="WARNING",
+                    sqlstate="01000",
+                )
+            )
 
 
 def _check_matches(table: TableDef, remote: RemoteTable) -> None:
@@ -77,21 +196,30 @@ def _check_matches(table: TableDef, remote: RemoteTable) -> None:
         )
 
 
-def _create_like(node: Node, caller: Caller, remote: RemoteTable) -> TableDef:
-    """A table from the publisher's definition, and its schema."""
+def _create_like(
+    node: Node, caller: Caller, remote: RemoteTable, choices: Choices
+) -> TableDef:
+    """A table from the publisher's definition and the user's choices, and its schema."""
+    sources = _source_columns(remote)
+    # Before anything is made: a choice that cannot be is an error.
+    stored = [choices.stored_type(source) for source in sources]
     if remote.namespace not in {n.name for n in node.catalog.namespaces()}:
         node.catalog.create_namespace(remote.namespace, caller.role.oid)
     columns = []
-    for column in remote.columns:
+    for column, chosen in zip(remote.columns, stored, strict=True):
         known = type_by_oid(int(column.type_oid)) is not None
+        type_oid = column.type_oid if known else _TEXT
+        typmod = column.typmod if known else -1
+        if chosen is not None:
+            type_oid, typmod = Oid(chosen[0]), chosen[1]
         columns.append(
             ColumnDef(
                 name=column.name,
-                type_oid=column.type_oid if known else _TEXT,
-                typmod=column.typmod if known else -1,
-                type_name=None if known else column.type_name,
+                type_oid=type_oid,
+                typmod=typmod,
+                type_name=None if known or chosen else column.type_name,
                 not_null=column.not_null,
-                default=_portable_default(column.default),
+                default=_portable_default(column.default) if chosen is None else None,
             )
         )
     present = {c.name for c in columns}
@@ -107,7 +235,10 @@ def _create_like(node: Node, caller: Caller, remote: RemoteTable) -> TableDef:
             remote.name,
             tuple(columns),
             key if set(key) <= present else (),
-            dimensions=tuple(c.dimensions for c in remote.columns),
+            dimensions=tuple(
+                c.dimensions if chosen is None else 0
+                for c, chosen in zip(remote.columns, stored, strict=True)
+            ),
         ),
     )
 

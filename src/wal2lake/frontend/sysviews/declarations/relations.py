@@ -57,6 +57,12 @@ log_segments
 log_readers
     subid oid, subname name, reader text, schemaname name, tablename name, needed_lsn pg_lsn,
     segments int8, bytes int8
+coercions
+    subid oid, subname name, schemaname name, tablename name, columnname name, phase text,
+    policy text, reason text, events int8, first_lsn pg_lsn, last_lsn pg_lsn,
+    first_at timestamptz, last_at timestamptz, example text
+subscription_options
+    subid oid, subname name, create_tables bool, type_mappings text, value_policies text
 """
 
 

@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from wal2lake.catalog import (
+    CoercionTotal,
     Progress,
     SnapshotVector,
     Subscription,
@@ -59,6 +60,7 @@ class Replication:
     rels: tuple[SubscriptionRel, ...]
     vectors: tuple[SnapshotVector, ...]
     tables: Mapping[int, TableDef]
+    coercions: tuple[CoercionTotal, ...]
 
     def name(self, subid: int) -> str | None:
         """A subscription's name."""
@@ -72,6 +74,7 @@ def read_replication(source: CatalogSource, tables: Sequence[TableDef]) -> Repli
         tuple(source.rels()),
         tuple(source.vectors()),
         {table.oid: table for table in tables},
+        tuple(source.coercions()),
     )
 
 
@@ -189,6 +192,43 @@ def subscription_errors(state: Replication) -> Iterator[Row]:
             }
 
 
+def coercions(state: Replication) -> Iterator[Row]:
+    """What value policies have stored instead of values that did not fit."""
+    for total in state.coercions:
+        table = state.tables.get(total.relid)
+        if table is None:
+            continue
+        found = total.coercion
+        yield {
+            "subid": total.subid,
+            "subname": state.name(total.subid),
+            "schemaname": table.namespace,
+            "tablename": table.name,
+            "columnname": found.column,
+            "phase": total.phase,
+            "policy": found.policy,
+            "reason": found.reason,
+            "events": found.count,
+            "first_lsn": found.first_lsn,
+            "last_lsn": found.last_lsn,
+            "first_at": datetime.fromisoformat(total.first_at),
+            "last_at": datetime.fromisoformat(total.last_at),
+            "example": found.example,
+        }
+
+
+def subscription_options(state: Replication) -> Iterator[Row]:
+    """The options that PostgreSQL does not have."""
+    for sub in state.subscriptions:
+        yield {
+            "subid": sub.oid,
+            "subname": sub.name,
+            "create_tables": sub.create_tables,
+            "type_mappings": sub.type_mappings,
+            "value_policies": sub.value_policies,
+        }
+
+
 SUBSCRIPTION_ROWS: Final[Mapping[str, Callable[[Replication], Iterator[Row]]]] = {
     maker.__name__: maker
     for maker in (
@@ -199,6 +239,8 @@ SUBSCRIPTION_ROWS: Final[Mapping[str, Callable[[Replication], Iterator[Row]]]] =
         snapshots,
         sync_progress,
         subscription_errors,
+        coercions,
+        subscription_options,
     )
 }
 

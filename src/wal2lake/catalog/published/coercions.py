@@ -1,0 +1,166 @@
+"""Rows of ``coercion`` and ``coercion_pending``: what value policies have changed, counted.
+
+In: a connection, and in writes a transaction on it. Out: ``CoercionTotal``. Called by ``store``.
+
+Counted exactly once. The coercions of a batch are written as *pending*, with the position that
+the batch reaches, before any of its tables commits, and join the totals in the transaction that
+publishes that position. A batch that is evaluated again first removes what was pending above the
+table's position, for nothing above it has been committed: a crash before the table's commit repeats
+the batch and replaces the entry, a crash after it publishes the entry with the table's version.
+
+A copy's coercions are recorded with its ranges, and are the totals of phase ``copy`` once it is
+done: those of an earlier copy of the table are replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from wal2lake.catalog.records import CoercionTotal
+from wal2lake.model import Coercion, Lsn, Oid, merged
+
+
+def to_json(coercions: Iterable[Coercion]) -> str:
+    """What a row keeps."""
+    return json.dumps(
+        [
+            [
+                c.column,
+                c.policy,
+                c.reason,
+                c.count,
+                int(c.first_lsn),
+                int(c.last_lsn),
+                c.example,
+            ]
+            for c in coercions
+        ]
+    )
+
+
+def from_json(text: str) -> tuple[Coercion, ...]:
+    """The inverse."""
+    return tuple(
+        Coercion(column, policy, reason, count, Lsn(first), Lsn(last), example)
+        for column, policy, reason, count, first, last, example in json.loads(text)
+    )
+
+
+def any_pending(connection: sqlite3.Connection, subid: Oid) -> bool:
+    """Whether a batch has left something that is not in the totals."""
+    found = connection.execute(
+        "select 1 from coercion_pending where subid = ? limit 1", (subid,)
+    )
+    return found.fetchone() is not None
+
+
+def expect(
+    connection: sqlite3.Connection,
+    subid: Oid,
+    reached: Lsn,
+    positions: Mapping[Oid, Lsn],
+    coercions: Mapping[Oid, Sequence[Coercion]],
+) -> None:
+    """See ``Catalog.expect_coercions``."""
+    for relid, position in positions.items():
+        connection.execute(
+            "delete from coercion_pending where subid = ? and relid = ? and reached > ?",
+            (subid, relid, position),
+        )
+    connection.executemany(
+        "insert into coercion_pending values (?, ?, ?, ?)",
+        [
+            (subid, relid, reached, to_json(found))
+            for relid, found in coercions.items()
+            if found
+        ],
+    )
+
+
+def publish(connection: sqlite3.Connection, subid: Oid, reached: Lsn) -> None:
+    """Add to the totals what was pending up to a published position."""
+    rows = connection.execute(
+        "select relid, coercions from coercion_pending"
+        " where subid = ? and reached <= ? order by reached",
+        (subid, reached),
+    ).fetchall()
+    for row in rows:
+        _add(connection, subid, row["relid"], "stream", from_json(row["coercions"]))
+    if rows:
+        connection.execute(
+            "delete from coercion_pending where subid = ? and reached <= ?",
+            (subid, reached),
+        )
+
+
+def finish_copy(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
+    """The ranges of a copy are all of it."""
+    connection.execute(
+        "delete from coercion where subid = ? and relid = ? and phase = 'copy'",
+        (subid, relid),
+    )
+    rows = connection.execute(
+        "select coercions from copy_range where subid = ? and relid = ?"
+        " and epoch = (select epoch from subscription_rel where subid = ? and relid = ?)",
+        (subid, relid, subid, relid),
+    )
+    found = merged(c for row in rows for c in from_json(row["coercions"]))
+    _add(connection, subid, int(relid), "copy", found)
+
+
+def _add(
+    connection: sqlite3.Connection,
+    subid: Oid,
+    relid: int,
+    phase: str,
+    coercions: Iterable[Coercion],
+) -> None:
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    connection.executemany(
+        "insert into coercion values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " on conflict do update set count = count + excluded.count,"
+        " last_lsn = excluded.last_lsn, last_at = excluded.last_at",
+        [
+            (
+                subid,
+                relid,
+                phase,
+                c.column,
+                c.policy,
+                c.reason,
+                c.count,
+                c.first_lsn,
+                c.last_lsn,
+                now,
+                now,
+                c.example,
+            )
+            for c in coercions
+        ],
+    )
+
+
+def totals(connection: sqlite3.Connection) -> list[CoercionTotal]:
+    """All of them."""
+    return [
+        CoercionTotal(
+            Oid(row["subid"]),
+            Oid(row["relid"]),
+            row["phase"],
+            Coercion(
+                row["column_name"],
+                row["policy"],
+                row["reason"],
+                row["count"],
+                Lsn(row["first_lsn"]),
+                Lsn(row["last_lsn"]),
+                row["example"],
+            ),
+            row["first_at"],
+            row["last_at"],
+        )
+        for row in connection.execute("select * from coercion")
+    ]

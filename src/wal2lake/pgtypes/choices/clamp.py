@@ -1,0 +1,164 @@
+"""The nearest value that a type can hold, for policy ``clamp``.
+
+Comes in: values, as text, that did not convert, and the mapping. Goes out: a Conversion in
+which those that have a nearest value have it; the others keep their failure. Called by
+``coerce``.
+
+Numbers beyond the range become its end, digits beyond the scale are rounded as PostgreSQL
+rounds numeric (half away from zero), infinite and far dates become the first or the last one.
+NaN is near to nothing: NULL. A text that is not valid, a time that does not exist, an array of
+another shape has no nearest value. In arrays this is done element by element.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from wal2lake.pgtypes.decode.array import decode_array
+from wal2lake.pgtypes.decode.conversion import Conversion, Failures
+from wal2lake.pgtypes.decode.text import text_to_arrow
+from wal2lake.pgtypes.mapping import Kind, TypeMapping
+
+_BEYOND: Final = frozenset(("22003", "22008"))
+"""numeric_value_out_of_range, datetime_field_overflow."""
+_YEAR: Final = re.compile(r"(\d+)-\d\d-\d\d")
+
+
+class _NoNearest(Exception):
+    """The value is not beyond an end of the range."""
+
+
+def clamped(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
+    """Convert texts, with the nearest value for those that are out of range."""
+    if mapping.kind is Kind.ARRAY:
+        return decode_array(values, mapping, clamped)
+    found = text_to_arrow(values, mapping)
+    nearest = _NEAREST.get(mapping.kind)
+    if not found.failures or nearest is None:
+        return found
+    left = Failures()
+    rows: list[int] = []
+    replacements: list[object] = []
+    # A column is often full of one such value: valid_until = infinity.
+    known: dict[bytes, object] = {}
+    for failure in found.failures:
+        if failure.sqlstate not in _BEYOND:
+            left.add_rows(failure.rows, failure.sqlstate, failure.message)
+            continue
+        texts = values.take(pa.array(failure.rows)).to_pylist()
+        for row, text in zip(failure.rows.tolist(), texts, strict=True):
+            if text not in known:
+                known[text] = _nearest_or_none(nearest, text, mapping)
+            if isinstance(known[text], _NoNearest):
+                left.add(row, failure.sqlstate, failure.message)
+                continue
+            rows.append(row)
+            replacements.append(known[text])
+    array = replaced(found.array, rows, pa.array(replacements, mapping.arrow_type))
+    return left.conclude(array)
+
+
+def _nearest_or_none(
+    nearest: Callable[[str, TypeMapping], object], text: bytes, mapping: TypeMapping
+) -> object:
+    """The value, or the _NoNearest that says that there is none."""
+    try:
+        return nearest(text.decode("ascii", "replace").strip(), mapping)
+    except _NoNearest as reason:
+        return reason
+
+
+def replaced(array: pa.Array, rows: list[int], by: pa.Array) -> pa.Array:
+    """The array with other values at some rows; lists, too."""
+    if not rows:
+        return array
+    places = np.arange(len(array))
+    places[rows] = len(array) + np.arange(len(rows))
+    return pa.concat_arrays([array, by]).take(pa.array(places))
+
+
+def _integer(word: str, mapping: TypeMapping) -> int | None:
+    bits: int = mapping.arrow_type.bit_width
+    try:
+        number = int(word)
+    except ValueError:
+        raise _NoNearest from None
+    return max(-(1 << bits - 1), min((1 << bits - 1) - 1, number))
+
+
+def _decimal(word: str, mapping: TypeMapping) -> Decimal | None:
+    arrow = mapping.arrow_type
+    number = _number(word)
+    if number.is_nan():
+        return None
+    # The largest value: 9 at every place.
+    highest = Decimal((0, (9,) * arrow.precision, -arrow.scale))
+    with localcontext(prec=2 * len(word) + 80, rounding=ROUND_HALF_UP):
+        if abs(number) <= highest:
+            number = number.quantize(Decimal(1).scaleb(-arrow.scale))
+        return max(-highest, min(highest, number))
+
+
+def _float(word: str, mapping: TypeMapping) -> float | None:
+    number = _number(word)
+    if number.is_nan():
+        return None
+    highest = np.finfo(
+        np.float32 if mapping.arrow_type == pa.float32() else np.float64
+    ).max
+    if abs(number) > Decimal(float(highest)):
+        return float(highest) if number > 0 else -float(highest)
+    with np.errstate(under="ignore"):
+        single = mapping.arrow_type == pa.float32()
+        return float(np.float32(word)) if single else float(word)
+
+
+def _number(word: str) -> Decimal:
+    try:
+        return Decimal(word)
+    except InvalidOperation:
+        raise _NoNearest from None
+
+
+def _is_high(word: str) -> bool:
+    if word.lstrip("-") == "infinity":
+        return word == "infinity"
+    match = _YEAR.match(word)
+    if match is None:
+        raise _NoNearest
+    if word.endswith("BC") or int(match[1]) <= 1:
+        return False
+    # The first and the last year: their zone's offset takes them out of the range.
+    if int(match[1]) < date.max.year:
+        raise _NoNearest
+    return True
+
+
+def _date(word: str, mapping: TypeMapping) -> date | None:
+    del mapping
+    return date.max if _is_high(word) else date.min
+
+
+def _timestamp(word: str, mapping: TypeMapping) -> datetime | None:
+    end = datetime.max if _is_high(word) else datetime.min
+    return end if mapping.arrow_type.tz is None else end.replace(tzinfo=UTC)
+
+
+_NEAREST: Mapping[Kind, Callable[[str, TypeMapping], object]] = MappingProxyType(
+    {
+        Kind.INTEGER: _integer,
+        Kind.DECIMAL: _decimal,
+        Kind.FLOAT: _float,
+        Kind.DATE: _date,
+        Kind.TIMESTAMP: _timestamp,
+        Kind.TIMESTAMPTZ: _timestamp,
+    }
+)

@@ -1,0 +1,225 @@
+"""``target = choice, target = choice``: the syntax of type_mappings and value_policies.
+
+Comes in: an option's text. Goes out: entries in the order of the text, and which of them is the
+most specific for a column. Pure. Called by ``types`` and ``policies``.
+
+A target is
+
+    *                          every column (policies only)
+    numeric, timestamp(3)[]    a built-in type; without a modifier it means all modifiers
+    mood, public.mood          a type that is not built in, in any or in one schema
+    public.orders.note         a column, as the publisher calls it
+
+so that the number of dots tells a type from a column. Names are folded to lower case unless
+they are quoted, as in SQL. The most specific entry wins: column, type with its modifier, type,
+``*``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Generic, TypeVar
+
+from wal2lake.errors import UndefinedObjectError, UsageError, Wal2LakeError
+from wal2lake.pgtypes.registry.pg_type import format_type
+from wal2lake.pgtypes.registry.type_names import parse_type_name
+
+Choice = TypeVar("Choice")
+
+_NAME: Final = r'(?:"(?:[^"]|"")+"|[^\W\d][\w$]*)'
+_NAMES: Final = re.compile(rf"{_NAME}(?:\s*\.\s*{_NAME})*\Z")
+_ONE_NAME: Final = re.compile(_NAME)
+
+
+class Match(IntEnum):
+    """How specific a target is; higher wins."""
+
+    ALL = 1
+    """``*``."""
+    TYPE = 2
+    """A type, whatever its modifier."""
+    EXACT = 3
+    """A type with its modifier."""
+    COLUMN = 4
+    """One column."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """A column as the publisher has it."""
+
+    namespace: str
+    table: str
+    name: str
+    type_oid: int
+    typmod: int = -1
+    type_name: str | None = None
+    """``schema.name`` of a type that is not built in."""
+    dimensions: int = 0
+    base_oid: int = 0
+    """Of a domain: the type below it."""
+
+    @property
+    def qualified(self) -> str:
+        """``schema.table.column`` for messages."""
+        return f"{self.namespace}.{self.table}.{self.name}"
+
+    @property
+    def type_shown(self) -> str:
+        """The type's name for messages."""
+        return self.type_name or format_type(self.type_oid, self.typmod)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What an entry is about."""
+
+    text: str
+    """As it was written."""
+    match: Match
+    names: tuple[str, ...] = ()
+    """Of a column, or of a type that is not built in."""
+    type_oid: int = 0
+    """Of a built-in type."""
+    typmod: int = -1
+
+    def fits(self, column: SourceColumn) -> bool:
+        """Is it about this column?"""
+        if self.match is Match.COLUMN:
+            return self.names == (column.namespace, column.table, column.name)
+        if self.match is Match.ALL:
+            return True
+        if self.type_oid:
+            if self.match is Match.EXACT and self.typmod != column.typmod:
+                return False
+            return self.type_oid == column.type_oid
+        if column.type_name is None:
+            return False
+        shown = tuple(column.type_name.split(".", 1))
+        return self.names == shown[-len(self.names) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[Choice]):
+    """One ``target = choice``."""
+
+    target: Target
+    choice: Choice
+
+
+def parse_entries(
+    option: str, text: str, read: Callable[[Target, str], Choice]
+) -> tuple[Entry[Choice], ...]:
+    """All entries; ``read`` makes a choice of its text. UsageError (22023) for what is not
+    an entry, and for a target that is named twice."""
+    found: list[Entry[Choice]] = []
+    for part in _parts(text):
+        left, equals, right = _divided(part)
+        if not equals or not left or not right:
+            raise UsageError(
+                f'invalid entry in "{option}": "{part.strip()}"',
+                hint="Write type = choice or schema.table.column = choice, separated by"
+                " commas.",
+            )
+        target = _target(option, left)
+        if any(
+            (e.target.match, e.target.names, e.target.type_oid, e.target.typmod)
+            == (target.match, target.names, target.type_oid, target.typmod)
+            for e in found
+        ):
+            raise UsageError(f'"{option}" has more than one entry for "{left}"')
+        found.append(Entry(target, read(target, right)))
+    return tuple(found)
+
+
+def best_entry(
+    entries: tuple[Entry[Choice], ...], column: SourceColumn
+) -> Entry[Choice] | None:
+    """The most specific entry about a column; None: there is none."""
+    fitting = [e for e in entries if e.target.fits(column)]
+    return max(fitting, key=_specific, default=None)
+
+
+def _specific(entry: Entry[Choice]) -> tuple[int, int]:
+    return entry.target.match, len(entry.target.names)
+
+
+def _target(option: str, text: str) -> Target:
+    if text == "*":
+        return Target(text, Match.ALL)
+    names = _names(text)
+    if names is not None and len(names) == 3:
+        return Target(text, Match.COLUMN, names)
+    try:
+        oid, typmod = parse_type_name(text)
+    except UndefinedObjectError:
+        if names is None and text.endswith("[]"):
+            names = _array_of(_names(text[:-2].strip()))
+        if names is not None and len(names) < 3:
+            return Target(text, Match.TYPE, names)
+        raise _no_target(option, text) from None
+    except Wal2LakeError:
+        raise _no_target(option, text) from None
+    if "(" in text:
+        return Target(text, Match.EXACT, (), int(oid), typmod)
+    return Target(text, Match.TYPE, (), int(oid))
+
+
+def _no_target(option: str, text: str) -> UsageError:
+    return UsageError(
+        f'"{text}" in "{option}" is neither a type nor a column',
+        hint="Name a type (numeric, timestamp(3), public.mood) or a column"
+        " (schema.table.column).",
+    )
+
+
+def _names(text: str) -> tuple[str, ...] | None:
+    if _NAMES.match(text) is None:
+        return None
+    return tuple(
+        name[1:-1].replace('""', '"') if name.startswith('"') else name.lower()
+        for name in _ONE_NAME.findall(text)
+    )
+
+
+def _array_of(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """What the publisher's catalog calls the array type (makeArrayTypeName)."""
+    if names is None:
+        return None
+    return (*names[:-1], ("_" + names[-1]).encode()[:63].decode(errors="ignore"))
+
+
+def _parts(text: str) -> Iterator[str]:
+    """The pieces between commas that are inside no quotes and no brackets."""
+    if not text.strip():
+        return
+    start = 0
+    for at in _outside(text, ","):
+        yield text[start:at]
+        start = at + 1
+    yield text[start:]
+
+
+def _divided(text: str) -> tuple[str, bool, str]:
+    at = next(_outside(text, "="), None)
+    if at is None:
+        return text.strip(), False, ""
+    return text[:at].strip(), True, text[at + 1 :].strip()
+
+
+def _outside(text: str, mark: str) -> Iterator[int]:
+    depth, quoted = 0, False
+    for at, char in enumerate(text):
+        if char == '"':
+            quoted = not quoted
+        elif quoted:
+            continue
+        elif char in "(<":
+            depth += 1
+        elif char in ")>":
+            depth -= 1
+        elif char == mark and depth == 0:
+            yield at

@@ -1,0 +1,133 @@
+"""Every type and every odd value: the node answers what psql shows at the source.
+
+One wide table, a column for each type and a row for each value, copied and streamed, in text and
+in binary format. Values that the default mappings cannot hold are in subscriptions whose policy is
+``lossless``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from tests.conftest import Database
+from tests.fakes.values import EXTENSIONS, MORE, NOT_STORED, TEXT_ONLY, TYPES, UGLY
+from tests.older_postgres import Unavailable, installation
+
+from wal2lake.pg.publisher import quote_literal
+from wal2lake.testing.mirror import Mirror
+from wal2lake.testing.node import Node
+
+Subscribe = Callable[..., Mirror]
+STREAMED = 1000
+"""Added to the id of a row that is streamed and not copied."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    name: str
+    options: str
+    lossless: bool
+    binary: bool
+
+
+VARIANTS = [
+    Variant("ty_text", "", False, False),
+    Variant("ty_binary", "with (binary = true)", False, True),
+    Variant("ty_whole", "with (value_policies = '* = lossless')", True, False),
+    Variant(
+        "ty_whole_binary",
+        "with (value_policies = '* = lossless', binary = true)",
+        True,
+        True,
+    ),
+]
+
+
+@pytest.fixture
+def source(database: Callable[[int], Database]) -> Database:
+    """A server with contrib if it can be had; no wheel has it."""
+    try:
+        installation(17)
+    except Unavailable:
+        return database(18)
+    found = database(17)
+    found.psql("create extension hstore; create extension citext")
+    return found
+
+
+def values_of(variant: Variant, *, contrib: bool) -> dict[str, list[str]]:
+    """By type."""
+    found: dict[str, list[str]] = {}
+    parts = [UGLY, MORE]
+    if not variant.binary:
+        parts.append(TEXT_ONLY)
+    if contrib:
+        parts.append(EXTENSIONS)
+    for part in parts:
+        for name, values in part.items():
+            found.setdefault(name, []).extend(values)
+    if not variant.lossless:
+        for name, refused in NOT_STORED.items():
+            found[name] = [v for v in found[name] if v not in refused]
+    return found
+
+
+def rows_sql(variant: Variant, values: dict[str, list[str]], offset: int) -> str:
+    """One INSERT: row i has the i-th value of each type; the last row has none."""
+    count = max(len(of_type) for of_type in values.values()) + 1
+    rows = []
+    for i in range(count):
+        cells = [
+            f"{quote_literal(v[i])}::{name}" if i < len(v) else "null"
+            for name, v in values.items()
+        ]
+        rows.append(f"({offset + i}, null, {', '.join(cells)})")
+    return f"insert into {variant.name}.t values {', '.join(rows)};"
+
+
+def columns(rows: list[tuple[str | None, ...]], names: list[str]) -> Iterator[str]:
+    """Rows as one line for each value, so that a difference can be read."""
+    for row in sorted(rows, key=lambda r: int(r[0] or 0)):
+        for name, value in zip(names, row[1:], strict=True):
+            yield f"{row[0]} {name}: {value!r}"
+
+
+def test_the_node_shows_what_psql_shows_at_the_source(
+    source: Database, node: Node, subscribe: Subscribe
+) -> None:
+    contrib = source.psql("select count(*) from pg_extension where extname = 'hstore'")
+    plans = [(v, values_of(v, contrib=contrib == "1")) for v in VARIANTS]
+    source.psql(TYPES)
+    mirrors = []
+    for variant, values in plans:
+        declared = ", ".join(f"c{i} {name}" for i, name in enumerate(values))
+        source.psql(
+            f"create schema {variant.name}; create table {variant.name}.t"
+            f" (id int primary key, note text, {declared});"
+            + rows_sql(variant, values, 0)
+            + f"create publication {variant.name} for tables in schema {variant.name}"
+        )
+        mirrors.append(subscribe(source, variant.name, variant.options))
+    for mirror in mirrors:
+        mirror.synced()
+    for variant, values in plans:
+        source.psql(
+            rows_sql(variant, values, STREAMED)
+            # Every second row is written again, with what is stored of it.
+            + f"update {variant.name}.t set note = 'again' where id % 2 = 0"
+        )
+    for mirror, (variant, values) in zip(mirrors, plans, strict=True):
+        mirror.caught_up()
+        names = ["note", *(f"c{i} {name}" for i, name in enumerate(values))]
+        query = f"select * from {variant.name}.t"
+        with mirror.source() as session:
+            session.execute("set search_path = public")
+            theirs = list(columns(session.query(query), names))
+        ours = list(columns(node.sql(query), names))
+        different = [
+            f"{a}\n    {b}" for a, b in zip(theirs, ours, strict=True) if a != b
+        ]
+        assert not different, f"{variant.name}:\n" + "\n".join(different[:20])
+    assert node.sql("select * from wal2lake.coercions where subname like 'ty%'") == []
