@@ -31,6 +31,7 @@ class LogSize:
 
     journal_bytes: int
     segment_bytes: int
+    """With what is spooled for segments to come."""
 
     @property
     def total_bytes(self) -> int:
@@ -60,7 +61,7 @@ def log_size(directory: Path) -> LogSize:
                     continue
                 if entry.name.startswith("journal-"):
                     journal += size
-                elif entry.name.startswith("seg-"):
+                elif entry.name.startswith(("seg-", "spool-")):
                     segments += size
     except OSError as error:
         raise files.storage_error("open directory", directory, error) from error

@@ -156,6 +156,8 @@ def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> st
         asked["origin"] = options.origin
     if "binary" in options.given:
         asked["binary"] = str(options.binary).lower()
+    if "streaming" in options.given:
+        asked["streaming"] = options.streaming
     if asked:
         node.catalog.set_options(subscription.oid, asked)
     node.catalog.update_subscription(subscription.oid, **changes, bump=True)

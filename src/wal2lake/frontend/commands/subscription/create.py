@@ -160,6 +160,7 @@ def _record(
             "run_as_owner": str(options.run_as_owner).lower(),
             "origin": options.origin,
             "binary": str(options.binary).lower(),
+            "streaming": options.streaming,
             REMOTE_TYPES: remote_types_to_json(types),
         },
     )
