@@ -213,7 +213,7 @@ def play(script: Sequence[Step]) -> None:
         world.finish()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps)
 def test_any_order_of_blocks_savepoints_prepares_and_crashes_ends_as_the_model(
     script: list[Step],
