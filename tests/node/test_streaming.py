@@ -77,8 +77,12 @@ def test_savepoints_and_rollbacks_of_streamed_transactions_end_as_at_the_source(
         lambda: streamed(any_pg, "st") >= 3,
         describe=lambda: f"streamed: {streamed(any_pg, 'st')}",
     )
-    asked = node.value("select substream from pg_subscription where subname = 'st'")
-    assert asked == "p", "PostgreSQL 18's default"
+    asked = "select substream from pg_subscription where subname = 'st'"
+    assert node.value(asked) == "p", "PostgreSQL 18's default"
+    node.sql("alter subscription st set (streaming = off)")
+    assert node.value(asked) == "f"
+    any_pg.psql(MIXED.replace("i, repeat", "i + 50000, repeat").replace("(-5)", "(-6)"))
+    mirror.assert_equal(TABLES)
 
 
 @pytest.mark.parametrize("streaming", ["on", "parallel"])
