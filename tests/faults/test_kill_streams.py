@@ -106,9 +106,8 @@ def test_sigkill_while_a_streamed_transaction_holds_the_journal_back(
             session.execute(large(first).split(";")[0])
             if name in HELD:
                 arm(points, name, "kill")
-            for other in range(1, 5):
-                pg18.psql(f"begin; {large(first + other * 10_000)}; commit")
-                mirror.caught_up()
+            pg18.transactions([large(first + other * 10_000) for other in range(1, 5)])
+            mirror.caught_up()
             if name in HELD:
                 wait_for(node, points, name)
             else:
