@@ -146,9 +146,9 @@ def test_a_decoder_that_understands_it_after_all_loses_nothing(tmp_path: Path) -
 
 
 def _mend(patch: pytest.MonkeyPatch, bad: bytes) -> None:
-    from wal2lake.wire.columnar import Decoder
+    from wal2lake.wire.columnar import StreamDecoder
 
-    feed = Decoder.feed
+    feed = StreamDecoder.feed
 
     def mended(decoder, data, lengths):  # type: ignore[no-untyped-def]
         at = data.find(bad)
@@ -159,15 +159,15 @@ def _mend(patch: pytest.MonkeyPatch, bad: bytes) -> None:
             lengths[list(ends).index(at + len(bad))] -= 1
         return feed(decoder, data, lengths)
 
-    patch.setattr(Decoder, "feed", mended)
+    patch.setattr(StreamDecoder, "feed", mended)
 
 
 def test_a_failure_of_ours_in_the_decoder_is_treated_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from wal2lake.wire.columnar import Decoder
+    from wal2lake.wire.columnar import StreamDecoder
 
-    feed = Decoder.feed
+    feed = StreamDecoder.feed
     wanted = stream()[ROW]
 
     def failing(decoder, data, lengths):  # type: ignore[no-untyped-def]
@@ -175,7 +175,7 @@ def test_a_failure_of_ours_in_the_decoder_is_treated_alike(
             raise IndexError("a bug")
         return feed(decoder, data, lengths)
 
-    monkeypatch.setattr(Decoder, "feed", failing)
+    monkeypatch.setattr(StreamDecoder, "feed", failing)
     received(tmp_path, stream(), 4)
     log = ChangeLog.open(tmp_path, SMALL)
     assert log.logged == 108

@@ -36,6 +36,7 @@ def test_a_connection_that_waits_is_returned_at_once() -> None:
     handover = Handover()
     handover.put_connected(HERE)
     handover.put(HERE, *gulp(payloads(inserts(100, 1))))
+    handover.release()
     peeking = Peeking(handover)
     assert peeking.ended()
     assert peeking.found == [Connected(HERE)]
@@ -45,6 +46,7 @@ def test_a_connection_that_comes_ends_the_wait() -> None:
     handover = Handover()
     peeking = Peeking(handover)
     handover.put_connected(HERE)
+    handover.release()
     assert peeking.ended()
     assert peeking.found == [Connected(HERE)]
 
@@ -53,6 +55,7 @@ def test_few_bytes_before_a_connection_do_not_end_the_wait() -> None:
     handover = Handover()
     handover.put(HERE, *gulp(payloads(inserts(100, 1))))
     handover.put_connected(HERE)
+    handover.release()
     before = handover.peek(0.01, enough_bytes=ENOUGH)
     assert isinstance(before, list) and len(before) == 1
     handover.done(1)

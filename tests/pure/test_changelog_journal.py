@@ -389,10 +389,10 @@ def test_a_newer_format_is_refused_by_its_number(tmp_path: Path) -> None:
     filled(tmp_path)
     path = tmp_path / journal_name(1)
     content = bytearray(path.read_bytes())
-    content[8] = 2
+    content[8] = 3
     content[28:32] = zlib.crc32(content[:28]).to_bytes(4, "little")
     path.write_bytes(content)
-    with pytest.raises(ConfigurationError, match="unsupported log format version 2"):
+    with pytest.raises(ConfigurationError, match="unsupported log format version 3"):
         recovered(tmp_path)
 
 
@@ -402,8 +402,8 @@ def test_the_layout_is_the_documented_one(tmp_path: Path) -> None:
     journal.close()
     content = (tmp_path / journal_name(1)).read_bytes()
     assert content.hex(" ", 4) == (
-        # header: magic, version 1, 0, number 1, 0, CRC
-        "77326c6a 726e6c00 01000000 00000000 01000000 00000000 00000000 ec9648b5 "
+        # header: magic, version 2, 0, number 1, 0, CRC
+        "77326c6a 726e6c00 02000000 00000000 01000000 00000000 00000000 26dbe11a "
         # PREAMBLE without messages: magic, CRC, kind 2, count 0, 0 bytes, synced 0
         "57324c52 2bbe21a5 02000000 00000000 00000000 00000000 00000000 00000000 "
         # CONNECT: one payload of 8 bytes, 64 bytes were synced

@@ -466,11 +466,11 @@ def test_a_newer_manifest_is_refused_by_its_number(tmp_path: Path) -> None:
     one_by_one(tmp_path, [100])
     path = tmp_path / "seg-00000000000000000001.json"
     body = path.read_bytes().rpartition(b',\n "crc32"')[0]
-    body = body.replace(b'"format_version": 2', b'"format_version": 3')
+    body = body.replace(b'"format_version": 3', b'"format_version": 4')
     path.write_bytes(body + b',\n "crc32": "%08x"\n}\n' % zlib.crc32(body))
-    with pytest.raises(ConfigurationError, match="unsupported log format version 3"):
+    with pytest.raises(ConfigurationError, match="unsupported log format version 4"):
         LogReader(tmp_path).after(0)
-    with pytest.raises(ConfigurationError, match="unsupported log format version 3"):
+    with pytest.raises(ConfigurationError, match="unsupported log format version 4"):
         open_writer(tmp_path)
 
 

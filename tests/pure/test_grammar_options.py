@@ -30,7 +30,7 @@ def test_defaults_are_those_that_the_node_honours() -> None:
     assert (options.connect, options.enabled, options.create_slot) == (True,) * 3
     assert (options.copy_data, options.create_tables) == (True, True)
     assert (options.streaming, options.binary, options.two_phase) == (
-        "off",
+        "parallel",
         False,
         False,
     )
@@ -159,8 +159,6 @@ def test_wrong_options_of_alter_are_refused(
 @pytest.mark.parametrize(
     ("sql", "shown"),
     [
-        ("streaming = on", "streaming = on"),
-        ("streaming = 'Parallel'", "streaming = parallel"),
         ("two_phase", "two_phase = true"),
         ("disable_on_error = 1", "disable_on_error = true"),
         ("failover = on", "failover = true"),
@@ -187,6 +185,13 @@ def test_values_that_are_honoured_today_are_accepted() -> None:
     assert (options.create_tables, options.run_as_owner) == (False, True)
     assert not options.password_required
     assert options.binary
+    assert [
+        _options(f"streaming{word}").streaming for word in ("", " = 0", " = Parallel")
+    ] == [
+        "on",
+        "off",
+        "parallel",
+    ]
     assert options.display["password_required"] == "false"
     assert [
         _options(f"origin = {word}").origin for word in ("NONE", "'none'", "Any")

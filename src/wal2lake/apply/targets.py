@@ -77,10 +77,9 @@ def _first_row(
     reader: LogReader, file: RowsFile, position: Lsn, use: RelationUse
 ) -> Lsn | None:
     """Commit LSN of the first row at or above ``position`` that makes this use of it."""
-    table = reader.read(file.file, ["commit_lsn", "op"])
-    lsns = table.column("commit_lsn").to_numpy()
+    lsns, ops = reader.operations(file)
     counts = lsns >= int(position)
     if use.changes_rows:
-        counts &= np.isin(table.column("op").to_numpy(), _NEED_A_KEY)
+        counts &= np.isin(ops, _NEED_A_KEY)
     first = np.flatnonzero(counts)[:1]
     return Lsn(int(lsns[first[0]])) if len(first) else None

@@ -423,7 +423,13 @@ class ApplyWorker:
             key=definition.key,
             constraint=definition.key_name or f"{definition.name}_pkey",
             sources=[
-                LogSource(str(self._reader.path(f.file)), f.relation, f.rows)
+                LogSource(
+                    str(self._reader.path(f.file)),
+                    f.relation,
+                    f.rows,
+                    f.commit_lsn,
+                    f.rolled_back,
+                )
                 for f in part.files
             ],
             span=LsnRange(part.position, cut),

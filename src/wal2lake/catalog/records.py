@@ -112,6 +112,11 @@ class Subscription:
         return self.options.get("origin", "any")
 
     @property
+    def streaming(self) -> str:
+        """off, on or parallel: whether large transactions may arrive before they commit."""
+        return self.options.get("streaming", "off")
+
+    @property
     def binary(self) -> bool:
         """Values are asked for in binary format."""
         return self.options.get("binary") == "true"

@@ -7,6 +7,9 @@ One directory per subscription holds everything, flat, so that ``ls`` shows the 
     seg-<n>-<relid>-<k>.parquet       rows of one relation version
     seg-<n>-transactions.parquet      one row per transaction
     seg-<n>-messages-<k>.parquet      logical messages
+    spool-<n>.json                    checkpoint of the transaction in spool n
+    spool-<n>-<relid>-<k>.parquet     rows of a transaction that has not committed
+    spool-<n>-messages-<k>.parquet    logical messages of one
     <any of these>.tmp                being written, or left by a crash
 
 ``<n>`` has 20 decimal digits, so that names sort as numbers. A file other than a journal
@@ -44,6 +47,8 @@ _JOURNAL = re.compile(r"journal-(\d{20})\Z")
 _SEGMENT_DATA = re.compile(
     r"seg-(\d{20})-(?:transactions|(?:\d+|messages)-\d+)\.parquet\Z"
 )
+_CHECKPOINT = re.compile(r"spool-(\d{20})\.json\Z")
+_SPOOL = re.compile(r"spool-(\d{20})(?:-(?:\d+|messages)-\d+\.parquet|\.json)\Z")
 
 # A file of the log is as private as the table data in it (PostgreSQL: pg_file_create_mode).
 _MODE: Final = 0o600
@@ -78,6 +83,21 @@ def messages_name(number: int, k: int) -> str:
     return f"seg-{number:020d}-messages-{k}.parquet"
 
 
+def checkpoint_name(number: int) -> str:
+    """The name of spool ``number``'s checkpoint."""
+    return f"spool-{number:020d}.json"
+
+
+def spool_rows_name(number: int, relid: Oid, k: int) -> str:
+    """The name of piece ``k`` of spool ``number``, with rows of one relation."""
+    return f"spool-{number:020d}-{int(relid)}-{k}.parquet"
+
+
+def spool_messages_name(number: int, k: int) -> str:
+    """The name of spool ``number``'s piece ``k`` of logical messages."""
+    return f"spool-{number:020d}-messages-{k}.parquet"
+
+
 def journal_numbers(directory: Path) -> list[int]:
     """Numbers of the journal files that are there, ascending."""
     return _numbers(directory, _JOURNAL)
@@ -86,6 +106,17 @@ def journal_numbers(directory: Path) -> list[int]:
 def manifest_numbers(directory: Path) -> list[int]:
     """Numbers of the sealed segments that are there, ascending."""
     return _numbers(directory, _MANIFEST)
+
+
+def checkpoint_numbers(directory: Path) -> list[int]:
+    """Numbers of the spools that have a checkpoint, ascending."""
+    return _numbers(directory, _CHECKPOINT)
+
+
+def spool_of(name: str) -> int | None:
+    """The spool that a file's name belongs to; None: it is none of ours."""
+    match = _SPOOL.match(name)
+    return int(match[1]) if match else None
 
 
 def segment_of(name: str) -> int | None:
@@ -107,12 +138,12 @@ def is_manifest(name: str) -> bool:
 
 def is_log_file(name: str) -> bool:
     """Whether a file takes the log's space: what has a log file's name, or will get one."""
-    return name.startswith(("journal-", "seg-"))
+    return name.startswith(("journal-", "seg-", "spool-"))
 
 
 def is_temporary(name: str) -> bool:
     """Whether a name is one that only an unfinished write leaves."""
-    return name.startswith("seg-") and name.endswith(TEMPORARY)
+    return name.startswith(("seg-", "spool-")) and name.endswith(TEMPORARY)
 
 
 def _numbers(directory: Path, pattern: re.Pattern[str]) -> list[int]:
@@ -163,10 +194,20 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def write_temporary(path: Path, data: bytes | memoryview) -> Path:
+def sync_file(path: Path) -> None:
+    """Make the content of a file durable; raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_temporary(path: Path, data: bytes | memoryview, *, sync: bool = True) -> Path:
     """Write and fsync ``data`` under ``path``'s temporary name, which is returned.
 
-    On StorageError nothing is left behind.
+    Without ``sync`` it is of use to this process only, before ``sync_file``. On StorageError
+    nothing is left behind.
     """
     temporary = path.with_name(path.name + TEMPORARY)
     try:
@@ -175,7 +216,8 @@ def write_temporary(path: Path, data: bytes | memoryview) -> Path:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
-            os.fsync(descriptor)
+            if sync:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -4,10 +4,14 @@ What has been appended is handed over with its bytes while the queue holds less 
 ``memory_bytes``; beyond that only its place in the journal is, and the seal thread reads it
 back. So a slow or failing seal neither stops the receiver nor fills its memory; the journal,
 whose files stay until they are sealed, is the overflow.
+
+Nothing is given out before it is durable in the journal (``release``): what is sealed, or known
+of a prepared transaction, must not rest on a record that a power loss takes back.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -47,6 +51,10 @@ class Handover:
         self._items: deque[Gulp | Connected] = deque()
         self._held = 0
         self._waiting = 0
+        self._released = 0
+        """How many of the oldest items may be given out."""
+        self._unreleased = 0
+        """Bytes of the others."""
         self._woken = False
         self._ready = threading.Condition()
 
@@ -57,7 +65,7 @@ class Handover:
 
     @property
     def length(self) -> int:
-        """How many items wait."""
+        """How many items there are."""
         return len(self._items)
 
     def put(self, place: Place, data: bytes, lengths: Lengths) -> None:
@@ -69,13 +77,19 @@ class Handover:
                 self._items.append(Gulp(place, size, data, lengths))
             else:
                 self._items.append(Gulp(place, size, None, None))
-            self._waiting += size
-            self._ready.notify()
+            self._unreleased += size
 
     def put_connected(self, place: Place) -> None:
         """Hand over that a new connection began."""
         with self._ready:
             self._items.append(Connected(place))
+
+    def release(self) -> None:
+        """All that has been handed over is durable in the journal."""
+        with self._ready:
+            self._released = len(self._items)
+            self._waiting += self._unreleased
+            self._unreleased = 0
             self._ready.notify()
 
     def peek(
@@ -98,14 +112,14 @@ class Handover:
                 if left <= 0 or not self._ready.wait(left):
                     break
             self._woken = False
-            if not self._items:
+            if not self._released:
                 return None
             first = self._items[0]
             if isinstance(first, Connected):
                 return first
             gulps: list[Gulp] = []
             size = 0
-            for item in self._items:
+            for item in itertools.islice(self._items, self._released):
                 if isinstance(item, Connected) or size >= enough_bytes:
                     break
                 gulps.append(item)
@@ -113,11 +127,12 @@ class Handover:
             return gulps
 
     def _connected_is_next(self) -> bool:
-        return bool(self._items) and isinstance(self._items[0], Connected)
+        return self._released > 0 and isinstance(self._items[0], Connected)
 
     def done(self, count: int) -> None:
         """Remove the oldest items, as many as ``peek`` gave."""
         with self._ready:
+            self._released -= count
             for _ in range(count):
                 item = self._items.popleft()
                 if isinstance(item, Gulp):

@@ -5,14 +5,16 @@
     connected(start_lsn)
     append(data, lengths)  ── handover ──▶    absorb(timeout)      decode, collect
     sync() ─▶ logged LSN                      seal() ─▶ manifest   files, then trim journal
+                                              (transactions to come wait in spool/)
                                               (both again and again)
 
 ``open`` recovers: it decodes the retained journal files from the oldest on, skipping what is
 sealed already, and seals the rest at once. So what had been confirmed to the publisher is
 durable anew in files whose fsync we saw (a journal that failed an fsync proves nothing), the
 journal is empty again, and ``logged`` is where streaming must restart. The transaction that
-was open is dropped: the publisher sends it again, whole. A message that cannot be decoded
-ends the recovery early (``undecodable``): see ``recovery``.
+was open is dropped, as are streamed ones: the publisher sends them again, whole. Prepared ones
+stay, in spools that are durable then. A message that cannot be decoded ends the recovery early
+(``undecodable``): see ``recovery``.
 
 A transaction is skipped iff its commit LSN is below the end LSN of the last transaction that
 the log has (invariant 2's rule, with the log in the table's place).
@@ -53,15 +55,21 @@ from wal2lake.changelog.manifest import Manifest
 from wal2lake.changelog.recovery import Undecodable
 from wal2lake.changelog.retention import journal_file_bytes
 from wal2lake.changelog.segments import SegmentWriter
+from wal2lake.changelog.spool.intake import Intake
+from wal2lake.changelog.spool.spools import Spools
 from wal2lake.errors import ConfigurationError, InternalError
 from wal2lake.model import Lsn
 from wal2lake.observe import get_logger
 from wal2lake.settings import LogSettings
-from wal2lake.wire.columnar import Decoder
+from wal2lake.wire.columnar import StreamDecoder
 
 _DECODED_BYTES: Final = 1 << 20
 """Gulps that are decoded at once. Measured: the backlog decoded as it arrived took 5.4
 CPU-seconds per million changes, in pieces of this size 0.17."""
+
+_REJOIN_PART: Final = 8
+"""A spool on disk is read back at its commit if it is smaller than this part of a segment:
+compressed, so that its rows are not more than a segment's. A guess."""
 
 
 class ChangeLog:
@@ -81,6 +89,12 @@ class ChangeLog:
         self._undecodable: Undecodable | None = None
         self._segments: SegmentWriter = segments.open_writer(
             directory, segment_bytes=settings.segment_bytes
+        )
+        self._spools = Spools.open(directory, memory_bytes=settings.segment_bytes)
+        self._intake = Intake(
+            self._segments,
+            self._spools,
+            rejoin_bytes=settings.segment_bytes // _REJOIN_PART,
         )
         self._journal = Journal(directory, file_bytes=self._journal_file_bytes)
         self._handover = Handover(handover_bytes)
@@ -117,9 +131,12 @@ class ChangeLog:
     def _recover(self) -> None:
         """Seal what the journal has beyond the segments, and empty the journal."""
         self._undecodable = recovery.replay(
-            self._journal, self._segments, self._directory
+            self._journal, self._segments, self._spools, self._intake, self._directory
         )
         self._segments.seal()
+        self._spools.clean(self._segments.sealed_lsn)
+        if self._intake.place is not None:
+            self._spools.checkpoint_all_prepared(self._intake.place)
         if self._undecodable is None:
             self._journal.clear()
 
@@ -154,11 +171,12 @@ class ChangeLog:
             confirmed=confirmed,
         )
 
-    def _new_decoder(self) -> Decoder:
-        return Decoder(skip_below=self._segments.complete_lsn)
+    def _new_decoder(self) -> StreamDecoder:
+        return StreamDecoder(skip_below=self._segments.complete_lsn)
 
     def _reconnect(self) -> None:
         self._segments.discard_open()
+        self._spools.reconnect(None)
         self._decoder = self._new_decoder()
 
     # ------------------------------------------------------------------ any thread
@@ -191,14 +209,23 @@ class ChangeLog:
 
     # ------------------------------------------------------------------ journal's thread
 
-    def connected(self, start: Lsn) -> None:
+    def connected(
+        self, start: Lsn, *, streaming: bool = False, two_phase: bool = False
+    ) -> None:
         """A new connection streams from ``start``; call before its first ``append``.
 
-        ``start`` must be at or below ``logged``: what lies between would be missing.
+        What the options bring is refused unless they were asked for. ``start`` must be at or
+        below ``logged``: what lies between would be missing.
         """
         if self._undecodable is not None:
             raise InternalError("streaming begins before ask_again")
-        self._handover.put_connected(self._journal.append_connect(start))
+        self._handover.put_connected(
+            self._journal.append_connect(
+                start, streaming=streaming, two_phase=two_phase
+            )
+        )
+        self._journal.sync()
+        self._handover.release()
 
     def append(self, data: bytes, lengths: Lengths) -> None:
         """Write one gulp of payloads to the journal; durable after ``sync``.
@@ -210,17 +237,18 @@ class ChangeLog:
     def sync(self) -> Lsn:
         """Make everything appended durable; returns ``logged``."""
         self._journal.sync()
+        self._handover.release()
         return self.logged
 
     # ------------------------------------------------------------------ seal thread
 
     def absorb(self, timeout_seconds: float) -> bool:
-        """Decode what waits; False: nothing came within the time.
+        """Decode what has been synced; False: nothing came within the time.
 
         Waits for a decoder's worth of gulps, or the time: each call of the decoder has a
         price of its own. May seal or spill to keep memory bounded.
         """
-        self._segments.relieve()
+        self._intake.work()
         waiting = self._handover.peek(timeout_seconds, enough_bytes=_DECODED_BYTES)
         if waiting is None:
             return False
@@ -229,9 +257,11 @@ class ChangeLog:
             self._handover.done(1)
             return True
         data, lengths = self._content(waiting)
-        self._segments.add(self._decoder.feed(data, lengths))
+        first, last = waiting[0].place, waiting[-1].place
+        self._intake.add(self._decoder.feed(data, lengths), first.number, last)
         self._handover.done(len(waiting))
-        self._segments.relieve()
+        self._intake.work()
+        self._spools.clean(self._segments.sealed_lsn)
         return True
 
     def _content(self, gulps: Sequence[Gulp]) -> tuple[bytes, Lengths]:
@@ -254,8 +284,14 @@ class ChangeLog:
 
         Also removes the journal files that are no longer needed.
         """
+        self._intake.work()
         sealed = self._segments.seal()
-        oldest = self._handover.oldest_file()
+        self._spools.clean(self._segments.sealed_lsn)
+        if self._intake.place is not None:
+            self._spools.checkpoint_all_prepared(self._intake.place)
+            self._spools.checkpoint_holding(self._intake.place, self._journal.newest)
+        needed = [self._handover.oldest_file(), self._spools.needs()]
+        oldest = min((n for n in needed if n is not None), default=None)
         self._journal.trim(self._segments.sealed_lsn, keep_from=oldest)
         return sealed
 

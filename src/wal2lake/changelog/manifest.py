@@ -22,10 +22,12 @@ from wal2lake.changelog.files import RESTORE_HINT, unsupported_version
 from wal2lake.errors import CorruptLogError
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 
 _WITHOUT_MESSAGES: Final = 1
 """The format version before there were messages files; it is read as if it had none."""
+_WITHOUT_STREAMED: Final = 2
+"""The format version before there were files of streamed transactions."""
 
 _TRAILER = re.compile(rb',\n "crc32": "([0-9a-f]{8})"\n}\n\Z')
 
@@ -62,6 +64,16 @@ class RowsFile:
     has_key_change: bool
     """Some UPDATE may have changed the key: it carries an old key, or (REPLICA IDENTITY
     FULL) an old row to compare with."""
+    streamed: bool = False
+    """Written before its transaction committed: the file has the column xid in place of
+    commit_lsn, which is ``min_commit_lsn`` for all its rows."""
+    rolled_back: tuple[int, ...] = ()
+    """Subtransactions whose rows in the file do not count, nor are counted here."""
+
+    @property
+    def commit_lsn(self) -> Lsn | None:
+        """Of all rows of a streamed file; None: the file's column says it."""
+        return self.min_commit_lsn if self.streamed else None
 
     @property
     def rows(self) -> int:
@@ -134,12 +146,31 @@ def encode(manifest: Manifest) -> bytes:
         "last_commit_time": manifest.last_commit_time,
         "transactions": manifest.transactions,
         "transactions_file": _encode_file(manifest.transactions_file),
-        "files": [_encode_rows(file) for file in manifest.files],
-        "messages_files": [_encode_messages(file) for file in manifest.messages_files],
+        "files": [encode_rows_file(file) for file in manifest.files],
+        "messages_files": [
+            encode_messages_file(file) for file in manifest.messages_files
+        ],
     }
+    return seal(members)
+
+
+def seal(members: dict[str, Any]) -> bytes:
+    """A file of these members and the checksum of them."""
     text = json.dumps(members, ensure_ascii=False, indent=1)
     body = text.removesuffix("\n}").encode("utf-8", "surrogatepass")
     return body + f',\n "crc32": "{zlib.crc32(body):08x}"\n}}\n'.encode()
+
+
+def unseal(content: bytes, path: Path) -> dict[str, Any]:
+    """The members of a file; raises CorruptLogError."""
+    trailer = _TRAILER.search(content)
+    if trailer is None:
+        raise corrupt(path, "It has no checksum at its end.")
+    body = content[: trailer.start()]
+    if zlib.crc32(body) != int(trailer[1], 16):
+        raise corrupt(path, "It fails its checksum.")
+    members: dict[str, Any] = json.loads(content.decode("utf-8", "surrogatepass"))
+    return members
 
 
 def decode(content: bytes, path: Path) -> Manifest:
@@ -147,15 +178,9 @@ def decode(content: bytes, path: Path) -> Manifest:
 
     Raises CorruptLogError, or ConfigurationError for another format version.
     """
-    trailer = _TRAILER.search(content)
-    if trailer is None:
-        raise corrupt(path, "It has no checksum at its end.")
-    body = content[: trailer.start()]
-    if zlib.crc32(body) != int(trailer[1], 16):
-        raise corrupt(path, "It fails its checksum.")
-    members = json.loads(content.decode("utf-8", "surrogatepass"))
+    members = unseal(content, path)
     version = members.get("format_version")
-    if version not in (_WITHOUT_MESSAGES, FORMAT_VERSION):
+    if version not in (_WITHOUT_MESSAGES, _WITHOUT_STREAMED, FORMAT_VERSION):
         raise unsupported_version(path, version, FORMAT_VERSION)
     return Manifest(
         number=members["number"],
@@ -165,10 +190,10 @@ def decode(content: bytes, path: Path) -> Manifest:
         last_commit_time=members["last_commit_time"],
         transactions=members["transactions"],
         transactions_file=_decode_file(members["transactions_file"]),
-        files=tuple(_decode_rows(m) for m in members["files"]),
+        files=tuple(decode_rows_file(m) for m in members["files"]),
         messages_files=tuple(
-            _decode_messages(m)
-            for m in (members["messages_files"] if version >= FORMAT_VERSION else ())
+            decode_messages_file(m)
+            for m in (members["messages_files"] if version > _WITHOUT_MESSAGES else ())
         ),
     )
 
@@ -181,7 +206,8 @@ def _decode_file(members: dict[str, Any]) -> LogFile:
     return LogFile(members["name"], members["size"], int(members["crc32"], 16))
 
 
-def _encode_rows(rows: RowsFile) -> dict[str, Any]:
+def encode_rows_file(rows: RowsFile) -> dict[str, Any]:
+    """A rows file as JSON members."""
     return {
         **_encode_file(rows.file),
         "relation": encode_relation(rows.relation),
@@ -196,10 +222,13 @@ def _encode_rows(rows: RowsFile) -> dict[str, Any]:
         "has_old_rows": rows.has_old_rows,
         "has_key_change": rows.has_key_change,
         "has_truncate": rows.has_truncate,
+        "streamed": rows.streamed,
+        "rolled_back": list(rows.rolled_back),
     }
 
 
-def _decode_rows(members: dict[str, Any]) -> RowsFile:
+def decode_rows_file(members: dict[str, Any]) -> RowsFile:
+    """The other way round."""
     return RowsFile(
         file=_decode_file(members),
         relation=_decode_relation(members["relation"]),
@@ -213,10 +242,13 @@ def _decode_rows(members: dict[str, Any]) -> RowsFile:
         has_unchanged=members["has_unchanged"],
         has_old_rows=members["has_old_rows"],
         has_key_change=members["has_key_change"],
+        streamed=members.get("streamed", False),
+        rolled_back=tuple(members.get("rolled_back", ())),
     )
 
 
-def _encode_messages(messages: MessagesFile) -> dict[str, Any]:
+def encode_messages_file(messages: MessagesFile) -> dict[str, Any]:
+    """A messages file as JSON members."""
     return {
         **_encode_file(messages.file),
         "messages": messages.messages,
@@ -225,7 +257,8 @@ def _encode_messages(messages: MessagesFile) -> dict[str, Any]:
     }
 
 
-def _decode_messages(members: dict[str, Any]) -> MessagesFile:
+def decode_messages_file(members: dict[str, Any]) -> MessagesFile:
+    """The other way round."""
     return MessagesFile(
         file=_decode_file(members),
         messages=members["messages"],

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from wal2lake.changelog.manifest import encode_relation
 from wal2lake.errors import InternalError
-from wal2lake.model import Lsn, Oid, Relation
+from wal2lake.model import INVALID_LSN, Lsn, Oid, Relation
 from wal2lake.wire.columnar import no_transactions
 
 _COMPRESSION: Final = "zstd"
@@ -33,7 +33,7 @@ _COMPRESSION_LEVEL: Final = 1
 # A reader's unit of work and of memory: about 25 MB of text rows. A guess.
 _ROW_GROUP_ROWS: Final = 256 * 1024
 
-_FIXED: Final = ("commit_lsn", "ordinal", "op", "old", "options")
+_FIXED: Final = ("commit_lsn", "xid", "ordinal", "op", "old", "options")
 _OF_COLUMN: Final = ("c", "u", "b", "o", "ob")
 _NUMBERED = re.compile(r"(c|u|b|ob?)(\d+)\Z")
 
@@ -65,14 +65,19 @@ class MessageFacts:
 def encode_rows(
     relation: Relation, type_names: Mapping[Oid, str], batches: Sequence[Any]
 ) -> tuple[pa.Buffer, RowFacts]:
-    """One file of rows of one relation version; ``batches`` has at least one row."""
+    """One file of rows of one relation version; ``batches`` has at least one row.
+
+    Rows of a transaction that has not committed have ``xid`` for ``commit_lsn``, and their
+    facts have no LSN yet (0).
+    """
     table = _unite(batches)
     described = {
         "relation": encode_relation(relation),
         "type_names": {str(int(oid)): name for oid, name in type_names.items()},
     }
     table = table.replace_schema_metadata({"wal2lake": json.dumps(described)})
-    return _write(table), _facts(table)
+    by = "commit_lsn" if "commit_lsn" in table.schema.names else "xid"
+    return _write(table, statistics=by), _facts(table)
 
 
 def encode_transactions(batches: Sequence[Any]) -> pa.Buffer:
@@ -83,7 +88,9 @@ def encode_transactions(batches: Sequence[Any]) -> pa.Buffer:
 def encode_messages(batches: Sequence[Any]) -> tuple[pa.Buffer, MessageFacts]:
     """One file of logical messages; ``batches`` has at least one."""
     table = pa.Table.from_batches(batches)
-    highest = pc.max(table.column("commit_lsn")).as_py()
+    highest = 0
+    if "commit_lsn" in table.schema.names:
+        highest = pc.max(table.column("commit_lsn")).as_py()
     facts = MessageFacts(
         messages=table.num_rows,
         content_bytes=pc.sum(pc.binary_length(table.column("content"))).as_py(),
@@ -149,7 +156,10 @@ def _widen(batch: Any, schema: Any) -> Any:
 
 
 def _facts(table: Any) -> RowFacts:
-    commit_lsn = table.column("commit_lsn").to_numpy()
+    lowest = highest = INVALID_LSN
+    if "commit_lsn" in table.schema.names:
+        commit_lsn = table.column("commit_lsn").to_numpy()
+        lowest, highest = Lsn(int(commit_lsn.min())), Lsn(int(commit_lsn.max()))
     op = table.column("op").to_numpy()
     old = table.column("old").to_numpy()
     counts = np.bincount(op, minlength=256)
@@ -160,8 +170,8 @@ def _facts(table: Any) -> RowFacts:
         updates=int(counts[ord("U")]),
         deletes=int(counts[ord("D")]),
         truncates=int(counts[ord("T")]),
-        min_commit_lsn=Lsn(int(commit_lsn.min())),
-        max_commit_lsn=Lsn(int(commit_lsn.max())),
+        min_commit_lsn=lowest,
+        max_commit_lsn=highest,
         has_unchanged=any(name[0] == "u" for name in names),
         has_old_rows=bool(np.any(old != 0)),
         has_key_change=key_change,

@@ -18,11 +18,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wal2lake.changelog import files, manifest
-from wal2lake.changelog.manifest import LogFile, Manifest
+from wal2lake.changelog.manifest import LogFile, Manifest, RowsFile
 from wal2lake.model import Lsn
 
 # Each repetition needs another writer's or trimmer's step to fall into one listdir.
@@ -97,6 +98,18 @@ class LogReader:
             raise manifest.corrupt(path, "The file is missing.") from error
         except (OSError, pa.ArrowException) as error:
             raise manifest.corrupt(path, f"{error}".rstrip(".") + ".") from error
+
+    def operations(self, rows: RowsFile) -> tuple[Any, Any]:
+        """Commit LSN and operation of each row that counts, as NumPy arrays."""
+        by = "xid" if rows.streamed else "commit_lsn"
+        table = self.read(rows.file, [by, "op"])
+        found, ops = table.column(by).to_numpy(), table.column("op").to_numpy()
+        if not rows.streamed:
+            return found, ops
+        if rows.rolled_back:
+            gone = np.array(rows.rolled_back, np.int64)
+            ops = ops[np.isin(found, gone, invert=True)]
+        return np.full(len(ops), int(rows.min_commit_lsn), np.int64), ops
 
     def numbers(self) -> list[int]:
         """Numbers of the segments that are there, ascending and without a gap."""

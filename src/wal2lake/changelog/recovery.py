@@ -34,12 +34,14 @@ import numpy as np
 from wal2lake.changelog import files
 from wal2lake.changelog.journal.format import JournalRecord, RecordKind
 from wal2lake.changelog.journal.gulp import Lengths, drop_headless
-from wal2lake.changelog.journal.journal import Journal
+from wal2lake.changelog.journal.journal import Journal, Place
 from wal2lake.changelog.segments import SegmentWriter
+from wal2lake.changelog.spool.intake import Intake
+from wal2lake.changelog.spool.spools import Spools
 from wal2lake.errors import InternalError, Wal2LakeError
 from wal2lake.model import Lsn
 from wal2lake.observe import get_logger
-from wal2lake.wire.columnar import Decoder
+from wal2lake.wire.columnar import StreamDecoder
 from wal2lake.wire.copyboth import XLOGDATA_HEADER
 
 _COMMIT: Final = b"C"
@@ -81,35 +83,49 @@ class Undecodable:
 
 
 def replay(
-    journal: Journal, writer: SegmentWriter, directory: Path
+    journal: Journal,
+    writer: SegmentWriter,
+    spools: Spools,
+    intake: Intake,
+    directory: Path,
 ) -> Undecodable | None:
-    """Add what the journal has beyond ``writer``'s segments; the open transaction goes.
+    """Add what the journal has beyond ``writer``'s segments; open transactions go, prepared
+    ones stay in ``spools``.
 
     Reads every record, also behind an undecodable message. Raises CorruptLogError,
     StorageError (open the log again), ConfigurationError.
     """
-    decoder = Decoder(skip_below=writer.complete_lsn)
-    headless = True
+    decoder = StreamDecoder(
+        skip_below=writer.complete_lsn, headless=True, streams=spools.streams()
+    )
+    headless, oldest = True, True
     found: Undecodable | None = None
     for record in journal.recover():
+        first, oldest = oldest, False
         if found is not None:
             continue
+        place = Place(record.number, record.offset)
         if record.kind is RecordKind.CONNECT:
             headless = False
             writer.discard_open()
-            decoder = Decoder(skip_below=writer.complete_lsn)
+            spools.reconnect(place)
+            decoder = StreamDecoder(
+                skip_below=writer.complete_lsn, streams=spools.streams()
+            )
             continue
         data, lengths = record.data, record.lengths
         if record.kind is RecordKind.DATA and headless:
-            data, lengths, begun = drop_headless(data, lengths)
+            data, lengths, begun = drop_headless(data, lengths, inside=decoder.inside)
             headless = not begun
-        elif record.kind is RecordKind.PREAMBLE and not headless:
+        elif record.kind is RecordKind.PREAMBLE and not first:
             # Only the oldest file's definitions are news.
             continue
-        refused = _add(decoder, writer, data, lengths)
+        decoder.covered = spools.covered(place)
+        refused = _add(decoder, intake, data, lengths, place)
         if refused is not None:
             found = _locate(record, refused, decoder, writer, directory)
     writer.discard_open()
+    spools.reconnect(None)
     return found
 
 
@@ -121,7 +137,11 @@ class _Refused:
 
 
 def _add(
-    decoder: Decoder, writer: SegmentWriter, data: bytes, lengths: Lengths
+    decoder: StreamDecoder,
+    intake: Intake,
+    data: bytes,
+    lengths: Lengths,
+    place: Place,
 ) -> _Refused | None:
     """Decode a gulp up to the first message that is refused, which is answered.
 
@@ -142,8 +162,8 @@ def _add(
                 return _Refused(start, data[at : at + 1], _ours(error))
             limit, end = end, start + (end - start) // 2
             continue
-        writer.add(decoded)
-        writer.relieve()
+        intake.add(decoded, place.number, place)
+        intake.work()
         start, end = end, limit if end < limit else total
     return None
 
@@ -159,7 +179,7 @@ def _ours(error: Exception) -> Wal2LakeError:
 def _locate(
     record: JournalRecord,
     refused: _Refused,
-    decoder: Decoder,
+    decoder: StreamDecoder,
     writer: SegmentWriter,
     directory: Path,
 ) -> Undecodable:

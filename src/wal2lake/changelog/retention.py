@@ -48,6 +48,7 @@ class LogSize:
 
     journal_bytes: int
     segment_bytes: int
+    """With what is spooled for segments to come."""
 
     @property
     def total_bytes(self) -> int:

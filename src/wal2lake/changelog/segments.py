@@ -19,21 +19,29 @@ temporary, its rename, the directory. A crash before the manifest's rename leave
 failure after it makes the writer unusable: the segment is visible, though not known to be
 durable.
 
+A transaction whose rows are in files already is *attached*: a segment of its own, whose rows
+files are those under names of the segment (hard links), taken as they are.
+
 One thread owns a SegmentWriter.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from wal2lake.changelog import files, manifest, parquet
-from wal2lake.changelog.manifest import LogFile, Manifest, MessagesFile, RowsFile
+from wal2lake.changelog.manifest import (
+    LogFile,
+    Manifest,
+    MessagesFile,
+    RowsFile,
+)
 from wal2lake.changelog.messages import last_outside, take_whole
 from wal2lake.changelog.parquet import RowFacts
 from wal2lake.errors import InternalError, StorageError
@@ -153,6 +161,10 @@ class SegmentWriter:
             self._buffered += decoded.messages.nbytes
             self._complete = max(self._complete, last_outside(decoded.messages))
 
+    def reach(self, end: Lsn) -> None:
+        """Something without a row ends here: a Prepare, or a rollback of one."""
+        self._complete = max(self._complete, end)
+
     def _add_block(self, block: ChangeBlock) -> None:
         key = _key(block.relation, block.type_names)
         version = self._rows.get(key)
@@ -189,30 +201,76 @@ class SegmentWriter:
         try:
             rows = self._write_rows(complete, written)
             messages = self._write_messages(whole, written)
-            transactions_file = self._write_file(
-                files.transactions_name(self._number),
-                parquet.encode_transactions(self._transactions),
-                written,
-            )
             sealed = self._describe(
                 (*self._spilled, *rows),
                 (*self._spilled_messages, *messages),
-                transactions_file,
+                self._transactions,
+                self._complete,
+                written,
             )
-            path = self._directory / files.manifest_name(self._number)
-            temporary = self._write_manifest(path, sealed)
+            self._finish(sealed)
         except BaseException:
-            for name in written:
+            # Not what the manifest names, once it may be in place.
+            for name in () if self._unusable else written:
                 files.remove(self._directory / name)
             raise
-        self._publish(temporary, path)
-        self._number += 1
-        self._sealed = sealed.sealed_lsn
         self._rows, self._transactions = remaining, []
         self._messages = open_messages
         self._spilled, self._spilled_messages, self._next_k = [], [], 0
         self._buffered = _bytes(remaining.values(), open_messages)
         return sealed
+
+    def attach(
+        self,
+        transaction: Any,
+        rows: Sequence[RowsFile],
+        messages: Iterable[Any],
+    ) -> Manifest:
+        """Seal what is whole, then one transaction more as a segment of its own.
+
+        ``rows`` are durable files of the directory under other names, which stay; their names
+        here are links. ``messages``: batches, one file each. On StorageError call again.
+        """
+        self._check_usable()
+        self.seal()
+        if self._buffered or self._spilled or self._spilled_messages:
+            raise InternalError("a transaction is attached while another one is open")
+        written: list[str] = []
+        try:
+            linked = [self._link(k, one, written) for k, one in enumerate(rows)]
+            described: list[MessagesFile] = []
+            for batch in messages:
+                if batch.num_rows:
+                    described += self._write_messages([batch], written, len(described))
+            end = Lsn(transaction.column("end_lsn")[-1].as_py())
+            sealed = self._describe(
+                tuple(linked), tuple(described), [transaction], end, written
+            )
+            self._finish(sealed)
+        except BaseException:
+            for name in () if self._unusable else written:
+                files.remove(self._directory / name)
+            raise
+        self._complete = sealed.sealed_lsn
+        return sealed
+
+    def _link(self, k: int, rows: RowsFile, written: list[str]) -> RowsFile:
+        name = files.rows_name(self._number, rows.relation.relid, k)
+        path = self._directory / name
+        try:
+            path.hardlink_to(self._directory / rows.file.name)
+            written.append(name)
+            failpoint("spool.linked")
+        except OSError as error:
+            raise files.storage_error("link file", path, error) from error
+        return replace(rows, file=replace(rows.file, name=name))
+
+    def _finish(self, sealed: Manifest) -> None:
+        """The manifest: from its rename on the segment is visible."""
+        path = self._directory / files.manifest_name(self._number)
+        self._publish(self._write_manifest(path, sealed), path)
+        self._number += 1
+        self._sealed = sealed.sealed_lsn
 
     def _write_manifest(self, path: Path, sealed: Manifest) -> Path:
         try:
@@ -287,12 +345,12 @@ class SegmentWriter:
         return result
 
     def _write_messages(
-        self, batches: list[Any], written: list[str]
+        self, batches: list[Any], written: list[str], k: int | None = None
     ) -> list[MessagesFile]:
         if not batches:
             return []
         content, facts = parquet.encode_messages(batches)
-        k = len(self._spilled_messages)
+        k = len(self._spilled_messages) if k is None else k
         name = files.messages_name(self._number, k)
         return [
             MessagesFile(
@@ -320,22 +378,30 @@ class SegmentWriter:
         self,
         rows: tuple[RowsFile, ...],
         messages: tuple[MessagesFile, ...],
-        transactions_file: LogFile,
+        transactions: Sequence[Any],
+        end: Lsn,
+        written: list[str],
     ) -> Manifest:
+        """The manifest of the next segment; writes its transactions file."""
+        transactions_file = self._write_file(
+            files.transactions_name(self._number),
+            parquet.encode_transactions(transactions),
+            written,
+        )
         first = last = INVALID_LSN
         last_time = 0
-        if self._transactions:
-            newest = self._transactions[-1]
-            first = Lsn(self._transactions[0].column("commit_lsn")[0].as_py())
+        if transactions:
+            newest = transactions[-1]
+            first = Lsn(transactions[0].column("commit_lsn")[0].as_py())
             last = Lsn(newest.column("commit_lsn")[-1].as_py())
             last_time = newest.column("commit_time")[-1].as_py()
         return Manifest(
             number=self._number,
             first_commit_lsn=first,
             last_commit_lsn=last,
-            sealed_lsn=self._complete,
+            sealed_lsn=end,
             last_commit_time=last_time,
-            transactions=sum(t.num_rows for t in self._transactions),
+            transactions=sum(t.num_rows for t in transactions),
             transactions_file=transactions_file,
             files=rows,
             messages_files=messages,

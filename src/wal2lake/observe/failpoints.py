@@ -38,6 +38,12 @@ NAMES: Final = frozenset(
         "segment.manifest_written",
         "segment.manifest_renamed",
         "log.trimmed",
+        # transactions that have not committed
+        "spool.piece_written",
+        "spool.linked",
+        "spool.checkpoint_written",
+        "spool.checkpoint_renamed",
+        "spool.removed",
         "feedback.sent",
         # lake: one Delta commit
         "lake.files_synced",

@@ -52,9 +52,9 @@ from wal2lake.pg import (
     Session,
     connect,
 )
-from wal2lake.pg.publisher import quote_ident, quote_literal
 from wal2lake.receive.feedback import Feedback
 from wal2lake.receive.history import check_history
+from wal2lake.receive.negotiation import negotiate
 from wal2lake.receive.remotetypes import RemoteTypesKeeper
 from wal2lake.settings import Settings
 from wal2lake.wire.copyboth import (
@@ -83,7 +83,9 @@ _LIMIT_REACHED: Final = "the change log has reached its size limit"
 
 _XLOGDATA_HEADER: Final = 25
 _KEEPALIVE: Final = ord("k")
-_COMMIT: Final = ord("C")
+_ENDS: Final = b"CEcAPpKr"
+"""Kinds behind which nothing is open that would come to an end with later messages. A
+transaction between two blocks of its stream is none: it will be sent again."""
 _MESSAGE: Final = ord("M")
 
 
@@ -93,15 +95,15 @@ def now_us() -> int:
 
 
 def _open_at_end(data: bytes, lengths: Lengths, before: bool) -> bool:
-    """Whether a transaction is open behind a gulp. Only a Commit ends one, and logical
-    messages, which stand inside and between transactions, change nothing."""
+    """Whether a transaction is open behind a gulp. Only a Commit ends one, or what else
+    ``_ENDS`` has, and logical messages, inside and between transactions, change nothing."""
     end = len(data)
     # One step as a rule: numbers are taken out of the array one by one.
     for length in lengths[::-1]:
         end -= int(length)
         kind = data[end + _XLOGDATA_HEADER] if length > _XLOGDATA_HEADER else None
         if kind != _MESSAGE:
-            return kind != _COMMIT
+            return kind is None or kind not in _ENDS
     return before
 
 
@@ -177,10 +179,18 @@ class WalReceiver:
             identity = self._check_source(session)
             self._types.learn(Publisher(session))
             start = self._log.logged
-            command = self._start_command(start, session.server_version)
-            stream = CopyBothStream(session, command)
+            asked = negotiate(
+                subscription,
+                server_version=session.server_version,
+                start=start,
+                messages=self._settings.log.messages,
+                two_phase=False,
+            )
+            stream = CopyBothStream(session, asked.command)
             self._drop_undecodable()
-            self._log.connected(start)
+            self._log.connected(
+                start, streaming=asked.streaming, two_phase=asked.two_phase
+            )
             on_streaming.set()
             self._catalog.note_error(subscription.oid, None)
             self._events.info(
@@ -206,23 +216,6 @@ class WalReceiver:
             session.close()
             if self._checker is not None:
                 self._checker.close()
-
-    def _start_command(self, start: Lsn, server_version: int) -> str:
-        subscription = self._subscription
-        names = ",".join(quote_ident(p) for p in subscription.publications)
-        slot = quote_ident(str(subscription.slot_name))
-        options = ["proto_version '1'"]
-        # A publisher before PostgreSQL 16 sends changes of any origin, and refuses to be
-        # asked for less.
-        if server_version >= 160000 or subscription.origin == "none":
-            options.append(f"origin {quote_literal(subscription.origin)}")
-        options.append(f"publication_names {quote_literal(names)}")
-        # PostgreSQL 14 brought logical messages to pgoutput.
-        if server_version >= 140000 and self._settings.log.messages:
-            options.append("messages 'true'")
-        if subscription.binary:
-            options.append("binary 'true'")
-        return f"START_REPLICATION SLOT {slot} LOGICAL {start} ({', '.join(options)})"
 
     def _check_source(self, session: Session) -> Identity:
         publisher = Publisher(session)

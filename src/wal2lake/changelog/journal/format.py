@@ -31,7 +31,10 @@ from wal2lake.changelog.journal.gulp import Lengths
 from wal2lake.errors import CorruptLogError
 from wal2lake.model import Lsn
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+
+_WITHOUT_STREAMS: Final = 1
+"""The format version before there were stream blocks; what it can hold is the same here."""
 
 # magic, format version, reserved, file number, reserved, CRC-32 of the 28 bytes before it
 _FILE = struct.Struct("<8sIIQII")
@@ -54,7 +57,8 @@ class RecordKind(Enum):
     """A new connection begins: one payload, the start LSN (uint64). The transaction open
     until here will be sent again, whole, and Relation messages too."""
     PREAMBLE = 2
-    """Relation and Type messages in force at the start of the file."""
+    """Relation and Type messages in force at the start of the file, then the Stream Start
+    whose block is open there."""
     DATA = 3
     """Payloads as they came."""
 
@@ -101,7 +105,7 @@ def check_file_header(head: bytes, path: Path, number: int) -> Broken | None:
     magic, version, _, stated, _, crc = _FILE.unpack(head[:FILE_HEADER_BYTES])
     if magic != _FILE_MAGIC or crc != zlib.crc32(head[: FILE_HEADER_BYTES - 4]):
         return Broken(0, "the file header fails its checksum")
-    if version != FORMAT_VERSION:
+    if version not in (_WITHOUT_STREAMS, FORMAT_VERSION):
         raise unsupported_version(path, version, FORMAT_VERSION)
     if stated != number:
         return Broken(0, f"the file header says number {stated}")

@@ -3,8 +3,9 @@
 A *gulp* is what one read of the socket brought: CopyData payloads back to back, each a whole
 XLogData ("w", 24 bytes, one pgoutput message), and their lengths. NumPy looks at one byte of
 each message; only Begin, Commit, Relation, Type and logical messages are looked into, of the
-first two only the last. A logical message outside of transactions is to the journal a
-transaction of its own, whose end is its LSN. A kind that protocol 1 does not have is only
+first two only the last, and all that protocols 2 to 4 add to them. A logical message outside
+of transactions is to the journal a transaction of its own, whose end is its LSN; so is
+whatever ends a streamed or prepared transaction. A kind that was not asked for is only
 reported: the journal refuses it, recovery meets it in journals of versions that did not.
 
 Called by the journal's thread for each append and by recovery.
@@ -15,21 +16,27 @@ Replication Message Formats".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from wal2lake.errors import InternalError, ProtocolViolation
+from wal2lake.errors import ProtocolViolation
 from wal2lake.model import INVALID_LSN, Lsn, Oid
 from wal2lake.wire.copyboth import XLOGDATA_HEADER
-from wal2lake.wire.stream import StreamReader, StreamState
+from wal2lake.wire.fields import violation
+from wal2lake.wire.stream import StreamReader, StreamState, read_header
 
 Lengths = npt.NDArray[np.uint32]
 
 KINDS: Final = b"BCORYIUDTM"
 """What a message can be in protocol 1."""
+STREAM_KINDS: Final = b"SEcA"
+"""What ``streaming`` adds; with ``two_phase`` also p."""
+TWO_PHASE_KINDS: Final = b"bPKr"
+"""What ``two_phase`` adds."""
 
 _XLOGDATA: Final = ord("w")
 _BEGIN: Final = ord("B")
@@ -37,9 +44,48 @@ _COMMIT: Final = ord("C")
 _RELATION: Final = ord("R")
 _TYPE: Final = ord("Y")
 _MESSAGE: Final = ord("M")
+_START: Final = ord("S")
+_STOP: Final = ord("E")
 
-_FOREIGN: Final = np.ones(256, np.bool_)
-_FOREIGN[list(KINDS)] = False
+_XID_BYTES: Final = 4
+_SEND_TIME: Final = 17
+_ABORT: Final = ord("A")
+_STREAM_COMMIT: Final = ord("c")
+
+_END_LSN: Final = {ord("c"): 14, ord("P"): 10, ord("p"): 10, ord("K"): 10, ord("r"): 10}
+"""Where the messages that end a streamed or prepared transaction have its end LSN."""
+_NEED: Final = {
+    ord("S"): 6,
+    ord("c"): 30,
+    ord("A"): 9,
+    ord("b"): 30,
+    ord("P"): 31,
+    ord("p"): 31,
+    ord("K"): 31,
+    ord("r"): 39,
+}
+"""The fewest bytes of each kind."""
+
+_LATER: Final = np.zeros(256, np.bool_)
+_LATER[list(b"SEcAbPpKr")] = True
+"""Kinds that protocol 1 does not have."""
+
+Foreign = npt.NDArray[np.bool_]
+
+
+def foreign_kinds(*, streaming: bool = True, two_phase: bool = True) -> Foreign:
+    """By kind: whether a publisher that was asked for these options must not send it."""
+    foreign = np.ones(256, np.bool_)
+    foreign[list(KINDS)] = False
+    if streaming:
+        foreign[list(STREAM_KINDS)] = False
+    if two_phase:
+        foreign[list(TWO_PHASE_KINDS)] = False
+    foreign[ord("p")] = not (streaming and two_phase)
+    return foreign
+
+
+_FOREIGN: Final = foreign_kinds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +95,27 @@ class Definition:
     is_type: bool
     oid: Oid
     payload: bytes
+    """As outside of a stream block: without the xid."""
+    xid: int = 0
+    """The streamed transaction that it belongs to; 0: none."""
+    subxid: int = 0
+    """Its subtransaction that has sent it."""
+
+    @property
+    def sent(self) -> bytes:
+        """The publisher's clock when it was sent, to be compared with others."""
+        return self.payload[_SEND_TIME:XLOGDATA_HEADER]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnd:
+    """A streamed transaction, or a part of it, is over."""
+
+    xid: int
+    subxid: int
+    """``xid``: all of it."""
+    committed: bool
+    """Its definitions hold from now on; else they are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +124,34 @@ class Positions:
 
     last_begin: Lsn
     """Commit LSN announced by the last Begin; 0: no Begin here. Of a later message outside
-    of transactions: below its LSN."""
+    of transactions, and of what ends a streamed or prepared one: below its LSN."""
     last_end: Lsn
     """End LSN in the last Commit, or LSN of a later message outside of transactions; 0:
     neither is here."""
-    definitions: tuple[Definition, ...]
-    """In the order of arrival."""
+    definitions: tuple[Definition | StreamEnd, ...]
+    """In the order of arrival, with the ends of the streams that some belong to."""
     foreign: int | None = None
-    """The first payload that is no message of protocol 1; None: all are."""
+    """The first payload that is no message that was asked for; None: all are."""
+    block: bytes | None = None
+    """The payload of the Stream Start whose block is open at the end."""
 
 
-def find_positions(data: bytes, lengths: Lengths) -> Positions:
-    """Look through one gulp; raises ProtocolViolation for a message cut short."""
-    kinds, bodies = _kinds(data, lengths)
+def find_positions(
+    data: bytes,
+    lengths: Lengths,
+    block: bytes | None = None,
+    refused: Foreign = _FOREIGN,
+) -> Positions:
+    """Look through one gulp; raises ProtocolViolation for a message cut short.
+
+    ``block``: the payload of the Stream Start whose block is open before it. ``refused``: the
+    kinds that are foreign.
+    """
+    kinds, bodies = _kinds(data, lengths, refused)
+    strange = np.flatnonzero(refused[kinds])
+    foreign = int(strange[0]) if strange.size else None
+    if foreign is None and (block is not None or bool(_LATER[kinds].any())):
+        return _find_with_streams(data, lengths, kinds, bodies, block)
     begin = _last(kinds, _BEGIN)
     commit = _last(kinds, _COMMIT)
     last_begin = last_end = INVALID_LSN
@@ -84,8 +166,6 @@ def find_positions(data: bytes, lengths: Lengths) -> Positions:
         lsn = _lsn(data, int(bodies[outside[-1]]) + 2)
         last_begin = max(last_begin, Lsn(max(lsn - 1, 0)))
         last_end = max(last_end, lsn)
-    strange = np.flatnonzero(_FOREIGN[kinds])
-    foreign = int(strange[0]) if strange.size else None
     marks = np.flatnonzero((kinds == _RELATION) | (kinds == _TYPE))
     if not marks.size:
         return Positions(last_begin, last_end, (), foreign)
@@ -103,29 +183,127 @@ def find_positions(data: bytes, lengths: Lengths) -> Positions:
     return Positions(last_begin, last_end, tuple(definitions), foreign)
 
 
-def foreign_message(
-    data: bytes, lengths: Lengths, number: int
-) -> ProtocolViolation | InternalError:
+def _find_with_streams(
+    data: bytes,
+    lengths: Lengths,
+    kinds: npt.NDArray[np.uint8],
+    bodies: npt.NDArray[np.int64],
+    block: bytes | None,
+) -> Positions:
+    """``find_positions``, message by message where it matters which one came first."""
+    last_begin = last_end = INVALID_LSN
+    notes: list[Definition | StreamEnd] = []
+    wanted = _LATER.copy()
+    wanted[[_BEGIN, _COMMIT, _RELATION, _TYPE, _MESSAGE]] = True
+    ends = np.cumsum(lengths, dtype=np.int64)
+    for i in np.flatnonzero(wanted[kinds]).tolist():
+        kind, body, end = int(kinds[i]), int(bodies[i]), int(ends[i])
+        payload = data[end - int(lengths[i]) : end]
+        if kind == _START:
+            block = payload
+        elif kind == _STOP:
+            block = None
+        elif kind in (_RELATION, _TYPE):
+            notes.append(_definition(payload, block))
+        elif kind == _MESSAGE:
+            if block is None and data[body + 1] == 0:
+                lsn = _lsn(data, body + 2)
+                last_begin = max(last_begin, Lsn(max(lsn - 1, 0)))
+                last_end = max(last_end, lsn)
+        elif kind == _BEGIN:
+            last_begin = max(last_begin, _lsn(data, body + 1))
+        elif kind == _COMMIT:
+            last_end = max(last_end, _lsn(data, body + 10))
+        elif kind == _ABORT:
+            xid, subxid = _xid(data, body + 1), _xid(data, body + 5)
+            notes.append(StreamEnd(xid, subxid, committed=False))
+        elif kind in _END_LSN:
+            lsn = _lsn(data, body + _END_LSN[kind])
+            last_begin = max(last_begin, Lsn(max(lsn - 1, 0)))
+            last_end = max(last_end, lsn)
+            if kind == _STREAM_COMMIT:
+                xid = _xid(data, body + 1)
+                notes.append(StreamEnd(xid, xid, committed=True))
+            elif kind == ord("p"):
+                xid = _xid(data, body + 26)
+                notes.append(StreamEnd(xid, xid, committed=False))
+    return Positions(last_begin, last_end, tuple(notes), None, block)
+
+
+def _definition(payload: bytes, block: bytes | None) -> Definition:
+    xid = subxid = 0
+    if block is not None:
+        xid = _xid(block, XLOGDATA_HEADER + 1)
+        subxid = _xid(payload, XLOGDATA_HEADER + 1)
+        after = XLOGDATA_HEADER + 1 + _XID_BYTES
+        payload = payload[: XLOGDATA_HEADER + 1] + payload[after:]
+    return Definition(
+        is_type=payload[XLOGDATA_HEADER] == _TYPE,
+        oid=Oid(_xid(payload, XLOGDATA_HEADER + 1)),
+        payload=payload,
+        xid=xid,
+        subxid=subxid,
+    )
+
+
+def continued(block: bytes) -> bytes:
+    """A Stream Start for who begins to read in its block: not the transaction's first."""
+    return block[:-1] + b"\0"
+
+
+def block_of(xid: int, definitions: Sequence[Definition]) -> list[bytes]:
+    """A stream block of these messages; nothing if there are none."""
+    if not definitions:
+        return []
+    head = definitions[0].payload[:XLOGDATA_HEADER]
+    at = XLOGDATA_HEADER + 1
+    return [
+        head + b"S" + xid.to_bytes(4, "big") + b"\0",
+        *(
+            one.payload[:at] + one.subxid.to_bytes(4, "big") + one.payload[at:]
+            for one in definitions
+        ),
+        head + b"E",
+    ]
+
+
+def _xid(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 4], "big")
+
+
+def foreign_message(data: bytes, lengths: Lengths, number: int) -> ProtocolViolation:
     """The error for a payload that ``find_positions`` has found to be foreign or too short:
     it names the message, the byte and the LSN."""
     end = int(lengths[: number + 1].sum(dtype=np.int64))
+    payload = data[end - int(lengths[number]) : end]
     try:
-        StreamReader(StreamState()).read(data[end - int(lengths[number]) : end])
+        StreamReader(StreamState()).read(payload)
     except ProtocolViolation as error:
         return error
-    return InternalError("the journal refuses what the scalar reader accepts")
+    # Well-formed, but not one that this connection has asked for.
+    header = read_header(payload)
+    kind = header.message[0] if header.message else 0
+    name = f"??? ({kind})"
+    refused = violation(
+        f'invalid logical replication message type "{name}"', message=name, offset=0
+    )
+    refused.context = f"{refused.context}, in XLogData at {header.start_lsn}"
+    return refused
 
 
-def drop_headless(data: bytes, lengths: Lengths) -> tuple[bytes, Lengths, bool]:
+def drop_headless(
+    data: bytes, lengths: Lengths, *, inside: bool = False
+) -> tuple[bytes, Lengths, bool]:
     """Remove what belongs to a transaction whose Begin is not in the journal any more.
 
     Returns the gulp without the messages before its first Begin, of which only Relation and
     Type stay (they hold for later transactions too) and logical messages that belong to no
-    transaction, and whether there was a Begin.
+    transaction, and whether there was a Begin. Whatever is of a stream stays, and shows, as
+    a Begin does, that no such transaction is open. ``inside``: a stream block is open before it.
     """
     kinds, bodies = _kinds(data, lengths)
-    begins = np.flatnonzero(kinds == _BEGIN)
-    first = int(begins[0]) if begins.size else len(kinds)
+    begins = np.flatnonzero((kinds == _BEGIN) | _LATER[kinds])
+    first = 0 if inside else int(begins[0]) if begins.size else len(kinds)
     keep = (kinds == _RELATION) | (kinds == _TYPE) | _outside(data, kinds, bodies)
     keep[first:] = True
     ends = np.cumsum(lengths, dtype=np.int64)
@@ -133,13 +311,13 @@ def drop_headless(data: bytes, lengths: Lengths) -> tuple[bytes, Lengths, bool]:
         data[int(ends[i]) - int(lengths[i]) : int(ends[i])]
         for i in np.flatnonzero(keep[:first]).tolist()
     ]
-    if begins.size:
+    if first < len(kinds):
         pieces.append(data[int(ends[first]) - int(lengths[first]) :])
-    return b"".join(pieces), lengths[keep], bool(begins.size)
+    return b"".join(pieces), lengths[keep], inside or bool(begins.size)
 
 
 def _kinds(
-    data: bytes, lengths: Lengths
+    data: bytes, lengths: Lengths, refused: Foreign = _FOREIGN
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """The type byte of each message (0: none), and where it is in ``data``."""
     count = len(lengths)
@@ -162,6 +340,9 @@ def _kinds(
     need[kinds == _BEGIN] = 9
     need[kinds == _MESSAGE] = 10
     need[kinds == _COMMIT] = 18
+    if bool(_LATER[kinds].any()):
+        for kind, least in _NEED.items():
+            need[(kinds == kind) & ~refused[kinds]] = least
     short = np.flatnonzero(sizes - XLOGDATA_HEADER < need)
     if short.size:
         raise foreign_message(data, lengths, int(short[0]))

@@ -7,11 +7,13 @@ One thread of the receiver owns a Journal and does, for each gulp of the socket:
 
 The first append after opening, and every append once the file has reached ``file_bytes``,
 begins a new file: the old one is synced first, so that only the newest file can have a torn
-tail. A file starts with the Relation and Type messages in force (PREAMBLE), so that the
-files before it can go. Files change in the middle of a transaction too.
+tail. A file starts with the Relation and Type messages in force, and with the Stream Start whose
+block is open (PREAMBLE), so that the files before it can go. Files change in the middle of a
+transaction too.
 
 A file may go once every transaction that *begins* in it, or in one before it, is in a
-sealed segment: each closed file remembers the commit LSN of the last Begin up to its end.
+sealed segment: each closed file remembers the commit LSN of the last Begin up to its end. Whoever
+keeps streamed transactions says which files it still needs for them.
 
     append_*, sync, close   the journal's thread
     recover                 before the first append, any one thread
@@ -32,7 +34,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -42,9 +44,13 @@ from wal2lake.changelog import files
 from wal2lake.changelog.journal import format as journal_format
 from wal2lake.changelog.journal.format import Broken, JournalRecord, RecordKind
 from wal2lake.changelog.journal.gulp import (
+    Definition,
     Lengths,
     Positions,
+    block_of,
+    continued,
     find_positions,
+    foreign_kinds,
     foreign_message,
 )
 from wal2lake.errors import InternalError, StorageError
@@ -94,10 +100,21 @@ class Journal:
         self._failed: tuple[RecordKind, bytes, Lengths] | None = None
         self._lock = threading.Lock()
         self._closed: list[_ClosedFile] = []
-        self._definitions: dict[tuple[bool, Oid], bytes] = {}
+        self._definitions: dict[tuple[bool, Oid], Definition] = {}
+        self._of_streams: dict[int, dict[int, dict[tuple[bool, Oid], Definition]]] = {}
+        """By streamed transaction and subtransaction: what holds from its commit on."""
+        self._block: bytes | None = None
+        """The Stream Start whose block is open."""
+        self._refused = foreign_kinds(streaming=False, two_phase=False)
         self._last_begin = INVALID_LSN
         self._appended = INVALID_LSN
         self._logged = INVALID_LSN
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest file that has been closed; 0: none. Any thread."""
+        with self._lock:
+            return self._closed[-1].number if self._closed else 0
 
     @property
     def logged(self) -> Lsn:
@@ -147,7 +164,12 @@ class Journal:
                 if isinstance(record, Broken):
                     broken = record
                     break
-                self._note(_positions(record.kind, record.data, record.lengths))
+                if record.kind is RecordKind.PREAMBLE:
+                    # It says again what is known, and of a first file everything.
+                    self._block = None
+                self._note(
+                    _positions(record.kind, record.data, record.lengths, self._block)
+                )
                 yield record
         if not newest or journal_format.synced_beyond(path, number, broken.offset):
             raise journal_format.corrupt(path, broken)
@@ -173,8 +195,11 @@ class Journal:
 
     # ------------------------------------------------------------------ appending
 
-    def append_connect(self, start: Lsn) -> Place:
-        """A new connection begins, streaming from ``start``."""
+    def append_connect(
+        self, start: Lsn, *, streaming: bool = False, two_phase: bool = False
+    ) -> Place:
+        """A new connection begins, streaming from ``start``, with these options."""
+        self._refused = foreign_kinds(streaming=streaming, two_phase=two_phase)
         data = int(start).to_bytes(8, "little")
         return self._append(RecordKind.CONNECT, data, np.array([8], np.uint32))
 
@@ -183,7 +208,7 @@ class Journal:
 
         On StorageError the journal is as before the call, which may be repeated.
         Raises ProtocolViolation, and writes nothing, for what can be seen to be none of
-        protocol 1's messages without decoding it. After either only the same gulp may
+        the messages asked for without decoding it. After either only the same gulp may
         be appended: anything else is an InternalError.
         """
         return self._append(RecordKind.DATA, data, lengths)
@@ -214,7 +239,9 @@ class Journal:
         self._check_nothing_is_left_out(kind, data, lengths)
         self._failed = kind, data, lengths
         # Before anything is written: this also refuses a message cut short.
-        positions = _positions(kind, data, lengths)
+        positions = None
+        if kind is not RecordKind.CONNECT:
+            positions = find_positions(data, lengths, self._block, self._refused)
         if positions is not None and positions.foreign is not None:
             raise foreign_message(data, lengths, positions.foreign)
         file = self._file
@@ -286,20 +313,50 @@ class Journal:
         return self._file
 
     def _preamble(self) -> list[bytes]:
-        """Types before relations, each in order of first appearance."""
+        """Types before relations, each in order of first appearance; those of open streams, as
+        blocks without rows; then the open block."""
         found = self._definitions
-        return [found[key] for key in sorted(found, key=lambda key: not key[0])]
+        keys = sorted(found, key=lambda key: not key[0])
+        known = [found[key].payload for key in keys]
+        for xid, of_subxids in self._of_streams.items():
+            mine = [one for of in of_subxids.values() for one in of.values()]
+            mine.sort(key=lambda one: (one.sent, not one.is_type))
+            known += block_of(xid, mine)
+        return known if self._block is None else [*known, continued(self._block)]
 
     def _note(self, positions: Positions | None) -> None:
         """Follow the stream: where transactions are, which relations are known."""
         if positions is None:
             self._definitions.clear()
+            self._of_streams.clear()
+            self._block = None
             return
-        for definition in positions.definitions:
-            key = definition.is_type, definition.oid
-            self._definitions[key] = definition.payload
+        self._block = positions.block
+        for one in positions.definitions:
+            if isinstance(one, Definition):
+                self._define(one)
+                continue
+            if one.subxid != one.xid:
+                self._of_streams.get(one.xid, {}).pop(one.subxid, None)
+                continue
+            for mine in self._of_streams.pop(one.xid, {}).values():
+                for definition in mine.values() if one.committed else ():
+                    self._define(replace(definition, xid=0))
         self._last_begin = positions.last_begin or self._last_begin
         self._appended = max(self._appended, positions.last_end)
+
+    def _define(self, one: Definition) -> None:
+        """A relation or type is described: for its stream, or for all from now on."""
+        key = one.is_type, one.oid
+        if one.xid:
+            mine = self._of_streams.setdefault(one.xid, {})
+            mine.setdefault(one.subxid, {})[key] = one
+            return
+        known = self._definitions.get(key)
+        # What a stream has said holds from its commit on, unless something later was
+        # said outside of it.
+        if known is None or not one.subxid or one.sent >= known.sent:
+            self._definitions[key] = one
 
     def _check_usable(self) -> None:
         if self._unusable:
@@ -376,11 +433,13 @@ class Journal:
         self._unusable = True
 
 
-def _positions(kind: RecordKind, data: bytes, lengths: Lengths) -> Positions | None:
+def _positions(
+    kind: RecordKind, data: bytes, lengths: Lengths, block: bytes | None
+) -> Positions | None:
     """What a record tells of the stream; None: a new connection, nothing is known."""
     if kind is RecordKind.CONNECT:
         return None
-    return find_positions(data, lengths)
+    return find_positions(data, lengths, block)
 
 
 def _write_all(descriptor: int, pieces: list[bytes], offset: int) -> int:

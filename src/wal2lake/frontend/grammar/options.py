@@ -6,8 +6,7 @@ PostgreSQL's words and SQLSTATEs: unknown names, repeated ones, values of the wr
 combinations that exclude each other; an option value that this node does not honour
 yet is 0A000, after PostgreSQL's own checks.
 
-The defaults are PostgreSQL 18's, but for ``streaming``, whose default there (parallel) is not
-honoured yet: off here. ``create_tables``, ``table_format``, ``type_mappings`` and
+The defaults are PostgreSQL 18's. ``create_tables``, ``table_format``, ``type_mappings`` and
 ``value_policies`` are wal2lake's own.
 
 Source: parse_subscription_options() in src/backend/commands/subscriptioncmds.c; defGetBoolean(),
@@ -71,7 +70,7 @@ class SubscriptionOptions:
     refresh: bool = True
     synchronous_commit: str = "off"
     binary: bool = False
-    streaming: str = "off"
+    streaming: str = "parallel"
     """off, on or parallel."""
     two_phase: bool = False
     disable_on_error: bool = False
@@ -109,7 +108,6 @@ def _on(value: bool) -> str:
 
 # What a later version of the node brings: the option, and whether this value asks for it.
 _LATER: Final[dict[str, Callable[[Any], bool]]] = {
-    "streaming": lambda value: value != "off",
     "two_phase": bool,
     "disable_on_error": bool,
     "failover": bool,

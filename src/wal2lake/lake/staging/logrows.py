@@ -39,6 +39,11 @@ class LogSource:
     relation: Relation
     rows: int
     """As the manifest says; plans the work."""
+    commit_lsn: int | None = None
+    """Of all rows of a file that was written before its transaction committed; None: the
+    file says it row by row."""
+    rolled_back: tuple[int, ...] = ()
+    """Subtransactions whose rows do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +105,18 @@ def read_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Batches of the rows in ``span``; ``wanted`` chooses among the file's columns."""
     path = part.source.path
+    streamed = part.source.commit_lsn is not None
     with _open(path) as file:
-        groups = _row_groups(file.metadata, part, span)
+        groups = (
+            _all_groups(file.metadata, part)
+            if streamed
+            else _row_groups(file.metadata, part, span)
+        )
         if not groups:
             return
         present = set(file.schema_arrow.names)
-        columns = ["commit_lsn", "ordinal", "op", "old", *wanted(present)]
+        by = "xid" if streamed else "commit_lsn"
+        columns = [by, "ordinal", "op", "old", *wanted(present)]
         missing = set(columns[:4]) - present
         if missing:
             raise corrupt(path, f"It has no column {min(missing)}.")
@@ -119,6 +130,8 @@ def read_rows(
                 raise corrupt(path, str(error)) from error
             if batch is None:
                 return
+            if streamed:
+                batch = _of_transaction(batch, part.source)
             batch = _within(batch, span)
             if batch.num_rows:
                 yield batch
@@ -144,6 +157,22 @@ def _open(path: str) -> Any:
         return pq.ParquetFile(source, page_checksum_verification=True)
     except (OSError, pa.ArrowException) as error:
         raise corrupt(path, str(error)) from error
+
+
+def _all_groups(metadata: Any, part: LogPart) -> list[int]:
+    last = metadata.num_row_groups if part.last is None else part.last
+    return list(range(part.first, last))
+
+
+def _of_transaction(batch: pa.RecordBatch, source: LogSource) -> pa.RecordBatch:
+    """Rows of a streamed file as of any other: those that count, with their commit LSN."""
+    at = batch.schema.get_field_index("xid")
+    if source.rolled_back:
+        gone = np.array(source.rolled_back, np.int64)
+        keep = np.isin(batch.column(at).to_numpy(), gone, invert=True)
+        batch = batch.filter(pa.array(keep))
+    lsn = np.full(batch.num_rows, source.commit_lsn, np.int64)
+    return batch.set_column(at, "commit_lsn", pa.array(lsn))
 
 
 def _row_groups(metadata: Any, part: LogPart, span: LsnRange) -> list[int]:

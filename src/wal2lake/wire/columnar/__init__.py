@@ -3,7 +3,8 @@
 Takes payloads as received, gives record batches in the log layout (described in decoder,
 where to start). framing sees the messages as numbers, timeline finds the transactions,
 blocks the rows of each relation version, columns their values, messages the logical
-messages. Imports NumPy and pyarrow.
+messages. streams, which the log uses, adds transactions that arrive before they commit, and
+streamed what is known of one. Imports NumPy and pyarrow.
 """
 
 from __future__ import annotations
@@ -12,15 +13,46 @@ from wal2lake.wire.columnar.blocks import ChangeBlock
 from wal2lake.wire.columnar.decoder import Decoded, Decoder
 from wal2lake.wire.columnar.framing import Boundaries, boundaries
 from wal2lake.wire.columnar.messages import MESSAGES_SCHEMA, no_messages
-from wal2lake.wire.columnar.timeline import no_transactions
+from wal2lake.wire.columnar.streamed import (
+    Definition,
+    OpenStream,
+    Prepared,
+    PreparedCommitted,
+    PreparedRolledBack,
+    StreamAborted,
+    StreamCommitted,
+    Streamed,
+    caches,
+)
+from wal2lake.wire.columnar.streams import (
+    STREAMED_MESSAGES_SCHEMA,
+    Event,
+    StreamDecoder,
+    as_messages,
+)
+from wal2lake.wire.columnar.timeline import TRANSACTIONS_SCHEMA, no_transactions
 
 __all__ = [
     "MESSAGES_SCHEMA",
+    "STREAMED_MESSAGES_SCHEMA",
+    "TRANSACTIONS_SCHEMA",
     "Boundaries",
     "ChangeBlock",
     "Decoded",
     "Decoder",
+    "Definition",
+    "Event",
+    "OpenStream",
+    "Prepared",
+    "PreparedCommitted",
+    "PreparedRolledBack",
+    "StreamAborted",
+    "StreamCommitted",
+    "StreamDecoder",
+    "Streamed",
+    "as_messages",
     "boundaries",
+    "caches",
     "no_messages",
     "no_transactions",
 ]

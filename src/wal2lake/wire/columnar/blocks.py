@@ -289,7 +289,10 @@ def _batch(frames: Frames, rows: Rows, relation: Relation) -> Any:
     require(((cursor == ends) | truncated).all())
 
     out = _Batch()
-    out.required("commit_lsn", pa.array(rows.commit_lsn))
+    if frames.xids is None:
+        out.required("commit_lsn", pa.array(rows.commit_lsn))
+    else:
+        out.required("xid", pa.array(frames.xids[rows.message]))
     out.required("ordinal", pa.array(rows.ordinal))
     out.required("op", pa.array(rows.op))
     out.required("old", pa.array(np.where(old, rows.action, np.uint8(0))))

@@ -39,15 +39,13 @@ transaction of 200,000 rows and 400,000 more messages must.
 known does not start a new version; one that goes back to an earlier version continues
 that version's block.
 
-Stream blocks (protocol 2) will need: S and E in the timeline, the xid stepped over in
-Frames.fields, and a slot per (sub)transaction instead of per Begin.
-
-Called by receive (through changelog) on the decoding thread. Not thread-safe.
+Transactions that arrive before they commit are streams.py's, which hands everything else to
+``feed_frames``. Not thread-safe.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -127,6 +125,29 @@ class Decoder:
         """The transaction whose Commit has not been fed yet."""
         return self._state.transaction
 
+    @property
+    def state(self) -> StreamState:
+        """What the connection knows; set it to another object, never change it."""
+        return self._state
+
+    @state.setter
+    def state(self, state: StreamState) -> None:
+        self._state = state
+
+    def reached(self, end: Lsn) -> None:
+        """A transaction that was not fed here ends at ``end``."""
+        self._state = replace(
+            self._state, last_end_lsn=max(end, self._state.last_end_lsn)
+        )
+
+    def snapshot(self) -> StreamState:
+        """For ``restore``: the state as it is now."""
+        return self._state
+
+    def restore(self, state: StreamState) -> None:
+        """Forget all feeds since ``snapshot``."""
+        self._state = state
+
     def feed(self, data: bytes, lengths: NDArray[np.uint32]) -> Decoded:
         """Decode a run of payloads; ``lengths`` are theirs.
 
@@ -139,6 +160,16 @@ class Decoder:
         try:
             return self._feed(Frames(data, lengths))
         except (Suspect, ProtocolViolation):
+            state = self._state.copy()
+            raise explain(data, lengths, state, self._skip_below) from None
+
+    def feed_frames(self, frames: Frames) -> Decoded:
+        """``feed`` for a run, or a part of one, that is framed already."""
+        try:
+            return self._feed(frames)
+        except (Suspect, ProtocolViolation):
+            data = frames.data[int(frames.starts[0]) : int(frames.ends[-1])]
+            lengths = (frames.ends - frames.starts).astype(np.uint32)
             state = self._state.copy()
             raise explain(data, lengths, state, self._skip_below) from None
 

@@ -41,6 +41,9 @@ _MESSAGE_HEADER: Final = 10
 """Bytes of a logical message up to its prefix."""
 COMMIT_LENGTH: Final = 26
 """Bytes of a Commit message."""
+_XID_BYTES: Final = 4
+_SEND_TIME: Final = 17
+"""Where an XLogData has the publisher's clock."""
 
 
 class Suspect(Exception):
@@ -83,7 +86,17 @@ class Frames:
     lengths do not add up (they are ours, not the peer's).
     """
 
-    __slots__ = ("_limit", "_words", "bytes", "data", "ends", "fields", "kinds")
+    __slots__ = (
+        "_limit",
+        "_words",
+        "bytes",
+        "data",
+        "ends",
+        "fields",
+        "kinds",
+        "starts",
+        "xids",
+    )
 
     def __init__(self, data: bytes, lengths: NDArray[np.uint32]) -> None:
         self.data = data
@@ -94,13 +107,16 @@ class Frames:
                 f"{len(data)} bytes cannot hold payloads of {total} bytes"
             )
         require(len(self.ends) == 0 or lengths.min() >= _SHORTEST)
-        starts = self.ends - lengths
+        self.starts: Ints = self.ends - lengths
+        """Where each payload is."""
         self.bytes: Bytes = np.frombuffer(data, np.uint8)
-        require((self.bytes[starts] == ord("w")).all())
-        self.kinds: Bytes = self.bytes[starts + XLOGDATA_HEADER]
-        self.fields: Ints = starts + _SHORTEST
-        """Where each message's first field is: behind its kind. For the messages of a
-        stream block this is where 4 bytes of xid would have to be stepped over."""
+        require((self.bytes[self.starts] == ord("w")).all())
+        self.kinds: Bytes = self.bytes[self.starts + XLOGDATA_HEADER]
+        self.fields: Ints = self.starts + _SHORTEST
+        """Where each message's first field is: behind its kind, and in a part of a stream
+        block behind its xid."""
+        self.xids: Ints | None = None
+        """Per message: its subtransaction; None outside of stream blocks."""
         # One word at every byte; a run that is not empty has room for more than one.
         self._limit = max(total - 8, 0)
         self._words = np.ndarray(
@@ -109,6 +125,31 @@ class Frames:
 
     def __len__(self) -> int:
         return len(self.kinds)
+
+    def part(self, first: int, last: int) -> Frames:
+        """Messages [first, last) as a run of their own, over the same buffer."""
+        part = object.__new__(Frames)
+        part.data, part.bytes = self.data, self.bytes
+        part._words, part._limit = self._words, self._limit
+        part.starts, part.ends = self.starts[first:last], self.ends[first:last]
+        part.kinds, part.fields = self.kinds[first:last], self.fields[first:last]
+        part.xids = None
+        return part
+
+    def streamed(self) -> Frames:
+        """The same messages as those of a stream block, each with its xid in front."""
+        part = self.part(0, len(self))
+        require((self.lengths(np.arange(len(self))) > _XID_BYTES).all())
+        part.xids = (self.windows(self.fields) >> np.uint64(32)).view(np.int64)
+        require((part.xids != 0).all())
+        part.fields = self.fields + _XID_BYTES
+        return part
+
+    def of_transaction(self, xid: int) -> Frames:
+        """The same messages as those of one transaction, whose xid they do not carry."""
+        part = self.part(0, len(self))
+        part.xids = np.full(len(self), xid, np.int64)
+        return part
 
     def words(self, at: Ints) -> Words:
         """The unsigned 64-bit numbers at these positions, all of them inside the run."""
@@ -137,13 +178,18 @@ class Frames:
         return self.ends[at] - self.fields[at] + 1
 
     def message(self, at: int) -> bytes:
-        """One message, from its kind on."""
-        return self.data[int(self.fields[at]) - 1 : int(self.ends[at])]
+        """One message, from its kind on, without the xid that a stream block adds."""
+        body = self.data[int(self.fields[at]) : int(self.ends[at])]
+        return bytes((int(self.kinds[at]),)) + body
 
     def payload(self, at: int) -> bytes:
         """One message with its XLogData header."""
-        start = int(self.fields[at]) - _SHORTEST
-        return self.data[start : int(self.ends[at])]
+        return self.data[int(self.starts[at]) : int(self.ends[at])]
+
+    def send_time(self, at: int) -> int:
+        """When the publisher sent a message, by its own clock."""
+        time = int(self.starts[at]) + _SEND_TIME
+        return int.from_bytes(self.data[time : time + 8], "big", signed=True)
 
 
 @dataclass(frozen=True, slots=True)

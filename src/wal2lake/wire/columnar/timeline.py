@@ -160,6 +160,28 @@ class Timeline:
         )
 
 
+def one_transaction(classes: Bytes, next_ordinal: int) -> Timeline:
+    """All messages are of one open transaction, whose commit is not known yet."""
+    nothing = np.zeros(0, np.int64)
+    one = np.zeros(1, np.int64)
+    everywhere = np.zeros(len(classes), np.int64)
+    return Timeline(
+        opened=True,
+        slot=everywhere,
+        closed=everywhere,
+        counted=np.cumsum((classes == ROW) | (classes == TRUNCATE), dtype=np.int64),
+        final_lsn=one,
+        commit_time=one,
+        xid=one,
+        counted_before=one - next_ordinal,
+        origin=None,
+        origin_lsn=None,
+        end_lsn=nothing,
+        last_end_lsn=None,
+        commits=nothing,
+    )
+
+
 def read_timeline(
     frames: Frames, classes: Bytes, state: StreamState, outside: tuple[Ints, Ints]
 ) -> Timeline:

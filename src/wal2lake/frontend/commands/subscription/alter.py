@@ -180,6 +180,8 @@ def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> st
                 " present ones keep their columns"
             )
         )
+    if "streaming" in options.given:
+        asked["streaming"] = options.streaming
     if asked:
         node.catalog.set_options(subscription.oid, asked)
     node.catalog.update_subscription(subscription.oid, **changes, bump=True)

@@ -211,6 +211,7 @@ def _record(
             "run_as_owner": str(options.run_as_owner).lower(),
             "origin": options.origin,
             "binary": str(options.binary).lower(),
+            "streaming": options.streaming,
             TYPE_MAPPINGS: options.type_mappings,
             VALUE_POLICIES: options.value_policies,
             REMOTE_TYPES: remote_types_to_json(types),

@@ -99,7 +99,7 @@ def pg_subscription(state: Replication) -> Iterator[Row]:
             "subowner": sub.owner,
             "subenabled": sub.enabled,
             "subbinary": enabled("binary", "false"),
-            "substream": _STREAMING.get(options.get("streaming", "off"), "f"),
+            "substream": _STREAMING.get(sub.streaming, "f"),
             "subtwophasestate": "p" if enabled("two_phase", "false") else "d",
             "subdisableonerr": enabled("disable_on_error", "false"),
             "subpasswordrequired": enabled("password_required", "true"),

@@ -1,0 +1,296 @@
+"""One transaction whose end is to come: its rows in memory, then in pieces on disk.
+
+    take(streamed) ─▶ batches by relation version ── flush() ─▶ pieces (Parquet, not fsynced)
+                                                                  │ secure(): fsync
+    roll_back(xid) ─▶ a set of xids                               ▼
+                                        commit: rejoined() rows as if they had come whole, or
+                                                attached(): the pieces as files of a segment
+
+Rows carry the xid of their subtransaction; one counts iff that is not rolled back. What a
+piece holds is never changed: who reads it leaves out the xids that its manifest names.
+
+A failed ``flush`` leaves the rows in memory: call again. One thread owns a Spool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal2lake.changelog import files, parquet
+from wal2lake.changelog.journal.journal import Place
+from wal2lake.changelog.manifest import LogFile, MessagesFile, RowsFile
+from wal2lake.changelog.reader import LogReader
+from wal2lake.model import INVALID_LSN, Lsn, Oid, Relation
+from wal2lake.observe import failpoint
+from wal2lake.wire.columnar import ChangeBlock, OpenStream, Streamed, as_messages
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of one relation version in a file of the spool."""
+
+    rows: RowsFile
+    """``streamed``; its LSNs are not known yet."""
+    first_xid: int
+    """No row has a lower one."""
+    last_xid: int
+    """Nor a higher one."""
+
+    def may_have(self, xids: Iterable[int]) -> tuple[int, ...]:
+        """Those that its rows may be of."""
+        return tuple(x for x in xids if self.first_xid <= x <= self.last_xid)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedFacts:
+    """What its Prepare has said."""
+
+    gid: str
+    prepare_lsn: Lsn
+    end_lsn: Lsn
+    prepare_time: int
+    """Microseconds since 2000-01-01 UTC, at the publisher."""
+
+
+@dataclass(slots=True)
+class _Version:
+    relation: Relation
+    type_names: Mapping[Oid, str]
+    batches: list[Any] = field(default_factory=list)
+
+
+_Key = tuple[Relation, tuple[tuple[Oid, str], ...]]
+
+
+@dataclass(slots=True)
+class Spool:
+    """See the module."""
+
+    directory: Path
+    number: int
+    stream: OpenStream
+    """As it is behind all that has been taken."""
+    prepared: PreparedFacts | None = None
+    """None: it is still open."""
+    rolled_back: set[int] = field(default_factory=set)
+    pieces: list[Piece] = field(default_factory=list)
+    message_pieces: list[MessagesFile] = field(default_factory=list)
+    unsynced: set[str] = field(default_factory=set)
+    """Names of files that a power loss may take."""
+    needs: int | None = None
+    """The first journal file with something that no checkpoint has; None: there is none."""
+    covered: Place | None = None
+    """The journal record up to which its checkpoint has everything; None: no checkpoint."""
+    half_here: bool = False
+    """It arrives in one go and its Prepare has not come: no checkpoint can be continued."""
+    _rows: dict[_Key, _Version] = field(default_factory=dict)
+    _messages: list[Any] = field(default_factory=list)
+    _next_k: int = 0
+    buffered: int = 0
+    """Bytes of rows and messages in memory."""
+
+    # ------------------------------------------------------------------ filling
+
+    def take(self, streamed: Streamed) -> None:
+        """Rows and messages behind those that are here. No I/O."""
+        self.stream = streamed.stream
+        for block in streamed.blocks:
+            if block.batch.num_rows:
+                key = block.relation, tuple(sorted(block.type_names.items()))
+                version = self._rows.get(key)
+                if version is None:
+                    version = _Version(block.relation, dict(block.type_names))
+                    self._rows[key] = version
+                version.batches.append(block.batch)
+                self.buffered += block.batch.nbytes
+        if streamed.messages is not None:
+            self._messages.append(streamed.messages)
+            self.buffered += streamed.messages.nbytes
+
+    def roll_back(self, xid: int) -> None:
+        """Rows of this subtransaction do not count."""
+        self.rolled_back.add(xid)
+
+    @property
+    def piece_bytes(self) -> int:
+        """What its files hold."""
+        rows = sum(piece.rows.file.size for piece in self.pieces)
+        return rows + sum(piece.file.size for piece in self.message_pieces)
+
+    # ------------------------------------------------------------------ to disk
+
+    def flush(self) -> None:
+        """Write what is in memory to pieces, which are not durable before ``secure``."""
+        pieces: list[Piece] = []
+        messages: list[MessagesFile] = []
+        written: list[str] = []
+        try:
+            for k, version in enumerate(self._rows.values(), self._next_k):
+                pieces.append(self._write_rows(k, version, written))
+            if self._messages:
+                messages.append(self._write_messages(written))
+        except BaseException:
+            for name in written:
+                files.remove(self.directory / name)
+            raise
+        self.pieces += pieces
+        self.message_pieces += messages
+        self.unsynced.update(written)
+        self._next_k += len(pieces)
+        self._rows, self._messages, self.buffered = {}, [], 0
+
+    def _write_rows(self, k: int, version: _Version, written: list[str]) -> Piece:
+        relation = version.relation
+        content, facts = parquet.encode_rows(
+            relation, version.type_names, version.batches
+        )
+        name = files.spool_rows_name(self.number, relation.relid, k)
+        low = [pc.min(batch.column("xid")).as_py() for batch in version.batches]
+        high = [pc.max(batch.column("xid")).as_py() for batch in version.batches]
+        rows = RowsFile(
+            file=self._write(name, content, written),
+            relation=relation,
+            type_names=version.type_names,
+            inserts=facts.inserts,
+            updates=facts.updates,
+            deletes=facts.deletes,
+            truncates=facts.truncates,
+            min_commit_lsn=INVALID_LSN,
+            max_commit_lsn=INVALID_LSN,
+            has_unchanged=facts.has_unchanged,
+            has_old_rows=facts.has_old_rows,
+            has_key_change=facts.has_key_change,
+            streamed=True,
+        )
+        return Piece(rows, min(low), max(high))
+
+    def _write_messages(self, written: list[str]) -> MessagesFile:
+        content, facts = parquet.encode_messages(self._messages)
+        name = files.spool_messages_name(self.number, len(self.message_pieces))
+        file = self._write(name, content, written)
+        return MessagesFile(file, facts.messages, facts.content_bytes, INVALID_LSN)
+
+    def _write(self, name: str, content: Any, written: list[str]) -> LogFile:
+        path = self.directory / name
+        data = memoryview(content)
+        temporary = files.write_temporary(path, data, sync=False)
+        try:
+            temporary.rename(path)
+            written.append(name)
+            failpoint("spool.piece_written")
+        except OSError as error:
+            files.remove(temporary)
+            raise files.storage_error("rename file", temporary, error) from error
+        return LogFile(name, len(data), files.checksum(data))
+
+    def secure(self) -> None:
+        """Make the content of all pieces durable; their names need the directory's fsync."""
+        for name in sorted(self.unsynced):
+            path = self.directory / name
+            try:
+                files.sync_file(path)
+            except OSError as error:
+                raise files.storage_error("fsync file", path, error) from error
+            self.unsynced.discard(name)
+
+    def file_names(self) -> list[str]:
+        """All its pieces."""
+        return [
+            *(piece.rows.file.name for piece in self.pieces),
+            *(piece.file.name for piece in self.message_pieces),
+        ]
+
+    # ------------------------------------------------------------------ at its commit
+
+    def rejoined(self, commit_lsn: Lsn) -> list[ChangeBlock]:
+        """All its rows that count, in memory, as those of a transaction that came whole."""
+        reader = LogReader(self.directory)
+        blocks = []
+        for piece in self.pieces:
+            table = reader.read(piece.rows.file).combine_chunks()
+            for batch in table.to_batches():
+                blocks += self._block(
+                    piece.rows.relation, piece.rows.type_names, batch, commit_lsn
+                )
+        for version in self._rows.values():
+            for batch in version.batches:
+                blocks += self._block(
+                    version.relation, version.type_names, batch, commit_lsn
+                )
+        return blocks
+
+    def _block(
+        self,
+        relation: Relation,
+        type_names: Mapping[Oid, str],
+        batch: Any,
+        commit_lsn: Lsn,
+    ) -> list[ChangeBlock]:
+        batch = self._counting(batch)
+        if not batch.num_rows:
+            return []
+        at = batch.schema.get_field_index("xid")
+        lsns = pa.array(np.full(batch.num_rows, int(commit_lsn), np.int64))
+        columns = [
+            lsns if i == at else batch.column(i) for i in range(len(batch.schema))
+        ]
+        field_ = pa.field("commit_lsn", pa.int64(), nullable=False)
+        schema = pa.schema(
+            [field_ if i == at else f for i, f in enumerate(batch.schema)]
+        )
+        whole = pa.RecordBatch.from_arrays(columns, schema=schema)
+        return [ChangeBlock(relation, type_names, whole)]
+
+    def _counting(self, batch: Any) -> Any:
+        """The rows or messages that are not rolled back."""
+        if not self.rolled_back:
+            return batch
+        gone = np.fromiter(self.rolled_back, np.int64, len(self.rolled_back))
+        keep = np.isin(batch.column("xid").to_numpy(), gone, invert=True)
+        return batch if keep.all() else batch.filter(pa.array(keep))
+
+    def messages(self, commit_lsn: Lsn) -> Iterator[Any]:
+        """Batches of its messages that count, one piece after the other."""
+        reader = LogReader(self.directory)
+        for piece in self.message_pieces:
+            for batch in reader.read(piece.file).combine_chunks().to_batches():
+                yield as_messages(self._counting(batch), commit_lsn)
+        for batch in self._messages:
+            yield as_messages(self._counting(batch), commit_lsn)
+
+    def attached(self, commit_lsn: Lsn) -> list[RowsFile]:
+        """Its pieces, all of them, as files of a segment; names are the spool's still."""
+        found = []
+        for piece in self.pieces:
+            rows = replace(
+                piece.rows, min_commit_lsn=commit_lsn, max_commit_lsn=commit_lsn
+            )
+            if gone := piece.may_have(self.rolled_back):
+                rows = self._without(rows, gone)
+            if rows.rows:
+                found.append(rows)
+        return found
+
+    def _without(self, rows: RowsFile, gone: tuple[int, ...]) -> RowsFile:
+        """The same file, of which the rows of these subtransactions do not count."""
+        table = LogReader(self.directory).read(rows.file, ["xid", "op"])
+        xids = table.column("xid").to_numpy()
+        away = np.isin(xids, np.array(gone, np.int64))
+        if not away.any():
+            return rows
+        counts = np.bincount(table.column("op").to_numpy()[~away], minlength=256)
+        return replace(
+            rows,
+            inserts=int(counts[ord("I")]),
+            updates=int(counts[ord("U")]),
+            deletes=int(counts[ord("D")]),
+            truncates=int(counts[ord("T")]),
+            rolled_back=tuple(int(x) for x in np.unique(xids[away])),
+        )

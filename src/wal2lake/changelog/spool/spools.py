@@ -1,0 +1,258 @@
+"""All spools of one log: which transactions are open or prepared, and what they cost.
+
+Memory: what all spools hold together is bounded; above it the largest are flushed until half is
+left, so that of many interleaved transactions each writes few pieces. No file is kept open.
+
+Durability: none before a *checkpoint*, for the journal has it all. A spool is checkpointed when
+it is prepared and has outlived a seal, and when it holds back journal files. Order: pieces,
+directory, ``spool-<n>.json`` under its temporary name, rename, directory. It is removed in
+the opposite order, ``spool-<n>.json`` first; ``open`` removes pieces that none names.
+
+One thread owns a Spools; ``needs`` may be read by the same only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from wal2lake.changelog import files
+from wal2lake.changelog.journal.journal import Place
+from wal2lake.changelog.spool import checkpoint
+from wal2lake.changelog.spool.spool import PreparedFacts, Spool
+from wal2lake.errors import InternalError
+from wal2lake.model import Lsn, Xid
+from wal2lake.observe import failpoint
+from wal2lake.wire.columnar import OpenStream, Prepared, StreamAborted, Streamed
+
+_HELD_FILES: Final = 2
+"""Closed journal files that one spool may hold back: fewer checkpoints than files, and an
+open transaction costs the log no more than this beside its own rows."""
+
+PreparedKey = tuple[Xid, str]
+"""The publisher's xid and gid."""
+
+
+class Spools:
+    """See the module. Made by ``open``."""
+
+    def __init__(self, directory: Path, *, memory_bytes: int) -> None:
+        """Use ``open``."""
+        self._directory = directory
+        self._memory_bytes = memory_bytes
+        self._next = 1
+        self._open: dict[Xid, Spool] = {}
+        self._prepared: dict[PreparedKey, Spool] = {}
+        self._finished: list[tuple[Lsn, Spool]] = []
+        """Those whose rows are with the segment writer, sealed once this LSN is."""
+
+    @classmethod
+    def open(cls, directory: Path, *, memory_bytes: int) -> Spools:
+        """Load the checkpoints of ``directory`` and remove what a crash has left.
+
+        Raises CorruptLogError, StorageError, ConfigurationError.
+        """
+        spools = cls(directory, memory_bytes=memory_bytes)
+        numbers = files.checkpoint_numbers(directory)
+        named: set[str] = set()
+        for number in numbers:
+            name = files.checkpoint_name(number)
+            spool = checkpoint.load(directory / name)
+            named |= {name, *spool.file_names()}
+            if spool.prepared is None:
+                spools._open[spool.stream.xid] = spool
+            else:
+                spools._prepared[spool.stream.xid, spool.prepared.gid] = spool
+        spools._next = numbers[-1] + 1 if numbers else 1
+        for entry in list(directory.iterdir()):
+            if files.spool_of(entry.name) is not None and entry.name not in named:
+                files.remove(entry)
+        return spools
+
+    # ------------------------------------------------------------------ what there is
+
+    def streams(self) -> dict[Xid, OpenStream]:
+        """What a decoder must know of those that are open."""
+        return {xid: spool.stream for xid, spool in self._open.items()}
+
+    def covered(self, place: Place) -> frozenset[Xid]:
+        """Those open whose checkpoint has what the record at ``place`` says of them."""
+        return frozenset(
+            xid for xid, spool in self._open.items() if _covers(spool, place)
+        )
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes in memory."""
+        return sum(spool.buffered for spool in self._all())
+
+    def needs(self) -> int | None:
+        """The oldest journal file that one of them needs; None: none does."""
+        needed = [s.needs for s in self._all() if s.needs is not None]
+        return min(needed) if needed else None
+
+    def _all(self) -> Iterable[Spool]:
+        yield from self._open.values()
+        yield from self._prepared.values()
+
+    # ------------------------------------------------------------------ events, no I/O
+
+    def take(self, streamed: Streamed, file: int) -> None:
+        """Changes of a transaction; ``file``: the journal file that has them."""
+        spool = self._of(streamed.stream, file)
+        spool.half_here = streamed.whole
+        spool.take(streamed)
+
+    def _of(self, stream: OpenStream, file: int) -> Spool:
+        spool = self._open.get(stream.xid)
+        if spool is None:
+            spool = Spool(self._directory, self._next, stream)
+            self._next += 1
+            self._open[stream.xid] = spool
+        if spool.needs is None:
+            spool.needs = file
+        return spool
+
+    def abort(self, event: StreamAborted, file: int) -> Spool | None:
+        """A (sub)transaction is rolled back; returns a spool that is to be removed."""
+        if event.subxid == event.xid:
+            return self._open.pop(event.xid, None)
+        spool = self._open.get(event.xid)
+        if spool is not None and event.stream is not None:
+            spool.roll_back(event.subxid)
+            spool.stream = event.stream
+            if spool.needs is None:
+                spool.needs = file
+        return None
+
+    def prepare(self, event: Prepared, file: int) -> Spool | None:
+        """A transaction is prepared; returns a spool that is to be removed: the same has
+        come again."""
+        key = event.xid, event.gid
+        known = self._prepared.get(key)
+        if known is not None and known.prepared is not None:
+            if known.prepared.prepare_lsn != event.prepare_lsn:
+                raise InternalError(f'transaction "{event.gid}" is prepared twice')
+            return self._open.pop(event.xid, None)
+        if event.stream is None:
+            # A journal that begins behind its changes; its end is further down.
+            return None
+        spool = self._of(event.stream, file)
+        del self._open[event.xid]
+        spool.stream = event.stream
+        spool.half_here = False
+        spool.prepared = PreparedFacts(
+            event.gid, event.prepare_lsn, event.end_lsn, event.prepare_time
+        )
+        self._prepared[key] = spool
+        return None
+
+    def committing(self, xid: Xid, gid: str | None) -> Spool | None:
+        """The spool of a transaction that commits or goes; ``gid``: a prepared one's."""
+        if gid is not None:
+            return self._prepared.get((xid, gid))
+        return self._open.get(xid)
+
+    def finish(self, spool: Spool, sealed: Lsn) -> None:
+        """Its rows are with the segment writer: it goes once that has sealed ``sealed``."""
+        self.forget(spool)
+        self._finished.append((sealed, spool))
+
+    def forget(self, spool: Spool) -> None:
+        """It is over; its files are somebody else's to remove."""
+        if spool.prepared is not None:
+            self._prepared.pop((spool.stream.xid, spool.prepared.gid), None)
+        elif self._open.get(spool.stream.xid) is spool:
+            del self._open[spool.stream.xid]
+
+    # ------------------------------------------------------------------ disk
+
+    def relieve(self) -> None:
+        """Get memory below its bound again. On StorageError nothing is lost: call again."""
+        held = self.buffered_bytes
+        if held <= self._memory_bytes:
+            return
+        for spool in sorted(self._all(), key=lambda s: s.buffered, reverse=True):
+            if held <= self._memory_bytes // 2:
+                return
+            held -= spool.buffered
+            spool.flush()
+
+    def discard(self, spool: Spool) -> None:
+        """Remove its files: it was rolled back, or its transaction will come again.
+
+        After a StorageError ``open`` may find it again, with a journal that says the same.
+        """
+        if spool.covered is not None:
+            path = self._directory / files.checkpoint_name(spool.number)
+            try:
+                path.unlink(missing_ok=True)
+                # A journal that is trimmed after this must not find it again.
+                files.sync_directory(self._directory)
+                failpoint("spool.removed")
+            except OSError as error:
+                raise files.storage_error("remove file", path, error) from error
+            spool.covered = None
+        for name in spool.file_names():
+            files.remove(self._directory / name)
+
+    def reconnect(self, place: Place | None) -> None:
+        """Transactions that are not prepared will be sent again, whole; not those that a
+        checkpoint has from behind ``place``, the record that says so."""
+        for spool in list(self._open.values()):
+            if place is None or not _covers(spool, place):
+                self.discard(spool)
+                self.forget(spool)
+
+    def clean(self, sealed: Lsn) -> None:
+        """Remove those that are in segments up to ``sealed``."""
+        while self._finished and self._finished[0][0] <= sealed:
+            self.discard(self._finished[0][1])
+            del self._finished[0]
+
+    def checkpoint_all_prepared(self, place: Place) -> None:
+        """Make each prepared transaction independent of the journal up to ``place``."""
+        for spool in self._prepared.values():
+            if spool.needs is not None:
+                self._checkpoint(spool, place)
+
+    def checkpoint_holding(self, place: Place, newest: int) -> None:
+        """The same for those that hold journal files back; ``newest``: of the closed."""
+        for spool in self._open.values():
+            if (
+                spool.needs is not None
+                and not spool.half_here
+                and newest - spool.needs >= _HELD_FILES
+            ):
+                self._checkpoint(spool, place)
+
+    def _checkpoint(self, spool: Spool, place: Place) -> None:
+        spool.flush()
+        spool.secure()
+        path = self._directory / files.checkpoint_name(spool.number)
+        try:
+            # The pieces' names first: a checkpoint must never outlive one of them.
+            files.sync_directory(self._directory)
+        except OSError as error:
+            raise files.storage_error("fsync", self._directory, error) from error
+        temporary = files.write_temporary(path, checkpoint.encode(spool, place))
+        try:
+            failpoint("spool.checkpoint_written")
+            temporary.rename(path)
+            # From here on it must be removed before the spool's pieces.
+            spool.covered = place
+            failpoint("spool.checkpoint_renamed")
+            files.sync_directory(self._directory)
+        except OSError as error:
+            files.remove(temporary)
+            raise files.storage_error("rename file", path, error) from error
+        spool.needs = None
+
+
+def _covers(spool: Spool, place: Place) -> bool:
+    covered = spool.covered
+    return covered is not None and (covered.number, covered.offset) >= (
+        place.number,
+        place.offset,
+    )

@@ -1,0 +1,589 @@
+"""Every transaction of a connection to Arrow: whole ones, streamed ones, prepared ones.
+
+In: ``feed(data, lengths)``, as Decoder's. Out: events in stream order (streamed.py). A run
+without stream blocks and two-phase messages goes to Decoder as it is, and costs what it costs
+there. Any other is divided at the messages that are none of protocol 1's:
+
+    ... B I I C ... │ S │ R I I U ... │ E │ B I C │ c │ b │ I I │ P │ K ...
+    └── Decoder ──┘     └─ _changes ─┘              └─ one by one ─┘
+
+Changes between Stream Start and Stop, and between Begin Prepare and Prepare, are read by the
+same column-wise code; their rows have the subtransaction's xid where others have their commit LSN,
+which is not known yet. A stream's relations are its own until it commits; then they are the
+connection's unless a later message, by the publisher's clock, has described them outside.
+
+    message   needs                                       then
+    S         no open block or transaction; first iff     block of it open
+              nothing is known of it
+    O         to follow the first S or b at once          unchanged
+    E         an open block                               closed
+    A         no open block                               (sub)transaction gone
+    c p       no open block; a known stream               gone; c: like C for the LSNs
+    b         no open block or transaction                changes of it until P
+    P         b's LSNs, xid, gid; or none before it:      closed
+              an empty one, as older minor releases send
+    K r       no open block or transaction                as c for the LSNs
+
+The LSN of a Prepare may be below ends that came before it: what was prepared before two_phase
+was enabled comes at its COMMIT PREPARED.
+
+``headless``: the run may continue what is not here, as a journal does whose oldest files are
+gone. Of the blocks of an unknown stream only descriptions are kept then. ``covered``: streams
+whose blocks are left out because somebody has them already.
+
+Called by changelog on the decoding thread, and in recovery. Not thread-safe.
+
+Sources: apply_handle_stream_* and apply_handle_*prepare* in worker.c; ReorderBufferFinishPrepared
+in reorderbuffer.c; reference 4.4, 4.5; traps ("Stream").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from wal2lake.errors import InternalError, ProtocolViolation
+from wal2lake.model import INVALID_LSN, Lsn, Xid
+from wal2lake.wire.columnar.blocks import (
+    KnownRelations,
+    change_blocks,
+    read_rows,
+    read_truncates,
+)
+from wal2lake.wire.columnar.decoder import Decoded, Decoder
+from wal2lake.wire.columnar.framing import Frames, Suspect, explain, require, where
+from wal2lake.wire.columnar.messages import no_messages, read_messages
+from wal2lake.wire.columnar.streamed import (
+    Definition,
+    Described,
+    OpenStream,
+    Prepared,
+    PreparedCommitted,
+    PreparedRolledBack,
+    StreamAborted,
+    StreamCommitted,
+    Streamed,
+)
+from wal2lake.wire.columnar.timeline import (
+    CLASS_OF_KIND,
+    CLASSES,
+    DESCRIPTION,
+    MESSAGE,
+    ROW,
+    TRUNCATE,
+    one_transaction,
+)
+from wal2lake.wire.copyboth import XLOGDATA_HEADER
+from wal2lake.wire.fields import violation
+from wal2lake.wire.pgoutput import (
+    BeginPrepare,
+    CommitPrepared,
+    Origin,
+    Prepare,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    message_name,
+    read_message,
+)
+from wal2lake.wire.stream import (
+    LSN_LIMIT,
+    OpenTransaction,
+    StreamReader,
+    StreamState,
+    read_header,
+)
+
+Event: TypeAlias = (
+    Decoded
+    | Streamed
+    | StreamAborted
+    | StreamCommitted
+    | Prepared
+    | PreparedCommitted
+    | PreparedRolledBack
+)
+
+STREAMED_MESSAGES_SCHEMA: Final = pa.schema(
+    [
+        pa.field("xid", pa.int64(), nullable=False),
+        pa.field("lsn", pa.int64(), nullable=False),
+        pa.field("prefix", pa.string(), nullable=False),
+        pa.field("content", pa.binary(), nullable=False),
+    ]
+)
+
+_ORIGIN: Final = ord("O")
+_PARALLEL_ABORT_LENGTH: Final = 25
+"""Of a Stream Abort that has LSN and time: the option decides, and the length tells."""
+
+_MARK: Final = np.zeros(256, np.bool_)
+_MARK[list(b"SEcAbPpKr")] = True
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """All that one feed leaves for the next; replaced as a whole."""
+
+    streams: Mapping[Xid, OpenStream]
+    inside: Xid | None = None
+    """The transaction whose block is open."""
+    preparing: BeginPrepare | None = None
+    """Begin Prepare without its Prepare."""
+    prepared: OpenStream | None = None
+    """What that has brought so far; its caches are the connection's."""
+    sent: Mapping[Described, int] | None = None
+    """When the connection's descriptions were sent."""
+
+
+class StreamDecoder:
+    """Decodes all of the stream of one subscription."""
+
+    def __init__(
+        self,
+        *,
+        skip_below: Lsn = INVALID_LSN,
+        headless: bool = False,
+        streams: Mapping[Xid, OpenStream] | None = None,
+    ) -> None:
+        """``skip_below``: as Decoder's, for transactions that come whole and in the usual
+        way. ``streams``: those that are known from elsewhere."""
+        self._plain = Decoder(skip_below=skip_below)
+        self._headless = headless
+        self._state = _State(dict(streams or {}))
+        self.covered: frozenset[Xid] = frozenset()
+        """Streams whose blocks are left out; may be set between two feeds."""
+
+    @property
+    def open_transaction(self) -> OpenTransaction | None:
+        """The transaction that came whole and whose Commit has not been fed yet."""
+        return self._plain.open_transaction
+
+    @property
+    def inside(self) -> bool:
+        """A stream block is open."""
+        return self._state.inside is not None
+
+    def feed(self, data: bytes, lengths: NDArray[np.uint32]) -> list[Event]:
+        """Decode a run of payloads; raises what Decoder.feed raises, and like it keeps
+        the state of before then."""
+        if not len(lengths) and not data:
+            return []
+        state, plain = self._state, self._plain.snapshot()
+        try:
+            return self._feed(Frames(data, lengths))
+        except BaseException as error:
+            self._state = state
+            self._plain.restore(plain)
+            if isinstance(error, Suspect):
+                # Not even framed as it should be: the scalar reader says what is wrong.
+                raise explain(data, lengths, StreamState(), INVALID_LSN) from None
+            raise
+
+    def _feed(self, frames: Frames) -> list[Event]:
+        marks = where(_MARK[frames.kinds]).tolist()
+        events: list[Event] = []
+        first = 0
+        for at in [*marks, len(frames)]:
+            if at > first:
+                self._run(frames.part(first, at), events)
+            if at < len(frames):
+                try:
+                    event = self._mark(frames, at)
+                except ProtocolViolation as error:
+                    raise _located(error, frames, at) from None
+                if event is not None:
+                    events.append(event)
+            first = at + 1
+        return events
+
+    # ---- runs between marks --------------------------------------------------------
+
+    def _run(self, frames: Frames, events: list[Event]) -> None:
+        state = self._state
+        if state.inside is not None:
+            stream = state.streams[state.inside]
+            if state.inside in self.covered:
+                return
+            if stream.lost:
+                self._keep(_described(frames, stream))
+            else:
+                self._keep(self._changes(frames, stream, stream.state, events))
+        elif state.preparing is not None and state.prepared is not None:
+            self._note_sent(frames)
+            caches = self._plain.state
+            own = self._changes(frames, state.prepared, caches, events)
+            self._plain.state = own.state
+            self._state = replace(self._state, prepared=own)
+        else:
+            self._note_sent(frames)
+            events.append(self._plain.feed_frames(frames))
+
+    def _keep(self, stream: OpenStream) -> None:
+        streams = {**self._state.streams, stream.xid: stream}
+        self._state = replace(self._state, streams=streams)
+
+    def _note_sent(self, frames: Frames) -> None:
+        """Remember when the connection's descriptions were sent."""
+        described = where(CLASS_OF_KIND[frames.kinds] == DESCRIPTION)
+        if not len(described):
+            return
+        sent = dict(self._state.sent or {})
+        for at in described.tolist():
+            if frames.ends[at] - frames.fields[at] >= 4:
+                one = Definition(frames.message(at), frames.send_time(at), frozenset())
+                sent[one.described] = one.sent
+        self._state = replace(self._state, sent=sent)
+
+    def _changes(
+        self,
+        frames: Frames,
+        stream: OpenStream,
+        caches: StreamState,
+        events: list[Event],
+    ) -> OpenStream:
+        """Rows of one transaction; appends a Streamed and returns the stream behind them."""
+        in_stream = self._state.inside is not None
+        if frames.kinds[0] == _ORIGIN and stream.just_begun:
+            try:
+                origin = read_message(frames.message(0), in_stream=in_stream)
+            except ProtocolViolation as error:
+                raise _located(error, frames, 0) from None
+            if not isinstance(origin, Origin):
+                raise InternalError("an ORIGIN message was read as something else")
+            stream = replace(stream, origin=origin.name)
+            frames = frames.part(1, len(frames))
+        stream = replace(stream, just_begun=False)
+        if not len(frames):
+            return stream
+        try:
+            shifted = (
+                frames.streamed() if in_stream else frames.of_transaction(stream.xid)
+            )
+            streamed = _read(shifted, stream, caches, own=in_stream)
+        except (Suspect, ProtocolViolation):
+            raise _explain(frames, stream, caches, in_stream=in_stream) from None
+        events.append(streamed)
+        return streamed.stream
+
+    # ---- marks, one by one -----------------------------------------------------------
+
+    def _mark(self, frames: Frames, at: int) -> Event | None:
+        state = self._state
+        data = frames.message(at)
+        message = read_message(
+            data,
+            in_stream=state.inside is not None,
+            parallel=data[:1] == b"A" and len(data) == _PARALLEL_ABORT_LENGTH,
+        )
+        if isinstance(message, StreamStop):
+            self._state = replace(state, inside=None)
+            return None
+        if not isinstance(message, Prepare):
+            self._outside(data[0])
+        match message:
+            case StreamStart():
+                return self._start(message)
+            case StreamAbort():
+                return self._abort(message)
+            case StreamCommit():
+                stream = self._end(message.xid, data[0])
+                self._ended(message.commit_lsn, message.end_lsn, data[0])
+                if stream is not None:
+                    self._adopt(stream)
+                return StreamCommitted(
+                    message.xid,
+                    message.commit_lsn,
+                    message.end_lsn,
+                    message.commit_time,
+                    _whole(stream),
+                )
+            case StreamPrepare():
+                stream = self._end(message.xid, data[0])
+                return self._prepared(message, _whole(stream))
+            case BeginPrepare():
+                if not message.gid:
+                    raise _wrong("empty two-phase transaction ID", data[0])
+                begun = OpenStream(message.xid, just_begun=True)
+                self._state = replace(state, preparing=message, prepared=begun)
+                return Streamed(begun, [], None, whole=True)
+            case Prepare():
+                return self._prepare(message)
+            case CommitPrepared():
+                self._ended(message.commit_lsn, message.end_lsn, data[0])
+                return PreparedCommitted(
+                    message.xid,
+                    message.gid,
+                    message.commit_lsn,
+                    message.end_lsn,
+                    message.commit_time,
+                )
+            case RollbackPrepared():
+                self._ended(None, message.rollback_end_lsn, data[0])
+                return PreparedRolledBack(
+                    message.xid,
+                    message.gid,
+                    message.prepare_end_lsn,
+                    message.rollback_end_lsn,
+                )
+        raise InternalError(f"no rule for a {message_name(data[0])} message")
+
+    def _outside(self, kind: int) -> None:
+        """Nothing that comes whole is half here."""
+        if self._plain.open_transaction is not None or self._state.preparing:
+            raise _wrong(f"{message_name(kind)} message inside of a transaction", kind)
+
+    def _start(self, message: StreamStart) -> Streamed | None:
+        state = self._state
+        begun = None
+        known = message.xid in state.streams
+        if known is message.first_segment and message.xid not in self.covered:
+            if known:
+                raise _wrong(
+                    f"first block of streamed transaction {message.xid}, of which a"
+                    " block has come before",
+                    ord("S"),
+                )
+            if not self._headless:
+                raise _wrong(
+                    f"block of streamed transaction {message.xid} without the first",
+                    ord("S"),
+                )
+            self._keep(OpenStream(message.xid, lost=True))
+        elif message.first_segment and not known:
+            begun = OpenStream(message.xid, just_begun=True)
+            self._keep(begun)
+        self._state = replace(self._state, inside=message.xid)
+        return Streamed(begun, [], None, whole=False) if begun is not None else None
+
+    def _end(self, xid: Xid, kind: int) -> OpenStream | None:
+        """The stream is over."""
+        streams = dict(self._state.streams)
+        stream = streams.pop(xid, None)
+        if stream is None and not self._headless:
+            raise _wrong(f"streamed transaction {xid} is not known", kind)
+        self._state = replace(self._state, streams=streams)
+        return stream
+
+    def _abort(self, message: StreamAbort) -> StreamAborted:
+        if message.xid == message.subxid:
+            # Of an unknown one, too: it may have been rolled back before its first block.
+            streams = dict(self._state.streams)
+            streams.pop(message.xid, None)
+            self._state = replace(self._state, streams=streams)
+            return StreamAborted(message.xid, message.subxid, None)
+        stream = self._state.streams.get(message.xid)
+        if stream is not None and message.xid not in self.covered:
+            stream = stream.without(message.subxid)
+            self._keep(stream)
+        return StreamAborted(message.xid, message.subxid, _whole(stream))
+
+    def _prepare(self, message: Prepare) -> Prepared:
+        begun, changes = self._state.preparing, self._state.prepared
+        kind = ord("P")
+        if self._plain.open_transaction is not None:
+            raise _wrong("PREPARE message inside of a transaction", kind)
+        if begun is None:
+            # Of a headless journal nobody knows whether there were changes.
+            found = None if self._headless else OpenStream(message.xid)
+            return self._prepared(message, found)
+        if message.prepare_lsn != begun.prepare_lsn:
+            raise _wrong(
+                f"incorrect prepare LSN {message.prepare_lsn} in prepare message"
+                f" (expected {begun.prepare_lsn})",
+                kind,
+                2,
+            )
+        if (message.xid, message.gid) != (begun.xid, begun.gid):
+            raise _wrong("prepare message of another transaction", kind)
+        self._state = replace(self._state, preparing=None, prepared=None)
+        return self._prepared(message, changes)
+
+    def _prepared(
+        self, message: Prepare | StreamPrepare, stream: OpenStream | None
+    ) -> Prepared:
+        kind = ord("P") if isinstance(message, Prepare) else ord("p")
+        if not message.gid:
+            raise _wrong("empty two-phase transaction ID", kind)
+        self._ended(message.prepare_lsn, message.end_lsn, kind, late=True)
+        return Prepared(
+            message.xid,
+            message.gid,
+            message.prepare_lsn,
+            message.end_lsn,
+            message.prepare_time,
+            stream,
+        )
+
+    def _ended(
+        self, commit: Lsn | None, end: Lsn, kind: int, *, late: bool = False
+    ) -> None:
+        """A transaction ends here, whole or prepared."""
+        last = self._plain.state.last_end_lsn
+        if end >= LSN_LIMIT:
+            raise _wrong(f"end_lsn {end} is out of range", kind)
+        if commit is not None and end <= commit:
+            raise _wrong(f"end_lsn {end} is not after {commit}", kind)
+        if not late and (end if commit is None else commit) < last:
+            raise _wrong(
+                f"commit_lsn {commit or end} is before the end of the previous"
+                f" transaction, {last}",
+                kind,
+            )
+        self._plain.reached(end)
+
+    def _adopt(self, stream: OpenStream) -> None:
+        """The descriptions of a stream that has committed are the connection's now."""
+        sent = dict(self._state.sent or {})
+        state = self._plain.state.copy()
+        newest = [versions[-1] for versions in stream.definitions.values()]
+        changed = False
+        for one in sorted(newest, key=lambda one: not one.described[0]):
+            if one.sent >= sent.get(one.described, one.sent):
+                sent[one.described] = one.sent
+                state.describe(one.read())
+                changed = True
+        if changed:
+            self._plain.state = state
+            self._state = replace(self._state, sent=sent)
+
+
+def _whole(stream: OpenStream | None) -> OpenStream | None:
+    """The stream, if all of it is here."""
+    return None if stream is None or stream.lost else stream
+
+
+def _described(frames: Frames, stream: OpenStream) -> OpenStream:
+    """The stream with the descriptions of a block."""
+    frames = frames.streamed()
+    described = where(CLASS_OF_KIND[frames.kinds] == DESCRIPTION)
+    known = KnownRelations.of(stream.state.relations)
+    after, _ = known.described(frames, described, stream.state)
+    return stream.defined(_definitions(frames, described.tolist()), after)
+
+
+def _read(
+    frames: Frames, stream: OpenStream, caches: StreamState, *, own: bool
+) -> Streamed:
+    """The changes of one transaction, column by column; raises Suspect."""
+    classes = CLASS_OF_KIND[frames.kinds]
+    present = np.bincount(classes, minlength=CLASSES)
+    require(
+        present[[ROW, TRUNCATE, DESCRIPTION, MESSAGE]].sum(dtype=np.int64)
+        == len(frames)
+    )
+    timeline = one_transaction(classes, stream.next_ordinal)
+    rows = read_rows(frames, where(classes == ROW), timeline, INVALID_LSN)
+    if present[TRUNCATE]:
+        truncates = where(classes == TRUNCATE)
+        rows = rows.merged(read_truncates(frames, truncates, timeline, INVALID_LSN))
+    messages = None
+    if present[MESSAGE]:
+        messages = _messages(frames, where(classes == MESSAGE))
+    described = where(classes == DESCRIPTION)
+    after, versions = KnownRelations.of(caches.relations).described(
+        frames, described, caches
+    )
+    blocks = change_blocks(frames, rows, versions)
+    ordinal = stream.next_ordinal + int(present[ROW] + present[TRUNCATE])
+    stream = replace(stream, next_ordinal=ordinal)
+    if own:
+        stream = stream.defined(_definitions(frames, described.tolist()), after)
+    else:
+        # Its descriptions are the connection's at once: this hands them over.
+        stream = replace(stream, state=after)
+    return Streamed(stream, blocks, messages, whole=not own)
+
+
+def _definitions(frames: Frames, described: list[int]) -> list[Definition]:
+    xids = frames.xids
+    if xids is None:
+        return []
+    return [
+        Definition(
+            frames.message(at), frames.send_time(at), frozenset((int(xids[at]),))
+        )
+        for at in described
+    ]
+
+
+def _messages(frames: Frames, at: NDArray[np.int64]) -> Any:
+    found = read_messages(frames, at)
+    require(found.transactional.all())
+    if frames.xids is None:
+        raise InternalError("messages of a stream have no xid")
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(frames.xids[at]),
+            pa.array(found.lsn),
+            found.prefix,
+            found.content,
+        ],
+        schema=STREAMED_MESSAGES_SCHEMA,
+    )
+
+
+def _wrong(problem: str, kind: int, offset: int = 0) -> ProtocolViolation:
+    return violation(problem, message=message_name(kind), offset=offset)
+
+
+def _located(error: ProtocolViolation, frames: Frames, at: int) -> ProtocolViolation:
+    start = read_header(frames.payload(at)).start_lsn
+    error.context = f"{error.context}, in XLogData at {start}"
+    return error
+
+
+def _explain(
+    frames: Frames, stream: OpenStream, caches: StreamState, *, in_stream: bool
+) -> ProtocolViolation:
+    """The violation among changes that are suspect, found message by message."""
+    state = caches.copy()
+    state.transaction = OpenTransaction(stream.xid, Lsn(1), 0, None, None, 0, False)
+    reader = StreamReader(state)
+    for at in range(len(frames)):
+        payload = frames.payload(at)
+        try:
+            if in_stream:
+                body = payload[XLOGDATA_HEADER:]
+                read_message(body, in_stream=True)
+                payload = payload[: XLOGDATA_HEADER + 1] + body[5:]
+            if payload[XLOGDATA_HEADER] not in b"ORYIUDTM":
+                raise _wrong(
+                    f"{message_name(payload[XLOGDATA_HEADER])} message inside of a"
+                    " prepared transaction",
+                    payload[XLOGDATA_HEADER],
+                )
+            if payload[XLOGDATA_HEADER] == ord("M") and payload[26:27] == b"\0":
+                raise _wrong(
+                    "non-transactional message inside of a transaction", ord("M"), 1
+                )
+        except ProtocolViolation as error:
+            return _located(error, frames, at)
+        try:
+            reader.read(payload)
+        except ProtocolViolation as error:
+            return error
+    raise InternalError("the columnar decoder refuses what the scalar reader accepts")
+
+
+def as_messages(batch: Any, commit_lsn: Lsn) -> Any:
+    """Messages of a stream that has committed, as any other's (MESSAGES_SCHEMA)."""
+    count = batch.num_rows
+    return pa.RecordBatch.from_arrays(
+        [
+            batch.column("lsn"),
+            pa.array(np.full(count, int(commit_lsn), np.int64)),
+            pa.array(np.ones(count, np.bool_)),
+            batch.column("prefix"),
+            batch.column("content"),
+        ],
+        schema=no_messages().schema,
+    )
