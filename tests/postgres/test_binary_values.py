@@ -19,8 +19,10 @@ from wal2lake.model import Oid
 from wal2lake.pg import Publisher, Session, connect
 from wal2lake.pgtypes import (
     NoDecoder,
+    Policy,
     RemoteTypes,
     check_decoder,
+    coerce,
     convert_sent,
     mapping_for,
     remote_types_from_json,
@@ -155,6 +157,15 @@ def assert_same(source: Source, type_name: str, values: list[str | None]) -> Non
                 (f.sqlstate, f.message, f.rows.tolist()) for f in found.failures
             ] == [(f.sqlstate, f.message, f.rows.tolist()) for f in expected.failures]
             assert found.bad == expected.bad or found.bad.equals(expected.bad)
+        for policy in (Policy.NULL, Policy.CLAMP):
+            model = coerce(text, None, oid, source.types, mapping, policy)
+            for sent, flags in ((binary, every), (mixed, some)):
+                coerced = coerce(sent, flags, oid, source.types, mapping, policy)
+                assert _exact(coerced.array) == _exact(model.array)
+                assert [
+                    (c.reason, c.rows.tolist(), c.example) for c in coerced.changes
+                ] == [(c.reason, c.rows.tolist(), c.example) for c in model.changes]
+                assert len(coerced.failures) == len(model.failures)
 
 
 def _exact(array: pa.Array) -> list[str]:
