@@ -20,6 +20,19 @@ from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 
 Subscribe = Callable[..., Mirror]
+WIDER = {
+    "smallint": "bigint",
+    "integer": "decimal(10,0)",
+    "bigint": "decimal(38,0)",
+    "oid": "bigint",
+    "xid8": "decimal(20,0)",
+    "numeric(6,2)": "decimal(38,2)",
+    "integer[]": "array<bigint>",
+    "numeric(6,2)[]": "array<decimal(7,2)>",
+    "whole": "int",
+    "whole2": "bigint",
+}
+"""Types that are stored as another one that shows the same; all others become text."""
 STREAMED = 1000
 """Added to the id of a row that is streamed and not copied."""
 
@@ -42,6 +55,7 @@ VARIANTS = [
         True,
         True,
     ),
+    Variant("ty_chosen", "with (type_mappings = {}, binary = true)", False, True),
 ]
 
 
@@ -109,7 +123,13 @@ def test_the_node_shows_what_psql_shows_at_the_source(
             + rows_sql(variant, values, 0)
             + f"create publication {variant.name} for tables in schema {variant.name}"
         )
-        mirrors.append(subscribe(source, variant.name, variant.options))
+        mappings = {name: WIDER.get(name, "string") for name in values}
+        # Named twice in other words: timestamp(3), integer[][].
+        for alias in ("integer[][]", "timestamp(3) with time zone"):
+            del mappings[alias]
+        chosen = ", ".join(f"{name} = {ddl}" for name, ddl in mappings.items())
+        options = variant.options.format(quote_literal(chosen))
+        mirrors.append(subscribe(source, variant.name, options))
     for mirror in mirrors:
         mirror.synced()
     for variant, values in plans:

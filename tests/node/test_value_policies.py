@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from wal2lake.pg.publisher import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 
+Psql = Callable[..., subprocess.CompletedProcess[str]]
 Subscribe = Callable[..., Mirror]
 
 EVENTS = (
@@ -167,7 +169,7 @@ def test_options_that_cannot_be_are_refused_before_anything_is_made(
 
 
 def test_options_are_shown_and_can_be_changed(
-    pg18: Database, node: Node, subscribe: Subscribe
+    pg18: Database, node: Node, subscribe: Subscribe, psql: Psql
 ) -> None:
     pg18.psql(
         "create schema vp_set; create table vp_set.a (id int primary key, d date);"
@@ -207,15 +209,25 @@ def test_options_are_shown_and_can_be_changed(
     assert node.sql(ERROR.format("vp_set")) == []
     with pytest.raises(PublisherError, match="unrecognized value policy"):
         node.sql("alter subscription vp_set set (value_policies = 'date = nul')")
-    node.sql("alter subscription vp_set set (type_mappings = 'date = string')")
+    told = psql(
+        node.conninfo(),
+        *(
+            "-c",
+            "alter subscription vp_set set (type_mappings = 'date=string, mood=int')",
+        ),
+    )
+    assert "present ones keep their columns" in told.stderr
     pg18.psql(
         "create table vp_set.b (id int primary key, d date);"
         "insert into vp_set.b values (1, 'infinity'), (2, '0044-03-15 BC')"
     )
-    node.sql("alter subscription vp_set refresh publication")
+    told = psql(node.conninfo(), "-c", "alter subscription vp_set refresh publication")
+    assert told.stderr == (
+        'WARNING:  no published column is concerned by "mood" in type_mappings\n'
+    )
     mirror.synced()
     mirror.assert_equal(["vp_set.b"])
-    assert node.sql(shown) == [("date = string", "date = null")]
+    assert node.sql(shown) == [("date=string, mood=int", "date = null")]
 
 
 def test_text_that_is_not_valid_is_an_error_or_null_and_never_cut(
@@ -293,6 +305,7 @@ def test_labels_and_attributes_that_come_later_are_read(
     assert node.sql("select sum(y) from vp_later.t") == [("7",)]
 
 
+@pytest.mark.slow
 def test_a_value_that_is_too_long_is_refused_or_null_whole_or_not_at_all(
     make_node: Callable[..., Node], pg18: Database
 ) -> None:

@@ -14,13 +14,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fakes.values import TYPES, UGLY
 
+from wal2lake.errors import ApplyError
 from wal2lake.lake.port import FieldSpec
-from wal2lake.model import Oid
+from wal2lake.lake.staging.convert import Rules
+from wal2lake.model import Coercion, Lsn, Oid
 from wal2lake.pg import Publisher, Session, connect
 from wal2lake.pgtypes import (
     NoDecoder,
+    Policy,
     RemoteTypes,
+    ValuePolicies,
     check_decoder,
+    coerce,
     convert_sent,
     mapping_for,
     remote_types_from_json,
@@ -155,6 +160,15 @@ def assert_same(source: Source, type_name: str, values: list[str | None]) -> Non
                 (f.sqlstate, f.message, f.rows.tolist()) for f in found.failures
             ] == [(f.sqlstate, f.message, f.rows.tolist()) for f in expected.failures]
             assert found.bad == expected.bad or found.bad.equals(expected.bad)
+        for policy in (Policy.NULL, Policy.CLAMP):
+            model = coerce(text, None, oid, source.types, mapping, policy)
+            for sent, flags in ((binary, every), (mixed, some)):
+                coerced = coerce(sent, flags, oid, source.types, mapping, policy)
+                assert _exact(coerced.array) == _exact(model.array)
+                assert [
+                    (c.reason, c.rows.tolist(), c.example) for c in coerced.changes
+                ] == [(c.reason, c.rows.tolist(), c.example) for c in model.changes]
+                assert len(coerced.failures) == len(model.failures)
 
 
 def _exact(array: pa.Array) -> list[str]:
@@ -414,3 +428,63 @@ def test_a_copy_in_binary_is_the_copy_as_text(source: Source, rows: int) -> None
         found.append(pa.concat_tables(blocks).to_pylist() if blocks else [])
     assert found[0] == found[1]
     assert len(found[1]) == rows
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_copied_value_above_the_limit_is_refused_or_null(
+    source: Source, binary: bool
+) -> None:
+    limit = 3 << 20
+    session = source.session
+    # In text format two digits for each byte, and \x.
+    longest = limit if binary else limit // 2 - 1
+    session.execute(
+        "drop table if exists pg_temp.c; create temporary table c (id integer, b bytea);"
+        f"insert into c select i, decode(repeat('ab', {longest} + i), 'hex')"
+        " from generate_series(0, 1) i"
+    )
+    types = ((Oid(23), -1), (Oid(17), -1))
+
+    def copy(policies: str) -> tuple[list[int | None], list[Coercion]]:
+        task = CopyTask(
+            conninfo="",
+            application_name="",
+            snapshot="",
+            statement="copy (select * from c order by id) to stdout"
+            f" (format {'binary' if binary else 'csv'})",
+            columns=("id", "b"),
+            location="",
+            fields=(
+                FieldSpec("id", "int", pg_type_oid=Oid(23)),
+                FieldSpec("b", "binary", pg_type_oid=Oid(17)),
+            ),
+            physical_fields=(),
+            row_group_bytes=1,
+            table="c",
+            key=("id",),
+            binary_types=(Oid(23), Oid(17)) if binary else None,
+            column_types=types,
+            lsn=Lsn(0x16),
+            rules=Rules(ValuePolicies.parse(policies), max_value_bytes=limit),
+        )
+        found: list[Coercion] = []
+        blocks = [_convert(task, c, found) for c in _columns(task, session)]
+        column = pa.concat_tables(blocks).column("b").to_pylist()
+        return [None if b is None else len(b) for b in column], found
+
+    reason = f"value is longer than apply.max_value_bytes ({limit} bytes)"
+    with pytest.raises(ApplyError) as caught:
+        copy("")
+    assert (caught.value.sqlstate, caught.value.message) == ("54000", reason)
+    assert caught.value.context == "COPY c, column b, snapshot at 0/16"
+    session.execute("rollback")
+    lengths, found = copy("bytea = null")
+    assert lengths == [longest, None]
+    (one,) = found
+    assert (one.column, one.policy, one.reason, one.count) == ("b", "null", reason, 1)
+    assert (one.first_lsn, one.last_lsn, len(one.example)) == (
+        Lsn(0x16),
+        Lsn(0x16),
+        103,
+    )

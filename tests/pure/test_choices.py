@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from decimal import Decimal, localcontext
 
 import numpy as np
@@ -199,6 +200,12 @@ def test_lossless_and_a_smaller_type_contradict_each_other() -> None:
         stored(narrow, numeric, "numeric = lossless")
     assert stored(narrow, numeric, "* = lossless") == "DECIMAL(38,10)"
     assert stored("date = string", column("date"), "date = lossless") == "STRING"
+
+
+def test_a_column_of_several_dimensions_stays_text() -> None:
+    matrix = replace(column("int[]"), dimensions=2)
+    assert stored("int[] = array<bigint>", matrix) is None
+    assert stored("public.orders.note = array<bigint>", matrix) == "ARRAY<BIGINT>"
 
 
 def test_entries_that_concern_no_column_are_told() -> None:

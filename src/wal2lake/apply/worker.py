@@ -380,12 +380,17 @@ class ApplyWorker:
                     self._batches.discard(one)
                 return failure
             failpoint("apply.staged")
-            self._catalog.expect_coercions(
-                self._subid,
-                reached,
-                {part.relid: part.position for part in parts},
-                {p.relid: one.coercions for p, one in zip(parts, staged, strict=True)},
-            )
+            try:
+                self._catalog.expect_coercions(
+                    self._subid,
+                    reached,
+                    {part.relid: part.position for part in parts},
+                    {p.relid: s.coercions for p, s in zip(parts, staged, strict=True)},
+                )
+            except BaseException:
+                for one in staged:
+                    self._batches.discard(one)
+                raise
             self._commit_all(parts, staged, reached)
             failpoint("apply.tables_committed")
             self._publish(reached, committed=[part.relid for part in parts])

@@ -104,7 +104,12 @@ class TypeMappings:
 
     def _entry(self, column: SourceColumn) -> Entry[str] | None:
         found = best_entry(self.entries, column)
-        if found is None or found.target.match is not Match.TYPE:
+        if found is None or found.target.match is Match.COLUMN:
+            return found
+        if column.dimensions > 1:
+            # Text, whatever the array type is stored as: its values have another shape.
+            return None
+        if found.target.match is not Match.TYPE:
             return found
         # numeric(10,2) is another type than numeric in all but name: it has a Spark type.
         limited = column.typmod >= 0 and column.type_oid in _NUMERIC

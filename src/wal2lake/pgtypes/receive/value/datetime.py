@@ -84,7 +84,8 @@ def read_interval(data: bytes) -> str:
     time, days, months = cursor.number("q"), cursor.number("i"), cursor.number("i")
     cursor.end()
     value = Interval(months, days, time)
-    # Since PostgreSQL 17; before, these were ordinary values that nobody could write.
+    # Since PostgreSQL 17. Before, the ends of all three fields at once were an ordinary
+    # value; the bytes do not say which server sent them.
     if value in (INFINITY, NEGATIVE_INFINITY):
         return "infinity" if value == INFINITY else "-infinity"
     return str(value)
