@@ -17,7 +17,6 @@ Source: frontend.backend (the port that this implements).
 from __future__ import annotations
 
 import itertools
-import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +37,7 @@ from wal2lake.frontend.commands import table as tables
 from wal2lake.frontend.commands.dml import run_dml, truncate
 from wal2lake.frontend.commands.node import Caller, Node, need_table
 from wal2lake.frontend.grammar import parse
+from wal2lake.frontend.grammar.bound import parameter_count
 from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
@@ -80,8 +80,6 @@ from wal2lake.pgtypes.params import binary_param_to_text
 from wal2lake.wire.frontback import FieldDescription, Format
 
 _TEXT_OID: Final = 25
-
-_PARAMETER: Final = re.compile(r"\$(\d+)")
 
 _QUERIES: Final = (Kind.SELECT, Kind.VALUES, Kind.TABLE)
 _WRITES: Final = (Kind.INSERT, Kind.UPDATE, Kind.DELETE)
@@ -137,8 +135,7 @@ class LakeBackend:
     def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
         """Parse; errors of names come from ``fields`` or ``execute``."""
         statement = parse(sql)
-        numbers = [int(n) for n in _PARAMETER.findall(sql)] if "$" in sql else []
-        count = max([len(param_oids), *numbers], default=0)
+        count = max(len(param_oids), parameter_count(sql))
         oids = [
             (param_oids[i] if i < len(param_oids) else 0) or _TEXT_OID
             for i in range(count)

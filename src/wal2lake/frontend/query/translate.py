@@ -24,6 +24,7 @@ from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
 
 from wal2lake.catalog import TableDef
 from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
+from wal2lake.frontend.grammar.bound import set_off
 from wal2lake.frontend.query.analysis.expressions import PARAMETER_MARK, PARAMETER_TEXT
 from wal2lake.frontend.query.analysis.queries import TABLE_MARK, analyse
 from wal2lake.frontend.query.analysis.scopes import Columns
@@ -109,7 +110,7 @@ _PARAMETER_TYPES: Final = {
 def parse(sql: str) -> exp.Expression:
     """One statement's tree, identifiers folded; 42601 if sqlglot cannot read it."""
     try:
-        trees = [t for t in sqlglot.parse(sql, read=_Dialect) if t is not None]
+        trees = [t for t in sqlglot.parse(set_off(sql), read=_Dialect) if t is not None]
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
         near = str(first.get("highlight") or "").strip()

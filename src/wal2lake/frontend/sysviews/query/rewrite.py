@@ -30,6 +30,7 @@ from wal2lake.errors import (
     SqlSyntaxError,
     UndefinedObjectError,
 )
+from wal2lake.frontend.grammar.bound import set_off
 from wal2lake.frontend.query.translate import Parameter
 from wal2lake.frontend.sysviews.declarations.relations import (
     SystemRelation,
@@ -90,7 +91,9 @@ _RENAMED_COLUMNS: Final = {"daticulocale": "datlocale"}
 def _parse(sql: str) -> exp.Expression | None:
     """The tree of one query, folded; None if sqlglot cannot read it. Never changed."""
     try:
-        trees = [t for t in sqlglot.parse(sql, read="postgres") if t is not None]
+        trees = [
+            t for t in sqlglot.parse(set_off(sql), read="postgres") if t is not None
+        ]
     except SqlglotError:
         return None
     if len(trees) != 1 or not isinstance(trees[0], (exp.Query, exp.Values)):
