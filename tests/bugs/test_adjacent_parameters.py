@@ -64,3 +64,11 @@ def test_only_parameters_are_counted(sql: str, count: int) -> None:
 @given(st.text("a$1', \"-/*\n", max_size=12))
 def test_what_is_set_off_is_the_same_but_for_spaces(sql: str) -> None:
     assert set_off(sql).replace(" ", "") == sql.replace(" ", "")
+
+
+def test_a_query_with_an_array_parameter_can_be_described() -> None:
+    """Before there is a value it was an array that is not constant."""
+    sql = "select a from t where a = any($1)"
+    assert translate_query(sql, resolve, (Parameter(None, 1005),)).columns
+    bound = translate_query(sql, resolve, (Parameter("{1,3}", 1005),)).sql
+    assert "a IN (CAST('1' AS SMALLINT), CAST('3' AS SMALLINT))" in bound

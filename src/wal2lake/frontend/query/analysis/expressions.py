@@ -220,6 +220,9 @@ class Expressions:
             declared = self.visit(array, scope).type
             known = type_by_oid(declared.element.oid) if declared.element else None
             array = array.this
+        if isinstance(array, exp.Null):
+            # A parameter, while the query is described.
+            return [Operand(exp.Null(), t.LITERAL)]
         is_text = isinstance(array, exp.Literal) and array.is_string
         if is_text and known is not None and known.array_oid:
             oid = int(array.meta.get(PARAMETER_MARK) or known.array_oid)
