@@ -18,6 +18,7 @@ from wal2lake.catalog import (
     SubscriptionRel,
     TableDef,
 )
+from wal2lake.changelog import PreparedTransaction
 from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.statements import CreateTable
@@ -129,6 +130,7 @@ class FakeSource:
     vector_list: list[SnapshotVector] = field(default_factory=list)
     progress_by_sub: dict[int, Progress] = field(default_factory=dict)
     messages_by_sub: dict[int, list[LoggedMessage]] = field(default_factory=dict)
+    prepared_by_sub: dict[int, list[PreparedTransaction]] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
     reads: int = 0
     """How often the tables were asked for."""
@@ -154,6 +156,9 @@ class FakeSource:
 
     def progress(self, subid: Oid) -> Progress | None:
         return self.progress_by_sub.get(subid)
+
+    def prepared(self, subid: Oid) -> list[PreparedTransaction]:
+        return self.prepared_by_sub.get(subid, [])
 
     def messages(self, subid: Oid) -> list[LoggedMessage]:
         return self.messages_by_sub.get(subid, [])

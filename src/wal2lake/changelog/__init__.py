@@ -8,6 +8,7 @@ talks to a server, knows who applies what it keeps.
     log                          the whole, as the receiver uses it; start here
     journal/                     raw bytes, durable within milliseconds
     handover                     from the journal's thread to the seal thread
+    spool/                       transactions that have not committed
     segments, manifest, parquet  decoded changes, sealed
     reader, retention            for those who apply; what may go
     messages                     logical messages, for those who look
@@ -25,6 +26,10 @@ from wal2lake.changelog.retention import (
     check_limit,
     log_size,
 )
+from wal2lake.changelog.spool.prepared import (
+    PreparedTransaction,
+    prepared_transactions,
+)
 
 __all__ = [
     "ChangeLog",
@@ -35,8 +40,10 @@ __all__ = [
     "Manifest",
     "MessageHistory",
     "MessagesFile",
+    "PreparedTransaction",
     "Retention",
     "RowsFile",
     "check_limit",
     "log_size",
+    "prepared_transactions",
 ]

@@ -55,6 +55,7 @@ from wal2lake.receive.feedback import Feedback
 from wal2lake.receive.history import check_history
 from wal2lake.receive.negotiation import negotiate
 from wal2lake.receive.remotetypes import RemoteTypesKeeper
+from wal2lake.receive.twophase import TwoPhase
 from wal2lake.settings import Settings
 from wal2lake.wire.copyboth import (
     Keepalive,
@@ -148,6 +149,7 @@ class WalReceiver:
         """Why nothing more is taken off the socket; empty: it is."""
         self._checker: Session | None = None
         self._types = RemoteTypesKeeper(catalog, subscription)
+        self._two_phase = TwoPhase(catalog, subscription)
         self._events = get_logger()
 
     # ---- the run -----------------------------------------------------------------
@@ -181,13 +183,15 @@ class WalReceiver:
                 server_version=session.server_version,
                 start=start,
                 messages=self._settings.log.messages,
-                two_phase=False,
+                two_phase=self._two_phase.wanted(session.server_version),
             )
             stream = CopyBothStream(session, asked.command)
             self._drop_undecodable()
             self._log.connected(
-                start, streaming=asked.streaming, two_phase=asked.two_phase
+                start, streaming=asked.streaming, two_phase=asked.may_prepare
             )
+            if asked.two_phase:
+                self._two_phase.accepted()
             on_streaming.set()
             self._catalog.note_error(subscription.oid, None)
             self._events.info(
@@ -284,6 +288,7 @@ class WalReceiver:
             # possible, be sent again.
             self._raise_failure()
             now = time.monotonic()
+            self._two_phase.look(now)
             silence = now - last_heard
             if timeout and silence >= timeout:
                 raise PublisherError(

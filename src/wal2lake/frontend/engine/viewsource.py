@@ -23,7 +23,11 @@ from wal2lake.catalog import (
     TableDef,
 )
 from wal2lake.catalog.progress import progress_path
-from wal2lake.changelog import MessageHistory
+from wal2lake.changelog import (
+    MessageHistory,
+    PreparedTransaction,
+    prepared_transactions,
+)
 from wal2lake.frontend.sysviews import ActiveSession, LoggedMessage
 from wal2lake.model import Lsn, Oid
 from wal2lake.settings import Settings
@@ -116,6 +120,10 @@ class ViewSource:
         for lsn, commit_lsn, prefix, content in zip(*columns, strict=True):
             commit = None if commit_lsn is None else Lsn(commit_lsn)
             yield LoggedMessage(Lsn(lsn), commit, prefix, content)
+
+    def prepared(self, subid: Oid) -> Sequence[PreparedTransaction]:
+        """From the checkpoints in the subscription's log."""
+        return prepared_transactions(self._settings.log_directory / str(int(subid)))
 
     def sessions(self) -> Sequence[ActiveSession]:
         """From the listeners."""

@@ -21,6 +21,7 @@ from wal2lake.catalog import (
     SubscriptionRel,
     TableDef,
 )
+from wal2lake.changelog import PreparedTransaction
 from wal2lake.model import Lsn, Oid
 
 
@@ -98,6 +99,10 @@ class CatalogSource(Protocol):
     def messages(self, subid: Oid) -> Iterable[LoggedMessage]:
         """The logical messages in a subscription's change log, in its order; an error if
         they are too large to be shown."""
+        ...
+
+    def prepared(self, subid: Oid) -> Sequence[PreparedTransaction]:
+        """Transactions of a subscription that the publisher has prepared."""
         ...
 
     def sessions(self) -> Sequence[ActiveSession]:

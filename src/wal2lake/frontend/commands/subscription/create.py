@@ -57,7 +57,8 @@ def create_subscription(
                 f'subscription "{statement.name}" already exists'
             )
         if not options.connect:
-            _record(node, caller, statement, options, [], INVALID_LSN, True, ())
+            state = _two_phase(options, tables=False)
+            _record(node, caller, statement, options, [], INVALID_LSN, True, (), state)
             caller.notice(
                 Notice(
                     "subscription was created, but is not connected",
@@ -94,10 +95,22 @@ def create_subscription(
                     made=made,
                 )
                 whole = publisher.publish_everything(tuple(statement.publications))
-                start = _start(caller, publisher, statement, options)
+                state = _two_phase(options, tables=bool(targets))
+                if session.server_version < 150000 and state == "e":
+                    # Its pgoutput cannot: the state says what is.
+                    state = "p"
+                start = _start(caller, publisher, statement, options, state)
                 try:
                     _record(
-                        node, caller, statement, options, targets, start, whole, types
+                        node,
+                        caller,
+                        statement,
+                        options,
+                        targets,
+                        start,
+                        whole,
+                        types,
+                        state,
                     )
                 except BaseException:
                     if options.create_slot and (slot := _slot_name(statement, options)):
@@ -115,13 +128,23 @@ def _start(
     publisher: Publisher,
     statement: CreateSubscription,
     options: SubscriptionOptions,
+    two_phase: str,
 ) -> Lsn:
     """The slot's consistent point, if one is to be made."""
     slot = _slot_name(statement, options)
     if not options.create_slot or slot is None:
         return INVALID_LSN
     with nudged(statement.conninfo, statement.name):
-        return create_slot(caller, publisher, slot)
+        return create_slot(caller, publisher, slot, two_phase=two_phase == "e")
+
+
+def _two_phase(options: SubscriptionOptions, *, tables: bool) -> str:
+    """subtwophasestate. With a copy it is enabled once all tables are ready, and without
+    tables later: a table that joins then has to be copied before."""
+    if not options.two_phase:
+        return "d"
+    made_here = options.connect and options.create_slot
+    return "e" if made_here and tables and not options.copy_data else "p"
 
 
 def _slot_name(
@@ -141,6 +164,7 @@ def _record(
     start: Lsn,
     whole: bool,
     types: Sequence[RemoteType],
+    two_phase: str,
 ) -> None:
     oid = node.catalog.new_oid()
     enabled = options.enabled and options.connect
@@ -161,6 +185,7 @@ def _record(
             "origin": options.origin,
             "binary": str(options.binary).lower(),
             "streaming": options.streaming,
+            "two_phase": two_phase,
             REMOTE_TYPES: remote_types_to_json(types),
         },
     )
