@@ -25,6 +25,7 @@ from wal2lake.wire.columnar import (
     StreamDecoder,
     Streamed,
 )
+from wal2lake.wire.copyboth import XLogData, write_xlogdata
 from wal2lake.wire.pgoutput import (
     Begin,
     BeginPrepare,
@@ -42,6 +43,7 @@ from wal2lake.wire.pgoutput import (
     StreamPrepare,
     StreamStart,
     StreamStop,
+    write_message,
 )
 
 TABLE = Relation(
@@ -121,6 +123,27 @@ def test_a_committed_streams_relations_are_the_connections() -> None:
     )
     assert isinstance(events[0], Decoded)
     assert events[0].blocks[0].relation == TABLE
+
+
+def test_what_was_described_outside_later_stays_when_a_stream_commits() -> None:
+    decoder = StreamDecoder()
+
+    def say(sent: int, *messages: Message) -> list[Any]:
+        return decoder.feed(
+            *gulp(
+                [
+                    write_xlogdata(XLogData(Lsn(5), Lsn(5), sent, write_message(m)))
+                    for m in messages
+                ]
+            )
+        )
+
+    say(1, *BLOCK)
+    begin, commit = Begin(Lsn(50), 5, Xid(9)), Commit(Lsn(50), Lsn(58), 5)
+    say(2, begin, RelationMessage(WIDE), row(None, b"4", b"y", b"z"), commit)
+    say(3, StreamCommit(X, Lsn(100), Lsn(108), 5))
+    events = say(4, Begin(Lsn(200), 5, Xid(9)), row(None, b"5", b"y", b"z"))
+    assert events[0].blocks[0].relation == WIDE
 
 
 @pytest.mark.parametrize("sub", [X, SUB])
