@@ -20,7 +20,7 @@ from wal2lake.catalog import (
     SyncSnapshot,
     TableDef,
 )
-from wal2lake.changelog import Inventory
+from wal2lake.changelog import Inventory, PreparedTransaction
 from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.statements import CreateTable
@@ -137,6 +137,7 @@ class FakeSource:
     log_by_sub: dict[int, Path] = field(default_factory=dict)
     snapshot_by_sub: dict[int, SyncSnapshot] = field(default_factory=dict)
     log_settings: LogSettings = field(default_factory=LogSettings)
+    prepared_by_sub: dict[int, list[PreparedTransaction]] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
     reads: int = 0
     """How often the tables were asked for."""
@@ -165,6 +166,9 @@ class FakeSource:
 
     def progress(self, subid: Oid) -> Progress | None:
         return self.progress_by_sub.get(subid)
+
+    def prepared(self, subid: Oid) -> list[PreparedTransaction]:
+        return self.prepared_by_sub.get(subid, [])
 
     def messages(self, subid: Oid) -> list[LoggedMessage]:
         return self.messages_by_sub.get(subid, [])

@@ -11,6 +11,7 @@ from wal2lake.observe.failpoints import VARIABLE, arm
 from wal2lake.pg.publisher import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
+from wal2lake.testing.postgres import PostgresServer, StopMode
 from wal2lake.testing.waits import wait_until
 
 SMALL_LOG = {
@@ -117,3 +118,54 @@ def test_sigkill_while_a_streamed_transaction_holds_the_journal_back(
         wait_for(node, points, name)
         mirror.caught_up()
     mirror.assert_equal(TABLES)
+
+
+PREPARED = (
+    "journal.synced",
+    "spool.piece_written",
+    "spool.checkpoint_written",
+    "spool.checkpoint_renamed",
+)
+"""Durable steps of a PREPARE TRANSACTION; then of its COMMIT PREPARED."""
+
+COMMITTED = ("journal.synced", "segment.manifest_renamed", "spool.removed")
+
+
+def test_sigkill_at_prepare_and_at_commit_prepared_of_node_and_source(
+    make_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    gids = "select count(*) from pg_prepared_xacts"
+    points = tmp_path / "points"
+    with PostgresServer(18) as server:
+        source = Database(server, "postgres")
+        node, mirror = start(make_node, points, source, "with (two_phase = true)")
+        node.wait_for(
+            "select subtwophasestate from pg_subscription",
+            lambda rows: rows == [("e",)],
+            timeout_seconds=60,
+        )
+        for number, name in enumerate(PREPARED):
+            arm(points, name, "kill")
+            source.psql(
+                f"begin; {large(number * 10_000)}; prepare transaction 'k{number}';"
+                f" insert into ks.small values ({number})"
+            )
+            wait_for(node, points, name)
+            mirror.caught_up()
+        node.wait_for(gids, lambda rows: rows == [(str(len(PREPARED)),)])
+        assert node.value("select count(*) from ks.t") == "0"
+        node.kill("tree")
+        server.restart(StopMode.IMMEDIATE)
+        node.start()
+        assert node.value(gids) == str(len(PREPARED))
+        for number, name in enumerate(COMMITTED):
+            arm(points, name, "kill")
+            source.psql(f"commit prepared 'k{number}'")
+            wait_for(node, points, name)
+            mirror.caught_up()
+        arm(points, "spool.removed", "kill")
+        source.psql(f"rollback prepared 'k{len(PREPARED) - 1}'")
+        wait_for(node, points, "spool.removed")
+        mirror.assert_equal(TABLES)
+        assert node.value(gids) == "0"
+        node.close()

@@ -77,7 +77,6 @@ def test_options_that_are_honoured_are_accepted_and_shown(
 @pytest.mark.parametrize(
     ("option", "name"),
     [
-        ("two_phase = true", "two_phase"),
         ("disable_on_error = true", "disable_on_error"),
         ("failover = true", "failover"),
         ("table_format = 'iceberg'", "table_format"),
@@ -266,7 +265,11 @@ def test_what_is_not_there_or_not_yet_possible_is_refused_in_postgresqls_words(
         (f"alter subscription a3 connection {connection}", "0A000", None),
         ("alter subscription a3 set publication other", "0A000", None),
         ("alter subscription a3 skip (lsn = '0/1')", "0A000", None),
-        ("alter subscription a3 set (two_phase = true)", "0A000", None),
+        (
+            "alter subscription a3 set (two_phase = true)",
+            "55000",
+            'cannot set option "two_phase" for enabled subscription',
+        ),
         (
             "begin; drop subscription a3",
             "0A000",

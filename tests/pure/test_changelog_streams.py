@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,8 +16,15 @@ from hypothesis import strategies as st
 from tests.fakes.publisher import Change, content, gulp
 from tests.fakes.streaming import Running, Source
 
-from wal2lake.changelog import ChangeLog, LogReader, Retention
+from wal2lake.changelog import (
+    ChangeLog,
+    LogReader,
+    Retention,
+    files,
+    prepared_transactions,
+)
 from wal2lake.changelog.files import journal_name, journal_numbers
+from wal2lake.errors import StorageError
 from wal2lake.model import Lsn
 from wal2lake.settings import LogSettings
 
@@ -219,3 +230,183 @@ def test_any_order_of_blocks_savepoints_prepares_and_crashes_ends_as_the_model(
     script: list[Step],
 ) -> None:
     play(script)
+
+
+def history(source: Source) -> None:
+    """One of each: streamed, prepared streamed and not, rolled back, and what is between."""
+    streamed, prepared, whole, gone = (source.begin() for _ in range(4))
+    for one in (streamed, prepared, gone):
+        one.items += [(one.xid, insert(i, 60)) for i in range(12)]
+        source.block(one)
+        source.savepoint(one)
+        one.items += [(one.current, insert(100 + i, 60, columns=3)) for i in range(5)]
+        source.block(one)
+        source.rollback_to(one)
+        source.aborts(one)
+        one.items += [(one.xid, insert(200 + i, 60, 2)) for i in range(6)]
+    whole.items += [(whole.xid, insert(i, 30)) for i in range(5)]
+    first = source.end(prepared, "prepare")
+    source.end(streamed, "commit")
+    source.emit(b"between")
+    second = source.end(whole, "prepare")
+    third = source.end(gone, "prepare")
+    source.finish(second, commit=True)
+    source.finish(third, commit=False)
+    source.finish(first, commit=True)
+
+
+def everything(world: World) -> None:
+    """What is on the wire reaches the segments."""
+    while world.source.wire:
+        world.append(0, 40)
+        world.sync()
+        world.absorb(1)
+    world.seal()
+    world.check()
+
+
+def test_a_journal_cut_at_any_byte_loses_nothing_that_comes_again(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path / "log", LogSettings(journal_file_bytes=1 << 20))
+    history(world.source)
+    sent = list(world.source.wire)
+    while world.source.wire:
+        world.append(0, 40)
+    world.log.sync()
+    world.log.close()
+    size = (tmp_path / "log" / journal_name(1)).stat().st_size
+    for cut in range(64, size, 41):
+        copy = tmp_path / f"cut-{cut}"
+        shutil.copytree(tmp_path / "log", copy)
+        with (copy / journal_name(1)).open("rb+") as file:
+            file.truncate(cut)
+        log = ChangeLog.open(copy, SMALL)
+        again = replace(world.source, wire=[], known={})
+        log.connected(log.logged, streaming=True, two_phase=True)
+        again.connect(log.logged)
+        log.append(*gulp(again.wire))
+        log.sync()
+        while log.absorb(0):
+            pass
+        log.seal()
+        assert content(copy) == world.source.committed, cut
+        log.close()
+        assert list(copy.glob("spool-*")) == []
+        shutil.rmtree(copy)
+    assert sent
+
+
+def test_all_that_comes_again_after_a_reconnect_is_recognised(tmp_path: Path) -> None:
+    world = World(tmp_path / "log")
+    one = world.source.begin()
+    one.items += [(one.xid, insert(i, 60)) for i in range(30)]
+    world.source.block(one)
+    waiting = world.source.end(one, "prepare")
+    history(world.source)
+    everything(world)
+    for _ in range(2):
+        # As if nothing had ever been confirmed.
+        world.log.connected(Lsn(0), streaming=True, two_phase=True)
+        world.source.connect(0)
+        everything(world)
+        world.crash(0, 0)
+    assert len(prepared_transactions(world.directory)) == 1
+    world.source.finish(waiting, commit=True)
+    everything(world)
+    assert content(world.directory) == world.source.committed
+    assert prepared_transactions(world.directory) == []
+
+
+def test_a_full_disk_at_any_write_of_a_spool_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each write fails once, and every step is simply done again."""
+    write, link, failed = files.write_temporary, Path.hardlink_to, set()
+
+    def once(name: str) -> None:
+        if name not in failed:
+            failed.add(name)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def full(path: Path, data: Any, **options: bool) -> Path:
+        try:
+            once(path.name)
+        except OSError as error:
+            raise files.storage_error("write to file", path, error) from error
+        return write(path, data, **options)
+
+    def unlinkable(path: Path, target: Path) -> None:
+        once(path.name)
+        link(path, target)
+
+    world = World(tmp_path / "log")
+    monkeypatch.setattr(files, "write_temporary", full)
+    monkeypatch.setattr(Path, "hardlink_to", unlinkable)
+    history(world.source)
+    while world.source.wire:
+        world.append(0, 40)
+        world.sync()
+        for step in (world.log.absorb, lambda _: world.log.seal()):
+            for _ in range(200):
+                try:
+                    step(0)
+                    break
+                except StorageError:
+                    continue
+    assert any(name.startswith("spool-") and "json" in name for name in failed)
+    assert any(name.startswith("spool-") and "parquet" in name for name in failed)
+    assert content(world.directory) == world.source.committed
+
+
+def test_an_open_transaction_holds_the_journal_back_only_until_its_checkpoint(
+    tmp_path: Path,
+) -> None:
+    # A file has several rounds, so that one is in the checkpoint in part.
+    world = World(tmp_path / "log", replace(SMALL, journal_file_bytes=5000))
+    one = world.source.begin()
+    one.items += [(one.xid, insert(i, 60)) for i in range(10)]
+    world.source.block(one)
+    for number in range(40):
+        other = world.source.begin()
+        other.items += [(other.xid, insert(i, 60)) for i in range(9)]
+        world.source.end(other, "commit")
+        one.items.append((one.xid, insert(number, 60, 2, 2 + number % 2)))
+        world.source.block(one)
+        everything(world)
+        assert len(journal_numbers(world.directory)) <= 5
+    assert list(world.directory.glob("spool-*.json")) != []
+    world.source.end(one, "commit")
+    # The half of it that only the checkpoint has is found again.
+    world.append(0, 400)
+    world.sync()
+    world.log.close()
+    log = ChangeLog.open(world.directory, SMALL)
+    assert content(world.directory) == world.source.committed
+    log.close()
+
+
+def test_many_interleaved_transactions_keep_memory_bounded_and_few_pieces(
+    tmp_path: Path,
+) -> None:
+    sizes = LogSettings(journal_file_bytes=1 << 20, segment_bytes=128 << 10)
+    world = World(tmp_path / "log", sizes)
+    running = [world.source.begin() for _ in range(120)]
+    for part in range(4):
+        for one in running:
+            one.items += [(one.xid, insert(part * 100 + i, 60)) for i in range(12)]
+            world.source.block(one)
+        while world.source.wire:
+            world.append(0, 4000)
+            world.sync()
+            world.absorb(1)
+            assert world.log._spools.buffered_bytes <= sizes.segment_bytes
+    pieces = len(list(world.directory.glob("spool-*.parquet")))
+    assert 0 < pieces <= 4 * len(running)
+    for one in running:
+        world.source.end(one, "commit")
+    everything(world)
+    assert content(world.directory) == world.source.committed
+    # Small ones share segments.
+    assert world.log.last_segment < len(running) // 4
+    assert list(world.directory.glob("spool-*")) == []

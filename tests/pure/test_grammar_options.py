@@ -159,7 +159,6 @@ def test_wrong_options_of_alter_are_refused(
 @pytest.mark.parametrize(
     ("sql", "shown"),
     [
-        ("two_phase", "two_phase = true"),
         ("disable_on_error = 1", "disable_on_error = true"),
         ("failover = on", "failover = true"),
         ("table_format = iceberg", "table_format = iceberg"),

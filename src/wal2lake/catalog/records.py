@@ -117,6 +117,11 @@ class Subscription:
         return self.options.get("streaming", "off")
 
     @property
+    def two_phase(self) -> str:
+        """subtwophasestate: d disabled, p pending (until all tables are ready), e enabled."""
+        return self.options.get("two_phase", "d")
+
+    @property
     def binary(self) -> bool:
         """Values are asked for in binary format."""
         return self.options.get("binary") == "true"

@@ -8,6 +8,7 @@ talks to a server, knows who applies what it keeps.
     log                          the whole, as the receiver uses it; start here
     journal/                     raw bytes, durable within milliseconds
     handover                     from the journal's thread to the seal thread
+    spool/                       transactions that have not committed
     segments, manifest, parquet  decoded changes, sealed
     reader, retention            for those who apply; what may go
     messages                     logical messages, for those who look
@@ -30,6 +31,10 @@ from wal2lake.changelog.retention import (
     history_bytes,
     log_size,
 )
+from wal2lake.changelog.spool.prepared import (
+    PreparedTransaction,
+    prepared_transactions,
+)
 
 __all__ = [
     "ChangeLog",
@@ -43,10 +48,12 @@ __all__ = [
     "Manifest",
     "MessageHistory",
     "MessagesFile",
+    "PreparedTransaction",
     "Retention",
     "RowsFile",
     "SegmentFacts",
     "check_limit",
     "history_bytes",
     "log_size",
+    "prepared_transactions",
 ]

@@ -145,14 +145,20 @@ class Publisher:
     # ---- slots ---------------------------------------------------------------------
 
     def create_slot(
-        self, name: str, *, temporary: bool = False, snapshot: str = "nothing"
+        self,
+        name: str,
+        *,
+        temporary: bool = False,
+        snapshot: str = "nothing",
+        two_phase: bool = False,
     ) -> SlotCreated:
         """CREATE_REPLICATION_SLOT ... LOGICAL pgoutput; snapshot: nothing|export|use."""
         kind = "TEMPORARY LOGICAL" if temporary else "LOGICAL"
         if self.session.server_version >= 150000:
-            option = f"(SNAPSHOT '{snapshot}')"
+            first = "TWO_PHASE, " if two_phase else ""
+            option = f"({first}SNAPSHOT '{snapshot}')"
         else:
-            option = {
+            option = ("TWO_PHASE " if two_phase else "") + {
                 "nothing": "NOEXPORT_SNAPSHOT",
                 "export": "EXPORT_SNAPSHOT",
                 "use": "USE_SNAPSHOT",
@@ -161,6 +167,12 @@ class Publisher:
             f"CREATE_REPLICATION_SLOT {quote_ident(name)} {kind} pgoutput {option}"
         )[0]
         return SlotCreated(str(row[0]), Lsn.parse(str(row[1])), row[2])
+
+    def disable_two_phase(self, name: str) -> None:
+        """ALTER_REPLICATION_SLOT; publishers below PostgreSQL 18 do not know how."""
+        self.session.execute(
+            f"ALTER_REPLICATION_SLOT {quote_ident(name)} ( TWO_PHASE false )"
+        )
 
     def drop_slot(self, name: str, *, missing_ok: bool = False) -> bool:
         """DROP_REPLICATION_SLOT ... WAIT; False if it was not there. Needs a replication

@@ -22,6 +22,8 @@ from wal2lake.pg.publisher import quote_ident, quote_literal
 _PROTOCOLS: Final = ((160000, 4), (150000, 3), (140000, 2))
 """The server version from which on each protocol is there, newest first."""
 
+_TWO_PHASE_PROTOCOL: Final = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Negotiated:
@@ -32,7 +34,10 @@ class Negotiated:
     streaming: bool
     """Transactions may arrive before they commit."""
     two_phase: bool
-    """And be prepared."""
+    """Transactions are wanted when they are prepared."""
+    may_prepare: bool
+    """They may come then all the same: a slot that was made with two_phase, or has had
+    it once, decides for itself."""
 
 
 def negotiate(
@@ -71,4 +76,5 @@ def negotiate(
         f"START_REPLICATION SLOT {slot} LOGICAL {start} ({', '.join(options)})",
         streaming is not None,
         two_phase,
+        protocol >= _TWO_PHASE_PROTOCOL,
     )

@@ -56,6 +56,7 @@ from wal2lake.receive.feedback import Feedback
 from wal2lake.receive.history import check_history
 from wal2lake.receive.negotiation import negotiate
 from wal2lake.receive.remotetypes import RemoteTypesKeeper
+from wal2lake.receive.twophase import TwoPhase
 from wal2lake.settings import Settings
 from wal2lake.wire.copyboth import (
     Keepalive,
@@ -151,6 +152,7 @@ class WalReceiver:
         self._limit_state = LimitState.BELOW
         """Of the log's size, as last looked at: the seal thread's."""
         self._types = RemoteTypesKeeper(catalog, subscription)
+        self._two_phase = TwoPhase(catalog, subscription)
         self._events = get_logger()
 
     # ---- the run -----------------------------------------------------------------
@@ -184,13 +186,15 @@ class WalReceiver:
                 server_version=session.server_version,
                 start=start,
                 messages=self._settings.log.messages,
-                two_phase=False,
+                two_phase=self._two_phase.wanted(session.server_version),
             )
             stream = CopyBothStream(session, asked.command)
             self._drop_undecodable()
             self._log.connected(
-                start, streaming=asked.streaming, two_phase=asked.two_phase
+                start, streaming=asked.streaming, two_phase=asked.may_prepare
             )
+            if asked.two_phase:
+                self._two_phase.accepted()
             on_streaming.set()
             self._catalog.note_error(subscription.oid, None)
             self._events.info(
@@ -287,6 +291,7 @@ class WalReceiver:
             # possible, be sent again.
             self._raise_failure()
             now = time.monotonic()
+            self._two_phase.look(now)
             silence = now - last_heard
             if timeout and silence >= timeout:
                 raise PublisherError(

@@ -68,6 +68,7 @@ _SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "max_wal_senders": "20",
         "max_replication_slots": "20",
         "max_connections": "60",
+        "max_prepared_transactions": "20",
         "listen_addresses": "127.0.0.1",
         "shared_buffers": "32MB",
         "max_wal_size": "512MB",

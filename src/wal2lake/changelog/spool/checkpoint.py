@@ -66,9 +66,12 @@ def encode(spool: Spool, covered: Place) -> bytes:
 
 
 def load(path: Path) -> Spool:
-    """Read one; raises CorruptLogError, StorageError, ConfigurationError."""
+    """Read one; raises CorruptLogError, StorageError, ConfigurationError, and
+    FileNotFoundError if it is not there (any more)."""
     try:
         content = path.read_bytes()
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise files.storage_error("read file", path, error) from error
     members = manifest.unseal(content, path)

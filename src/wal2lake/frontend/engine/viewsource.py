@@ -26,7 +26,12 @@ from wal2lake.catalog import (
     TableDef,
 )
 from wal2lake.catalog.progress import progress_path
-from wal2lake.changelog import Inventory, MessageHistory
+from wal2lake.changelog import (
+    Inventory,
+    MessageHistory,
+    PreparedTransaction,
+    prepared_transactions,
+)
 from wal2lake.frontend.sysviews import ActiveSession, LoggedMessage, LogReading
 from wal2lake.model import Lsn, Oid
 from wal2lake.settings import LogSettings, Settings
@@ -146,6 +151,10 @@ class ViewSource:
     def snapshot_held(self, subid: Oid) -> SyncSnapshot | None:
         """From the catalog."""
         return self._catalog.snapshot_held(subid)
+
+    def prepared(self, subid: Oid) -> Sequence[PreparedTransaction]:
+        """From the checkpoints in the subscription's log."""
+        return prepared_transactions(self._settings.log_directory / str(int(subid)))
 
     def sessions(self) -> Sequence[ActiveSession]:
         """From the listeners."""

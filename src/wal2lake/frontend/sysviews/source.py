@@ -23,7 +23,13 @@ from wal2lake.catalog import (
     SyncSnapshot,
     TableDef,
 )
-from wal2lake.changelog import Held, Inventory, LogContents, SegmentFacts
+from wal2lake.changelog import (
+    Held,
+    Inventory,
+    LogContents,
+    PreparedTransaction,
+    SegmentFacts,
+)
 from wal2lake.model import Lsn, Oid
 from wal2lake.settings import LogSettings
 
@@ -135,6 +141,10 @@ class CatalogSource(Protocol):
 
     def snapshot_held(self, subid: Oid) -> SyncSnapshot | None:
         """The snapshot that copies of a subscription stand on, if one is held."""
+        ...
+
+    def prepared(self, subid: Oid) -> Sequence[PreparedTransaction]:
+        """Transactions of a subscription that the publisher has prepared."""
         ...
 
     def sessions(self) -> Sequence[ActiveSession]:

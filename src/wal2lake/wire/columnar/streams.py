@@ -551,11 +551,13 @@ def _explain(
     for at in range(len(frames)):
         payload = frames.payload(at)
         try:
+            if payload[XLOGDATA_HEADER] == _ORIGIN:
+                raise _wrong("ORIGIN message sent out of order", _ORIGIN)
             if in_stream:
                 body = payload[XLOGDATA_HEADER:]
                 read_message(body, in_stream=True)
                 payload = payload[: XLOGDATA_HEADER + 1] + body[5:]
-            if payload[XLOGDATA_HEADER] not in b"ORYIUDTM":
+            if payload[XLOGDATA_HEADER] not in b"RYIUDTM":
                 raise _wrong(
                     f"{message_name(payload[XLOGDATA_HEADER])} message inside of a"
                     " prepared transaction",

@@ -12,7 +12,12 @@ from __future__ import annotations
 from typing import Final
 
 from wal2lake.catalog import Subscription, TableDef
-from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    SqlSyntaxError,
+    UndefinedObjectError,
+    UsageError,
+)
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node, require_superuser
 from wal2lake.frontend.commands.subscription.publisher import (
@@ -26,6 +31,7 @@ from wal2lake.frontend.commands.subscription.targets import (
     new_rel,
     publish_present,
 )
+from wal2lake.frontend.commands.subscription.twophase import set_two_phase
 from wal2lake.frontend.grammar import OptionSet, subscription_options
 from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionEnabled,
@@ -82,6 +88,13 @@ def alter_refresh(
             "ALTER SUBSCRIPTION ... REFRESH PUBLICATION is not allowed for disabled"
             " subscriptions",
             sqlstate=_PREREQUISITE,
+        )
+    if subscription.two_phase == "e" and options.copy_data:
+        raise SqlSyntaxError(
+            "ALTER SUBSCRIPTION ... REFRESH with copy_data is not allowed when two_phase"
+            " is enabled",
+            hint="Use ALTER SUBSCRIPTION ... REFRESH with copy_data = false, or use"
+            " DROP/CREATE SUBSCRIPTION.",
         )
     with (
         node.ddl_lock,
@@ -182,6 +195,9 @@ def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> st
         )
     if "streaming" in options.given:
         asked["streaming"] = options.streaming
+    if "two_phase" in options.given:
+        set_two_phase(node, subscription, options)
+        asked["two_phase"] = "p" if options.two_phase else "d"
     if asked:
         node.catalog.set_options(subscription.oid, asked)
     node.catalog.update_subscription(subscription.oid, **changes, bump=True)

@@ -67,7 +67,8 @@ def create_subscription(
                 f'subscription "{statement.name}" already exists'
             )
         if not options.connect:
-            _record(node, caller, statement, options, [], INVALID_LSN, True, ())
+            state = _two_phase(options, tables=False)
+            _record(node, caller, statement, options, [], INVALID_LSN, True, (), state)
             caller.notice(
                 Notice(
                     "subscription was created, but is not connected",
@@ -105,16 +106,28 @@ def create_subscription(
                     made=made,
                 )
                 whole = publisher.publish_everything(tuple(statement.publications))
+                state = _two_phase(options, tables=bool(targets))
+                if session.server_version < 150000 and state == "e":
+                    # Its pgoutput cannot: the state says what is.
+                    state = "p"
                 start, planned = INVALID_LSN, None
                 slot = _slot_name(statement, options)
                 if options.create_slot and slot is not None:
                     planned = _plan_slot(node, publisher, statement, slot)
                     start = _make_slot(
-                        node, caller, publisher, statement, slot, planned
+                        node, caller, publisher, statement, slot, planned, state
                     )
                 try:
                     _record(
-                        node, caller, statement, options, targets, start, whole, types
+                        node,
+                        caller,
+                        statement,
+                        options,
+                        targets,
+                        start,
+                        whole,
+                        types,
+                        state,
                     )
                 except BaseException:
                     if planned is not None:
@@ -154,11 +167,12 @@ def _make_slot(
     statement: CreateSubscription,
     slot: str,
     planned: PlannedSlot | None,
+    two_phase: str,
 ) -> Lsn:
     """Create the slot; returns its consistent point."""
     try:
         with nudged(statement.conninfo, statement.name):
-            return create_slot(caller, publisher, slot)
+            return create_slot(caller, publisher, slot, two_phase=two_phase == "e")
     except PublisherError:
         # Refused: there is none of ours. If the connection broke, nobody knows yet.
         if planned is not None and publisher.session.is_alive():
@@ -173,6 +187,15 @@ def _take_back(node: Node, publisher: Publisher, planned: PlannedSlot) -> None:
     except PublisherError:
         return
     node.catalog.forget_planned(planned)
+
+
+def _two_phase(options: SubscriptionOptions, *, tables: bool) -> str:
+    """subtwophasestate. With a copy it is enabled once all tables are ready, and without
+    tables later: a table that joins then has to be copied before."""
+    if not options.two_phase:
+        return "d"
+    made_here = options.connect and options.create_slot
+    return "e" if made_here and tables and not options.copy_data else "p"
 
 
 def _slot_name(
@@ -192,6 +215,7 @@ def _record(
     start: Lsn,
     whole: bool,
     types: Sequence[RemoteType],
+    two_phase: str,
 ) -> None:
     oid = node.catalog.new_oid()
     enabled = options.enabled and options.connect
@@ -212,6 +236,7 @@ def _record(
             "origin": options.origin,
             "binary": str(options.binary).lower(),
             "streaming": options.streaming,
+            "two_phase": two_phase,
             TYPE_MAPPINGS: options.type_mappings,
             VALUE_POLICIES: options.value_policies,
             REMOTE_TYPES: remote_types_to_json(types),

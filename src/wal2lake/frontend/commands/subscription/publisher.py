@@ -97,10 +97,12 @@ def check_origin_none(
     )
 
 
-def create_slot(caller: Caller, publisher: Publisher, slot: str) -> Lsn:
+def create_slot(
+    caller: Caller, publisher: Publisher, slot: str, *, two_phase: bool = False
+) -> Lsn:
     """Make the subscription's slot; returns its consistent point."""
     try:
-        created = publisher.create_slot(slot)
+        created = publisher.create_slot(slot, two_phase=two_phase)
     except PublisherError as error:
         raise PublisherError(
             f'could not create replication slot "{slot}": ERROR:  {error.message}',

@@ -100,7 +100,7 @@ def pg_subscription(state: Replication) -> Iterator[Row]:
             "subenabled": sub.enabled,
             "subbinary": enabled("binary", "false"),
             "substream": _STREAMING.get(sub.streaming, "f"),
-            "subtwophasestate": "p" if enabled("two_phase", "false") else "d",
+            "subtwophasestate": sub.two_phase,
             "subdisableonerr": enabled("disable_on_error", "false"),
             "subpasswordrequired": enabled("password_required", "true"),
             "subrunasowner": enabled("run_as_owner", "false"),
@@ -312,6 +312,20 @@ def messages(moment: Moment) -> Iterator[Row]:
             }
 
 
+def pg_prepared_xacts(moment: Moment) -> Iterator[Row]:
+    """What publishers have prepared, under the names that PostgreSQL's subscriber gives."""
+    owners = {role.oid: role.name for role in moment.facts.roles}
+    for sub in moment.state.subscriptions:
+        for one in moment.source.prepared(sub.oid):
+            yield {
+                "transaction": int(one.xid),
+                "gid": f"pg_gid_{sub.oid}_{one.xid}",
+                "prepared": _time(one.prepare_time),
+                "owner": owners.get(sub.owner),
+                "database": DATABASE,
+            }
+
+
 def pg_stat_activity(moment: Moment) -> Iterator[Row]:
     """The clients' sessions."""
     users = {role.name: role.oid for role in moment.facts.roles}
@@ -372,6 +386,7 @@ LIVE_ROWS: Final[Mapping[str, Callable[[Moment], Iterator[Row]]]] = {
     for maker in (
         pg_stat_subscription,
         messages,
+        pg_prepared_xacts,
         pg_stat_activity,
         pg_stat_database,
         pg_settings,

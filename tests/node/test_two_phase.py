@@ -1,0 +1,167 @@
+"""PREPARE TRANSACTION at a source: durable here, visible at COMMIT PREPARED, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.conftest import Database
+
+from wal2lake.errors import PublisherError
+from wal2lake.pg import connect
+from wal2lake.pg.publisher import quote_literal
+from wal2lake.testing.mirror import Mirror
+from wal2lake.testing.node import Node
+from wal2lake.testing.waits import wait_until
+
+STATE = "select subtwophasestate from pg_subscription where subname = 'tp'"
+SLOT = "select two_phase from pg_replication_slots where slot_name = 'tp'"
+COPYING = (
+    "select count(*) from pg_replication_slots"
+    " where temporary and confirmed_flush_lsn is not null"
+    " and database = current_database()"
+)
+GIDS = "select gid, owner, database from pg_prepared_xacts order by gid"
+TABLES = ("tp.t", "tp.u")
+
+
+def fill(source: Database) -> None:
+    source.psql(
+        "create schema tp; create table tp.t (id int primary key, v text);"
+        " create table tp.u (id int primary key); insert into tp.t values (0, 'copied');"
+        " create publication tp for table tp.t, tp.u"
+    )
+    source.psql(f"alter database {source.name} set logical_decoding_work_mem = '64kB'")
+
+
+def prepare(source: Database, gid: str, *statements: str) -> str:
+    """Run a transaction up to PREPARE; answers its xid."""
+    with connect(source.conninfo(), application_name="prepare") as session:
+        session.execute("begin")
+        for statement in statements:
+            session.execute(statement)
+        xid = session.query("select pg_catalog.pg_current_xact_id()::text")[0][0]
+        session.execute(f"prepare transaction {quote_literal(gid + source.name)}")
+    return str(xid)
+
+
+def end(source: Database, gid: str, how: str) -> None:
+    with connect(source.conninfo(), application_name="end") as session:
+        session.execute(f"{how} prepared {quote_literal(gid + source.name)}")
+
+
+def enabled(node: Node) -> None:
+    node.wait_for(STATE, lambda rows: rows == [("e",)], timeout_seconds=60)
+
+
+@pytest.mark.parametrize("version", [15, 18])
+def test_what_is_prepared_is_listed_and_comes_with_its_commit(
+    database: Callable[[int], Database],
+    node: Node,
+    subscribe: Callable[..., Mirror],
+    version: int,
+) -> None:
+    source = database(version)
+    fill(source)
+    mirror = subscribe(source, "tp", "with (two_phase = true)")
+    # Prepared before the tables are ready, behind their snapshot (which would wait for its
+    # end): it comes with its COMMIT PREPARED.
+    wait_until(lambda: source.psql(COPYING) != "0", describe="a snapshot is exported")
+    prepare(source, "early", "insert into tp.t values (1, 'early')")
+    assert node.value(STATE) == "p"
+    mirror.synced()
+    enabled(node)
+    assert source.psql(SLOT) == "t"
+    mirror.assert_equal(TABLES)
+    end(source, "early", "commit")
+    mirror.assert_equal(TABLES)
+    subid = node.value("select oid from pg_subscription where subname = 'tp'")
+    kept = prepare(
+        source,
+        "kept",
+        "insert into tp.t values (2, 'kept')",
+        "savepoint a",
+        "insert into tp.u values (99)",
+        "rollback to a",
+        "insert into tp.u values (2)",
+    )
+    prepare(source, "gone", "insert into tp.t values (3, 'gone')", "delete from tp.u")
+    source.psql("insert into tp.u values (1)")
+    # A transaction of its own that is streamed before it is prepared.
+    large = prepare(
+        source,
+        "large",
+        "insert into tp.t select i, repeat('x', 2000) from generate_series(10, 900) i",
+    )
+    end(source, "gone", "rollback")
+    mirror.assert_equal(TABLES)
+    listed = [
+        (f"pg_gid_{subid}_{xid}", node.value("select current_user"), "lake")
+        for xid in sorted((kept, large))
+    ]
+    node.wait_for(GIDS, lambda rows: sorted(rows) == listed)
+    node.sql("alter subscription tp disable")
+    end(source, "large", "commit")
+    node.sql("alter subscription tp enable")
+    mirror.assert_equal(TABLES)
+    end(source, "kept", "commit")
+    mirror.assert_equal(TABLES)
+    node.wait_for(GIDS, lambda rows: rows == [])
+    assert node.value("select count(*) from tp.t") == "894"
+
+
+def test_two_phase_is_altered_as_in_postgresql(
+    pg18: Database, node: Node, subscribe: Callable[..., Mirror]
+) -> None:
+    fill(pg18)
+    mirror = subscribe(pg18, "tp", "with (two_phase = true, copy_data = false)")
+    assert node.value(STATE) == "e", "nothing is copied: enabled at once"
+    assert pg18.psql(SLOT) == "t"
+    mirror.synced()
+    alter = "alter subscription tp set (two_phase = {})"
+    refused = [
+        (
+            alter.format("false"),
+            "55000",
+            'cannot set option "two_phase" for enabled subscription',
+        ),
+        (
+            "alter subscription tp refresh publication",
+            "42601",
+            "ALTER SUBSCRIPTION ... REFRESH with copy_data is not allowed when two_phase"
+            " is enabled",
+        ),
+    ]
+    for sql, sqlstate, message in refused:
+        with pytest.raises(PublisherError) as caught:
+            node.sql(sql)
+        assert (caught.value.sqlstate, caught.value.message) == (sqlstate, message)
+    node.sql("alter subscription tp refresh publication with (copy_data = false)")
+    prepare(pg18, "p", "insert into tp.u values (7)")
+    mirror.caught_up()
+    node.sql("alter subscription tp disable")
+
+    def answer() -> str:
+        try:
+            node.sql(alter.format("false"))
+        except PublisherError as error:
+            return error.message
+        return ""
+
+    wait_until(lambda: "still running" not in answer(), describe="the receiver ends")
+    assert 'cannot disable "two_phase" when prepared transactions exist' in answer()
+    end(pg18, "p", "rollback")
+    node.sql("alter subscription tp enable")
+    mirror.caught_up()
+    node.wait_for(GIDS, lambda rows: rows == [])
+    node.sql("alter subscription tp disable")
+    wait_until(lambda: answer() == "", describe=lambda: answer())
+    assert (node.value(STATE), pg18.psql(SLOT)) == ("d", "f")
+    node.sql(alter.format("true"))
+    assert node.value(STATE) == "p"
+    node.sql("alter subscription tp enable")
+    enabled(node)
+    assert pg18.psql(SLOT) == "t"
+    prepare(pg18, "q", "insert into tp.u values (8)")
+    end(pg18, "q", "commit")
+    mirror.assert_equal(("tp.u",))
