@@ -47,7 +47,9 @@ class Receiving:
     """A receiver's journal thread on a real log, fed as its reader does."""
 
     def __init__(self, log: ChangeLog) -> None:
-        anything: Any = SimpleNamespace(oid=1, note_error=lambda oid, text: None)
+        anything: Any = SimpleNamespace(
+            oid=1, two_phase="d", note_error=lambda oid, text: None
+        )
         self._receiver = WalReceiver(anything, anything, anything, log, anything)
         self._thread = threading.Thread(target=self._receiver._journal)
         self._thread.start()
