@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.conftest import FAST_RETRY, Database
 
 from wal2lake.observe.failpoints import VARIABLE, arm
@@ -95,6 +96,7 @@ def wait_for(node: Node, points: Path, name: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_sigkill_while_a_streamed_transaction_holds_the_journal_back(
     make_node: Callable[..., Node], pg18: Database, tmp_path: Path
 ) -> None:

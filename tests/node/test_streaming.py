@@ -1,4 +1,4 @@
-"""Transactions that a source sends while they run, on every version that may be one."""
+"""Transactions that a source sends while they run; postgres/test_streams.py has all versions."""
 
 from __future__ import annotations
 
@@ -62,27 +62,31 @@ def streamed(source: Database, slot: str) -> int:
     return int(found)
 
 
+@pytest.mark.parametrize("version", [14, 18])
 def test_savepoints_and_rollbacks_of_streamed_transactions_end_as_at_the_source(
-    any_pg: Database, node: Node, subscribe: Callable[..., Mirror]
+    database: Callable[[int], Database],
+    node: Node,
+    subscribe: Callable[..., Mirror],
+    version: int,
 ) -> None:
-    any_pg.psql(SCHEMA + "create publication st for table st.t, st.f")
-    stream_small(any_pg)
-    mirror = subscribe(any_pg, "st")
+    source = database(version)
+    source.psql(SCHEMA + "create publication st for table st.t, st.f")
+    stream_small(source)
+    mirror = subscribe(source, "st")
     mirror.synced()
-    any_pg.psql(MIXED)
+    source.psql(MIXED)
     mirror.assert_equal(TABLES)
-    any_pg.psql("insert into st.f values (-7, 1, null)")
+    source.psql("insert into st.f values (-7, 1, null)")
     mirror.assert_equal(TABLES)
     wait_until(
-        lambda: streamed(any_pg, "st") >= 3,
-        describe=lambda: f"streamed: {streamed(any_pg, 'st')}",
+        lambda: streamed(source, "st") >= 3,
+        describe=lambda: f"streamed: {streamed(source, 'st')}",
     )
     asked = "select substream from pg_subscription where subname = 'st'"
     assert node.value(asked) == "p", "PostgreSQL 18's default"
     node.sql("alter subscription st set (streaming = off)")
     assert node.value(asked) == "f"
-    any_pg.psql("truncate st.t, st.f")
-    any_pg.psql(MIXED)
+    source.psql("truncate st.t, st.f; " + MIXED)
     mirror.assert_equal(TABLES)
 
 

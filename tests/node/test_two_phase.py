@@ -1,4 +1,7 @@
-"""PREPARE TRANSACTION at a source: durable here, visible at COMMIT PREPARED, once."""
+"""PREPARE TRANSACTION at a source: durable here, visible at COMMIT PREPARED, once.
+
+Every version from 15 on: postgres/test_streams.py.
+"""
 
 from __future__ import annotations
 
@@ -54,14 +57,10 @@ def enabled(node: Node) -> None:
     node.wait_for(STATE, lambda rows: rows == [("e",)], timeout_seconds=60)
 
 
-@pytest.mark.parametrize("version", [15, 18])
 def test_what_is_prepared_is_listed_and_comes_with_its_commit(
-    database: Callable[[int], Database],
-    node: Node,
-    subscribe: Callable[..., Mirror],
-    version: int,
+    pg18: Database, node: Node, subscribe: Callable[..., Mirror]
 ) -> None:
-    source = database(version)
+    source = pg18
     fill(source)
     mirror = subscribe(source, "tp", "with (two_phase = true)")
     # Prepared before the tables are ready, behind their snapshot (which would wait for its

@@ -122,6 +122,17 @@ def test_a_server_that_is_not_set_up_is_told_how(capsys):
     assert "the copy of existing rows needs a second" in text
 
 
+def test_a_prepared_transaction_is_named_because_slots_wait_for_it(check, pg18):
+    pg18.psql(
+        "create table t (a int primary key); create publication p for table t;"
+        f" begin; insert into t values (1); prepare transaction 'c{pg18.name}'"
+    )
+    code, text = check("-p", "p")
+    assert code == 0, text
+    assert "1 prepared transaction: creating a subscription and copying tables" in text
+    pg18.psql(f"rollback prepared 'c{pg18.name}'")
+
+
 def test_passwords_are_not_shown_and_errors_are_libpqs(capsys):
     code = cli.main(["check", "host=127.0.0.1 port=1 password=secret dbname=x"])
     captured = capsys.readouterr()

@@ -276,7 +276,7 @@ def test_a_journal_cut_at_any_byte_loses_nothing_that_comes_again(
     world.log.sync()
     world.log.close()
     size = (tmp_path / "log" / journal_name(1)).stat().st_size
-    for cut in range(64, size, 41):
+    for cut in range(64, size, 103):
         copy = tmp_path / f"cut-{cut}"
         shutil.copytree(tmp_path / "log", copy)
         with (copy / journal_name(1)).open("rb+") as file:
@@ -410,3 +410,28 @@ def test_many_interleaved_transactions_keep_memory_bounded_and_few_pieces(
     # Small ones share segments.
     assert world.log.last_segment < len(running) // 4
     assert list(world.directory.glob("spool-*")) == []
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_prepare_is_confirmed_when_all_of_it_is_synced(
+    tmp_path: Path, streamed: bool
+) -> None:
+    world = World(tmp_path / "log")
+    one = world.source.begin()
+    one.items += [(one.xid, insert(i)) for i in range(5)]
+    if streamed:
+        world.source.block(one)
+    ended = world.source.end(one, "prepare")
+    wire = world.source.wire
+    world.log.append(*gulp(wire[:-1]))
+    assert world.log.sync() == 0
+    world.log.append(*gulp(wire[-1:]))
+    assert world.log.logged == 0
+    assert world.log.sync() == ended.end
+    # And it stays so, with nothing but the journal.
+    world.log.close()
+    log = ChangeLog.open(world.directory, SMALL)
+    assert log.logged == ended.end
+    (listed,) = prepared_transactions(world.directory)
+    assert (listed.gid, listed.prepare_lsn) == (f"g{one.xid}", ended.lsn)
+    log.close()

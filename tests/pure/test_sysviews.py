@@ -10,6 +10,7 @@ import pytest
 from tests.fakes.catalog_source import OBJECTS, FakeSource, rel, session, table
 
 from wal2lake.catalog import Progress, SnapshotVector
+from wal2lake.changelog import PreparedTransaction
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.query.translate import Parameter
 from wal2lake.frontend.sysviews import (
@@ -18,7 +19,7 @@ from wal2lake.frontend.sysviews import (
     is_system_query,
     mask_password,
 )
-from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.model import Lsn, Oid, SyncState, Xid
 from wal2lake.wire.frontback import Format
 
 SUB = Oid(OBJECTS["subscription sub"])
@@ -375,6 +376,19 @@ def test_moving_views_need_no_change_of_the_catalog(
     assert _rows(catalog, sql) == [
         ("sub", "apply", "12", None, "0/30", "2000-01-01 00:00:01+00", "0/20")
     ]
+
+
+def test_prepared_transactions_have_the_names_that_a_subscriber_gives_them(
+    source: FakeSource, catalog: SystemCatalog
+) -> None:
+    sql = "select transaction, gid, prepared, owner, database from pg_prepared_xacts"
+    assert _rows(catalog, sql) == []
+    source.prepared_by_sub[SUB] = [
+        PreparedTransaction(Xid(780), "gid at the source", Lsn(0x30), 1_000_000)
+    ]
+    (found,) = _rows(catalog, sql)
+    assert found[:3] == ("780", f"pg_gid_{SUB}_780", "2000-01-01 00:00:01+00")
+    assert found[4] == "lake"
 
 
 def test_logical_messages_are_listed_in_the_types_that_postgresql_has_for_them(

@@ -35,6 +35,7 @@ from wal2lake.catalog import Catalog, ProgressFile, Subscription
 from wal2lake.changelog import (
     ChangeLog,
     LimitState,
+    LogReader,
     Retention,
     check_limit,
     history_bytes,
@@ -476,6 +477,7 @@ class WalReceiver:
         retention = Retention(
             directory, history_bytes=history_bytes(self._settings.log)
         )
+        reader, noticed = LogReader(directory), self._log.last_segment
         last_seal = last_upkeep = time.monotonic()
         try:
             while not self._stop.is_set():
@@ -483,11 +485,15 @@ class WalReceiver:
                     self._log.absorb(interval)
                     now = time.monotonic()
                     if now - last_seal >= interval:
-                        sealed = self._log.seal()
-                        if sealed is not None:
-                            self._types.notice(sealed)
-                            self._progress.set(sealed=self._log.sealed)
+                        self._log.seal()
                         last_seal = now
+                    # Not by seal alone: a large transaction is sealed when it commits.
+                    if self._log.last_segment > noticed:
+                        if self._subscription.binary:
+                            for one in reader.after(noticed):
+                                self._types.notice(one)
+                        noticed = self._log.last_segment
+                        self._progress.set(sealed=self._log.sealed)
                     if now - last_upkeep >= _UPKEEP_SECONDS:
                         retention.trim(self._applied())
                         self._compare_with_limit()

@@ -64,6 +64,8 @@ class Server:
     """Replication slots in use."""
     senders: int
     """Walsenders running."""
+    prepared: int
+    """Prepared transactions, of all databases."""
     role: str
     superuser: bool
     replication: bool
@@ -112,6 +114,7 @@ def judge_server(server: Server) -> list[Finding]:
         _room(server, "max_wal_senders", "WAL senders", server.senders),
         *_role(server),
         *_slot_limit(server),
+        *_prepared(server),
         *_encoding(server),
     ]
 
@@ -182,6 +185,17 @@ def _slot_limit(server: Server) -> Iterator[Finding]:
             Level.NOTE,
             "max_slot_wal_keep_size is unlimited: while the node is down, WAL is kept"
             " until the disk is full",
+        )
+
+
+def _prepared(server: Server) -> Iterator[Finding]:
+    if server.prepared:
+        count = server.prepared
+        yield Finding(
+            Level.NOTE,
+            f"{count} prepared transaction{'s' if count > 1 else ''}: creating a"
+            " subscription and copying tables wait for their end",
+            "COMMIT PREPARED or ROLLBACK PREPARED them, see pg_prepared_xacts.",
         )
 
 

@@ -63,7 +63,8 @@ def ask_server(session: Session, conninfo: str) -> Server:
     publisher = Publisher(session)
     counts = session.query(
         "SELECT (SELECT count(*) FROM pg_catalog.pg_replication_slots),"
-        " (SELECT count(*) FROM pg_catalog.pg_stat_replication)"
+        " (SELECT count(*) FROM pg_catalog.pg_stat_replication),"
+        " (SELECT count(*) FROM pg_catalog.pg_prepared_xacts)"
     )[0]
     role = session.query(
         "SELECT rolname, rolsuper, rolreplication, pg_catalog.pg_is_in_recovery()"
@@ -76,6 +77,7 @@ def ask_server(session: Session, conninfo: str) -> Server:
         settings={name: publisher.setting(name) for name in _SETTINGS},
         slots=int(counts[0] or 0),
         senders=int(counts[1] or 0),
+        prepared=int(counts[2] or 0),
         role=role[0] or "",
         superuser=role[1] == "t",
         replication=role[2] == "t",
