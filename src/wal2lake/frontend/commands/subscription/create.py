@@ -67,7 +67,7 @@ def create_subscription(
                 f'subscription "{statement.name}" already exists'
             )
         if not options.connect:
-            _record(node, caller, statement, options, [], INVALID_LSN, True, ())
+            _record(node, caller, statement, options, [], INVALID_LSN, ())
             caller.notice(
                 Notice(
                     "subscription was created, but is not connected",
@@ -102,9 +102,9 @@ def create_subscription(
                     statement.publications,
                     create_tables=options.create_tables,
                     choices=Choices.of(options.type_mappings, options.value_policies),
+                    origin=options.origin,
                     made=made,
                 )
-                whole = publisher.publish_everything(tuple(statement.publications))
                 start, planned = INVALID_LSN, None
                 slot = _slot_name(statement, options)
                 if options.create_slot and slot is not None:
@@ -113,9 +113,7 @@ def create_subscription(
                         node, caller, publisher, statement, slot, planned
                     )
                 try:
-                    _record(
-                        node, caller, statement, options, targets, start, whole, types
-                    )
+                    _record(node, caller, statement, options, targets, start, types)
                 except BaseException:
                     if planned is not None:
                         _take_back(node, publisher, planned)
@@ -190,7 +188,6 @@ def _record(
     options: SubscriptionOptions,
     targets: Sequence[Target],
     start: Lsn,
-    whole: bool,
     types: Sequence[RemoteType],
 ) -> None:
     oid = node.catalog.new_oid()
@@ -218,8 +215,7 @@ def _record(
         },
     )
     rels = [
-        new_rel(node, oid, target, copy_data=options.copy_data, whole=whole)
-        for target in targets
+        new_rel(node, oid, target, copy_data=options.copy_data) for target in targets
     ]
     node.catalog.create_subscription(
         subscription, rels, present_versions(node, targets)
