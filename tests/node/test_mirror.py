@@ -183,7 +183,16 @@ def test_refresh_adds_and_removes_tables(
     )
     mirror = subscribe(pg18, "m7", "m7")
     mirror.synced()
+    # Not refreshed: no table takes the row, and it must not be lost.
     pg18.psql("alter publication m7 add table m7.b; insert into m7.b values (2, 'c')")
+    [(error,)] = node.wait_for(
+        "select error from wal2lake.subscription_errors where subname = 'm7'"
+    )
+    assert error is not None
+    assert (
+        error.splitlines()[0]
+        == 'logical replication target relation "m7.b" does not exist'
+    )
     node.sql("alter subscription m7 refresh publication")
     mirror.synced()
     pg18.psql("insert into m7.b values (3, 'd'); update m7.b set v = 'e' where id = 1")

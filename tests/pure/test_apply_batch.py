@@ -134,7 +134,10 @@ def test_each_table_gets_its_files_in_log_order_from_its_position_on(
             continue
         assert list(found[relid].files) == wanted
         assert found[relid].position == position
-    assert set(found) <= set(positions), "a relation without a target is skipped"
+    assert set(found) <= set(positions), "what takes no part is apart"
+    assert list(batch.others) == [
+        f for f in everything if f.relation.relid not in positions
+    ]
     assert batch.rows == sum(f.rows for t in batch.tables for f in t.files)
 
 

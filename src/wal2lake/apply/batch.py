@@ -48,10 +48,12 @@ class Batch:
     end: Lsn
     """Everything below is in this batch or before it: the cursor its commits carry."""
     tables: tuple[TableChanges, ...]
+    others: tuple[RowsFile, ...] = ()
+    """Of relations whose table takes no part: to be skipped, if that is allowed."""
 
     @property
     def rows(self) -> int:
-        """All rows of the batch."""
+        """All rows of the batch's tables."""
         return sum(t.rows for t in self.tables)
 
 
@@ -81,13 +83,14 @@ def divide(
     """Give each table its files.
 
     ``positions`` names the tables that take part (copied, not paused) with their
-    position; relations that are not in it are skipped, as PostgreSQL's subscriber skips
-    relations that are not in pg_subscription_rel.
+    position; files of relations that are not in it go to ``others``.
     """
     files: dict[Oid, list[RowsFile]] = {}
+    others: list[RowsFile] = []
     for file in _files(manifests):
         target = positions.get((file.relation.namespace, file.relation.name))
         if target is None:
+            others.append(file)
             continue
         relid, position = target
         if file.max_commit_lsn >= position:
@@ -97,7 +100,7 @@ def divide(
         TableChanges(relid, by_relid[relid], tuple(parts))
         for relid, parts in files.items()
     )
-    return Batch(tuple(manifests), end, tables)
+    return Batch(tuple(manifests), end, tables, tuple(others))
 
 
 def _files(manifests: Iterable[Manifest]) -> Iterable[RowsFile]:

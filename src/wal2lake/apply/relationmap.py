@@ -27,16 +27,22 @@ class RelationUse:
     """It has UPDATE or DELETE, which need a key; INSERT and TRUNCATE do not."""
 
 
+def missing_target(relation: Relation) -> ApplyError:
+    """Changes of a relation came for which there is no table."""
+    return ApplyError(
+        f'logical replication target relation "{relation.qualified}" does not exist',
+        sqlstate=_PREREQUISITE,
+        hint="ALTER SUBSCRIPTION ... REFRESH PUBLICATION creates and copies the table,"
+        " and replication goes on. To skip its changes create a table of this name:"
+        " until the next REFRESH PUBLICATION it takes no part.",
+    )
+
+
 def check_target(use: RelationUse, table: TableDef | None) -> None:
     """Raise ApplyError with PostgreSQL's text unless ``table`` can take the relation."""
     relation = use.relation
     if table is None:
-        raise ApplyError(
-            f'logical replication target relation "{relation.qualified}" does not exist',
-            sqlstate=_PREREQUISITE,
-            hint="Create the table, or take it out of the publication and refresh the"
-            " subscription.",
-        )
+        raise missing_target(relation)
     names = {c.name for c in table.columns}
     missing = [c.name for c in relation.columns if c.name not in names]
     if missing:

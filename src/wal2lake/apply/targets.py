@@ -5,10 +5,14 @@ fit, at the commit LSN of the first row that needs what is missing: any row of a
 relation whose target lacks a column, the first UPDATE or DELETE where there is no key. Rows
 below the table's position have been applied or copied, and are nobody's business any more.
 
+Files of relations whose table takes no part are skipped where PostgreSQL's subscriber skips
+them: the table waits for its copy, or is there but not in pg_subscription_rel. Where there is no
+such table the first row fails; to skip it would lose it.
+
 The log is read only for a file that does not fit.
 
 Source: apply_handle_insert and its kin in worker.c: a relation is checked when a row of it
-comes, and its key when an UPDATE or DELETE does.
+comes, and its key when an UPDATE or DELETE does; should_apply_changes_for_rel.
 """
 
 from __future__ import annotations
@@ -20,11 +24,16 @@ from typing import Final
 import numpy as np
 
 from wal2lake.apply.batch import TableChanges
-from wal2lake.apply.relationmap import RelationUse, check_target, error_context
+from wal2lake.apply.relationmap import (
+    RelationUse,
+    check_target,
+    error_context,
+    missing_target,
+)
 from wal2lake.catalog import Catalog
 from wal2lake.changelog import LogReader, RowsFile
 from wal2lake.errors import ApplyError, Wal2LakeError
-from wal2lake.model import Lsn
+from wal2lake.model import Lsn, Oid
 
 _NEED_A_KEY: Final = (ord("U"), ord("D"))
 
@@ -64,6 +73,39 @@ def check_targets(
                     origin=origin, relation=file.relation.qualified, finish_lsn=at
                 )
                 found.append(Failure(at, error))
+    return found
+
+
+def check_others(
+    catalog: Catalog,
+    reader: LogReader,
+    files: Sequence[RowsFile],
+    *,
+    subid: Oid,
+    position: Lsn,
+    cut: Lsn | None,
+) -> list[Failure]:
+    """Failures below ``cut`` of files whose relation has no table at all.
+
+    ``position``: rows below it were skipped already, by the rules of their time.
+    """
+    if not files:
+        return []
+    waiting = {(r.remote_namespace, r.remote_name) for r in catalog.rels(subid)}
+    found = []
+    for file in files:
+        name = (file.relation.namespace, file.relation.name)
+        if name in waiting or catalog.table(*name) is not None:
+            continue
+        any_row = RelationUse(file.relation, changes_rows=False)
+        at = _first_row(reader, file, position, any_row)
+        if at is None or (cut is not None and at >= cut):
+            continue
+        error = missing_target(file.relation)
+        error.context = error_context(
+            origin=f"pg_{subid}", relation=file.relation.qualified, finish_lsn=at
+        )
+        found.append(Failure(at, error))
     return found
 
 

@@ -55,7 +55,7 @@ from typing import Final
 
 from wal2lake.apply.batch import Batch, RelationName, TableChanges, choose, divide
 from wal2lake.apply.relationmap import error_context
-from wal2lake.apply.targets import Failure, check_targets
+from wal2lake.apply.targets import Failure, check_others, check_targets
 from wal2lake.catalog import (
     Catalog,
     ProgressFile,
@@ -215,9 +215,12 @@ class ApplyWorker:
             self._refresh(subscription)
             self._seen_change = change
         floor = subscription.floor
+        decided = self._decided(floor)
         start = min(
-            (max(t.cursor, floor) for t in self._tables.values()), default=floor
+            (max(t.cursor, floor) for t in self._tables.values()), default=decided
         )
+        # A table may join above what has been looked at, which holds other relations.
+        start = min(start, decided)
         waiting = self._reader.above(start)
         if not waiting:
             worked = self._settle(subscription, max(sealed, start))
@@ -335,6 +338,11 @@ class ApplyWorker:
             for relid, t in self._tables.items()
         }
 
+    def _decided(self, floor: Lsn) -> Lsn:
+        """Below it every transaction has been applied, or skipped where it may be."""
+        vector = self._catalog.newest_vector(self._subid)
+        return floor if vector is None else Lsn(max(floor, vector.lsn))
+
     def _settle(self, subscription: Subscription, reached: Lsn) -> bool:
         """Nothing to apply below ``reached``: let copied tables join, and publish what
         had been committed when a crash came."""
@@ -368,6 +376,14 @@ class ApplyWorker:
             self._reader,
             parts,
             origin=f"pg_{subscription.oid}",
+            cut=cut,
+        )
+        failures += check_others(
+            self._catalog,
+            self._reader,
+            batch.others,
+            subid=self._subid,
+            position=self._decided(subscription.floor),
             cut=cut,
         )
         if failures:

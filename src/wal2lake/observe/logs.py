@@ -79,7 +79,8 @@ def configure(process: str, *, stream: TextIO | None = None) -> None:
     structlog.configure(
         processors=[structlog.contextvars.merge_contextvars, name, _stamp, render],
         wrapper_class=structlog.make_filtering_bound_logger(20),
-        logger_factory=structlog.PrintLoggerFactory(file=stream or sys.stderr),
+        # The line and its newline in one write: other processes share the stream.
+        logger_factory=structlog.WriteLoggerFactory(file=stream or sys.stderr),
         cache_logger_on_first_use=False,
     )
 

@@ -22,7 +22,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from wal2lake.catalog import SnapshotVector
 from wal2lake.errors import FeatureNotSupportedError, UsageError, Wal2LakeError
 from wal2lake.frontend.backend import (
     Batch,
@@ -36,6 +35,7 @@ from wal2lake.frontend.commands import subscription as subscriptions
 from wal2lake.frontend.commands import table as tables
 from wal2lake.frontend.commands.dml import run_dml, truncate
 from wal2lake.frontend.commands.node import Caller, Node, need_table
+from wal2lake.frontend.engine.versions import PublishedVersions
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.bound import parameter_count
 from wal2lake.frontend.grammar.statements import (
@@ -75,7 +75,6 @@ from wal2lake.frontend.sysviews import (
     is_system_query,
     only_computes,
 )
-from wal2lake.model import Oid
 from wal2lake.pgtypes.params import binary_param_to_text
 from wal2lake.wire.frontback import FieldDescription, Format
 
@@ -330,19 +329,11 @@ class LakeBackend:
     def _resolver(self) -> Resolver:
         """Names of one statement: all its tables at one vector per subscription."""
         catalog, caller = self._node.catalog, self._caller()
-        owners = {rel.relid: rel.subid for rel in catalog.rels()}
-        vectors: dict[Oid, SnapshotVector | None] = {}
+        published = PublishedVersions(catalog)
 
         def resolve(schema: str | None, name: str) -> TableRef:
             table = need_table(catalog, caller, schema, name)
-            subid = owners.get(table.oid)
-            if subid is None:
-                return TableRef(table, None)
-            if subid not in vectors:
-                vectors[subid] = catalog.newest_vector(subid)
-            vector = vectors[subid]
-            version = None if vector is None else vector.versions.get(int(table.oid))
-            return TableRef(table, version)
+            return TableRef(table, published.of(table.oid))
 
         return resolve
 

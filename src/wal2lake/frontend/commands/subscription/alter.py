@@ -113,7 +113,6 @@ def alter_refresh(
                     for rel in node.catalog.rels(subscription.oid)
                 ],
             )
-        whole = publisher.publish_everything(subscription.publications)
         made: list[TableDef] = []
         try:
             targets = find_targets(
@@ -127,6 +126,7 @@ def alter_refresh(
                     subscription.value_policies,
                     {rel.relid for rel in node.catalog.rels(subscription.oid)},
                 ),
+                origin=subscription.origin,
                 made=made,
             )
         except BaseException:
@@ -143,13 +143,13 @@ def alter_refresh(
                         subscription.oid,
                         t,
                         copy_data=options.copy_data,
-                        whole=whole,
                     )
                     for t in new
                 ]
             )
-            if not whole:
-                for relid in known:
+            for target in targets:
+                relid = target.table.oid
+                if relid in known and known[relid].trusted and not target.whole:
                     node.catalog.update_rel(subscription.oid, relid, trusted=False)
             publish_present(node, subscription.oid, new)
             for relid in known.keys() - present:
@@ -198,6 +198,10 @@ def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> st
     if "two_phase" in options.given:
         set_two_phase(node, subscription, options)
         asked["two_phase"] = "p" if options.two_phase else "d"
+    if asked.get("origin") == "none":
+        # Before the first transaction is left out: inserts must look for rows from here on.
+        for rel in node.catalog.rels(subscription.oid):
+            node.catalog.update_rel(subscription.oid, rel.relid, trusted=False)
     if asked:
         node.catalog.set_options(subscription.oid, asked)
     node.catalog.update_subscription(subscription.oid, **changes, bump=True)

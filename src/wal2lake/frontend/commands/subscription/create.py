@@ -68,7 +68,7 @@ def create_subscription(
             )
         if not options.connect:
             state = _two_phase(options, tables=False)
-            _record(node, caller, statement, options, [], INVALID_LSN, True, (), state)
+            _record(node, caller, statement, options, [], INVALID_LSN, (), state)
             caller.notice(
                 Notice(
                     "subscription was created, but is not connected",
@@ -103,9 +103,9 @@ def create_subscription(
                     statement.publications,
                     create_tables=options.create_tables,
                     choices=Choices.of(options.type_mappings, options.value_policies),
+                    origin=options.origin,
                     made=made,
                 )
-                whole = publisher.publish_everything(tuple(statement.publications))
                 state = _two_phase(options, tables=bool(targets))
                 if session.server_version < 150000 and state == "e":
                     # Its pgoutput cannot: the state says what is.
@@ -119,15 +119,7 @@ def create_subscription(
                     )
                 try:
                     _record(
-                        node,
-                        caller,
-                        statement,
-                        options,
-                        targets,
-                        start,
-                        whole,
-                        types,
-                        state,
+                        node, caller, statement, options, targets, start, types, state
                     )
                 except BaseException:
                     if planned is not None:
@@ -213,7 +205,6 @@ def _record(
     options: SubscriptionOptions,
     targets: Sequence[Target],
     start: Lsn,
-    whole: bool,
     types: Sequence[RemoteType],
     two_phase: str,
 ) -> None:
@@ -243,8 +234,7 @@ def _record(
         },
     )
     rels = [
-        new_rel(node, oid, target, copy_data=options.copy_data, whole=whole)
-        for target in targets
+        new_rel(node, oid, target, copy_data=options.copy_data) for target in targets
     ]
     node.catalog.create_subscription(
         subscription, rels, present_versions(node, targets)

@@ -33,6 +33,7 @@ from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
 _PREREQUISITE: Final = "55000"
 _TEXT: Final = Oid(25)
+_PARTITIONED: Final = "p"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class Target:
     namespace: str
     name: str
     table: TableDef
+    whole: bool
+    """Whatever becomes of its rows at the publisher is sent: see ``_is_whole``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +74,13 @@ def find_targets(
     *,
     create_tables: bool,
     choices: Choices,
+    origin: str,
     made: list[TableDef],
 ) -> list[Target]:
     """Our table for each published one, created if allowed; appends to ``made``."""
     names = tuple(publications)
+    # With origin = none what others did to the publisher's rows is not sent.
+    all_sent = origin == "any" and publisher.publish_everything(names)
     targets = []
     columns: list[SourceColumn] = []
     for namespace, name in publisher.published_tables(names):
@@ -95,9 +101,19 @@ def find_targets(
             if table.oid not in choices.known:
                 _check_stored(table, remote, choices)
         _check_policies(table, remote, choices.policies)
-        targets.append(Target(namespace, name, table))
+        targets.append(Target(namespace, name, table, all_sent and _is_whole(remote)))
     _warn_of_unmatched(caller, choices, columns)
     return targets
+
+
+def _is_whole(remote: RemoteTable) -> bool:
+    """Does no row leave the published table without a word?
+
+    A row that an UPDATE takes out of a row filter is sent as its DELETE, but not if the
+    filter is changed; a partition that is truncated or detached takes its rows out of a
+    root that is published as one table.
+    """
+    return not remote.row_filters and remote.kind != _PARTITIONED
 
 
 def _source_columns(remote: RemoteTable) -> list[SourceColumn]:
@@ -258,10 +274,10 @@ def drop_made(node: Node, made: Sequence[TableDef]) -> None:
 
 
 def new_rel(
-    node: Node, subid: Oid, target: Target, *, copy_data: bool, whole: bool
+    node: Node, subid: Oid, target: Target, *, copy_data: bool
 ) -> SubscriptionRel:
-    """The first relation state of a table; ``whole``: all operations are published."""
-    # Rows that were there before are not the publisher's, and rows whose DELETE is not
+    """The first relation state of a table."""
+    # Rows that were there before are not the publisher's, and rows whose end is not
     # published stay: in both cases inserts must look for them.
     empty = node.tables.state(target.table.location).version == 0
     return SubscriptionRel(
@@ -272,7 +288,7 @@ def new_rel(
         state=SyncState.INIT if copy_data else SyncState.READY,
         lsn=None,
         epoch=int(node.catalog.new_oid()),
-        trusted=empty and copy_data and whole,
+        trusted=empty and copy_data and target.whole,
     )
 
 
