@@ -66,6 +66,7 @@ from wal2lake.frontend.query.translate import (
     Resolver,
     SparkQuery,
     TableRef,
+    computes,
     translate_query,
 )
 from wal2lake.frontend.query.writes import translate_write
@@ -81,7 +82,10 @@ from wal2lake.wire.frontback import FieldDescription, Format
 
 _TEXT_OID: Final = 25
 
-_PARAMETER: Final = re.compile(r"\$(\d+)")
+_PARAMETER: Final = re.compile(
+    r"""[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\d+)""", re.DOTALL
+)
+"""$1, but for what looks like it in a constant or a name."""
 
 _QUERIES: Final = (Kind.SELECT, Kind.VALUES, Kind.TABLE)
 _WRITES: Final = (Kind.INSERT, Kind.UPDATE, Kind.DELETE)
@@ -137,7 +141,8 @@ class LakeBackend:
     def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
         """Parse; errors of names come from ``fields`` or ``execute``."""
         statement = parse(sql)
-        numbers = [int(n) for n in _PARAMETER.findall(sql)] if "$" in sql else []
+        found = _PARAMETER.findall(sql) if "$" in sql else []
+        numbers = [int(number) for number in found if number]
         count = max([len(param_oids), *numbers], default=0)
         oids = [
             (param_oids[i] if i < len(param_oids) else 0) or _TEXT_OID
@@ -145,7 +150,7 @@ class LakeBackend:
         ]
         is_query = isinstance(statement, Other) and statement.kind in _QUERIES
         system = is_query and is_system_query(sql)
-        if system and only_computes(sql):
+        if system and (only_computes(sql) or computes(sql)):
             system = not self._is_known(sql, oids)
         return _Statement(sql, statement, oids, self, system)
 
