@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal2lake.catalog import ColumnDef, TableDef
-from wal2lake.frontend.grammar.bound import parameter_count, set_off
+from wal2lake.frontend.grammar.lexer import parameter_count, set_off
 from wal2lake.frontend.query.translate import Parameter, TableRef, translate_query
 from wal2lake.frontend.query.writes import translate_write
 from wal2lake.frontend.sysviews import is_system_query

@@ -21,7 +21,7 @@ create table w (id int primary key, i2 smallint, i8 bigint, n numeric, n2 numeri
  big numeric(50,3), r real, d double precision, v varchar(3), c char(4), t text, b bool,
  u uuid, j json, jb jsonb, da date, ts timestamp, ts0 timestamp(0), tz timestamptz, ti time,
  iv interval, by bytea, ip inet, ci cidr, m macaddr, bi bit(3), vb bit varying(4), o oid,
- ai int[], at text[], an numeric(5,1)[])
+ ai int[], at text[], an numeric(5,1)[], va varchar(2)[], sa timestamp(0)[])
 """
 
 STORED = r"""
@@ -55,6 +55,10 @@ select id, i2, i8, n, n2, big, r, d from w order by id;
 select id, v, c, t, b, u, j, jb from w order by id;
 select id, da, ts, ts0, tz, ti, iv, by from w order by id;
 select id, ip, ci, m, bi, vb, o, ai, at, an from w order by id;
+insert into w(id, va, sa) values (700, '{ab,"c   ",NULL}', '{2024-01-01 10:00:00.5}');
+update w set va = va || '{q}', jb = '{"a": [1, {"b": "x"}]}' where id = 700;
+update w set t = to_char(sa[1], 'YYYY') || (jb->'a'->1->>'b'), j = jb->'a' where id = 700;
+select id, t, j, va, sa from w where id = 700;
 set timezone = 'America/New_York';
 insert into w(id, tz, ts) values (600, '2024-07-01 12:00', '2024-07-01 12:00'),
  (601, timestamp '2024-07-01 12:00', timestamptz '2024-07-01 12:00');
@@ -76,6 +80,8 @@ insert into w(id, v) values (11, 'abcd');
 insert into w(id, c) values (11, 'abcde');
 insert into w(id, v) values (11, 'abc' || 'd');
 insert into w(id, b) values (13, 1);
+insert into w(id, va) values (13, '{abc}');
+insert into w(id, va) values (13, array['ab', 'abc']);
 insert into w(id, u) values (18, 'nope');
 insert into w(id, u) values (18, 'abc'::text);
 insert into w(id, jb) values (20, '{bad}');

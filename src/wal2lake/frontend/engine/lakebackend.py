@@ -37,7 +37,7 @@ from wal2lake.frontend.commands.dml import run_dml, truncate
 from wal2lake.frontend.commands.node import Caller, Node, need_table
 from wal2lake.frontend.engine.versions import PublishedVersions
 from wal2lake.frontend.grammar import parse
-from wal2lake.frontend.grammar.bound import parameter_count
+from wal2lake.frontend.grammar.lexer import parameter_count
 from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
@@ -66,6 +66,7 @@ from wal2lake.frontend.query.translate import (
     Resolver,
     SparkQuery,
     TableRef,
+    computes,
     translate_query,
 )
 from wal2lake.frontend.query.writes import translate_write
@@ -141,7 +142,7 @@ class LakeBackend:
         ]
         is_query = isinstance(statement, Other) and statement.kind in _QUERIES
         system = is_query and is_system_query(sql)
-        if system and only_computes(sql):
+        if system and (only_computes(sql) or computes(sql)):
             system = not self._is_known(sql, oids)
         return _Statement(sql, statement, oids, self, system)
 

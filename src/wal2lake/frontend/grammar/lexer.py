@@ -421,3 +421,29 @@ def _unicode(body: str, start: int) -> str:
         raise syntax_error("invalid Unicode surrogate pair", start + 3 + len(body))
     out += body[at:].encode()
     return out.decode()
+
+
+# ---- parameters --------------------------------------------------------------------------
+
+
+def parameter_count(text: str) -> int:
+    """The highest parameter's number; 0 if there is none. Not those inside of strings."""
+    return max((int(token.value) for token in _parameters(text)), default=0)
+
+
+def set_off(text: str) -> str:
+    """The same statement with a space behind each parameter, for a parser that takes ``$1,$2``
+    for the start of a dollar-quoted string."""
+    for token in reversed(_parameters(text)):
+        text = f"{text[: token.end]} {text[token.end :]}"
+    return text
+
+
+def _parameters(text: str) -> list[Token]:
+    if "$" not in text:
+        return []
+    try:
+        return [token for token in tokens(text) if token.kind is TokenKind.PARAMETER]
+    except SqlSyntaxError:
+        # Who parses it will say so.
+        return []

@@ -21,13 +21,16 @@ from sqlglot import exp
 from sqlglot.dialects.postgres import Postgres
 from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
+from sqlglot.tokens import TokenType
 
 from wal2lake.catalog import TableDef
 from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
-from wal2lake.frontend.grammar.bound import set_off
+from wal2lake.frontend.grammar.lexer import set_off
 from wal2lake.frontend.query.analysis.expressions import PARAMETER_MARK, PARAMETER_TEXT
-from wal2lake.frontend.query.analysis.queries import TABLE_MARK, analyse
+from wal2lake.frontend.query.analysis.functions.calls import OWN_NAMES
+from wal2lake.frontend.query.analysis.queries import analyse
 from wal2lake.frontend.query.analysis.scopes import Columns
+from wal2lake.frontend.query.analysis.sources import TABLE_MARK
 from wal2lake.frontend.query.values.types import Type
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
@@ -71,6 +74,9 @@ class SparkQuery:
     tables: tuple[TableRef, ...]
 
 
+_NOT_SQLGLOTS: Final = OWN_NAMES | {"VARIANCE", "VAR_SAMP", "VAR_POP"}
+
+
 class _Dialect(Postgres):  # type: ignore[misc]
     """PostgreSQL's, without the functions that sqlglot takes for others."""
 
@@ -80,12 +86,28 @@ class _Dialect(Postgres):  # type: ignore[misc]
         FUNCTIONS: ClassVar[Any] = {
             name: build
             for name, build in Postgres.Parser.FUNCTIONS.items()
-            if name not in ("DATE_PART", "DIV")
+            if name not in _NOT_SQLGLOTS
         }
         FUNCTION_PARSERS: ClassVar[Any] = {
             name: read
             for name, read in Postgres.Parser.FUNCTION_PARSERS.items()
-            if name != "DATE_PART"
+            if name not in {*_NOT_SQLGLOTS, "DATE_PART"}
+        }
+        # PostgreSQL has no lambdas: f(a -> 'b') is an operator, too.
+        LAMBDAS: ClassVar[Any] = {
+            token: read
+            for token, read in Postgres.Parser.LAMBDAS.items()
+            if token != TokenType.ARROW
+        }
+        # One key follows, whatever characters it has, not a path.
+        JSON_OPERATORS: ClassVar[Any] = {
+            **Postgres.Parser.JSON_OPERATORS,
+            TokenType.ARROW: lambda self, this, key: exp.JSONExtract(
+                this=this, expression=key
+            ),
+            TokenType.DARROW: lambda self, this, key: exp.JSONExtractScalar(
+                this=this, expression=key
+            ),
         }
 
 
@@ -140,6 +162,17 @@ def translate_query(
     if found is not None:
         columns = tuple(ResultColumn(name, kind) for name, kind in found)
     return SparkQuery(generate(tree), columns, tuple(refs))
+
+
+def computes(sql: str) -> bool:
+    """Whether a query without relations calls functions that are known here by name."""
+    try:
+        tree = parse(sql)
+    except SqlSyntaxError:
+        return False
+    if any(isinstance(t.this, exp.Identifier) for t in tree.find_all(exp.Table)):
+        return False
+    return any(c.name.upper() in OWN_NAMES for c in tree.find_all(exp.Anonymous))
 
 
 def place_tables(tree: exp.Expression, resolve: Resolver) -> list[TableRef]:
@@ -219,9 +252,14 @@ def bind(tree: exp.Expression, parameters: Sequence[Parameter]) -> None:
 
 def settle(tree: exp.Expression) -> None:
     """What the dialects disagree on, once expressions are Spark's; in place."""
+    for fetch in list(tree.find_all(exp.Fetch)):
+        count = fetch.args.get("count") or exp.Literal.number(1)
+        fetch.replace(exp.Limit(expression=count.copy()))
     for bound in list(tree.find_all(exp.Limit, exp.Offset)):
         count = bound.expression
-        if isinstance(_uncast(count), exp.Null):
+        if isinstance(count, exp.Var) and count.name.upper() == "ALL":
+            bound.pop()
+        elif isinstance(_uncast(count), exp.Null):
             # LIMIT NULL is no limit; a parameter is NULL while the query is described.
             bound.pop()
         elif not isinstance(count, exp.Literal):

@@ -16,9 +16,12 @@ from typing import Any, Final
 from sqlglot import exp
 
 from wal2lake.errors import UsageError
-from wal2lake.frontend.query.analysis import aggregates, functions
+from wal2lake.frontend.query.analysis import rows
+from wal2lake.frontend.query.analysis.aggregates.calls import Calls
+from wal2lake.frontend.query.analysis.aggregates.rules import is_aggregate
+from wal2lake.frontend.query.analysis.functions import arrays, rules
 from wal2lake.frontend.query.analysis.scopes import Columns, Scope
-from wal2lake.frontend.query.values import casts, literals, moments
+from wal2lake.frontend.query.values import casts, literals, moments, output
 from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.types import Operand, Type
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
@@ -50,6 +53,7 @@ class Expressions:
     def __init__(self, zone: str, query: Subquery) -> None:
         self._zone = zone
         self._query = query
+        self.aggregates = Calls(self, zone)
 
     # ---- places in the tree ---------------------------------------------------------
 
@@ -105,11 +109,13 @@ class Expressions:
         for kind, rule in _RULES:
             if isinstance(node, kind):
                 return rule(self, node, scope)
-        if aggregates.is_aggregate(node):
-            return self._aggregate(node, scope)
-        return functions.call(node, self._arguments(node, scope), self._zone)
+        if rows.is_row(node):
+            return self._row(node, scope)
+        if is_aggregate(node):
+            return self.aggregates.call(node, scope)
+        return rules.call(node, self.arguments(node, scope), self._zone)
 
-    def _arguments(self, node: exp.Expression, scope: Scope) -> dict[str, Any]:
+    def arguments(self, node: exp.Expression, scope: Scope) -> dict[str, Any]:
         """Every argument's operand, or operands."""
         found: dict[str, Any] = {}
         for key, value in list(node.args.items()):
@@ -177,6 +183,8 @@ class Expressions:
     def _comparison(self, node: exp.Expression, scope: Scope) -> Operand:
         name = _COMPARISONS[type(node)]
         right = node.expression
+        if rows.is_row(node.this) and rows.is_row(right):
+            return Operand(self._rows(name, node.this, right, scope), _BOOL)
         if isinstance(right, (exp.Any, exp.All)) or (
             isinstance(right, exp.Anonymous) and right.name.lower() in ("any", "all")
         ):
@@ -187,25 +195,51 @@ class Expressions:
         node.set("expression", b)
         return Operand(node, _BOOL)
 
+    def _rows(
+        self, name: str, left: exp.Expression, right: exp.Expression, scope: Scope
+    ) -> exp.Expression:
+        sides = [
+            [self.visit(item, scope) for item in side.expressions]
+            for side in (left, right)
+        ]
+        return rows.compared(name, sides[0], sides[1], self._zone)
+
+    def _row(self, node: exp.Expression, scope: Scope) -> Operand:
+        operands = self.all(node, "expressions", scope)
+        return output.row([casts.as_known(o, self._zone) for o in operands])
+
     def _quantified(
         self, node: exp.Expression, right: exp.Expression, scope: Scope
     ) -> Operand:
-        """``= ANY`` and ``<> ALL`` of a constant array are IN and NOT IN."""
+        """``= ANY`` and ``<> ALL`` of a constant array or a query are IN and NOT IN."""
         every = isinstance(right, exp.All) or right.name.lower() == "all"
         array = right.expressions[0] if right.expressions else right.this
         while isinstance(array, exp.Paren):
             array = array.this
-        if not isinstance(node, exp.NEQ if every else exp.EQ):
-            raise t.refuse("ANY and ALL of an array, but for = ANY and <> ALL")
         left = self.visit(node.this, scope)
+        is_in = isinstance(node, exp.NEQ if every else exp.EQ)
         if isinstance(array, (exp.Select, exp.Subquery, exp.SetOperation)):
+            if not is_in:
+                raise t.refuse("ANY and ALL of a query, but for = ANY and <> ALL")
             inner = (
                 array if isinstance(array, exp.Subquery) else exp.Subquery(this=array)
             )
             found: exp.Expression = self._in_query(exp.In(query=inner), left, scope)
+        elif is_in and _constant_array(array):
+            found = self._in_list(left, self._elements(array, left.type, scope))
         else:
-            items = self._elements(array, left.type, scope)
-            found = self._in_list(left, items)
+            name = _COMPARISONS[type(node)]
+            operand = self.visit(array, scope)
+            if operand.type.oid == t.UNKNOWN:
+                known = type_by_oid(left.type.oid)
+                oid = int(known.array_oid) if known is not None else 0
+                operand = casts.settled(operand, t.plain(oid), self._zone)
+            if operand.type.element is None:
+                raise UsageError(
+                    "op ANY/ALL (array) requires array on right side", sqlstate="42809"
+                )
+            test = arrays.quantified(left, name, type(node), operand, every, self._zone)
+            return Operand(test, _BOOL)
         if every:
             found = exp.Not(this=exp.Paren(this=found))
         return Operand(exp.Paren(this=found), _BOOL)
@@ -250,6 +284,8 @@ class Expressions:
         return exp.Paren(this=exp.or_(*tests, copy=False))
 
     def _in(self, node: exp.In, scope: Scope) -> Operand:
+        if rows.is_row(node.this):
+            return self._row_in(node, scope)
         left = self.visit(node.this, scope)
         if node.args.get("query") is not None:
             return Operand(self._in_query(node, left, scope), _BOOL)
@@ -257,6 +293,16 @@ class Expressions:
             raise t.refuse("this form of IN")
         items = [self.visit(e, scope) for e in node.expressions]
         return Operand(self._in_list(left, items), _BOOL)
+
+    def _row_in(self, node: exp.In, scope: Scope) -> Operand:
+        if node.args.get("query") is not None:
+            raise t.refuse("IN of a row and a query", "Use EXISTS.")
+        if not all(rows.is_row(item) for item in node.expressions):
+            raise t.refuse("IN of a row and what is no row")
+        tests = [
+            self._rows("=", node.this.copy(), item, scope) for item in node.expressions
+        ]
+        return Operand(exp.Paren(this=exp.or_(*tests, copy=False)), _BOOL)
 
     def _in_query(self, node: exp.In, left: Operand, scope: Scope) -> exp.Expression:
         query = node.args["query"]
@@ -296,6 +342,8 @@ class Expressions:
 
     def _is(self, node: exp.Is, scope: Scope) -> Operand:
         operand = self.at(node, "this", scope)
+        if operand.type.fields is not None:
+            raise t.refuse("IS NULL of a row")
         if not isinstance(node.expression, exp.Null):
             node.set("this", self._truth(operand, "IS").node)
         return Operand(node, _BOOL)
@@ -351,6 +399,8 @@ class Expressions:
         return Operand(node, kind)
 
     def _exists(self, node: exp.Exists, scope: Scope) -> Operand:
+        if isinstance(node.this, exp.Select) and not node.this.expressions:
+            node.this.set("expressions", [exp.Literal.number(1)])
         self._query(node.this, scope)
         return Operand(node, _BOOL)
 
@@ -365,66 +415,16 @@ class Expressions:
         same = casts.common(operands, "ARRAY", self._zone)
         node.set("expressions", [o.node for o in same])
         kind = same[0].type
-        known = type_by_oid(kind.oid)
-        if kind.element is not None or known is None or not known.array_oid:
+        if kind.element is not None:
             raise t.refuse(f"an array of {kind.name}")
-        return Operand(node, Type(int(known.array_oid), element=kind.computed()))
+        return Operand(node, arrays.array_type(kind))
 
-    def window(self, node: exp.Expression, scope: Scope) -> None:
-        """A window's PARTITION BY and ORDER BY."""
-        for part in self.all(node, "partition_by", scope):
-            casts.group_operand(part, "PARTITION BY")
-        order = node.args.get("order")
-        for ordered in order.expressions if order is not None else ():
-            key = casts.order_operand(self.visit(ordered.this, scope), self._zone)
-            ordered.set("this", key)
-        spec = node.args.get("spec")
-        if spec is not None:
-            kind = str(spec.args.get("kind")).upper()
-            ends = (spec.args.get("start"), spec.args.get("end"))
-            if kind == "RANGE" and any(isinstance(e, exp.Expression) for e in ends):
-                raise t.refuse("RANGE with an offset")
 
-    def _aggregate(self, node: exp.Expression, scope: Scope) -> Operand:
-        """An aggregate with its FILTER and OVER, which go with each part of it."""
-        window = node if isinstance(node, exp.Window) else None
-        inner = node.this if window is not None else node
-        where = inner.expression if isinstance(inner, exp.Filter) else None
-        if isinstance(inner, exp.Filter):
-            inner = inner.this
-        if window is not None:
-            self.window(window, scope)
-        if where is not None:
-            self.condition(where, "this", scope, "FILTER")
-
-        def around(call: exp.Expression) -> exp.Expression:
-            if where is not None:
-                call = exp.Filter(this=call, expression=where.copy())
-            if window is not None:
-                whole = window.copy()
-                whole.set("this", call)
-                call = whole
-            return call
-
-        argument = inner.this
-        if isinstance(argument, exp.Order):
-            for ordered in argument.expressions:
-                key = casts.order_operand(self.visit(ordered.this, scope), self._zone)
-                ordered.set("this", key)
-            value = self.at(argument, "this", scope)
-            if inner.args.get("separator") is not None:
-                self.at(inner, "separator", scope)
-            return aggregates.ordered(inner, value, around)
-        distinct = isinstance(argument, exp.Distinct)
-        if distinct:
-            if len(argument.expressions) != 1:
-                raise t.refuse("DISTINCT of several arguments in an aggregate")
-            inner.set("this", argument.expressions[0])
-        if isinstance(inner.this, exp.Star):
-            arguments: dict[str, Any] = {"this": inner.this}
-        else:
-            arguments = self._arguments(inner, scope)
-        return aggregates.call(inner, arguments, distinct, around, self._zone)
+def _constant_array(array: exp.Expression) -> bool:
+    if isinstance(array, exp.Array):
+        return True
+    inner = array.this if isinstance(array, exp.Cast) else array
+    return isinstance(inner, exp.Literal) and inner.is_string
 
 
 def _fitted(node: exp.Expression, element: Type) -> Type:

@@ -40,17 +40,17 @@ def figure_name(item: exp.Expression) -> str | None:
     if isinstance(item, (exp.Paren, exp.Bracket)):
         return figure_name(item.this)
     if isinstance(item, exp.Cast):
-        inner = figure_name(item.this)
-        return inner or _type_name(item.to)
+        return _strong_name(item.this) or _type_name(item.to)
     if isinstance(item, exp.Case):
-        return (
-            figure_name(item.args["default"]) if item.args.get("default") else None
-        ) or "case"
+        default = item.args.get("default")
+        return (_strong_name(default) if default is not None else None) or "case"
     if isinstance(item, exp.Subquery):
         names = result_names(item)
         return names[0] if names else None
     if isinstance(item, exp.Exists):
         return "exists"
+    if isinstance(item, exp.WithinGroup):
+        return figure_name(item.this)
     if isinstance(item, (exp.Window, exp.Filter)):
         return figure_name(item.this)
     if isinstance(item, exp.AtTimeZone):
@@ -59,6 +59,8 @@ def figure_name(item: exp.Expression) -> str | None:
         return "interval"
     if isinstance(item, exp.Array):
         return "array"
+    if isinstance(item, exp.Tuple):
+        return "row"
     if isinstance(item, exp.Anonymous):
         return str(item.name).lower()
     if isinstance(item, exp.Pad):
@@ -66,13 +68,28 @@ def figure_name(item: exp.Expression) -> str | None:
     if isinstance(item, exp.Trim):
         side = str(item.args.get("position") or "")
         return {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(side, "btrim")
+    if isinstance(item, _OPERATORS):
+        return None
     if isinstance(item, exp.Func) and not isinstance(item, (exp.And, exp.Or)):
         return _FUNCTION_NAMES.get(type(item), str(item.sql_name()).lower())
     return None
 
 
+def _strong_name(item: exp.Expression) -> str | None:
+    """A name that a cast around it keeps: a cast's and a CASE's own are weaker."""
+    inner = item
+    while isinstance(inner, (exp.Paren, exp.Bracket)):
+        inner = inner.this
+    if isinstance(inner, exp.Cast):
+        return _strong_name(inner.this)
+    if isinstance(inner, exp.Case):
+        default = inner.args.get("default")
+        return _strong_name(default) if default is not None else None
+    return figure_name(inner)
+
+
 def _type_name(kind: exp.DataType) -> str:
-    name = kind.sql(dialect="postgres").lower().split("(")[0]
+    name = kind.sql(dialect="postgres").lower().split("(")[0].split("[")[0]
     return _TYPE_NAMES.get(name, str(name))
 
 
@@ -88,6 +105,19 @@ _TYPE_NAMES: Final = {
     "char": "bpchar",
 }
 
+_OPERATORS: Final = (
+    exp.JSONExtract,
+    exp.JSONExtractScalar,
+    exp.JSONBExtract,
+    exp.JSONBExtractScalar,
+    exp.JSONBContainsTopKey,
+    exp.RegexpLike,
+    exp.RegexpILike,
+    exp.ArrayContainsAll,
+    exp.ArrayOverlaps,
+)
+"""Functions to the parser, operators to PostgreSQL: they give no name."""
+
 _FUNCTION_NAMES: Final[dict[type[exp.Expression], str]] = {
     exp.CurrentTimestamp: "now",
     exp.StrPosition: "position",
@@ -97,6 +127,8 @@ _FUNCTION_NAMES: Final[dict[type[exp.Expression], str]] = {
     exp.GroupConcat: "string_agg",
     exp.Pow: "power",
     exp.TimestampTrunc: "date_trunc",
+    exp.StddevPop: "stddev_pop",
+    exp.StddevSamp: "stddev_samp",
     exp.LogicalAnd: "bool_and",
     exp.LogicalOr: "bool_or",
     exp.Rand: "random",

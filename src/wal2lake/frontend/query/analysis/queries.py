@@ -8,22 +8,17 @@ Sources: PostgreSQL manual, SELECT, VALUES, 7.5 (what ORDER BY and GROUP BY may 
 
 from __future__ import annotations
 
-import itertools
-from typing import Final
-
 from sqlglot import exp
 
-from wal2lake.catalog import TableDef
 from wal2lake.errors import UsageError
+from wal2lake.frontend.query.analysis import shapes
 from wal2lake.frontend.query.analysis.expressions import Expressions
 from wal2lake.frontend.query.analysis.names import figure_name
-from wal2lake.frontend.query.analysis.scopes import Columns, Scope, Source
-from wal2lake.frontend.query.values import casts
+from wal2lake.frontend.query.analysis.scopes import Columns, Scope
+from wal2lake.frontend.query.analysis.sources import Sources, renamed
+from wal2lake.frontend.query.values import casts, output
 from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.types import Operand, Type
-
-TABLE_MARK: Final = "wal2lake_table"
-"""In a table node's ``meta``: its TableDef."""
 
 
 def analyse(tree: exp.Expression, zone: str) -> Columns | None:
@@ -43,8 +38,8 @@ class Queries:
     def __init__(self, zone: str, root: exp.Expression) -> None:
         self._zone = zone
         self._root = root
-        self._numbers = itertools.count(1)
         self.expressions = Expressions(zone, self.query)
+        self.sources = Sources(self.expressions, self.query)
 
     # ---- statements -------------------------------------------------------------
 
@@ -62,35 +57,54 @@ class Queries:
         if isinstance(node, exp.Values):
             return self._values(node, outer)
         if isinstance(node, exp.Table):
-            return self.source(node, outer).columns
+            return self.sources.source(node, outer).columns
         raise t.refuse(f"{node.key.upper()}")
 
     def _with(self, node: exp.Expression, outer: Scope) -> Scope:
         clause = node.args.get("with_") or node.args.get("with")
         if clause is None:
             return outer
-        if clause.recursive:
-            raise t.refuse("WITH RECURSIVE")
         scope = Scope(outer=outer)
         for cte in clause.expressions:
             if not isinstance(cte.this, exp.Query):
                 raise t.refuse("a data-modifying statement in WITH")
+            if clause.recursive and shapes.names_itself(cte):
+                self._recursive(cte, scope)
+                continue
             columns = self.query(cte.this, scope)
-            scope.ctes[cte.alias] = _renamed(columns, cte.args.get("alias"))
+            scope.ctes[cte.alias] = renamed(columns, cte.args.get("alias"))
         return scope
+
+    def _recursive(self, cte: exp.CTE, scope: Scope) -> None:
+        """WITH RECURSIVE: its own name has the columns of the first part."""
+        union = cte.this
+        if not isinstance(union, exp.Union) or union.args.get("distinct"):
+            raise t.refuse("WITH RECURSIVE without UNION ALL")
+        if any(union.args.get(k) for k in ("order", "limit", "offset", "with_")):
+            raise t.refuse("ORDER BY, LIMIT or WITH in a recursive query")
+        first = self.query(union.this, scope)
+        columns = renamed(first, cte.args.get("alias"))
+        scope.ctes[cte.alias] = columns
+        again = self.query(union.expression, scope)
+        if columns is None or again is None:
+            raise t.refuse("WITH RECURSIVE with columns that are not known")
+        if [k.computed() for _, k in columns] != [k.computed() for _, k in again]:
+            raise t.refuse("WITH RECURSIVE whose parts have columns of different types")
 
     # ---- SELECT --------------------------------------------------------------------
 
     def _select(self, node: exp.Select, outer: Scope) -> Columns | None:
+        shapes.check(node)
         visible = self._with(node, outer)
         scope = Scope(outer=visible)
-        self._from(node, scope, visible)
+        self.sources.of_select(node, scope, visible)
         for clause, word in (("where", "WHERE"), ("having", "HAVING")):
             found = node.args.get(clause)
             if found is not None:
                 self.expressions.condition(found, "this", scope, word)
         for window in node.args.get("windows") or ():
-            self.expressions.window(window, scope)
+            self.expressions.aggregates.window(window, scope)
+        written = _written(node)
         columns: Columns | None = []
         bare: dict[str, Operand] = {}
         # Where another part of the statement can use the name.
@@ -113,129 +127,88 @@ class Queries:
                 continue
             name = figure_name(item) or "?column?"
             if isinstance(item, exp.Alias):
-                operand = self.expressions.at(item, "this", scope)
+                operand = self._text_of_row(self.expressions.at(item, "this", scope))
+                item.set("this", operand.node)
             else:
                 operand = self.expressions.in_list(node, item, scope)
+                whole, operand = operand, self._text_of_row(operand)
+                if operand is not whole:
+                    whole.node.replace(operand.node)
                 if named:
                     _name(node, operand.node, name)
             bare[name] = operand
             if columns is not None:
                 columns.append((name, operand.type))
-        self._group(node, scope, bare)
+        shapes.check_generators(node)
+        self._group(node, scope, bare, written)
         distinct = node.args.get("distinct")
-        if distinct is not None:
-            if distinct.args.get("on") is not None:
-                raise t.refuse("SELECT DISTINCT ON")
+        first_of = distinct.args.get("on") if distinct is not None else None
+        if distinct is not None and first_of is None:
             _distinct(columns, "DISTINCT")
+        keys = []
+        for key in first_of.expressions if first_of is not None else ():
+            operand = self._output_or_input(node, key, scope, bare)
+            keys.append(casts.order_operand(operand, self._zone).copy())
         self._order(node, scope, columns, bare if columns is not None else None)
+        if first_of is not None or shapes.with_ties(node):
+            for ordered in shapes.order_of(node):
+                self._spell_out(node, ordered, bare)
+            shapes.ranked(node, keys)
         return columns
 
-    def _from(self, node: exp.Select, scope: Scope, visible: Scope) -> None:
-        clause = node.args.get("from_") or node.args.get("from")
-        if clause is not None:
-            scope.sources.append(self.source(clause.this, visible))
-            self._joins(clause.this, scope, visible)
-        self._joins(node, scope, visible)
-        if node.args.get("laterals"):
-            raise t.refuse("LATERAL")
+    def _output_or_input(
+        self,
+        node: exp.Select,
+        item: exp.Expression,
+        scope: Scope,
+        outputs: dict[str, Operand],
+    ) -> Operand:
+        """An output column by name or number, else an expression on the input."""
+        if isinstance(item, exp.Literal) and not item.is_string:
+            place = int(item.name) - 1
+            if not 0 <= place < len(node.expressions):
+                raise UsageError(
+                    f"SELECT DISTINCT ON position {item.name} is not in select list",
+                    sqlstate="42P10",
+                )
+            found = outputs.get(node.expressions[place].alias_or_name)
+            if found is None:
+                raise t.refuse("DISTINCT ON with the number of a column")
+            return found
+        name = item.name if isinstance(item, exp.Column) and not item.table else ""
+        if name in outputs:
+            return outputs[name]
+        return self.expressions.visit(item.copy(), scope)
 
-    def _joins(self, node: exp.Expression, scope: Scope, visible: Scope) -> None:
-        for join in node.args.get("joins") or ():
-            if join.args.get("method"):
-                raise t.refuse(f"{join.args['method']} JOIN")
-            scope.sources.append(self.source(join.this, visible))
-            self._joins(join.this, scope, visible)
-            if join.args.get("on") is not None:
-                self.expressions.condition(join, "on", scope, "JOIN/ON")
-            for column in join.args.get("using") or ():
-                self._using(column.name, scope)
+    def _spell_out(
+        self, node: exp.Select, ordered: exp.Expression, outputs: dict[str, Operand]
+    ) -> None:
+        """What ORDER BY names, so that a window can be ordered by it, too."""
+        item = ordered.this
+        if isinstance(item, exp.Literal) and not item.is_string:
+            projected = _projection(node, int(item.name) - 1)
+            if projected is None:
+                raise t.refuse("ORDER BY with the number of a column of *")
+            ordered.set("this", projected.copy())
+        elif isinstance(item, exp.Column) and not item.table and item.name in outputs:
+            ordered.set("this", outputs[item.name].node.copy())
 
-    def _using(self, name: str, scope: Scope) -> None:
-        kinds = [
-            kind
-            for source in scope.sources
-            for column, kind in source.columns or ()
-            if column == name
-        ]
-        for kind in kinds:
-            casts.group_operand(Operand(exp.column(name), kind), "JOIN ... USING")
-        groups = {(k.oid in t.INTEGERS, k.string, k.oid) for k in kinds}
-        if len({(a, b, 0 if a or b else c) for a, b, c in groups}) > 1:
-            raise t.refuse("JOIN ... USING of columns of different types")
-        if len({k.oid == t.BPCHAR for k in kinds}) > 1:
-            raise t.refuse("JOIN ... USING of columns of different types")
-        if name not in scope.merged:
-            scope.merged.append(name)
-
-    def _named(
-        self, node: exp.Expression, columns: Columns | None, rename: bool
-    ) -> Source:
-        """Spark's name is one that no column has: a column ``t`` would hide a table."""
-        name = node.alias_or_name
-        if columns is None or not rename:
-            return Source(name, columns, name)
-        spark_name = f"{name}@{next(self._numbers)}"
-        identifier = exp.to_identifier(spark_name, quoted=True)
-        alias = node.args.get("alias")
-        if alias is None:
-            node.set("alias", exp.TableAlias(this=identifier))
-        else:
-            alias.set("this", identifier)
-        return Source(name, columns, spark_name)
-
-    def source(
-        self, node: exp.Expression, visible: Scope, rename: bool = True
-    ) -> Source:
-        alias = node.args.get("alias")
-        if isinstance(node, exp.Table):
-            if isinstance(node.this, exp.ExplodingGenerateSeries):
-                return self._series(node, visible, rename)
-            if not isinstance(node.this, exp.Identifier):
-                raise t.refuse("a function in FROM")
-            table = node.meta.get(TABLE_MARK)
-            if isinstance(table, TableDef):
-                columns: Columns | None = [
-                    (c.name, t.of_column(c)) for c in table.columns
-                ]
-            else:
-                _, columns = visible.cte(node.name)
-            return self._named(node, _renamed(columns, alias), rename)
-        if isinstance(node, exp.Subquery) and not isinstance(node.this, exp.Query):
-            # Parentheses around joins.
-            raise t.refuse("a join in parentheses")
-        if isinstance(node, (exp.Subquery, exp.Values)):
-            columns = self.query(node, visible)
-            return self._named(node, _renamed(columns, alias), rename)
-        raise t.refuse(f"{node.key.upper()} in FROM")
-
-    def _series(self, node: exp.Table, visible: Scope, rename: bool) -> Source:
-        """generate_series() in FROM: a query, and a column that has the table's name."""
-        operand = self.expressions.visit(node.this, visible)
-        alias = node.args.get("alias")
-        if alias is None:
-            alias = exp.TableAlias(this=exp.to_identifier("generate_series"))
-        name = alias.columns[0].name if alias.columns else alias.name
-        column = exp.Alias(
-            this=operand.node, alias=exp.to_identifier(name, quoted=True)
-        )
-        query = exp.Subquery(
-            this=exp.Select(expressions=[column]),
-            alias=exp.TableAlias(this=alias.this),
-            joins=node.args.get("joins"),
-        )
-        node.replace(query)
-        return self._named(query, [(name, operand.type)], rename)
+    def _text_of_row(self, operand: Operand) -> Operand:
+        """A row leaves its query as text, which means nothing more to the node."""
+        if operand.type.fields is None:
+            return operand
+        return Operand(output.output_of(operand, self._zone), t.plain(t.RECORD))
 
     def _group(
-        self, node: exp.Select, scope: Scope, outputs: dict[str, Operand]
+        self,
+        node: exp.Select,
+        scope: Scope,
+        outputs: dict[str, Operand],
+        written: list[exp.Expression],
     ) -> None:
         clause = node.args.get("group")
         if clause is None:
             return
-        if any(clause.args.get(k) for k in ("cube", "rollup", "grouping_sets")):
-            raise t.refuse(
-                "GROUPING SETS, CUBE and ROLLUP", "Use GROUP BY and UNION ALL."
-            )
         for item in list(clause.expressions):
             if isinstance(item, exp.Literal) and not item.is_string:
                 place = int(item.name) - 1
@@ -248,8 +221,35 @@ class Queries:
             if name in outputs and scope._find(name, "") is None:
                 casts.group_operand(outputs[name], "GROUP BY")
                 continue
-            operand = self.expressions.in_list(clause, item, scope)
-            casts.group_operand(operand, "GROUP BY")
+            if not isinstance(item, exp.Column) and item in written:
+                # Spark does not always see that two long expressions are the same.
+                place = written.index(item)
+                operand = outputs.get(node.expressions[place].alias_or_name)
+                if operand is not None:
+                    casts.group_operand(operand, "GROUP BY")
+                    item.replace(exp.Literal.number(place + 1))
+                    continue
+            self._group_item(clause, item, scope)
+
+    def _group_item(
+        self, parent: exp.Expression, item: exp.Expression, scope: Scope
+    ) -> None:
+        """One expression, or several in ROLLUP, CUBE, GROUPING SETS or parentheses."""
+        if isinstance(item, exp.Paren) and not isinstance(parent, exp.Group):
+            casts.group_operand(self.expressions.at(item, "this", scope), "GROUP BY")
+            return
+        if isinstance(item, (exp.Rollup, exp.Cube, exp.GroupingSets, exp.Tuple)):
+            if isinstance(parent, exp.Group) and not item.expressions:
+                raise t.refuse("GROUP BY ()")
+            for inner in list(item.expressions):
+                if isinstance(inner, exp.Literal):
+                    raise t.refuse(
+                        "numbers of columns in ROLLUP, CUBE and GROUPING SETS"
+                    )
+                self._group_item(item, inner, scope)
+            return
+        operand = self.expressions.in_list(parent, item, scope)
+        casts.group_operand(operand, "GROUP BY")
 
     def _order(
         self,
@@ -359,17 +359,11 @@ class Queries:
         return columns
 
 
-def _renamed(columns: Columns | None, alias: exp.Expression | None) -> Columns | None:
-    names = [c.name for c in (alias.args.get("columns") or ())] if alias else []
-    if columns is None:
-        return None
-    return [
-        (
-            names[i] if i < len(names) else name,
-            t.plain(t.TEXT) if kind.oid == t.UNKNOWN else kind,
-        )
-        for i, (name, kind) in enumerate(columns)
-    ]
+def _written(node: exp.Select) -> list[exp.Expression]:
+    """The select list as it came; empty where a ``*`` moves the places."""
+    if any(item.is_star for item in node.expressions):
+        return []
+    return [item.unalias().copy() for item in node.expressions]
 
 
 def _name(node: exp.Expression, item: exp.Expression, name: str) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from wal2lake.errors import UndefinedObjectError, UsageError
-from wal2lake.frontend.query.values.types import NOTHING, Operand, Type
+from wal2lake.frontend.query.values.output import row
+from wal2lake.frontend.query.values.types import NOTHING, Operand, Type, refuse
 
 Columns = list[tuple[str, Type]]
 
@@ -28,6 +29,8 @@ class Source:
     """None: a table that is not known here; Spark knows its columns."""
     spark_name: str
     """What it is called in Spark's statement."""
+    key: tuple[str, ...] = ()
+    """Columns of a table that are never NULL in it."""
 
 
 @dataclass(slots=True)
@@ -39,6 +42,8 @@ class Scope:
     merged: list[str] = field(default_factory=list)
     """Columns of JOIN ... USING, which belong to both sides."""
     ctes: dict[str, Columns | None] = field(default_factory=dict)
+    outer_join: bool = False
+    """Whether a row of some source may be missing."""
 
     def cte(self, name: str) -> tuple[bool, Columns | None]:
         """Whether WITH has that name, and its columns."""
@@ -52,6 +57,11 @@ class Scope:
     def column(self, node: exp.Column) -> Operand:
         """Resolve a reference; raises 42703, 42702 or 42P01."""
         name, table = node.name, node.table
+        if isinstance(node.this, exp.Star):
+            whole = self._row(table)
+            if whole is None:
+                raise refuse(f"{table}.* in an expression")
+            return whole
         scope: Scope | None = self
         opaque = False
         while scope is not None:
@@ -65,6 +75,9 @@ class Scope:
             scope = scope.outer
         if opaque:
             return Operand(node, NOTHING)
+        row = None if table else self._row(name)
+        if row is not None:
+            return row
         if not table:
             raise UndefinedObjectError(
                 f'column "{name}" does not exist', sqlstate="42703"
@@ -94,6 +107,49 @@ class Scope:
                 f'column reference "{name}" is ambiguous', sqlstate="42702"
             )
         return matches[0]
+
+    def _row(self, name: str) -> Operand | None:
+        """A table's whole row."""
+        scope: Scope | None = self
+        while scope is not None:
+            for source in scope.sources:
+                if source.name == name:
+                    return scope._row_of(source)
+            scope = scope.outer
+        return None
+
+    def _row_of(self, source: Source) -> Operand:
+        columns = source.columns or []
+        table = exp.to_identifier(source.spark_name, quoted=True)
+        fields = [
+            Operand(
+                exp.Column(this=exp.to_identifier(name, quoted=True), table=table), kind
+            )
+            for name, kind in columns
+        ]
+        if len({name for name, _ in columns}) < len(columns):
+            raise refuse("a row with two columns of one name")
+        if not self.outer_join:
+            return row(fields)
+        # The row that a join did not find is NULL as a whole.
+        keys = [
+            f
+            for f, (name, _) in zip(fields, columns, strict=True)
+            if name in source.key
+        ]
+        if not keys:
+            raise refuse("a whole row in an outer join, of a table without a key")
+        whole = row(fields)
+        node = exp.Case(
+            ifs=[
+                exp.If(
+                    this=exp.Is(this=keys[0].node.copy(), expression=exp.Null()),
+                    true=exp.Null(),
+                )
+            ],
+            default=whole.node,
+        )
+        return Operand(node, whole.type)
 
     def _has_table(self, name: str) -> bool:
         return any(s.name == name for s in self.sources) or (

@@ -92,7 +92,7 @@ def rewrite_write(
 ) -> list[tuple[ColumnDef, exp.Expression]]:
     """UPDATE's and DELETE's condition, in place; UPDATE's new values."""
     queries = Queries(zone, node)
-    found = queries.source(node.this, Scope(), rename=False)
+    found = queries.sources.source(node.this, Scope(), rename=False)
     # The node's own name is the table's place by now.
     name = node.this.alias or table.name
     scope = Scope(sources=[Source(name, found.columns, name)])

@@ -9,5 +9,7 @@ expression's parts.
     assign      conversions to what a column stores
     literals    constants; ``jsontext`` those of json and jsonb
     numeric     exact order, sums and quotients
-    moments     dates, times, intervals, zones
+    moments     dates, times, zones
+    intervals   their fields, order and text
+    output      values as text; ``texts`` as values
 """

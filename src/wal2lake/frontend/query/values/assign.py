@@ -12,7 +12,7 @@ Sources: PostgreSQL manual 10.4 (Value Storage); pg_cast.dat; parse_target.c
 
 from __future__ import annotations
 
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from typing import Final
 
 from sqlglot import exp
@@ -71,7 +71,7 @@ def assign(operand: Operand, column: str, kind: Type, zone: str) -> Operand:
         return _fitted(operand, kind, zone)
     if (source.oid, kind.oid) in _NOT_HERE:
         raise t.refuse(f"a cast from {source.name} to {kind.name}")
-    if kind.oid in t.INTEGERS and (constant := _exact_constant(operand.node)):
+    if kind.oid in t.INTEGERS and (constant := numeric.exact_constant(operand.node)):
         return _integer_constant(constant, kind)
     numbers = source.number and kind.number
     if not (numbers or kind.string or (source.oid, kind.oid) in _CASTS):
@@ -86,9 +86,25 @@ def _constant(operand: Operand, kind: Type, zone: str) -> Operand:
     if isinstance(operand.node, exp.Null):
         return Operand(cast(exp.Null(), t.spark_name(kind)), kind)
     if kind.element is not None:
-        return casts.settled(operand, kind, zone)
+        return _fitted_items(casts.settled(operand, kind, zone), kind, zone)
     bare = kind if kind.foreign is not None else _bare(kind)
     return _fitted(casts.settled(operand, bare, zone), kind, zone)
+
+
+def _fitted_items(array: Operand, kind: Type, zone: str) -> Operand:
+    """A constant array whose elements are held to their declared length."""
+    element, whole = kind.element, array.node
+    if element is None or element.typmod == -1 or element.oid == t.NUMERIC:
+        return array
+    if not (isinstance(whole, exp.Cast) and isinstance(whole.this, exp.Array)):
+        return array
+    items = [
+        item
+        if isinstance(item, exp.Null)
+        else _fitted(Operand(item, _bare(element)), element, zone).node
+        for item in whole.this.expressions
+    ]
+    return Operand(cast(exp.Array(expressions=items), t.spark_name(kind)), kind)
 
 
 def _array(operand: Operand, column: str, kind: Type, zone: str) -> Operand:
@@ -190,7 +206,7 @@ def _numeric(operand: Operand, kind: Type, zone: str) -> Operand:
     """To ``numeric``, ``numeric(p,s)`` and those with more digits than Spark's decimals."""
     source, node = operand.type, operand.node
     limits = numeric_precision_scale(kind.typmod)
-    constant = _exact_constant(node)
+    constant = numeric.exact_constant(node)
     if constant is not None and limits is not None:
         return _rounded_constant(constant, kind, limits)
     if kind.precision is not None:
@@ -227,27 +243,6 @@ def _numeric(operand: Operand, kind: Type, zone: str) -> Operand:
     if operand.type.oid in t.INTEGERS:
         operand = Operand(numeric.as_decimal(operand), t.decimal(19, 0))
     return Operand(numeric.as_text(operand), kind)
-
-
-def _exact_constant(node: exp.Expression) -> str | None:
-    """The digits of a numeric constant, as ``literals.number`` gives it to Spark."""
-    sign = ""
-    while isinstance(node, (exp.Paren, exp.Neg)):
-        if isinstance(node, exp.Neg):
-            sign = "" if sign else "-"
-        node = node.this
-    if isinstance(node, exp.Cast) and node.to.this == exp.DataType.Type.DECIMAL:
-        scale = int(node.to.expressions[1].name)
-        text = node.this.name if isinstance(node.this, exp.Literal) else ""
-        exact = bool(text) and len(text.partition(".")[2]) == scale
-        return f"{sign}{text}" if exact else None
-    if not isinstance(node, exp.Literal):
-        return None
-    try:
-        Decimal(node.name)
-    except InvalidOperation:
-        return None
-    return f"{sign}{node.name}"
 
 
 def _integer_constant(text: str, kind: Type) -> Operand:

@@ -18,16 +18,12 @@ from typing import Final
 from sqlglot import exp
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
-from wal2lake.frontend.query.values import moments, numeric
+from wal2lake.frontend.query.values import intervals, moments, numeric, texts
 from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.literals import constant
 from wal2lake.frontend.query.values.numeric import let, spark
+from wal2lake.frontend.query.values.output import element_of, over_elements, text_of
 from wal2lake.frontend.query.values.types import Operand, Type, cast
-
-_AS_TEXT: Final = frozenset(
-    (t.UUID, t.JSON, t.JSONB, t.TIME, t.TEXT, t.VARCHAR, t.NAME)
-)
-"""Types whose values are their text already."""
 
 
 def settled(operand: Operand, kind: Type, zone: str) -> Operand:
@@ -81,8 +77,14 @@ def convert(operand: Operand, kind: Type, zone: str) -> Operand:
     same = kind.oid == source.oid and kind.element == source.element
     if same or (kind.oid, source.oid) == (t.JSON, t.JSONB):
         return Operand(operand.node, kind)
+    if kind.element is not None and source.element is not None:
+        item = convert(element_of(source), kind.element, zone)
+        return Operand(over_elements(operand, item.node), kind)
     if source.string:
-        raise t.refuse(f"a cast from {source.name} to {kind.name}")
+        return texts.read(operand, kind)
+    if kind.oid == t.TIME and source.oid in (t.TIMESTAMP, t.TIMESTAMPTZ):
+        local = moments.converted(operand, t.TIMESTAMP, zone)
+        return Operand(spark("substring(cast(:x as string), 12)", x=local.node), kind)
     raise _impossible(source, kind)
 
 
@@ -113,7 +115,9 @@ def _to_numeric(operand: Operand, kind: Type) -> Operand:
             return Operand(node, source.computed())
         if source.oid in t.INTEGERS:
             return Operand(numeric.as_decimal(operand), t.decimal(*t.digits_of(source)))
-        if source.oid in t.FLOATS or source.string:
+        if source.string:
+            return Operand(texts.numeric_of(operand.node), kind)
+        if source.oid in t.FLOATS:
             raise t.refuse(
                 f"a cast from {source.name} to numeric without precision",
                 numeric.ROUND_HINT,
@@ -143,6 +147,9 @@ def _to_float(operand: Operand, kind: Type) -> Operand:
     source = operand.type
     if not (source.number or source.string):
         raise _impossible(source, kind)
+    number = numeric.exact_constant(operand.node) if source.number else None
+    if number is not None:
+        return constant(number, kind, "UTC")
     node = cast(operand.node, t.spark_name(kind))
     if source.oid == t.FLOAT8 and kind.oid == t.FLOAT4:
         return Operand(let(_TO_REAL, v=operand.node), kind)
@@ -175,31 +182,6 @@ def _to_string(operand: Operand, kind: Type, zone: str) -> Operand:
     elif kind.oid == t.BPCHAR and length is not None:
         node = spark(f"rpad(:x, {length}, ' ')", x=node)
     return Operand(node, kind)
-
-
-def text_of(operand: Operand, zone: str) -> exp.Expression:
-    """``CAST(operand AS text)``."""
-    source, node = operand.type, operand.node
-    if source.oid == t.BPCHAR:
-        return spark("rtrim(' ', :x)", x=node)
-    if source.foreign is not None or source.oid in _AS_TEXT or not source.known:
-        return node
-    if source.oid in t.INTEGERS or source.oid == t.NUMERIC:
-        return numeric.as_text(operand)
-    if source.oid == t.OID or (source.oid == t.INTERVAL and not source.duration):
-        return node
-    if source.oid in (t.BOOL, t.DATE, t.TIMESTAMP):
-        return cast(node, "STRING")
-    if source.oid == t.TIMESTAMPTZ and zone == "UTC":
-        return spark("concat(cast(:x as string), '+00')", x=node)
-    if source.oid == t.BYTEA:
-        return spark(r"concat('\\x', lower(hex(:x)))", x=node)
-    raise t.refuse(
-        f"a cast from {source.name} to text",
-        "Cast it to numeric(precision,scale) first."
-        if source.oid in t.FLOATS
-        else None,
-    )
 
 
 def _impossible(source: Type, kind: Type) -> UsageError | FeatureNotSupportedError:
@@ -310,6 +292,11 @@ def comparable(
         wide = _MOMENT_ORDER[max(map(_MOMENT_ORDER.index, (a.oid, b.oid)))]
         nodes = [moments.converted(o, wide, zone).node for o in (left, right)]
         return nodes[0], nodes[1]
+    if a.oid == b.oid == t.INTERVAL:
+        return intervals.order_key(left), intervals.order_key(right)
+    if a.element is not None and b.element is not None and a.oid == b.oid:
+        _need_equality(a, name)
+        return left.node, right.node
     if a.oid != b.oid or a.foreign != b.foreign:
         raise t.no_operator(a, name, b)
     _need_order(a, "comparison")
@@ -318,6 +305,21 @@ def comparable(
 
 def _bare(kind: Type) -> Type:
     return t.plain(kind.oid) if kind.foreign is None and kind.element is None else kind
+
+
+_ALIKE: Final = t.INTEGERS | t.MOMENTS | frozenset((t.BOOL, t.TEXT, t.VARCHAR, t.UUID))
+"""Types that Spark finds equal inside arrays where PostgreSQL does."""
+
+
+def _need_equality(kind: Type, what: str) -> None:
+    element = kind.element
+    if (
+        element is None
+        or element.foreign is not None
+        or element.oid not in _ALIKE
+        or what in ("<", "<=", ">", ">=")
+    ):
+        raise t.refuse(f"{what} of values of type {kind.name}")
 
 
 def _need_order(kind: Type, what: str) -> None:
@@ -366,6 +368,8 @@ def order_operand(operand: Operand, zone: str) -> exp.Expression:
     kind = operand.type
     if kind.oid == t.UNKNOWN or not kind.known:
         return operand.node
+    if kind.oid == t.INTERVAL:
+        return intervals.order_key(operand)
     _need_order(kind, "ordering")
     if kind.exact_text:
         return numeric.order_key(operand)

@@ -21,8 +21,9 @@ from typing import Final
 from sqlglot import exp
 
 from wal2lake.errors import UsageError, Wal2LakeError
+from wal2lake.frontend.query.values import intervals
 from wal2lake.frontend.query.values import types as t
-from wal2lake.frontend.query.values.numeric import spark
+from wal2lake.frontend.query.values.numeric import let, spark
 from wal2lake.frontend.query.values.types import Operand, Type, cast, plain
 from wal2lake.pgtypes.encode.interval import interval_of
 from wal2lake.pgtypes.timezone import zone_for
@@ -165,6 +166,24 @@ def converted(operand: Operand, target: int, zone: str) -> Operand:
     return Operand(cast(operand.node, t.spark_name(wanted)), wanted)
 
 
+def zoned_text(operand: Operand, zone: str) -> exp.Expression:
+    """A timestamptz as text, in the session's zone: with its offset behind it."""
+    if zone == "UTC":
+        return spark("concat(cast(:x as string), '+00')", x=operand.node)
+    local = at_time_zone(operand, zone).node
+    return let(
+        "concat(cast(:l as string), if(:o < 0, '-', '+'), date_format("
+        "timestamp_seconds(abs(:o)), case when :o % 60 <> 0 then 'HH:mm:ss'"
+        " when :o % 3600 <> 0 then 'HH:mm' else 'HH' end))",
+        l=local,
+        o=spark(
+            "((unix_micros(cast(:l as timestamp)) - unix_micros(:x)) div 1000000)",
+            l=local,
+            x=operand.node,
+        ),
+    )
+
+
 _EPOCH_2000: Final = 946_684_800_000_000
 """PostgreSQL's zero: what lies before it is rounded the other way."""
 
@@ -208,7 +227,7 @@ def add(operator: str, left: Operand, right: Operand, zone: str) -> Operand:
     if a.oid == t.DATE and b.oid in (t.INT2, t.INT4):
         template = "date_add(:a, :b)" if operator == "+" else "date_sub(:a, :b)"
         return Operand(spark(template, a=left.node, b=right.node), plain(t.DATE))
-    if a.oid in t.MOMENTS and b.oid == t.INTERVAL and not b.duration:
+    if a.oid in t.MOMENTS and b.oid == t.INTERVAL:
         return _shifted(operator, left, right, zone)
     if operator == "-" and a.oid in t.MOMENTS and b.oid in t.MOMENTS:
         if a.oid == b.oid == t.DATE:
@@ -222,12 +241,27 @@ def add(operator: str, left: Operand, right: Operand, zone: str) -> Operand:
 
 
 def _shifted(operator: str, left: Operand, right: Operand, zone: str) -> Operand:
-    if not isinstance(right.node, exp.Literal):
-        raise t.refuse("arithmetic with a computed interval")
-    span = interval_of(right.node.name)
+    """Months and days move the local time, what is less moves the instant."""
     sign = 1 if operator == "+" else -1
     kind = t.TIMESTAMP if left.type.oid == t.DATE else left.type.oid
     local = converted(left, t.TIMESTAMP, zone)
+    if not isinstance(right.node, exp.Literal):
+        parts = intervals.parts(right)
+        node = let(
+            f"(:x + make_interval(0, cast({sign} * :p.m as int), 0,"
+            f" cast({sign} * :p.d as int)))",
+            x=local.node,
+            p=parts,
+        )
+        moved = converted(Operand(node, plain(t.TIMESTAMP)), kind, zone)
+        node = let(
+            "(:x + make_interval(0, 0, 0, 0, 0, 0,"
+            f" cast({sign} * :p.u * 0.000001BD as decimal(18,6))))",
+            x=moved.node,
+            p=parts,
+        )
+        return Operand(node, plain(kind))
+    span = interval_of(right.node.name)
     node = spark(
         f"(:x + make_interval(0, {sign * span.months}, 0, {sign * span.days}))",
         x=local.node,
@@ -263,6 +297,9 @@ _TRUNCATIONS: Final = frozenset(
 )
 _FIELDS: Final = {
     "YEAR": "year(:x)",
+    "ISOYEAR": "extract(yearofweek from :x)",
+    "DECADE": "(year(:x) div 10)",
+    "CENTURY": "((year(:x) + 99) div 100)",
     "QUARTER": "quarter(:x)",
     "MONTH": "month(:x)",
     "WEEK": "weekofyear(:x)",
@@ -294,6 +331,8 @@ def date_trunc(unit: str, operand: Operand, zone: str) -> Operand:
 def extract(field: str, operand: Operand, zone: str) -> Operand:
     """EXTRACT: numeric, with six digits behind the point where there are fractions."""
     field = field.upper()
+    if operand.type.oid == t.INTERVAL:
+        return intervals.extract(field, operand)
     if operand.type.oid not in t.MOMENTS:
         raise t.refuse(f"EXTRACT from {operand.type.name}")
     if field == "EPOCH":
@@ -318,6 +357,13 @@ def extract(field: str, operand: Operand, zone: str) -> Operand:
             )
         node = spark("cast(extract(second from :x) as decimal(8,6))", x=local.node)
         return Operand(node, t.decimal(8, 6))
+    if field in ("MILLISECONDS", "MICROSECONDS") and operand.type.oid != t.DATE:
+        micros = "pmod(unix_micros(cast(:x as timestamp)), 60000000)"
+        if field == "MICROSECONDS":
+            node = spark(f"cast({micros} as decimal(10,0))", x=local.node)
+            return Operand(node, t.decimal(10, 0))
+        node = spark(f"cast({micros} * 0.001BD as decimal(10,3))", x=local.node)
+        return Operand(node, t.decimal(10, 3))
     template = _FIELDS.get(field)
     if template is None:
         raise t.refuse(f"EXTRACT({field.lower()} ...)")

@@ -23,7 +23,8 @@ Sources: numeric.c (select_div_scale, add_var, mul_var); Spark's DecimalPrecisio
 from __future__ import annotations
 
 import re
-from functools import cache
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import Final
 
 import sqlglot
@@ -46,7 +47,7 @@ _WORK_SCALE: Final = 16
 _WORK: Final = f"DECIMAL(37,{_WORK_SCALE})"
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _template(text: str) -> exp.Expression:
     return sqlglot.parse_one(text, read="spark")
 
@@ -62,12 +63,16 @@ def spark(text: str, **parts: exp.Expression) -> exp.Expression:
     return inner
 
 
+_NAMES: Final = re.compile(r"'(?:[^'\\]|\\.)*'|:(\w)\b", re.DOTALL)
+"""Places of values in a template, or a constant text, in which there are none."""
+
+
 def let(text: str, **values: exp.Expression) -> exp.Expression:
     """``text``, whose values are worked out once however often it has them."""
     if all(isinstance(v, (exp.Column, exp.Literal)) for v in values.values()):
         return spark(text, **values)
     fields = ", ".join(f":{name} as {name}" for name in values)
-    body = re.sub(r":(\w)\b", r"v.\1", text)
+    body = _NAMES.sub(lambda m: m[0] if m[1] is None else f"v.{m[1]}", text)
     return spark(f"get(transform(array(struct({fields})), v -> {body}), 0)", **values)
 
 
@@ -111,6 +116,27 @@ def as_text(operand: Operand) -> exp.Expression:
     if operand.type.exact_text:
         return operand.node
     return cast(operand.node, "STRING")
+
+
+def exact_constant(node: exp.Expression) -> str | None:
+    """The digits of a numeric constant, as ``literals`` gives it to Spark."""
+    sign = ""
+    while isinstance(node, (exp.Paren, exp.Neg)):
+        if isinstance(node, exp.Neg):
+            sign = "" if sign else "-"
+        node = node.this
+    if isinstance(node, exp.Cast) and node.to.this == exp.DataType.Type.DECIMAL:
+        scale = int(node.to.expressions[1].name)
+        text = node.this.name if isinstance(node.this, exp.Literal) else ""
+        exact = bool(text) and len(text.partition(".")[2]) == scale
+        return f"{sign}{text}" if exact else None
+    if not isinstance(node, exp.Literal):
+        return None
+    try:
+        Decimal(node.name)
+    except InvalidOperation:
+        return None
+    return f"{sign}{node.name}"
 
 
 # ---- arithmetic -----------------------------------------------------------------------

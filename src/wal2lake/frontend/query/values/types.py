@@ -73,6 +73,8 @@ class Type:
     """A user-defined type's name: values are text that means nothing to the node."""
     duration: bool = False
     """An interval that Spark computed; others are text."""
+    fields: tuple[Type, ...] | None = None
+    """Of a row that an expression makes; as a column of a result it is text."""
 
     @property
     def name(self) -> str:

@@ -30,7 +30,7 @@ from wal2lake.errors import (
     SqlSyntaxError,
     UndefinedObjectError,
 )
-from wal2lake.frontend.grammar.bound import set_off
+from wal2lake.frontend.grammar.lexer import set_off
 from wal2lake.frontend.query.translate import Parameter
 from wal2lake.frontend.sysviews.declarations.relations import (
     SystemRelation,

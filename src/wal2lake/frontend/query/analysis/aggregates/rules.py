@@ -8,19 +8,17 @@ Sources: PostgreSQL manual 9.21, 9.22; pg_aggregate.dat.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from sqlglot import exp
 
-from wal2lake.frontend.query.analysis.strings import no_function
-from wal2lake.frontend.query.values import casts, numeric
+from wal2lake.frontend.query.analysis.aggregates import arrange
+from wal2lake.frontend.query.analysis.aggregates.arrange import Around, Keys
+from wal2lake.frontend.query.analysis.functions.strings import no_function
+from wal2lake.frontend.query.values import casts, intervals, numeric, output
 from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.numeric import spark
-from wal2lake.frontend.query.values.types import Operand, Type
-from wal2lake.pgtypes.registry.pg_type import type_by_oid
-
-Around = Callable[[exp.Expression], exp.Expression]
+from wal2lake.frontend.query.values.types import Operand
 
 _RANKS: Final = (exp.RowNumber, exp.Rank, exp.DenseRank)
 _SHARES: Final = (exp.PercentRank, exp.CumeDist)
@@ -48,18 +46,58 @@ _AGGREGATES: Final = (
 
 def is_aggregate(node: exp.Expression) -> bool:
     """Whether the rules are here."""
+    if isinstance(node, exp.Grouping):
+        return False
     return isinstance(
         node,
-        (exp.Window, exp.Filter, exp.AggFunc, *_AGGREGATES, *_RANKS, *_SHARES, *_PICKS),
-    )
+        (
+            exp.Window,
+            exp.Filter,
+            exp.WithinGroup,
+            exp.AggFunc,
+            *_AGGREGATES,
+            *_RANKS,
+            *_SHARES,
+            *_PICKS,
+        ),
+    ) or (isinstance(node, exp.Anonymous) and node.name.lower() in _BY_NAME)
 
 
-def ordered(node: exp.Expression, value: Operand, around: Around) -> Operand:
-    """Aggregates whose input has an order: string_agg()."""
+_BY_NAME: Final[dict[str, type[exp.Expression]]] = {
+    "every": exp.LogicalAnd,
+    "variance": exp.Variance,
+    "var_samp": exp.Variance,
+    "var_pop": exp.VariancePop,
+}
+
+
+def named(node: exp.Expression) -> exp.Expression:
+    """An aggregate that the parser does not know, as the one that it is."""
+    if isinstance(node, exp.Anonymous) and node.name.lower() in _BY_NAME:
+        if len(node.expressions) != 1:
+            raise t.refuse(f"this form of {node.name.lower()}()")
+        return _BY_NAME[node.name.lower()](this=node.expressions[0])
+    return node
+
+
+def ordered(
+    node: exp.Expression, value: Operand, keys: Keys, around: Around, zone: str
+) -> Operand:
+    """array_agg() and string_agg() of values in an order."""
+    if isinstance(node, exp.ArrayAgg):
+        return arrange.array(value, keys, around)
     if not isinstance(node, exp.GroupConcat):
-        raise t.refuse("ORDER BY in an aggregate other than string_agg()")
+        raise t.refuse(
+            "ORDER BY in an aggregate other than array_agg() and string_agg()"
+        )
     if not (value.type.string or value.type.oid == t.UNKNOWN):
         raise no_function("string_agg", value.type)
+    value = casts.as_known(value, zone)
+    if node.find(exp.Distinct):
+        return arrange.joined(value, node.args.get("separator"), keys, around, zone)
+    node.this.set("this", output.text_of(value, zone))
+    for item, (key, _, _) in zip(node.this.expressions, keys, strict=True):
+        item.set("this", key)
     return Operand(around(node), t.plain(t.TEXT))
 
 
@@ -78,6 +116,12 @@ def call(
     first = arguments.get("this")
     if isinstance(node, exp.Count):
         if isinstance(first, Operand):
+            if distinct and first.type.fields is not None:
+                row = exp.Anonymous(
+                    this="struct",
+                    expressions=[_counted(f) for f in output.fields_of(first)],
+                )
+                return Operand(around(exp.Count(this=of(row))), t.plain(t.INT8))
             node.set("this", of(_counted(first) if distinct else first.node))
         return Operand(around(node), t.plain(t.INT8))
     if isinstance(node, _RANKS):
@@ -106,11 +150,17 @@ def call(
             raise no_function(node.sql_name().lower(), first.type)
         return Operand(around(node), first.type)
     if isinstance(node, exp.ArrayAgg):
-        return _array(first, around, distinct)
+        if distinct:
+            return arrange.distinct_array(first, around, zone)
+        return arrange.array(first, (), around)
     if isinstance(node, exp.GroupConcat):
         if not first.type.string:
             raise no_function("string_agg", first.type)
-        node.set("this", of(casts.text_of(first, zone)))
+        if distinct:
+            keys = arrange.own_key(first, zone)
+            separator = node.args.get("separator")
+            return arrange.joined(first, separator, keys, around, zone)
+        node.set("this", of(output.text_of(first, zone)))
         return Operand(around(node), t.plain(t.TEXT))
     if isinstance(node, _DEVIATIONS):
         if first.type.oid not in t.FLOATS:
@@ -118,14 +168,15 @@ def call(
                 f"{node.sql_name().lower()}() of {first.type.name}",
                 "Cast it to double precision.",
             )
-        node.set("this", of(first.node))
-        return Operand(around(node), t.plain(t.FLOAT8))
+        return arrange.deviation(type(node), first, of, around)
     raise t.refuse(f"{node.sql_name().lower()}()")
 
 
 def _counted(operand: Operand) -> exp.Expression:
     if operand.type.exact_text:
         return numeric.order_key(operand)
+    if operand.type.oid == t.INTERVAL:
+        return intervals.order_key(operand)
     if operand.type.oid != t.UNKNOWN:
         casts.group_operand(operand, "DISTINCT")
     return operand.node
@@ -167,7 +218,15 @@ def _sum(first: Operand, of: Around, around: Around, distinct: bool) -> Operand:
         precision, scale = t.digits_of(kind)
         return Operand(total, t.decimal(precision + 10, scale))
     if kind.oid == t.INTERVAL:
-        raise t.refuse("sum(interval)")
+        fields = intervals.total(intervals.parts(first))
+        sums = {k: around(exp.Sum(this=of(v))) for k, v in fields.items()}
+        if distinct:
+            raise t.refuse("sum(DISTINCT interval)")
+        return intervals.of_parts(
+            spark(
+                "if(:m is null, null, named_struct('m', :m, 'd', :d, 'u', :u))", **sums
+            )
+        )
     raise no_function("sum", kind)
 
 
@@ -200,13 +259,3 @@ def _extreme(
         return Operand(around(node), kind)
     name = "max_by" if isinstance(node, exp.Max) else "min_by"
     return Operand(around(spark(f"{name}(:x, :k)", x=first.node, k=key)), kind)
-
-
-def _array(first: Operand, around: Around, distinct: bool) -> Operand:
-    """Spark's collect_list() leaves out NULLs, and is empty where there is no row."""
-    known = type_by_oid(first.type.oid)
-    if distinct or first.type.foreign or known is None or not known.array_oid:
-        raise t.refuse("this form of array_agg()")
-    rows = around(spark("collect_list(struct(:x as x))", x=first.node))
-    node = spark("if(size(:l) = 0, null, transform(:l, v -> v.x))", l=rows)
-    return Operand(node, Type(int(known.array_oid), element=first.type.computed()))

@@ -1,0 +1,182 @@
+"""A call of an aggregate or window function, with what stands around it.
+
+Comes in: the outermost node: the call itself, or FILTER, OVER or WITHIN GROUP with the call in
+it. Goes out: an operand. Called by ``expressions``, whose visitor it uses for the operands.
+
+Source: PostgreSQL manual 4.2.7, 4.2.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from sqlglot import exp
+
+from wal2lake.errors import UsageError
+from wal2lake.frontend.query.analysis.aggregates import arrange, rules
+from wal2lake.frontend.query.analysis.scopes import Scope
+from wal2lake.frontend.query.values import casts
+from wal2lake.frontend.query.values import types as t
+from wal2lake.frontend.query.values.types import Operand
+
+_ORDER_TYPE: Final = "wal2lake_order_type"
+"""In the ``meta`` of an item of a window's ORDER BY: its type."""
+
+
+class Visitor(Protocol):
+    """What rewrites the expressions inside a call."""
+
+    def visit(self, node: exp.Expression, scope: Scope) -> Operand:
+        """One expression in Spark's terms."""
+        ...
+
+    def at(self, parent: exp.Expression, key: str, scope: Scope) -> Operand:
+        """The expression in that argument, in its place."""
+        ...
+
+    def all(self, parent: exp.Expression, key: str, scope: Scope) -> list[Operand]:
+        """A list argument."""
+        ...
+
+    def condition(
+        self, parent: exp.Expression, key: str, scope: Scope, clause: str
+    ) -> None:
+        """A boolean expression."""
+        ...
+
+    def arguments(self, node: exp.Expression, scope: Scope) -> dict[str, Any]:
+        """Every argument."""
+        ...
+
+
+class Calls:
+    """Of one statement."""
+
+    def __init__(self, of: Visitor, zone: str) -> None:
+        self._of = of
+        self._zone = zone
+
+    def window(self, node: exp.Expression, scope: Scope) -> None:
+        """A window's PARTITION BY and ORDER BY."""
+        for part in self._of.all(node, "partition_by", scope):
+            casts.group_operand(part, "PARTITION BY")
+        order = node.args.get("order")
+        for ordered in order.expressions if order is not None else ():
+            operand = self._of.visit(ordered.this, scope)
+            ordered.set("this", casts.order_operand(operand, self._zone))
+            ordered.meta[_ORDER_TYPE] = operand.type.oid
+        spec = node.args.get("spec")
+        if spec is not None:
+            self._frame(spec, order)
+
+    def _frame(self, spec: exp.WindowSpec, order: exp.Order | None) -> None:
+        """ROWS is the same there; RANGE with an offset counts from whole numbers."""
+        kind = str(spec.args.get("kind")).upper()
+        ends = [spec.args.get("start"), spec.args.get("end")]
+        offsets = [e for e in ends if isinstance(e, exp.Expression)]
+        if kind == "GROUPS" or spec.args.get("exclude") is not None:
+            raise t.refuse("GROUPS and EXCLUDE in a window's frame")
+        if any(not (isinstance(e, exp.Literal) and e.name.isdigit()) for e in offsets):
+            raise t.refuse("a window's frame with an offset that is not a whole number")
+        if kind == "RANGE" and offsets:
+            kinds = [
+                o.meta.get(_ORDER_TYPE) for o in (order.expressions if order else ())
+            ]
+            if order is None or len(kinds) != 1 or kinds[0] not in t.INTEGERS:
+                raise t.refuse("RANGE with an offset, but for integers")
+            # What is added may be beyond the type's own range.
+            item = order.expressions[0]
+            item.set("this", t.cast(item.this, "DECIMAL(20,0)"))
+
+    def call(self, node: exp.Expression, scope: Scope) -> Operand:
+        """An aggregate with its FILTER and OVER, which go with each part of it."""
+        window = node if isinstance(node, exp.Window) else None
+        inner = node.this if window is not None else node
+        where = inner.expression if isinstance(inner, exp.Filter) else None
+        if isinstance(inner, exp.Filter):
+            inner = inner.this
+        group = inner if isinstance(inner, exp.WithinGroup) else None
+        inner = rules.named(inner if group is None else group.this)
+        if window is not None:
+            self.window(window, scope)
+        if where is not None:
+            self._of.condition(where, "this", scope, "FILTER")
+
+        def around(call: exp.Expression) -> exp.Expression:
+            if where is not None:
+                call = exp.Filter(this=call, expression=where.copy())
+            if window is not None:
+                whole = window.copy()
+                whole.set("this", call)
+                call = whole
+            return call
+
+        if group is not None:
+            return self._within_group(group, inner, around, scope)
+        argument = inner.this
+        if isinstance(argument, exp.Order):
+            return self._ordered(inner, argument, around, scope)
+        distinct = isinstance(argument, exp.Distinct)
+        if distinct:
+            if len(argument.expressions) != 1:
+                raise t.refuse("DISTINCT of several arguments in an aggregate")
+            inner.set("this", argument.expressions[0])
+        if isinstance(inner.this, exp.Star):
+            arguments: dict[str, Any] = {"this": inner.this}
+        else:
+            arguments = self._of.arguments(inner, scope)
+        return rules.call(inner, arguments, distinct, around, self._zone)
+
+    def _ordered(
+        self,
+        inner: exp.Expression,
+        argument: exp.Order,
+        around: Callable[[exp.Expression], exp.Expression],
+        scope: Scope,
+    ) -> Operand:
+        """An aggregate with ORDER BY."""
+        given = argument.this
+        keys = []
+        for ordered in argument.expressions:
+            written = ordered.this.copy()
+            key = casts.order_operand(self._of.visit(ordered.this, scope), self._zone)
+            if isinstance(given, exp.Distinct) and written not in given.expressions:
+                raise UsageError(
+                    "in an aggregate with DISTINCT, ORDER BY expressions must appear in"
+                    " argument list",
+                    sqlstate="42P10",
+                )
+            first = bool(ordered.args.get("nulls_first"))
+            keys.append((key, bool(ordered.args.get("desc")), first))
+        if isinstance(given, exp.Distinct):
+            if len(given.expressions) != 1:
+                raise t.refuse("DISTINCT of several arguments in an aggregate")
+            value = self._of.visit(given.expressions[0], scope)
+        else:
+            value = self._of.visit(given, scope)
+        if inner.args.get("separator") is not None:
+            self._of.at(inner, "separator", scope)
+        if isinstance(given, exp.Distinct) and isinstance(inner, exp.ArrayAgg):
+            raise t.refuse("array_agg(DISTINCT ... ORDER BY)")
+        return rules.ordered(inner, value, keys, around, self._zone)
+
+    def _within_group(
+        self,
+        group: exp.WithinGroup,
+        inner: exp.Expression,
+        around: Callable[[exp.Expression], exp.Expression],
+        scope: Scope,
+    ) -> Operand:
+        order = group.expression
+        if not isinstance(order, exp.Order) or len(order.expressions) != 1:
+            raise t.refuse("WITHIN GROUP of several values")
+        if not isinstance(inner, (exp.PercentileCont, exp.PercentileDisc, exp.Mode)):
+            raise t.refuse(f"{inner.sql_name().lower()}() WITHIN GROUP")
+        arguments = []
+        if isinstance(inner.this, exp.Expression):
+            arguments = [self._of.visit(inner.this, scope)]
+        ordered = order.expressions[0]
+        value = self._of.visit(ordered.this, scope)
+        down = bool(ordered.args.get("desc"))
+        return arrange.within_group(inner, arguments, value, down, around, self._zone)

@@ -1,0 +1,370 @@
+"""Regular expressions whose meaning is the same in PostgreSQL and in Java.
+
+Comes in: constant patterns and the texts they are held against. Goes out: operands. Called by
+``rules`` and ``calls``.
+
+PostgreSQL's advanced regular expressions and Java's share their look, not their meaning. A
+pattern is read here, construct by construct, and written anew for Java; what is not one of
+these is refused:
+
+    characters, ``.``, ``[...]`` with ranges, ``\\d \\s`` and their classes, ``^ $``
+    groups, ``|``, and ``* + ? {m,n}`` of single characters and classes
+
+PostgreSQL takes the longest match, Java the first one that it finds. For a pattern without
+alternatives whose repeated parts are single characters the two are the same; where it
+matters how long the match is, no others are taken. ``\\w`` depends on the database's locale.
+
+Sources: PostgreSQL manual 9.7.3; java.util.regex.Pattern.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlglot import exp
+
+from wal2lake.frontend.query.analysis.functions.strings import (
+    constant_text,
+    text,
+)
+from wal2lake.frontend.query.values import types as t
+from wal2lake.frontend.query.values.numeric import let, spark
+from wal2lake.frontend.query.values.types import Operand, plain
+
+_TEXT: Final = plain(t.TEXT)
+_TEXTS: Final = plain(1009)
+
+_SHORTHANDS: Final = {
+    "d": "0-9",
+    "s": r" \t\n\x0B\f\r",
+}
+_CLASSES: Final = {
+    "[:digit:]": "0-9",
+    "[:space:]": r" \t\n\x0B\f\r",
+    "[:xdigit:]": "0-9A-Fa-f",
+}
+_CONTROL: Final = {"n": r"\n", "t": r"\t", "r": r"\r", "f": r"\f"}
+_BOUND: Final = re.compile(r"\{(\d{1,3})(?:(,)(\d{1,3})?)?\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One that both understand."""
+
+    java: str
+    groups: int
+    """How many capture."""
+    plain: bool
+    """Whether the longest match is the one that Java finds."""
+    empty: bool
+    """Whether it may match nothing."""
+
+
+class _Reader:
+    """Of one pattern; descends into groups."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.at = 0
+        self.groups = 0
+        self.plain = True
+
+    def refuse(self) -> Exception:
+        return t.refuse(
+            f'the regular expression "{self.source}"',
+            "Characters, [classes], groups, | and * + ? {m,n} are understood.",
+        )
+
+    def read(self) -> Pattern:
+        if not self.source or self.source.startswith("***"):
+            raise self.refuse()
+        java, empty = self._alternatives(0)
+        if self.at < len(self.source):
+            raise self.refuse()
+        return Pattern(java, self.groups, self.plain, empty)
+
+    def _alternatives(self, depth: int) -> tuple[str, bool]:
+        branches = [self._branch(depth)]
+        while self.source[self.at : self.at + 1] == "|":
+            self.at += 1
+            self.plain = False
+            branches.append(self._branch(depth))
+        return "|".join(b for b, _ in branches), any(e for _, e in branches)
+
+    def _branch(self, depth: int) -> tuple[str, bool]:
+        parts: list[str] = []
+        empty = True
+        start = self.at
+        while self.at < len(self.source) and self.source[self.at] not in "|)":
+            part, single, nothing = self._atom(depth)
+            repeat, none = self._repeat()
+            if repeat and not single:
+                if part in (r"\A", r"\z"):
+                    raise self.refuse()
+                self.plain = False
+            empty = empty and (nothing or none)
+            parts.append(part + repeat)
+        if self.at == start or (
+            depth == 0 and self.source[self.at : self.at + 1] == ")"
+        ):
+            raise self.refuse()
+        return "".join(parts), empty
+
+    def _repeat(self) -> tuple[str, bool]:
+        here = self.source[self.at : self.at + 1]
+        if here in ("*", "+", "?") and here:
+            self.at += 1
+            found, none = here, here != "+"
+        elif here == "{":
+            bound = _BOUND.match(self.source, self.at)
+            if bound is None or int(bound[1]) > 255 or int(bound[3] or 0) > 255:
+                raise self.refuse()
+            if bound[3] and int(bound[3]) < int(bound[1]):
+                raise self.refuse()
+            self.at = bound.end()
+            found, none = bound[0], int(bound[1]) == 0
+        else:
+            return "", False
+        if self.source[self.at : self.at + 1] in ("*", "+", "?", "{") and self.at < len(
+            self.source
+        ):
+            # Non-greedy, or nonsense.
+            raise self.refuse()
+        return found, none
+
+    def _atom(self, depth: int) -> tuple[str, bool, bool]:
+        """(Java's, whether it is one character, whether it may be nothing)."""
+        here = self.source[self.at]
+        self.at += 1
+        if here == "(":
+            return self._group(depth)
+        if here == "[":
+            return self._class(), True, False
+        if here == ".":
+            return r"[\x00-\x{10FFFF}]", True, False
+        if here == "^":
+            return r"\A", False, True
+        if here == "$":
+            return r"\z", False, True
+        if here == "\\":
+            return self._escape(), True, False
+        if here in "*+?{":
+            raise self.refuse()
+        return _literal(here), True, False
+
+    def _group(self, depth: int) -> tuple[str, bool, bool]:
+        capture = True
+        if self.source[self.at : self.at + 1] == "?":
+            if self.source[self.at : self.at + 2] != "?:":
+                raise self.refuse()
+            self.at += 2
+            capture = False
+        else:
+            self.groups += 1
+        inner, empty = self._alternatives(depth + 1)
+        if self.source[self.at : self.at + 1] != ")":
+            raise self.refuse()
+        self.at += 1
+        return ("(" if capture else "(?:") + inner + ")", False, empty
+
+    def _escape(self) -> str:
+        letter = self.source[self.at : self.at + 1]
+        self.at += 1
+        if letter.lower() in _SHORTHANDS and letter:
+            inside = _SHORTHANDS[letter.lower()]
+            return f"[{'^' if letter.isupper() else ''}{inside}]"
+        if letter in _CONTROL:
+            return _CONTROL[letter]
+        if not letter or letter.isalnum() or not letter.isascii():
+            raise self.refuse()
+        return _literal(letter)
+
+    def _class(self) -> str:
+        negated = self.source[self.at : self.at + 1] == "^"
+        self.at += negated
+        inside: list[str] = []
+        first = True
+        while True:
+            here = self.source[self.at : self.at + 1]
+            if not here:
+                raise self.refuse()
+            if here == "]" and not first:
+                self.at += 1
+                break
+            first = False
+            named = next(
+                (n for n in _CLASSES if self.source.startswith(n, self.at)), None
+            )
+            if named is not None:
+                self.at += len(named)
+                inside.append(_CLASSES[named])
+                continue
+            low = self._member()
+            if len(low) > 2 and not low.startswith("\\"):
+                inside.append(low)
+                continue
+            after = self.source[self.at : self.at + 2]
+            if after[:1] == "-" and after[1:] not in ("]", ""):
+                self.at += 1
+                high = self._member()
+                if not (low.isalnum() and high.isalnum() and low <= high):
+                    raise self.refuse()
+                inside.append(f"{low}-{high}")
+                continue
+            inside.append(low)
+        return f"[{'^' if negated else ''}{''.join(inside)}]"
+
+    def _member(self) -> str:
+        here = self.source[self.at]
+        self.at += 1
+        if here == "[" and self.source[self.at : self.at + 1] in (":", ".", "="):
+            raise self.refuse()
+        if here == "\\":
+            letter = self.source[self.at : self.at + 1]
+            self.at += 1
+            if letter in _SHORTHANDS:
+                return _SHORTHANDS[letter]
+            if letter in _CONTROL:
+                return _CONTROL[letter]
+            if not letter or letter.isalnum():
+                raise self.refuse()
+            return _literal(letter)
+        return _literal(here)
+
+
+def _literal(character: str) -> str:
+    if character.isalnum() or character in " _" or not character.isascii():
+        return character
+    if character < " ":
+        return f"\\x{ord(character):02x}"
+    return "\\" + character
+
+
+def read(name: str, operand: Operand) -> Pattern:
+    """A constant pattern; 0A000 if the two systems might differ on it."""
+    return _Reader(constant_text(name, operand)).read()
+
+
+def _java(pattern: str, fold: bool = False) -> exp.Expression:
+    return exp.Literal.string(("(?i)" if fold else "") + pattern)
+
+
+def matches(operand: Operand, pattern: Operand, fold: bool, zone: str) -> Operand:
+    """``~`` and ``~*``."""
+    found = read("~", pattern)
+    if fold and not found.java.isascii():
+        raise t.refuse("~* with letters beyond ASCII")
+    node = spark("(:x rlike :p)", x=text("~", operand, zone), p=_java(found.java, fold))
+    return Operand(node, plain(t.BOOL))
+
+
+def like(name: str, operands: Sequence[Operand], zone: str) -> Operand:
+    """regexp_like()."""
+    return matches(operands[0], operands[1], False, zone)
+
+
+def _definite(name: str, operand: Operand) -> Pattern:
+    found = read(name, operand)
+    if not found.plain:
+        raise t.refuse(
+            f"{name}() with a regular expression that has alternatives, or repeats a"
+            " group"
+        )
+    return found
+
+
+def replace(name: str, operands: Sequence[Operand], zone: str) -> Operand:
+    """regexp_replace(): the first match, or with ``g`` all of them."""
+    pattern = _definite(name, operands[1])
+    flags = constant_text(name, operands[3]) if len(operands) == 4 else ""
+    if set(flags) - set("gi") or ("i" in flags and not pattern.java.isascii()):
+        raise t.refuse(f'regexp_replace() with the flags "{flags}"')
+    shown = constant_text(name, operands[2])
+    everywhere = "g" in flags
+    if everywhere and pattern.empty:
+        raise t.refuse("regexp_replace() of all matches, of which some may be empty")
+    new = _replacement(shown, pattern.groups, 0 if everywhere else 2)
+    java = pattern.java
+    if not everywhere:
+        # What comes before the first match stays.
+        java, new = rf"\A([\x00-\x{{10FFFF}}]*?)({pattern.java})", "$1" + new
+    node = spark(
+        "regexp_replace(:x, :p, :r)",
+        x=text(name, operands[0], zone),
+        p=_java(java, "i" in flags),
+        r=exp.Literal.string(new),
+    )
+    return Operand(node, _TEXT)
+
+
+def _replacement(shown: str, groups: int, before: int) -> str:
+    """PostgreSQL's ``\\1`` and ``\\&`` as Java's ``$1`` and ``$0``."""
+
+    def one(found: re.Match[str]) -> str:
+        escape = found[1]
+        if escape == "&":
+            return f"${before}"
+        if escape is not None and escape.isdigit() and escape != "0":
+            if int(escape) > groups:
+                return ""
+            return f"${int(escape) + before}"
+        if escape == "\\":
+            return r"\\"
+        raise t.refuse(f'regexp_replace() with the replacement "{shown}"')
+
+    if groups + before > 9:
+        raise t.refuse("regexp_replace() with so many groups")
+    if re.search(r"\\[1-9&]\d", shown):
+        raise t.refuse(f'regexp_replace() with the replacement "{shown}"')
+    parts = re.split(r"(\\.|\\\Z)", shown, flags=re.DOTALL)
+    done = []
+    for part in parts:
+        if part.startswith("\\"):
+            found = re.fullmatch(r"\\(.)?", part, re.DOTALL)
+            assert found is not None
+            done.append(one(found))
+        else:
+            done.append(part.replace("$", r"\$"))
+    return "".join(done)
+
+
+def match(name: str, operands: Sequence[Operand], zone: str) -> Operand:
+    """regexp_match(): the groups of the first match, or all of it."""
+    pattern = _definite(name, operands[1])
+    places = range(1, pattern.groups + 1) if pattern.groups else (0,)
+    p = _quoted(pattern.java)
+    items = ", ".join(f"regexp_extract(:x, {p}, {place})" for place in places)
+    node = let(
+        f"if(:x rlike {p}, array({items}), null)",
+        x=text(name, operands[0], zone),
+    )
+    return Operand(node, _TEXTS)
+
+
+def extracted(operand: Operand, wanted: Operand, zone: str) -> Operand:
+    """substring(text from pattern)."""
+    pattern = _definite("substring", wanted)
+    p = _quoted(pattern.java)
+    place = 1 if pattern.groups else 0
+    node = let(
+        f"if(:x rlike {p}, regexp_extract(:x, {p}, {place}), null)",
+        x=text("substring", operand, zone),
+    )
+    return Operand(node, _TEXT)
+
+
+def split(name: str, operands: Sequence[Operand], zone: str) -> Operand:
+    """regexp_split_to_array()."""
+    pattern = _definite(name, operands[1])
+    if pattern.empty:
+        raise t.refuse(f"{name}() at what may be empty")
+    value = text(name, operands[0], zone)
+    return Operand(spark("split(:x, :p, -1)", x=value, p=_java(pattern.java)), _TEXTS)
+
+
+def _quoted(pattern: str) -> str:
+    inner = pattern.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{inner}'"

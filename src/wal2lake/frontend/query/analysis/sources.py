@@ -1,0 +1,233 @@
+"""What FROM says: tables, subqueries, functions, joins.
+
+Comes in: a SELECT and the names that it may use. Goes out: sources in a scope, the tree
+rewritten in place. Called by ``queries``.
+
+An item may be LATERAL, and a function is without being called so: it sees the items before
+it. Where it does, Spark has to be told.
+
+Source: PostgreSQL manual 7.2.1; transformFromClauseItem in parse_clause.c.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from sqlglot import exp
+
+from wal2lake.catalog import TableDef
+from wal2lake.frontend.query.analysis.expressions import Expressions
+from wal2lake.frontend.query.analysis.functions.calls import GENERATORS
+from wal2lake.frontend.query.analysis.scopes import Columns, Scope, Source
+from wal2lake.frontend.query.values import casts
+from wal2lake.frontend.query.values import types as t
+from wal2lake.frontend.query.values.types import Operand
+
+TABLE_MARK: Final = "wal2lake_table"
+"""In a table node's ``meta``: its TableDef."""
+
+Query = Callable[[exp.Expression, Scope], Columns | None]
+
+
+class Sources:
+    """The FROM items of one statement's queries."""
+
+    def __init__(self, expressions: Expressions, query: Query) -> None:
+        self.expressions = expressions
+        self.query = query
+        self._numbers = itertools.count(1)
+
+    def of_select(self, node: exp.Select, scope: Scope, visible: Scope) -> None:
+        """All items of a SELECT into ``scope``; ``visible``: what is outside of it."""
+        clause = node.args.get("from_") or node.args.get("from")
+        if clause is not None:
+            self._item(clause.this, scope, visible)
+        self._joins(node, scope, visible)
+        if node.args.get("laterals"):
+            raise t.refuse("LATERAL VIEW")
+
+    def _item(self, item: exp.Expression, scope: Scope, visible: Scope) -> None:
+        """A source with the joins that hang on it, or several in parentheses."""
+        if isinstance(item, exp.Subquery) and not isinstance(item.this, exp.Query):
+            if item.args.get("alias") is not None:
+                raise t.refuse("a join in parentheses with an alias")
+            self._item(item.this, scope, visible)
+        else:
+            joins = item.args.get("joins")
+            scope.sources.append(self.source(item, visible, scope=scope))
+            if joins:
+                self._join_all(joins, scope, visible)
+            return
+        self._joins(item, scope, visible)
+
+    def _joins(self, node: exp.Expression, scope: Scope, visible: Scope) -> None:
+        self._join_all(node.args.get("joins") or (), scope, visible)
+
+    def _join_all(
+        self, joins: Sequence[exp.Expression], scope: Scope, visible: Scope
+    ) -> None:
+        for join in joins:
+            if join.side:
+                scope.outer_join = True
+            method = join.args.get("method")
+            if method and str(method).upper() != "NATURAL":
+                raise t.refuse(f"{method} JOIN")
+            before = [s.columns for s in scope.sources]
+            count = len(scope.sources)
+            self._item(join.this, scope, visible)
+            if method:
+                self._natural(join, before, [s.columns for s in scope.sources[count:]])
+            if join.args.get("on") is not None:
+                self.expressions.condition(join, "on", scope, "JOIN/ON")
+            for column in join.args.get("using") or ():
+                self._using(column.name, scope)
+
+    def _natural(
+        self,
+        join: exp.Expression,
+        left: list[Columns | None],
+        right: list[Columns | None],
+    ) -> None:
+        """NATURAL is USING with the columns that both sides have."""
+        if any(columns is None for columns in (*left, *right)):
+            raise t.refuse("NATURAL JOIN of a table that is not known")
+        others = {name for columns in left for name, _ in columns or ()}
+        shared = [n for columns in right for n, _ in columns or () if n in others]
+        join.set("method", None)
+        if shared:
+            join.set("using", [exp.to_identifier(n, quoted=True) for n in shared])
+        elif not join.side:
+            join.set("kind", "CROSS")
+        else:
+            join.set("on", exp.Boolean(this=True))
+
+    def _using(self, name: str, scope: Scope) -> None:
+        kinds = [
+            kind
+            for source in scope.sources
+            for column, kind in source.columns or ()
+            if column == name
+        ]
+        for kind in kinds:
+            casts.group_operand(Operand(exp.column(name), kind), "JOIN ... USING")
+        groups = {(k.oid in t.INTEGERS, k.string, k.oid) for k in kinds}
+        if len({(a, b, 0 if a or b else c) for a, b, c in groups}) > 1:
+            raise t.refuse("JOIN ... USING of columns of different types")
+        if len({k.oid == t.BPCHAR for k in kinds}) > 1:
+            raise t.refuse("JOIN ... USING of columns of different types")
+        if name not in scope.merged:
+            scope.merged.append(name)
+
+    def _named(
+        self, node: exp.Expression, columns: Columns | None, rename: bool
+    ) -> Source:
+        """Spark's name is one that no column has: a column ``t`` would hide a table."""
+        name = node.alias_or_name
+        if columns is None or not rename:
+            return Source(name, columns, name)
+        spark_name = f"{name}@{next(self._numbers)}"
+        identifier = exp.to_identifier(spark_name, quoted=True)
+        alias = node.args.get("alias")
+        if alias is None:
+            node.set("alias", exp.TableAlias(this=identifier))
+        else:
+            alias.set("this", identifier)
+        return Source(name, columns, spark_name)
+
+    def source(
+        self,
+        node: exp.Expression,
+        visible: Scope,
+        rename: bool = True,
+        scope: Scope | None = None,
+    ) -> Source:
+        """One item; ``scope``: the items before it, for one that is LATERAL."""
+        alias = node.args.get("alias")
+        before = scope if scope is not None else visible
+        if isinstance(node, exp.Lateral):
+            return self._lateral(node, before)
+        if isinstance(node, exp.Unnest):
+            if len(node.expressions) != 1 or node.args.get("offset"):
+                raise t.refuse("unnest() of several arrays, or WITH ORDINALITY")
+            call = exp.Anonymous(this="unnest", expressions=node.expressions)
+            return self._function(node, call, "unnest", before)
+        if isinstance(node, exp.Table):
+            if node.args.get("ordinality"):
+                raise t.refuse("WITH ORDINALITY")
+            if isinstance(node.this, exp.ExplodingGenerateSeries):
+                return self._function(node, node.this, "generate_series", before)
+            if isinstance(node.this, exp.Anonymous):
+                name = node.this.name.lower()
+                if name in GENERATORS:
+                    return self._function(node, node.this, name, before)
+            if not isinstance(node.this, exp.Identifier):
+                raise t.refuse("a function in FROM")
+            table = node.meta.get(TABLE_MARK)
+            if isinstance(table, TableDef):
+                columns: Columns | None = [
+                    (c.name, t.of_column(c)) for c in table.columns
+                ]
+            else:
+                _, columns = visible.cte(node.name)
+            source = self._named(node, renamed(columns, alias), rename)
+            if isinstance(table, TableDef) and not (alias and alias.columns):
+                source = replace(source, key=tuple(table.key))
+            return source
+        if isinstance(node, (exp.Subquery, exp.Values)):
+            columns = self.query(node, visible)
+            return self._named(node, renamed(columns, alias), rename)
+        raise t.refuse(f"{node.key.upper()} in FROM")
+
+    def _lateral(self, node: exp.Lateral, before: Scope) -> Source:
+        inner = node.this
+        if not isinstance(inner, exp.Subquery):
+            if isinstance(inner, exp.Anonymous) and inner.name.lower() in GENERATORS:
+                return self._function(node, inner, inner.name.lower(), before)
+            if isinstance(inner, exp.Unnest) and len(inner.expressions) == 1:
+                call = exp.Anonymous(this="unnest", expressions=inner.expressions)
+                return self._function(node, call, "unnest", before)
+            raise t.refuse("LATERAL of this function")
+        columns = self.query(inner, before)
+        alias = node.args.get("alias")
+        return self._named(node, renamed(columns, alias), True)
+
+    def _function(
+        self, node: exp.Expression, call: exp.Expression, name: str, before: Scope
+    ) -> Source:
+        """A function in FROM: a query, and a column that has the table's name."""
+        correlated = call.find(exp.Column) is not None
+        operand = self.expressions.visit(call, before)
+        alias = node.args.get("alias")
+        if alias is None:
+            alias = exp.TableAlias(this=exp.to_identifier(name))
+        # jsonb_array_elements() and its like have a column named by a parameter.
+        own = "value" if name.startswith(("json_", "jsonb_")) else alias.name
+        if name.endswith("object_keys"):
+            own = alias.name
+        column = alias.columns[0].name if alias.columns else own
+        item = exp.Alias(
+            this=operand.node, alias=exp.to_identifier(column, quoted=True)
+        )
+        query: exp.Expression = exp.Subquery(this=exp.Select(expressions=[item]))
+        if correlated:
+            query = exp.Lateral(this=query)
+        query.set("alias", exp.TableAlias(this=alias.this))
+        query.set("joins", node.args.get("joins"))
+        node.replace(query)
+        return self._named(query, [(column, operand.type)], True)
+
+
+def renamed(columns: Columns | None, alias: exp.Expression | None) -> Columns | None:
+    names = [c.name for c in (alias.args.get("columns") or ())] if alias else []
+    if columns is None:
+        return None
+    return [
+        (
+            names[i] if i < len(names) else name,
+            t.plain(t.TEXT) if kind.oid == t.UNKNOWN else kind,
+        )
+        for i, (name, kind) in enumerate(columns)
+    ]
