@@ -42,6 +42,7 @@ from wal2lake.pgtypes.receive.remote import (
     remote_types_to_json,
     sent_as_text,
 )
+from wal2lake.pgtypes.registry.lengths import declared_length
 from wal2lake.pgtypes.registry.pg_type import (
     BUILT_IN,
     PgType,
@@ -85,6 +86,7 @@ __all__ = [
     "coerce",
     "convert_sent",
     "ddl_from_arrow",
+    "declared_length",
     "format_type",
     "mapping_for",
     "multirange_range",
