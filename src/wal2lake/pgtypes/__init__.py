@@ -24,6 +24,7 @@ from wal2lake.pgtypes.choices.policies import (
     Policy,
     ValuePolicies,
 )
+from wal2lake.pgtypes.choices.remedies import COPIED_ANEW, remedy
 from wal2lake.pgtypes.choices.types import TYPE_MAPPINGS, TypeMappings
 from wal2lake.pgtypes.decode.conversion import Conversion, Failure
 from wal2lake.pgtypes.decode.text import text_to_arrow
@@ -60,6 +61,7 @@ from wal2lake.pgtypes.timezone import zone_for
 
 __all__ = [
     "BUILT_IN",
+    "COPIED_ANEW",
     "FIRST_NORMAL_OID",
     "MAX_VALUE_BYTES",
     "NO_POLICIES",
@@ -94,6 +96,7 @@ __all__ = [
     "numeric_typmod",
     "parse_type_name",
     "range_subtype",
+    "remedy",
     "remote_types_from_json",
     "remote_types_to_json",
     "result_type",
