@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from wal2lake.catalog import TableDef
 from wal2lake.errors import ApplyError
 from wal2lake.model import Relation, ReplicaIdentity
+from wal2lake.pgtypes import COPIED_ANEW
 
 _PREREQUISITE = "55000"
 
@@ -52,7 +53,7 @@ def check_target(use: RelationUse, table: TableDef | None) -> None:
             f'logical replication target relation "{table.qualified}" is missing'
             f" replicated {plural}: {shown}",
             sqlstate=_PREREQUISITE,
-            hint="Add the column to the table.",
+            hint=f"There is no ALTER TABLE here: {COPIED_ANEW}.",
         )
     if not use.changes_rows:
         return
@@ -62,14 +63,14 @@ def check_target(use: RelationUse, table: TableDef | None) -> None:
                 f'UPDATE and DELETE on "{table.qualified}", which has no primary key,'
                 " are not supported by this version",
                 sqlstate="0A000",
-                hint="Give the table a primary key.",
+                hint=f"Give the table a primary key at the source; then {COPIED_ANEW}.",
             )
         raise ApplyError(
             f'logical replication target relation "{table.qualified}" has neither'
             " REPLICA IDENTITY index nor PRIMARY KEY and published relation does not"
             " have REPLICA IDENTITY FULL",
             sqlstate=_PREREQUISITE,
-            hint="Create the table with a primary key.",
+            hint=f"Give the table a primary key at the source; then {COPIED_ANEW}.",
         )
     sent = {relation.columns[i].name for i in relation.key_positions}
     if not set(table.key) <= sent:
@@ -77,7 +78,7 @@ def check_target(use: RelationUse, table: TableDef | None) -> None:
             "publisher did not send replica identity column expected by the logical"
             f' replication target relation "{table.qualified}"',
             sqlstate=_PREREQUISITE,
-            hint="Use the same key on both sides, or REPLICA IDENTITY FULL.",
+            hint=f"The keys of both sides differ: {COPIED_ANEW}, key included.",
         )
 
 

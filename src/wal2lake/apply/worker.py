@@ -67,11 +67,18 @@ from wal2lake.changelog import LogReader, Manifest
 from wal2lake.errors import ApplyError, Wal2LakeError
 from wal2lake.lake import CommitConflict, Cursor, TablePort, TableState
 from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
+from wal2lake.lake.staging.changes import RowFailure
 from wal2lake.lake.staging.convert import Rules
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
-from wal2lake.pgtypes import RemoteTypes, ValuePolicies, remote_types_from_json
+from wal2lake.pgtypes import (
+    COPIED_ANEW,
+    RemoteTypes,
+    ValuePolicies,
+    remedy,
+    remote_types_from_json,
+)
 from wal2lake.settings import Settings
 
 _POLL_SECONDS: Final = 0.02
@@ -84,6 +91,22 @@ _UNPUBLISHED_COMMITS: Final = 8
 """More than a crash can leave of ours: a commit and a compaction for each attempt."""
 
 _JOINING: Final = (SyncState.FINISHEDCOPY, SyncState.SYNCDONE, SyncState.READY)
+
+
+def _hint(table: TableDef, failure: RowFailure) -> str:
+    column = None if failure.column is None else table.column(failure.column)
+    if column is None:
+        return (
+            "Transactions before this one have been applied. Delete the row that has"
+            f" this key here, or {COPIED_ANEW}."
+        )
+    what = remedy(
+        failure.sqlstate,
+        (table.namespace, table.name, column.name),
+        nullable=not column.not_null,
+        in_key=column.name in table.key,
+    )
+    return f"Transactions before this one have been applied. {what}"
 
 
 def cursor_name(node: int, subid: Oid, epoch: int) -> str:
@@ -501,8 +524,7 @@ class ApplyWorker:
                         column=failure.column,
                         finish_lsn=at,
                     ),
-                    hint="Correct the row at the source or in the table; transactions"
-                    " before this one have been applied.",
+                    hint=_hint(definition, failure),
                 )
                 found.append(Failure(at, error))
         return min(found, key=lambda f: f.cut, default=None)

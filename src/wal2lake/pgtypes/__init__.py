@@ -24,6 +24,7 @@ from wal2lake.pgtypes.choices.policies import (
     Policy,
     ValuePolicies,
 )
+from wal2lake.pgtypes.choices.remedies import COPIED_ANEW, remedy
 from wal2lake.pgtypes.choices.types import TYPE_MAPPINGS, TypeMappings
 from wal2lake.pgtypes.decode.conversion import Conversion, Failure
 from wal2lake.pgtypes.decode.text import text_to_arrow
@@ -42,6 +43,7 @@ from wal2lake.pgtypes.receive.remote import (
     remote_types_to_json,
     sent_as_text,
 )
+from wal2lake.pgtypes.registry.lengths import declared_length
 from wal2lake.pgtypes.registry.pg_type import (
     BUILT_IN,
     PgType,
@@ -59,6 +61,7 @@ from wal2lake.pgtypes.timezone import zone_for
 
 __all__ = [
     "BUILT_IN",
+    "COPIED_ANEW",
     "FIRST_NORMAL_OID",
     "MAX_VALUE_BYTES",
     "NO_POLICIES",
@@ -85,6 +88,7 @@ __all__ = [
     "coerce",
     "convert_sent",
     "ddl_from_arrow",
+    "declared_length",
     "format_type",
     "mapping_for",
     "multirange_range",
@@ -92,6 +96,7 @@ __all__ = [
     "numeric_typmod",
     "parse_type_name",
     "range_subtype",
+    "remedy",
     "remote_types_from_json",
     "remote_types_to_json",
     "result_type",

@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.model import Oid
+from wal2lake.pgtypes.registry.lengths import Length
 from wal2lake.pgtypes.registry.pg_type import (
     PgType,
     format_type,
@@ -93,6 +94,8 @@ class TypeMapping:
     """Between an array's elements."""
     exact: bool = False
     """FLOAT: a value with more digits than the type keeps is refused, not rounded."""
+    length: Length | None = None
+    """TEXT: values that may not have the declared length come in; None: they have it."""
 
 
 _DATETIME_NOTE = "infinity and years outside 1-9999 cannot be stored"

@@ -35,7 +35,7 @@ from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.model import INVALID_LSN, INVALID_OID, Coercion, Lsn, Oid, merged
 from wal2lake.pg import Session, connect
 from wal2lake.pg.publisher import quote_literal
-from wal2lake.pgtypes import RemoteTypes
+from wal2lake.pgtypes import RemoteTypes, remedy
 from wal2lake.wire.columnar.copybinary import BinaryCopy
 
 _BLOCK_BYTES: Final = 8 << 20
@@ -177,8 +177,12 @@ def _convert(
             first.message,
             sqlstate=first.sqlstate,
             context=f"COPY {task.table}, column {first.column}, snapshot at {task.lsn}",
-            hint="Change the value at the source, or leave the column out of the"
-            " publication.",
+            hint=remedy(
+                first.sqlstate,
+                (task.namespace, task.table, first.column),
+                nullable=first.column not in task.rules.required,
+                in_key=first.column in task.key,
+            ),
         )
     for column, found in changes.items():
         coercions += [

@@ -53,7 +53,7 @@ from wal2lake.lake.staging.convert import Rules
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Publisher, RemoteTable, connect
-from wal2lake.pgtypes import ValuePolicies, remote_types_from_json
+from wal2lake.pgtypes import COPIED_ANEW, ValuePolicies, remote_types_from_json
 from wal2lake.settings import Settings
 from wal2lake.tablesync.copy import CopyResult, CopyTask, copy_range
 from wal2lake.tablesync.plan import (
@@ -305,7 +305,7 @@ class TableSync:
                 f'logical replication target relation "{copy.table.qualified}" is'
                 f" missing replicated {plural}: {shown}",
                 sqlstate="55000",
-                hint="Add the column to the table.",
+                hint=f"There is no ALTER TABLE here: {COPIED_ANEW}.",
             )
 
     def _check_keys(self, copy: _Copy, files: list[AddedFile]) -> int | None:

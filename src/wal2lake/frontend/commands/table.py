@@ -120,7 +120,8 @@ def make_table(node: Node, caller: Caller, new: NewTable) -> TableDef:
             f'table "{new.namespace}.{new.name}" has no columns, which a Delta table'
             " cannot be",
             sqlstate="0A000",
-            hint="Add a column, or take the table out of the publication.",
+            hint="Add a column, or take the table out of the publication (FOR ALL TABLES"
+            " and FOR TABLES IN SCHEMA leave none out: list the tables).",
         )
     oid = node.catalog.new_oid()
     location = table_location(node.settings.warehouse, new.namespace, new.name)

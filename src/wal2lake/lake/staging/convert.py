@@ -31,6 +31,7 @@ from wal2lake.model import INVALID_OID, Oid
 from wal2lake.pgtypes import (
     MAX_VALUE_BYTES,
     NO_POLICIES,
+    Kind,
     Policy,
     RemoteTypes,
     SourceColumn,
@@ -39,6 +40,7 @@ from wal2lake.pgtypes import (
     arrow_from_ddl,
     coerce,
     ddl_from_arrow,
+    declared_length,
     format_type,
     mapping_for,
     result_type,
@@ -175,7 +177,7 @@ def convert_column(
         sent.binary,
         sent.type_oid,
         sent.types,
-        mapping,
+        _with_length(mapping, field, sent),
         policy,
         rules.max_value_bytes,
         nullable=rules.nullable(field),
@@ -187,6 +189,24 @@ def convert_column(
     ]
     found.sort(key=lambda bad: bad.row)
     return Converted(converted.array, tuple(found[:FAILURES_KEPT]), converted.changes)
+
+
+def _with_length(
+    mapping: TypeMapping, field: FieldSpec, sent: SentColumn
+) -> TypeMapping:
+    """With the length that the field declares, unless the publisher has seen to it."""
+    if sent.type_oid == field.pg_type_oid and sent.typmod == field.pg_typmod:
+        return mapping
+    length = declared_length(field.pg_type_oid, field.pg_typmod)
+    if length is None:
+        return mapping
+    if mapping.element is not None:
+        return replace(mapping, element=replace(mapping.element, length=length))
+    known = type_by_oid(field.pg_type_oid)
+    if mapping.kind is not Kind.TEXT or (known is not None and known.is_array):
+        # A whole array that is kept as text.
+        return mapping
+    return replace(mapping, length=length)
 
 
 def nulls_refused(

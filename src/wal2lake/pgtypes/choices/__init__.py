@@ -10,4 +10,5 @@ Never: a default mapping (``pgtypes.mapping``), a change that nobody declared.
     policies   value_policies: error, null, clamp, lossless
     coerce     a converted column under its policy
     clamp      the nearest value that a type can hold
+    remedies   the HINT of an error about a value
 """

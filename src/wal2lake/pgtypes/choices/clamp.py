@@ -5,7 +5,8 @@ which those that have a nearest value have it; the others keep their failure. Ca
 ``coerce``.
 
 Numbers beyond the range become its end, digits beyond the scale are rounded as PostgreSQL
-rounds numeric (half away from zero), infinite and far dates become the first or the last one.
+rounds numeric (half away from zero), infinite and far dates become the first or the last one,
+text is cut off at its declared length.
 NaN is near to nothing: NULL. A text that is not valid, a time that does not exist, an array of
 another shape has no nearest value. In arrays this is done element by element.
 """
@@ -27,8 +28,8 @@ from wal2lake.pgtypes.decode.conversion import Conversion, Failures
 from wal2lake.pgtypes.decode.text import text_to_arrow
 from wal2lake.pgtypes.mapping import Kind, TypeMapping
 
-_BEYOND: Final = frozenset(("22003", "22008"))
-"""numeric_value_out_of_range, datetime_field_overflow."""
+_BEYOND: Final = frozenset(("22001", "22003", "22008"))
+"""string_data_right_truncation, numeric_value_out_of_range, datetime_field_overflow."""
 _YEAR: Final = re.compile(r"(\d+)-\d\d-\d\d")
 
 
@@ -71,7 +72,8 @@ def _nearest_or_none(
 ) -> object:
     """The value, or the _NoNearest that says that there is none."""
     try:
-        return nearest(text.decode("ascii", "replace").strip(), mapping)
+        word = text.decode("utf-8", "replace")
+        return nearest(word if mapping.kind is Kind.TEXT else word.strip(), mapping)
     except _NoNearest as reason:
         return reason
 
@@ -83,6 +85,11 @@ def replaced(array: pa.Array, rows: list[int], by: pa.Array) -> pa.Array:
     places = np.arange(len(array))
     places[rows] = len(array) + np.arange(len(rows))
     return pa.concat_arrays([array, by]).take(pa.array(places))
+
+
+def _text(word: str, mapping: TypeMapping) -> str | None:
+    assert mapping.length is not None
+    return word[: mapping.length.limit]
 
 
 def _integer(word: str, mapping: TypeMapping) -> int | None:
@@ -154,6 +161,7 @@ def _timestamp(word: str, mapping: TypeMapping) -> datetime | None:
 
 _NEAREST: Mapping[Kind, Callable[[str, TypeMapping], object]] = MappingProxyType(
     {
+        Kind.TEXT: _text,
         Kind.INTEGER: _integer,
         Kind.DECIMAL: _decimal,
         Kind.FLOAT: _float,

@@ -38,7 +38,7 @@ MAX_VALUE_BYTES: Final = 256 << 20
 EXAMPLE_CHARACTERS: Final = 100
 """Of a value that is shown as an example: enough to know it again, too few to fill a page."""
 
-_NO_POLICY: Final = frozenset(("0A000", "22P03", "42804", "XX000"))
+NO_POLICY: Final = frozenset(("0A000", "22P03", "42804", "XX000"))
 """No decoder, or bytes that are no value at all: not something that a column cannot hold."""
 
 _PROGRAM_LIMIT_EXCEEDED: Final = "54000"
@@ -95,8 +95,8 @@ def coerce(
         whole = failures.conclude(found.array).failures
     if policy is not Policy.CLAMP and not (policy is Policy.NULL and nullable):
         return Coerced(found.array, whole)
-    eligible = [f for f in whole if f.sqlstate not in _NO_POLICY]
-    standing = [f for f in whole if f.sqlstate in _NO_POLICY]
+    eligible = [f for f in whole if f.sqlstate not in NO_POLICY]
+    standing = [f for f in whole if f.sqlstate in NO_POLICY]
     if not eligible:
         return Coerced(found.array, whole)
     rows = np.sort(np.concatenate([f.rows for f in eligible]))

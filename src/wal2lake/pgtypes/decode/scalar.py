@@ -37,6 +37,7 @@ from wal2lake.pgtypes.decode.conversion import (
     valid_mask,
     without,
 )
+from wal2lake.pgtypes.decode.length import fitted
 from wal2lake.pgtypes.mapping import TypeMapping
 
 _SPACE = b" \t\n\v\f\r"
@@ -275,8 +276,10 @@ def _overflow(shown: str) -> Rejected:
 
 
 def decode_text_family(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
-    """Byte for byte; invalid UTF-8 and NUL are bad, for a Parquet string has neither."""
-    del mapping
+    """Byte for byte; invalid UTF-8 and NUL are bad, for a Parquet string has neither.
+
+    What came under another declaration is fitted to the mapping's length.
+    """
     failures = Failures()
     try:
         array = values.cast(pa.string())
@@ -304,6 +307,8 @@ def decode_text_family(values: pa.BinaryArray, mapping: TypeMapping) -> Conversi
         ).to_numpy(zero_copy_only=False)
         failures.add_rows(np.flatnonzero(holds_nul), "22021", _INVALID_NUL)
         array = without(array, holds_nul)
+    if mapping.length is not None:
+        array = fitted(array, mapping.length, failures)
     return failures.conclude(array)
 
 

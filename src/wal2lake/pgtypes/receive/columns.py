@@ -60,7 +60,8 @@ def sent_to_arrow(
     element = element_type(base, types)
     if mapping.kind is Kind.ARRAY and element is not None:
         return _arrays(values, base, element, types, mapping)
-    kernel = kernel_for(base, mapping)
+    # A kernel knows no length.
+    kernel = kernel_for(base, mapping) if mapping.length is None else None
     if kernel is None:
         return _through_text(values, base, types, mapping)
     array, odd = kernel(values, mapping)

@@ -7,4 +7,5 @@ that a user has made.
     pg_type      facts by OID and by name, format_type, typmods
     rows         the same as data
     type_names   the grammar of type names
+    lengths      the lengths that declarations set
 """

@@ -207,8 +207,8 @@ def _check_matches(table: TableDef, remote: RemoteTable) -> None:
             f'logical replication target relation "{table.qualified}" is missing'
             f" replicated {plural}: {shown}",
             sqlstate=_PREREQUISITE,
-            hint="Add the column to the table, or drop the table and let the"
-            " subscription create it.",
+            hint="There is no ALTER TABLE here: drop the table, and the subscription"
+            " creates it.",
         )
 
 

@@ -1,0 +1,53 @@
+"""What an operator can do about a value that its column cannot hold: the HINT of such an error.
+
+In: the error's SQLSTATE, the column and what is declared of it. Out: one text, for apply and the
+initial copy alike. It names only what works: the value is in the log (or in the copy's
+snapshot), so a correction at the source comes too late, and there is no ALTER TABLE here.
+
+Source: docs/arch/11_types.md (which policy applies where).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from wal2lake.pgtypes.choices.coerce import NO_POLICY
+
+COPIED_ANEW: Final = (
+    "drop the table here and run ALTER SUBSCRIPTION ... REFRESH PUBLICATION, which creates"
+    " it as it is at the source, and copies it"
+)
+"""What repairs whatever is wrong with a table's definition; begins in lower case."""
+
+_NOT_NULL_VIOLATION: Final = "23502"
+_PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+def remedy(
+    sqlstate: str, column: tuple[str, str, str], *, nullable: bool, in_key: bool
+) -> str:
+    """``column``: schema, table and name at the publisher. ``nullable``, ``in_key``: of the
+    column here."""
+    if sqlstate == _NOT_NULL_VIOLATION:
+        return f"If NULL is allowed at the source, {COPIED_ANEW}."
+    if sqlstate in NO_POLICY:
+        return "Drop the subscription and create it again with binary = false."
+    name = ".".join(_quoted(part) for part in column)
+    anew = (
+        f'add "{name} = string" to type_mappings (ALTER SUBSCRIPTION ... SET), drop the'
+        " table here and run ALTER SUBSCRIPTION ... REFRESH PUBLICATION: it is created"
+        " with a text column, and copied"
+    )
+    if in_key:
+        return f"{anew[0].upper()}{anew[1:]}."
+    policy = "null" if nullable else "clamp"
+    other = " (or clamp: the nearest value, if there is one)" if nullable else ""
+    return (
+        f'Add "{name} = {policy}"{other} to value_policies (ALTER SUBSCRIPTION ... SET);'
+        f" or, to keep the value, {anew}."
+    )
+
+
+def _quoted(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,91 @@
+"""What hints of a stopped subscription say, followed on a whole node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.conftest import Database
+
+from wal2lake.testing.mirror import Mirror
+from wal2lake.testing.node import Node
+
+ERROR = "select error from wal2lake.subscription_errors where subname = '{}'"
+
+
+def stopped(node: Node, name: str, text: str) -> str:
+    """The error of the subscription (or of a table of it), once it is this one."""
+    rows = node.wait_for(
+        ERROR.format(name), lambda rows: any(text in (row[0] or "") for row in rows)
+    )
+    return next(str(row[0]) for row in rows if text in (row[0] or ""))
+
+
+def test_a_table_is_dropped_and_refreshed_with_another_type_and_another_column(
+    pg18: Database, node: Node, subscribe: Callable[..., Mirror]
+) -> None:
+    pg18.psql(
+        "create schema rm; create table rm.a (id int primary key, v int[]);"
+        " insert into rm.a values (1, '{1}');"
+        " create publication rm for tables in schema rm"
+    )
+    mirror = subscribe(pg18, "rm")
+    mirror.synced()
+    pg18.psql("insert into rm.a values (2, '{{1,2},{3,4}}')")
+    error = stopped(node, "rm", "multidimensional array")
+    assert 'add "rm.a.v = string" to type_mappings' in error
+    node.sql("alter subscription rm set (type_mappings = 'rm.a.v = string')")
+    node.sql("drop table rm.a")
+    node.sql("alter subscription rm refresh publication")
+    mirror.synced()
+    pg18.psql("insert into rm.a values (3, '{{5}}')")
+    mirror.caught_up()
+    assert node.sql("select id, v from rm.a order by id") == [
+        ("1", "{1}"),
+        ("2", "{{1,2},{3,4}}"),
+        ("3", "{{5}}"),
+    ]
+    pg18.psql("alter table rm.a add column n int; insert into rm.a values (4, null, 4)")
+    error = stopped(node, "rm", 'is missing replicated column: "n"')
+    assert "drop the table here and run ALTER SUBSCRIPTION" in error
+    node.sql("drop table rm.a")
+    node.sql("alter subscription rm refresh publication")
+    mirror.synced()
+    pg18.psql("update rm.a set n = id")
+    mirror.caught_up()
+    rows = node.sql("select id, n from rm.a order by id")
+    assert rows == [(str(i), str(i)) for i in range(1, 5)]
+    assert node.sql(ERROR.format("rm")) == []
+
+
+def test_a_value_is_cut_by_policy_and_a_row_that_left_unsent_is_removed_here(
+    pg18: Database, node: Node, subscribe: Callable[..., Mirror]
+) -> None:
+    pg18.psql(
+        "create schema rk; create table rk.short (id int primary key, v text);"
+        " create table rk.f (id int primary key, v int);"
+        " alter table rk.f replica identity full;"
+        " insert into rk.short values (1, 'ab'); insert into rk.f values (1, 10);"
+        " create publication rk for table rk.short, rk.f where (v > 5)"
+    )
+    node.sql("create schema rk")
+    node.sql("create table rk.short (id int primary key, v varchar(1))")
+    mirror = subscribe(pg18, "rk")
+    error = stopped(node, "rk", "value too long for type character varying(1)")
+    assert 'Add "rk.short.v = null" (or clamp' in error
+    node.sql("alter subscription rk set (value_policies = 'rk.short.v = clamp')")
+    mirror.synced()
+    pg18.psql("insert into rk.short values (2, 'cd')")
+    # The filter is narrower when the row is deleted: nobody tells us.
+    pg18.psql(
+        "alter publication rk set table rk.short, rk.f where (v > 100);"
+        " delete from rk.f where id = 1; insert into rk.f values (1, 101)"
+    )
+    error = stopped(node, "rk", "duplicate key value violates unique constraint")
+    assert "Delete the row that has this key here" in error
+    node.sql("delete from rk.f where id = 1")
+    mirror.caught_up()
+    assert node.sql("select id, v from rk.f") == [("1", "101")]
+    assert node.sql("select id, v from rk.short order by id") == [
+        ("1", "a"),
+        ("2", "c"),
+    ]

@@ -1,0 +1,47 @@
+"""Hints about values name what works (pgtypes/choices/remedies.py)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from wal2lake.pgtypes import (
+    Policy,
+    SourceColumn,
+    TypeMappings,
+    ValuePolicies,
+    mapping_for,
+    remedy,
+)
+
+INT_ARRAY = 1007
+
+
+@pytest.mark.parametrize(
+    "name", [("public", "t", "v"), ("Odd.Sch", 'a "b"', "ü"), ("s", "t$1", "Select")]
+)
+@pytest.mark.parametrize("nullable", [True, False])
+def test_the_entries_of_a_hint_are_taken_and_are_about_that_column(
+    name: tuple[str, str, str], nullable: bool
+) -> None:
+    hint = remedy("22023", name, nullable=nullable, in_key=False)
+    column = SourceColumn(*name, INT_ARRAY, -1)
+    policy, mapping = re.findall(r'Add "(.*?)"(?: \(|,| to)|add "(.*)" to type_m', hint)
+    expected = Policy.NULL if nullable else Policy.CLAMP
+    assert ValuePolicies.parse(policy[0]).of(column) is expected
+    stored = TypeMappings.parse(mapping[1]).stored_type(column, ValuePolicies.parse(""))
+    assert stored is not None
+    assert mapping_for(*stored).spark_ddl == "STRING"
+
+
+def test_no_policy_is_named_where_none_applies() -> None:
+    name = ("public", "t", "v")
+    key = remedy("22008", name, nullable=False, in_key=True)
+    assert "value_policies" not in key
+    assert key.startswith('Add "public.t.v = string" to type_mappings')
+    null = remedy("23502", name, nullable=False, in_key=False)
+    malformed = remedy("22P03", name, nullable=True, in_key=False)
+    assert "value_policies" not in null + malformed
+    assert "REFRESH PUBLICATION" in null
+    assert "binary = false" in malformed
