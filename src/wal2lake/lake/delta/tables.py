@@ -44,7 +44,6 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from wal2lake.errors import (
     DuplicateObjectError,
-    FeatureNotSupportedError,
     StorageError,
     UndefinedObjectError,
 )
@@ -69,6 +68,7 @@ from wal2lake.lake.port import (
 from wal2lake.lake.spark.errors import translated
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
 from wal2lake.observe import failpoint
+from wal2lake.pgtypes.columnnames import check_column_names
 
 LOOK_BACK: Final = 16
 """More versions than a table can have in flight when a process dies (one, or a few if
@@ -116,7 +116,7 @@ class DeltaTables:
         properties: Mapping[str, str] | None = None,
     ) -> TableState:
         """See TablePort; ``properties`` win over ``DEFAULT_PROPERTIES``."""
-        _check_names(fields)
+        check_column_names(field.name for field in fields)
         wanted = dict(DEFAULT_PROPERTIES)
         if any(_UNSAFE_IN_NAMES & set(field.name) for field in fields):
             wanted["delta.columnMapping.mode"] = "name"
@@ -489,22 +489,3 @@ def _require(location: str, read_version: int | None, found: int) -> None:
     )
     conflict.interlopers = newer
     raise conflict
-
-
-def _check_names(fields: Sequence[FieldSpec]) -> None:
-    if not fields:
-        raise FeatureNotSupportedError("a lake table must have at least one column")
-    seen: dict[str, str] = {}
-    for field in fields:
-        other = seen.setdefault(field.name.lower(), field.name)
-        if other is field.name:
-            continue
-        if other == field.name:
-            raise DuplicateObjectError(
-                f'column "{field.name}" specified more than once', sqlstate="42701"
-            )
-        raise FeatureNotSupportedError(
-            f'columns "{other}" and "{field.name}" differ in case only, which Delta'
-            " Lake cannot store",
-            hint="Leave one of them out with a column list of the publication.",
-        )

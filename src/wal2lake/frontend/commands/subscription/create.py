@@ -93,6 +93,7 @@ def create_subscription(
             types: tuple[RemoteType, ...] = ()
             if options.binary:
                 types = require_binary(publisher, statement.publications)
+            whole = publisher.publish_everything(tuple(statement.publications))
             made: list[TableDef] = []
             try:
                 targets = find_targets(
@@ -104,7 +105,6 @@ def create_subscription(
                     choices=Choices.of(options.type_mappings, options.value_policies),
                     made=made,
                 )
-                whole = publisher.publish_everything(tuple(statement.publications))
                 start, planned = INVALID_LSN, None
                 slot = _slot_name(statement, options)
                 if options.create_slot and slot is not None:

@@ -17,8 +17,8 @@ from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.table import NewTable, make_table
-from wal2lake.model import INVALID_LSN, Oid, ReplicaIdentity, SyncState
-from wal2lake.pg import Publisher, RemoteTable
+from wal2lake.model import INVALID_LSN, Domain, Oid, ReplicaIdentity, SyncState
+from wal2lake.pg import Publisher, RemoteColumn, RemoteTable
 from wal2lake.pgtypes import (
     TYPE_MAPPINGS,
     VALUE_POLICIES,
@@ -29,6 +29,7 @@ from wal2lake.pgtypes import (
 )
 from wal2lake.pgtypes.choices.entries import Match
 from wal2lake.pgtypes.choices.types import shown_type, unmatched
+from wal2lake.pgtypes.columnnames import check_column_names
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
 _PREREQUISITE: Final = "55000"
@@ -73,12 +74,15 @@ def find_targets(
     choices: Choices,
     made: list[TableDef],
 ) -> list[Target]:
-    """Our table for each published one, created if allowed; appends to ``made``."""
+    """Our table for each published one, created if allowed; appends to ``made``.
+
+    Whatever is wrong with one of them is found before any is created.
+    """
     names = tuple(publications)
-    targets = []
+    planned: list[TableDef | NewTable] = []
     columns: list[SourceColumn] = []
     for namespace, name in publisher.published_tables(names):
-        table = node.catalog.table(namespace, name)
+        table: TableDef | NewTable | None = node.catalog.table(namespace, name)
         remote = publisher.table(namespace, name, names)
         columns += _source_columns(remote)
         if table is None:
@@ -88,15 +92,21 @@ def find_targets(
                     sqlstate="42P01",
                     hint="Create the table, or use create_tables = true.",
                 )
-            table = _create_like(node, caller, remote, choices)
-            made.append(table)
-        else:
+            table = _table_like(remote, choices)
+        elif isinstance(table, TableDef):
             _check_matches(table, remote)
             if table.oid not in choices.known:
                 _check_stored(table, remote, choices)
         _check_policies(table, remote, choices.policies)
-        targets.append(Target(namespace, name, table))
+        planned.append(table)
     _warn_of_unmatched(caller, choices, columns)
+    targets = []
+    for table in planned:
+        if isinstance(table, NewTable):
+            _make_schema(node, caller, table.namespace)
+            table = make_table(node, caller, table)
+            made.append(table)
+        targets.append(Target(table.namespace, table.name, table))
     return targets
 
 
@@ -110,7 +120,7 @@ def _source_columns(remote: RemoteTable) -> list[SourceColumn]:
             column.typmod,
             None if type_by_oid(int(column.type_oid)) else column.type_name,
             column.dimensions,
-            int(column.base_type_oid),
+            column.domain,
         )
         for column in remote.columns
     ]
@@ -139,12 +149,12 @@ def _check_stored(table: TableDef, remote: RemoteTable, choices: Choices) -> Non
 
 
 def _check_policies(
-    table: TableDef, remote: RemoteTable, policies: ValuePolicies
+    table: TableDef | NewTable, remote: RemoteTable, policies: ValuePolicies
 ) -> None:
     """A policy that names a column must be one that the column can have."""
     for source in _source_columns(remote):
         policy = policies.naming(source)
-        column = table.column(source.name)
+        column = next((c for c in table.columns if c.name == source.name), None)
         if column is None or policy not in (Policy.NULL, Policy.CLAMP):
             continue
         shown = f'value policy "{policy.value}" is not possible for column'
@@ -196,15 +206,16 @@ def _check_matches(table: TableDef, remote: RemoteTable) -> None:
         )
 
 
-def _create_like(
-    node: Node, caller: Caller, remote: RemoteTable, choices: Choices
-) -> TableDef:
-    """A table from the publisher's definition and the user's choices, and its schema."""
+def _make_schema(node: Node, caller: Caller, name: str) -> None:
+    if name not in {n.name for n in node.catalog.namespaces()}:
+        node.catalog.create_namespace(name, caller.role.oid)
+
+
+def _table_like(remote: RemoteTable, choices: Choices) -> NewTable:
+    """A table from the publisher's definition and the user's choices; an error if it cannot
+    be."""
     sources = _source_columns(remote)
-    # Before anything is made: a choice that cannot be is an error.
     stored = [choices.stored_type(source) for source in sources]
-    if remote.namespace not in {n.name for n in node.catalog.namespaces()}:
-        node.catalog.create_namespace(remote.namespace, caller.role.oid)
     columns = []
     for column, chosen in zip(remote.columns, stored, strict=True):
         known = type_by_oid(int(column.type_oid)) is not None
@@ -220,6 +231,7 @@ def _create_like(
                 type_name=None if known or chosen else column.type_name,
                 not_null=column.not_null,
                 default=_portable_default(column.default) if chosen is None else None,
+                domain=_domain(column),
             )
         )
     present = {c.name for c in columns}
@@ -227,20 +239,24 @@ def _create_like(
     if remote.identity is ReplicaIdentity.INDEX and remote.identity_key:
         # UPDATE and DELETE name the row by this index, so it is the key here.
         key = remote.identity_key
-    return make_table(
-        node,
-        caller,
-        NewTable(
-            remote.namespace,
-            remote.name,
-            tuple(columns),
-            key if set(key) <= present else (),
-            dimensions=tuple(
-                c.dimensions if chosen is None else 0
-                for c, chosen in zip(remote.columns, stored, strict=True)
-            ),
+    new = NewTable(
+        remote.namespace,
+        remote.name,
+        tuple(columns),
+        key if set(key) <= present else (),
+        dimensions=tuple(
+            c.dimensions if chosen is None else 0
+            for c, chosen in zip(remote.columns, stored, strict=True)
         ),
     )
+    check_column_names((c.name for c in new.columns), new.qualified)
+    return new
+
+
+def _domain(column: RemoteColumn) -> Domain | None:
+    if column.domain is None:
+        return None
+    return Domain(column.domain, column.type_oid, column.typmod)
 
 
 def _portable_default(expression: str | None) -> str | None:
