@@ -187,15 +187,13 @@ def test_a_table_of_many_ranges_is_copied_through_kills_while_it_is_written(
             f"create subscription k connection {quote_literal(pg18.conninfo())}"
             " publication k"
         )
-        # As often as there must be unfinished ranges: at most one more is recorded beside.
+        # The point is passed only by a range that was not finished before.
         for again in (True, False):
             wait_until(
                 lambda: not (points / "copy.range_recorded").exists(),
                 timeout_seconds=60,
                 describe="a range is recorded",
             )
-            states = node.sql("select srsubstate from pg_subscription_rel")
-            assert states in ([], [("i",)], [("d",)]), "ranges are left"
             if again:
                 arm(points, "copy.range_recorded", "kill")
         mirror = Mirror(node, pg18.conninfo(), "k")
