@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import psycopg
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from tests.conftest import Database
 
 from wal2lake.errors import PublisherError
@@ -107,6 +109,15 @@ def test_what_cannot_be_a_lake_table_is_refused_before_any_table_is_made(
     with pytest.raises(PublisherError, match=r'table "pc_no\.t" has no columns'):
         node.sql(create)
     assert not (node.directory / "warehouse" / "pc_no").exists()
+    # What only the making finds: the tables that were made with it go again.
+    pg18.psql("drop table pc_no.t; create table pc_no.t (id int)")
+    foreign = node.directory / "warehouse" / "pc_no" / "t"
+    write_deltalake(foreign, pa.table({"id": [1]}))
+    with pytest.raises(PublisherError, match="a Delta table already exists"):
+        node.sql(create)
+    assert node.sql("select 1 from pg_tables where schemaname = 'pc_no'") == []
+    assert [found.name for found in foreign.parent.iterdir()] == ["t"]
+    node.sql("drop schema pc_no")
     assert (
         pg18.psql(
             "select count(*) from pg_replication_slots where database = current_database()"

@@ -33,12 +33,12 @@ from __future__ import annotations
 import json
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from delta import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
@@ -137,11 +137,24 @@ class DeltaTables:
                     for field in fields
                 ]
             )
-            builder = DeltaTable.create(self._spark).location(location)
-            builder = builder.addColumns(schema)
-            for key, value in wanted.items():
-                builder = builder.property(key, value)
-            builder.execute()
+            # What DeltaTable.create commits, without Spark's planning, which costs more
+            # than the commit.
+            transaction = self._log(location).startTransaction()
+            metadata = {
+                "id": str(uuid.uuid4()),
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": schema.json(),
+                "partitionColumns": [],
+                "configuration": wanted,
+                "createdTime": int(time.time() * 1000),
+            }
+            transaction.updateMetadataForNewTable(self._action({"metaData": metadata}))
+            transaction.commit(
+                self._seq([]),
+                getattr(
+                    self._jvm.org.apache.spark.sql.delta, "DeltaOperations$CreateTable"
+                )(transaction.metadata(), False, False, self._jvm.scala.Option.empty()),
+            )
         sync_created(location)
         state = self.state(location)
         with self._lock:
@@ -404,18 +417,25 @@ class DeltaTables:
     def _actions(
         self, changes: Sequence[_Action], cursor: Cursor, removes: Any | None
     ) -> Any:
-        from_json = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson
-        actions = self._jvm.java.util.ArrayList()
         now = int(time.time() * 1000)
         token = {"appId": cursor.app_id, "version": cursor.version, "lastUpdated": now}
-        actions.add(from_json(json.dumps({"txn": token})))
+        actions = [self._action({"txn": token})]
         if removes is not None:
             converters = self._jvm.scala.jdk.javaapi.CollectionConverters
             for file in converters.asJava(removes):
-                actions.add(file.remove())
-        for change in changes:
-            actions.add(from_json(json.dumps(change)))
-        return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
+                actions.append(file.remove())
+        return self._seq([*actions, *map(self._action, changes)])
+
+    def _action(self, action: _Action) -> Any:
+        from_json = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson
+        return from_json(json.dumps(action))
+
+    def _seq(self, items: Sequence[Any]) -> Any:
+        """A Scala Seq."""
+        listed = self._jvm.java.util.ArrayList()
+        for item in items:
+            listed.add(item)
+        return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(listed).toSeq()
 
     def _note_commit(
         self,

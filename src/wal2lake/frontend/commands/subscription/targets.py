@@ -9,6 +9,7 @@ Source: subscriptioncmds.c; logicalrep_rel_open() in relation.c.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +34,9 @@ from wal2lake.pgtypes.columnnames import check_column_names
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
 _PREREQUISITE: Final = "55000"
+
+_MAKERS: Final = 4
+"""Tables made at the same time: each waits for its own commit and its fsync."""
 _TEXT: Final = Oid(25)
 
 
@@ -100,14 +104,18 @@ def find_targets(
         _check_policies(table, remote, choices.policies)
         planned.append(table)
     _warn_of_unmatched(caller, choices, columns)
-    targets = []
-    for table in planned:
-        if isinstance(table, NewTable):
-            _make_schema(node, caller, table.namespace)
-            table = make_table(node, caller, table)
-            made.append(table)
-        targets.append(Target(table.namespace, table.name, table))
-    return targets
+    made += _make_tables(
+        node, caller, [table for table in planned if isinstance(table, NewTable)]
+    )
+    new = {(table.namespace, table.name): table for table in made}
+    return [
+        Target(
+            table.namespace,
+            table.name,
+            table if isinstance(table, TableDef) else new[table.namespace, table.name],
+        )
+        for table in planned
+    ]
 
 
 def _source_columns(remote: RemoteTable) -> list[SourceColumn]:
@@ -206,9 +214,24 @@ def _check_matches(table: TableDef, remote: RemoteTable) -> None:
         )
 
 
-def _make_schema(node: Node, caller: Caller, name: str) -> None:
-    if name not in {n.name for n in node.catalog.namespaces()}:
+def _make_tables(
+    node: Node, caller: Caller, tables: Sequence[NewTable]
+) -> list[TableDef]:
+    """All of them with their schemas, or none of the tables."""
+    known = {n.name for n in node.catalog.namespaces()}
+    for name in sorted({table.namespace for table in tables} - known):
         node.catalog.create_namespace(name, caller.role.oid)
+    with ThreadPoolExecutor(_MAKERS, thread_name_prefix="create-table") as makers:
+        futures = [makers.submit(make_table, node, caller, table) for table in tables]
+        _, waiting = wait(futures, return_when=FIRST_EXCEPTION)
+        for future in waiting:
+            future.cancel()
+    ended = [future for future in futures if not future.cancelled()]
+    failed = [error for future in ended if (error := future.exception()) is not None]
+    if failed:
+        drop_made(node, [f.result() for f in ended if f.exception() is None])
+        raise failed[0]
+    return [future.result() for future in futures]
 
 
 def _table_like(remote: RemoteTable, choices: Choices) -> NewTable:
