@@ -202,6 +202,7 @@ TYPES = """
 
 NOT_STORED: dict[str, set[str]] = {
     "numeric(6,2)": {"NaN"},
+    "price": {"NaN"},
     "numeric(6,2)[]": {"{NaN}"},
     "date": {"infinity", "-infinity", "4713-01-01 BC", "5874897-12-31"},
     "date[]": {"{infinity}"},

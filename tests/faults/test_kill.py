@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -145,3 +147,58 @@ def test_sigkill_at_each_durable_step_of_a_copy(
     mirror = Mirror(node, pg18.conninfo(), "k")
     mirror.synced()
     mirror.assert_equal(TABLES)
+
+
+def test_a_table_of_many_ranges_is_copied_through_kills_while_it_is_written(
+    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+) -> None:
+    points = tmp_path / "points"
+    points.mkdir()
+    settings = {**FAST_RETRY, "subscription.copy_range_bytes": 1 << 20}
+    node = make_node(settings=settings, environ={VARIABLE: str(points)}).start()
+    pg18.psql(
+        "create table wide (id int primary key, v text);"
+        " insert into wide select i, repeat('x', 230) || i"
+        " from generate_series(1, 25000) i;"
+        " create publication k for table wide"
+    )
+    ranges = int(pg18.psql("select pg_relation_size('wide') / (1 << 20)"))
+    assert ranges >= 6
+    written, done = threading.Event(), threading.Event()
+
+    def write() -> None:
+        for round_ in itertools.count(1):
+            pg18.psql(
+                f"update wide set v = 'round {round_}' where id % 500 = {round_ % 500};"
+                f" delete from wide where id = {round_ * 17};"
+                f" insert into wide values ({100_000 + round_}, 'new');"
+                f" update wide set id = -id where id = {round_ * 13}"
+            )
+            written.set()
+            if done.wait(0.05):
+                return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert written.wait(30)
+        arm(points, "copy.range_recorded", "kill")
+        node.sql(
+            f"create subscription k connection {quote_literal(pg18.conninfo())}"
+            " publication k"
+        )
+        # The point is passed only by a range that was not finished before.
+        for again in (True, False):
+            wait_until(
+                lambda: not (points / "copy.range_recorded").exists(),
+                timeout_seconds=60,
+                describe="a range is recorded",
+            )
+            if again:
+                arm(points, "copy.range_recorded", "kill")
+        mirror = Mirror(node, pg18.conninfo(), "k")
+        mirror.synced()
+    finally:
+        done.set()
+        writer.join(60)
+    mirror.assert_equal(["public.wide"])

@@ -97,6 +97,13 @@ def test_sql_stops_a_script_at_its_first_error(own: Node, tmp_path: Path) -> Non
     code, out, error = sql(own, "-f", str(tmp_path / "nope.sql"))
     assert (code, out) == (1, "")
     assert "No such file or directory" in error
+    script.write_text("select 1;\n\\dt\n")
+    for arguments in (("-c", "\\dt"), ("-f", str(script))):
+        code, _, told = sql(own, *arguments)
+        assert (code, "ERROR:  \\dt: backslash commands are psql's" in told) == (
+            1,
+            True,
+        )
 
 
 def test_status_as_json_has_processes_positions_and_tables(

@@ -75,6 +75,41 @@ def test_tables_without_identity_or_rights_are_problems(check, pg18):
     pg18.psql("drop owned by reader; drop role reader")
 
 
+def test_what_create_subscription_refuses_is_a_problem_with_its_remedy(check, pg18):
+    pg18.psql(
+        """
+        create table nothing (); create table half (id int primary key, "A" int, a int);
+        create publication p for all tables
+        """
+    )
+    code, text = check("-p", "p")
+    assert code == 1
+    assert 'problem  table "public.nothing" has no columns' in text
+    assert "hint: Add a column, or take the table out of the publication" in text
+    assert 'problem  columns "A" and "a" of table "public.half" differ in case' in text
+    assert "hint: Leave one of them out with a column list" in text
+    pg18.psql("create publication q for table half (id, a)")
+    assert check("-p", "q")[0] == 0
+
+
+def test_domains_are_shown_with_what_they_are_and_published_columns_only(check, pg18):
+    pg18.psql(
+        """
+        create domain amt as numeric(10,2);
+        create table t (id int primary key, a amt not null, b int,
+            twice int generated always as (b * 2) stored);
+        create publication p for table t with (publish_generated_columns = stored);
+        create publication q for table t
+        """
+    )
+    code, text = check("-p", "p")
+    assert code == 0, text
+    shown = " a      | public.amt (numeric(10,2)) not null | decimal(10,2) | NaN cannot"
+    assert shown in text
+    assert " twice  | integer " in text
+    assert "twice" not in check("-p", "q")[1]
+
+
 def test_publications_are_looked_for_and_their_gaps_told(check, pg18):
     code, text = check()
     assert code == 1

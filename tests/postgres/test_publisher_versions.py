@@ -21,6 +21,7 @@ from wal2lake.changelog.files import journal_numbers
 from wal2lake.errors import ProtocolViolation, PublisherError
 from wal2lake.model import Lsn, Oid, ReplicaIdentity
 from wal2lake.pg import CopyBothStream, Publisher, Session, connect
+from wal2lake.pgtypes import numeric_typmod
 from wal2lake.receive.walreceiver import WalReceiver
 from wal2lake.settings import LogSettings, Settings
 from wal2lake.testing.waits import wait_until
@@ -151,6 +152,67 @@ def test_column_lists_and_row_filters_count_where_they_exist(any_pg: Database) -
         with pytest.raises(PublisherError, match="different column lists") as caught:
             publisher.published_tables(("p", "o"))
         assert caught.value.sqlstate == "0A000"
+
+
+def test_a_domain_is_the_type_below_it(any_pg: Database) -> None:
+    any_pg.psql(
+        "create domain amt as numeric(10,2); create domain amt2 as amt;"
+        "create domain grid as int[][]; create type mood as enum ('sad');"
+        "create domain kind as mood;"
+        "create table t (a amt2 primary key, g grid, k kind, l amt[], n numeric(4,1));"
+        "create publication p for table t"
+    )
+    with session(any_pg) as one:
+        found = Publisher(one).table("public", "t", ("p",)).columns
+        kinds = {t.name: (t.kind, t.part) for t in Publisher(one).remote_types()}
+    # Also of an array: its output function is array_out, as that of an array is.
+    assert kinds["public.grid"] == ("d", 1007)
+    assert kinds["public._amt"][0] == "a"
+    assert [(c.type_name, c.type_kind, c.dimensions, c.domain) for c in found] == [
+        ("numeric", "b", 0, "public.amt2"),
+        ("_int4", "b", 2, "public.grid"),
+        ("public.mood", "e", 0, "public.kind"),
+        ("public._amt", "b", 1, None),
+        ("numeric", "b", 0, None),
+    ]
+    assert found[0].type_oid == 1700
+    assert found[0].typmod == numeric_typmod(10, 2)
+    assert found[4].typmod == numeric_typmod(4, 1)
+
+
+def test_generated_columns_are_described_if_they_are_published(
+    any_pg: Database,
+) -> None:
+    any_pg.psql(
+        "create table t (id int primary key, gone int, a int,"
+        " b int generated always as (a * 2) stored); alter table t drop gone;"
+        "create publication p for table t"
+    )
+    named = ["p"]
+    if version(any_pg) >= 18:
+        any_pg.psql(
+            "alter table t add v int generated always as (a * 3) virtual;"
+            "create publication stored for table t"
+            " with (publish_generated_columns = stored);"
+            "create publication listed for table t (id, b)"
+        )
+        named += ["stored", "listed"]
+    with session(any_pg) as one:
+        publisher = Publisher(one)
+        described = [
+            [c.name for c in publisher.table("public", "t", (name,)).columns]
+            for name in named
+        ]
+        typed = [
+            [column for _, _, column, _ in publisher.published_types((name,))]
+            for name in named
+        ]
+        defaults = [
+            c.default for c in publisher.table("public", "t", (named[-1],)).columns
+        ]
+    assert described == [["id", "a"], ["id", "a", "b"], ["id", "b"]][: len(named)]
+    assert typed == [sorted(names) for names in described]
+    assert defaults == [None, None]
 
 
 # ---- slots and the stream -------------------------------------------------------------

@@ -34,7 +34,9 @@ def column(
 ) -> SourceColumn:
     """A column of ``public.orders``."""
     if foreign is not None:
-        return SourceColumn("public", "orders", name, 90001, -1, foreign, 0, base)
+        if base:
+            return SourceColumn("public", "orders", name, base, domain=foreign)
+        return SourceColumn("public", "orders", name, 90001, -1, foreign)
     oid, typmod = parse_type_name(type_name)
     return SourceColumn("public", "orders", name, int(oid), typmod)
 
@@ -102,7 +104,16 @@ def test_types_of_the_user_are_named_with_or_without_their_schema() -> None:
     hstore = column("", foreign="public.hstore")
     assert stored("hstore = string", hstore) == "STRING"
     whole = column("", foreign="public.whole", base=23)
-    assert stored("whole = int", whole) == "INT"
+    assert stored("whole = int", whole) is None, "it is anyway"
+    assert stored("whole = bigint", whole) == "BIGINT"
+    # By the base type, too; its own name says more.
+    assert stored("int = string", whole) == "STRING"
+    assert stored("int = string, whole = bigint", whole) == "BIGINT"
+    limited = replace(price, typmod=numeric_typmod(10, 2))
+    assert stored("numeric = double", limited) is None
+    assert stored("price = double, numeric(10,2) = string", limited) == "DOUBLE"
+    assert ValuePolicies.parse("numeric = null").of(price) is Policy.NULL
+    assert ValuePolicies.parse("numeric=null, price=error").of(price) is Policy.ERROR
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,45 @@ def test_errors_are_postgresqls(
     assert _rows(catalog, "select 1") == [("1",)]
 
 
+def test_what_psql_asks_about_objects_that_a_node_has_not_is_answered_with_nothing(
+    catalog: SystemCatalog,
+) -> None:
+    # \do, \dO, \lo_list
+    assert not _rows(
+        catalog,
+        "select pg_catalog.obj_description(o.oid, 'pg_operator'),"
+        " pg_catalog.obj_description(o.oprcode, 'pg_proc') from pg_catalog.pg_operator o",
+    )
+    assert _rows(
+        catalog,
+        "select c.collname from pg_catalog.pg_collation c where c.collencoding"
+        " in (-1, pg_catalog.pg_char_to_encoding(pg_catalog.getdatabaseencoding()))"
+        " order by 1",
+    )
+    assert not _rows(
+        catalog,
+        "select oid, pg_catalog.pg_get_userbyid(lomowner), lomacl"
+        " from pg_catalog.pg_largeobject_metadata order by oid",
+    )
+
+
+def test_statistics_name_the_lake_tables_and_count_nothing(
+    catalog: SystemCatalog,
+) -> None:
+    found = _rows(
+        catalog, "select schemaname, relname, n_live_tup from pg_stat_user_tables"
+    )
+    tables = _rows(
+        catalog,
+        "select schemaname, tablename, null from pg_tables"
+        " where schemaname not in ('pg_catalog', 'information_schema')",
+    )
+    assert sorted(found) == sorted(tables)
+    assert found
+    everything = _rows(catalog, "select relname from pg_stat_all_tables")
+    assert {("pg_class",), *((name,) for _, name, _ in found)} <= set(everything)
+
+
 def test_parameters_have_their_types(catalog: SystemCatalog) -> None:
     sql = "select $1 + 1, $2, $3, relname from pg_class where relkind = any($4)"
     parameters = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from wal2lake.model import INVALID_LSN, Coercion, Lsn, Oid, SyncState
+from wal2lake.model import INVALID_LSN, Coercion, Domain, Lsn, Oid, SyncState
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class ColumnDef:
     not_null: bool = False
     default: str | None = None
     """The default expression in PostgreSQL's SQL, or None."""
+    domain: Domain | None = None
+    """The domain that the publisher's column is declared with."""
 
 
 @dataclass(frozen=True, slots=True)

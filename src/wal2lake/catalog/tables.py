@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from dataclasses import asdict
+from typing import Any
 
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError
-from wal2lake.model import Oid
+from wal2lake.model import Domain, Oid
 
 
 def all_tables(connection: sqlite3.Connection) -> list[TableDef]:
@@ -71,10 +72,7 @@ def drop_table(connection: sqlite3.Connection, oid: Oid) -> None:
 
 
 def _table(row: sqlite3.Row) -> TableDef:
-    columns = tuple(
-        ColumnDef(**{**c, "type_oid": Oid(c["type_oid"])})
-        for c in json.loads(row["columns"])
-    )
+    columns = tuple(_column(c) for c in json.loads(row["columns"]))
     return TableDef(
         oid=Oid(row["oid"]),
         namespace=row["namespace"],
@@ -85,3 +83,11 @@ def _table(row: sqlite3.Row) -> TableDef:
         location=row["location"],
         key_name=row["key_name"],
     )
+
+
+def _column(recorded: dict[str, Any]) -> ColumnDef:
+    domain = recorded.get("domain")
+    if domain is not None:
+        domain = Domain(**{**domain, "type_oid": Oid(domain["type_oid"])})
+    typed = {"type_oid": Oid(recorded["type_oid"]), "domain": domain}
+    return ColumnDef(**{**recorded, **typed})

@@ -24,7 +24,7 @@ from typing import Final, Protocol
 
 from wal2lake.errors import Retry, StorageError, Wal2LakeError
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
-from wal2lake.model import INVALID_OID, Oid
+from wal2lake.model import INVALID_OID, Domain, Oid
 
 _ROW_TRACKING: Final = "delta.enableRowTracking"
 _CONSTRAINT: Final = "delta.constraints."
@@ -45,6 +45,8 @@ class FieldSpec:
     pg_typmod: int = -1
     pg_type_name: str | None = None
     """The publisher's name of a type that we keep as text."""
+    pg_domain: Domain | None = None
+    """The domain that the publisher's column is declared with."""
     is_generated: bool = False
     """Delta computes it from other columns."""
 

@@ -5,6 +5,7 @@ Never: imports another room (errors excepted).
 """
 
 from wal2lake.model.coercion import Coercion, merged
+from wal2lake.model.domain import Domain
 from wal2lake.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid, Xid
 from wal2lake.model.relation import Column, Relation, ReplicaIdentity
 from wal2lake.model.syncstate import HandoverState, SyncState
@@ -14,6 +15,7 @@ __all__ = [
     "INVALID_OID",
     "Coercion",
     "Column",
+    "Domain",
     "HandoverState",
     "Lsn",
     "Oid",

@@ -12,11 +12,16 @@ from itertools import pairwise
 from typing import Final
 
 from wal2lake.errors import PublisherError
-from wal2lake.model import INVALID_OID, Lsn, Oid, ReplicaIdentity
+from wal2lake.model import Lsn, Oid, ReplicaIdentity
 from wal2lake.pg.connection import Rows, Session
 from wal2lake.pgtypes import FIRST_NORMAL_OID, RemoteType
 
 _UNDEFINED_OBJECT: Final = "42704"
+
+_TYPE_NAME: Final = (
+    "CASE WHEN {1}.nspname = 'pg_catalog' THEN {0}.typname"
+    " ELSE {1}.nspname || '.' || {0}.typname END"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +48,20 @@ class RemoteColumn:
 
     name: str
     type_oid: Oid
+    """Of a domain, here and below: the type under it, through any number of domains."""
     typmod: int
     type_name: str
     """``schema.name`` of a type that is not built in, else the plain name."""
     type_kind: str
-    """pg_type.typtype: b base, d domain, e enum, c composite, r range, m multirange."""
+    """pg_type.typtype: b base, e enum, c composite, r range, m multirange."""
     dimensions: int
     """pg_attribute.attndims: 0 for a scalar."""
     not_null: bool
     default: str | None
     is_identity_key: bool
     toastable: bool
-    base_type_oid: Oid = INVALID_OID
-    """Of a domain: the type below it, through any number of domains."""
+    domain: str | None = None
+    """``schema.name`` if the column is declared with a domain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,10 +349,10 @@ class Publisher:
         self, names: tuple[str, ...]
     ) -> list[tuple[str, str, str, Oid]]:
         """(schema, table, column, type) of every published column, once each."""
-        if self.session.server_version >= 150000:
-            published = "a.attname = ANY(t.attnames)"
-        else:
-            published = "a.attgenerated = ''"
+        version = self.session.server_version
+        published = "a.attname = ANY(t.attnames)" if version >= 150000 else "true"
+        if version < 180000:
+            published += " AND a.attgenerated = ''"
         rows = self.session.query(
             "SELECT DISTINCT n.nspname, c.relname, a.attname, a.atttypid"
             " FROM pg_catalog.pg_publication_tables t"
@@ -367,7 +373,9 @@ class Publisher:
         """
         rows = self.session.query(
             "SELECT t.oid, n.nspname || '.' || t.typname,"
-            " CASE WHEN t.typoutput = 'pg_catalog.array_out'::pg_catalog.regproc"
+            # A domain has the output function of its base type.
+            " CASE WHEN t.typtype <> 'd'"
+            " AND t.typoutput = 'pg_catalog.array_out'::pg_catalog.regproc"
             " THEN 'a' ELSE t.typtype END,"
             " t.typsend <> 0, CASE t.typtype WHEN 'd' THEN t.typbasetype"
             " WHEN 'r' THEN r.rngsubtype WHEN 'm' THEN m.rngtypid"
@@ -412,28 +420,35 @@ class Publisher:
     def _columns(
         self, relid: Oid, attnums: tuple[int, ...] | None
     ) -> tuple[RemoteColumn, ...]:
+        # A column list has generated columns only if they are published.
         generated = " AND a.attgenerated = ''" if attnums is None else ""
         rows = self.session.query(
-            "SELECT a.attnum, a.attname, a.atttypid, a.atttypmod,"
-            " CASE WHEN tn.nspname = 'pg_catalog' THEN t.typname"
-            " ELSE tn.nspname || '.' || t.typname END, t.typtype, a.attndims,"
+            "WITH RECURSIVE below(attnum, typid, typmod, dimensions) AS ("
+            "SELECT a.attnum, a.atttypid, a.atttypmod, a.attndims::pg_catalog.int4"
+            " FROM pg_catalog.pg_attribute a"
+            " WHERE a.attnum > 0::pg_catalog.int2 AND NOT a.attisdropped"
+            f"{generated} AND a.attrelid = {int(relid)}"
+            " UNION ALL SELECT below.attnum, t.typbasetype, t.typtypmod, t.typndims"
+            " FROM below JOIN pg_catalog.pg_type t ON t.oid = below.typid"
+            " WHERE t.typtype = 'd')"
+            " SELECT a.attnum, a.attname, t.oid, below.typmod,"
+            f" {_TYPE_NAME.format('t', 'tn')}, t.typtype, below.dimensions,"
             " a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid),"
             " COALESCE(a.attnum = ANY(i.indkey), false), a.attstorage <> 'p',"
-            " CASE WHEN t.typtype = 'd' THEN (WITH RECURSIVE below(oid, base) AS ("
-            "SELECT t.oid, t.typbasetype UNION ALL"
-            " SELECT b.oid, b.typbasetype FROM pg_catalog.pg_type b"
-            " JOIN below ON b.oid = below.base)"
-            " SELECT oid FROM below WHERE base = 0) END"
-            " FROM pg_catalog.pg_attribute a"
-            " JOIN pg_catalog.pg_type t ON t.oid = a.atttypid"
+            f" CASE WHEN t.oid <> a.atttypid THEN {_TYPE_NAME.format('o', 'own')} END"
+            " FROM below JOIN pg_catalog.pg_attribute a"
+            f" ON a.attrelid = {int(relid)} AND a.attnum = below.attnum"
+            " JOIN pg_catalog.pg_type t"
+            " ON t.oid = below.typid AND t.typtype <> 'd'"
             " JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace"
+            " JOIN pg_catalog.pg_type o ON o.oid = a.atttypid"
+            " JOIN pg_catalog.pg_namespace own ON own.oid = o.typnamespace"
             " LEFT JOIN pg_catalog.pg_attrdef d"
             " ON d.adrelid = a.attrelid AND d.adnum = a.attnum"
             " AND a.attgenerated = ''"
             " LEFT JOIN pg_catalog.pg_index i ON i.indexrelid ="
             f" pg_catalog.pg_get_replica_identity_index({int(relid)})"
-            " WHERE a.attnum > 0::pg_catalog.int2 AND NOT a.attisdropped"
-            f"{generated} AND a.attrelid = {int(relid)} ORDER BY a.attnum"
+            " ORDER BY a.attnum"
         )
         return tuple(
             RemoteColumn(
@@ -447,7 +462,7 @@ class Publisher:
                 default=r[8],
                 is_identity_key=r[9] == "t",
                 toastable=r[10] == "t",
-                base_type_oid=Oid(int(r[11] or 0)),
+                domain=r[11],
             )
             for r in rows
             if attnums is None or int(str(r[0])) in attnums
@@ -468,11 +483,20 @@ class Publisher:
     def _column_list(
         self, relid: Oid, publications: tuple[str, ...]
     ) -> tuple[int, ...] | None:
-        if self.session.server_version < 150000:
+        """Which columns are published; None: all that are not generated."""
+        version = self.session.server_version
+        if version < 150000:
             return None
+        # Before 18 no generated column can be published; since then the list is whole, with
+        # those of publish_generated_columns.
+        listed = (
+            "COALESCE(gpt.attrs, '')"
+            if version >= 180000
+            else "CASE WHEN (array_length(gpt.attrs, 1) = c.relnatts)"
+            " THEN NULL ELSE gpt.attrs END"
+        )
         rows = self.session.query(
-            "SELECT DISTINCT (CASE WHEN (array_length(gpt.attrs, 1) = c.relnatts)"
-            " THEN NULL ELSE gpt.attrs END)"
+            f"SELECT DISTINCT {listed}"
             " FROM pg_catalog.pg_publication p,"
             " LATERAL pg_catalog.pg_get_publication_tables(p.pubname) gpt,"
             " pg_catalog.pg_class c"

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _script(client: Client, options: argparse.Namespace, layout: Layout) -> int:
     for text in options.commands:
-        if not _run(client, text, layout):
+        if _is_backslash(text) or not _run(client, text, layout):
             return 1
     for name in options.files:
         if _statements(client, _read(name), layout):
@@ -79,6 +79,23 @@ def _read(name: str) -> str:
         raise ConfigurationError(f"{name}: {reason}") from None
 
 
+def _is_backslash(text: str) -> bool:
+    """Whether it is one of psql's own commands, which is told."""
+    command = text.lstrip()
+    if not command.startswith("\\"):
+        return False
+    name = command.split()[0]
+    _print_failure(
+        Failure(
+            "ERROR",
+            "42601",
+            f"{name}: backslash commands are psql's",
+            hint="Use psql itself, or ask the views: select * from pg_tables.",
+        )
+    )
+    return True
+
+
 def _statements(client: Client, text: str, layout: Layout) -> int:
     try:
         found = split_statements(text)
@@ -86,7 +103,7 @@ def _statements(client: Client, text: str, layout: Layout) -> int:
         _print_failure(Failure("ERROR", error.sqlstate, error.message))
         return 1
     for statement in found:
-        if not _run(client, statement.text, layout):
+        if _is_backslash(statement.text) or not _run(client, statement.text, layout):
             return 1
     return 0
 

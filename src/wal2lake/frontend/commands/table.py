@@ -35,6 +35,7 @@ from wal2lake.frontend.grammar.statements import (
 )
 from wal2lake.lake import FieldSpec
 from wal2lake.model import Oid
+from wal2lake.pgtypes.columnnames import check_column_names
 from wal2lake.pgtypes.mapping import mapping_for
 
 OWNER_PROPERTY: Final = "wal2lake.table"
@@ -56,6 +57,11 @@ class NewTable:
     key_name: str | None = None
     dimensions: tuple[int, ...] = ()
     """pg_attribute.attndims per column, where known."""
+
+    @property
+    def qualified(self) -> str:
+        """``schema.table`` as in PostgreSQL's messages."""
+        return f"{self.namespace}.{self.name}"
 
 
 def create_schema(node: Node, caller: Caller, statement: CreateSchema) -> str:
@@ -115,14 +121,7 @@ def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
 
 def make_table(node: Node, caller: Caller, new: NewTable) -> TableDef:
     """Storage, then catalog. The caller holds the DDL lock."""
-    if not new.columns:
-        raise UsageError(
-            f'table "{new.namespace}.{new.name}" has no columns, which a Delta table'
-            " cannot be",
-            sqlstate="0A000",
-            hint="Add a column, or take the table out of the publication (FOR ALL TABLES"
-            " and FOR TABLES IN SCHEMA leave none out: list the tables).",
-        )
+    check_column_names((c.name for c in new.columns), new.qualified)
     oid = node.catalog.new_oid()
     location = table_location(node.settings.warehouse, new.namespace, new.name)
     fields = field_specs(new.columns, new.dimensions)
@@ -198,6 +197,7 @@ def field_specs(
                 pg_type_oid=column.type_oid,
                 pg_typmod=column.typmod,
                 pg_type_name=column.type_name,
+                pg_domain=column.domain,
             )
         )
     return tuple(specs)

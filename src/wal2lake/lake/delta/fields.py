@@ -12,11 +12,12 @@ from typing import Any, Final
 from pyspark.sql.types import StructField
 
 from wal2lake.lake.port import FieldSpec
-from wal2lake.model import INVALID_OID, Oid
+from wal2lake.model import INVALID_OID, Domain, Oid
 
 TYPE_OID: Final = "wal2lake.pg_type_oid"
 TYPMOD: Final = "wal2lake.pg_typmod"
 TYPE_NAME: Final = "wal2lake.pg_type_name"
+DOMAIN: Final = "wal2lake.pg_domain"
 
 _GENERATED: Final = "delta.generationExpression"
 
@@ -31,12 +32,16 @@ def metadata_of(field: FieldSpec) -> dict[str, Any]:
     }
     if field.pg_type_name is not None:
         metadata[TYPE_NAME] = field.pg_type_name
+    if field.pg_domain is not None:
+        domain = field.pg_domain
+        metadata[DOMAIN] = [domain.name, str(int(domain.type_oid)), str(domain.typmod)]
     return metadata
 
 
 def from_struct_field(field: StructField) -> FieldSpec:
     """Read a field back; foreign tables have no metadata of ours."""
     metadata = field.metadata or {}
+    domain = metadata.get(DOMAIN)
     return FieldSpec(
         name=field.name,
         spark_ddl=field.dataType.simpleString(),
@@ -44,5 +49,6 @@ def from_struct_field(field: StructField) -> FieldSpec:
         pg_type_oid=Oid(metadata.get(TYPE_OID, 0)),
         pg_typmod=metadata.get(TYPMOD, -1),
         pg_type_name=metadata.get(TYPE_NAME),
+        pg_domain=domain and Domain(domain[0], Oid(int(domain[1])), int(domain[2])),
         is_generated=_GENERATED in metadata,
     )

@@ -33,18 +33,17 @@ from __future__ import annotations
 import json
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from delta import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
 from wal2lake.errors import (
     DuplicateObjectError,
-    FeatureNotSupportedError,
     StorageError,
     UndefinedObjectError,
 )
@@ -69,6 +68,7 @@ from wal2lake.lake.port import (
 from wal2lake.lake.spark.errors import translated
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
 from wal2lake.observe import failpoint
+from wal2lake.pgtypes.columnnames import check_column_names
 
 LOOK_BACK: Final = 16
 """More versions than a table can have in flight when a process dies (one, or a few if
@@ -116,7 +116,7 @@ class DeltaTables:
         properties: Mapping[str, str] | None = None,
     ) -> TableState:
         """See TablePort; ``properties`` win over ``DEFAULT_PROPERTIES``."""
-        _check_names(fields)
+        check_column_names(field.name for field in fields)
         wanted = dict(DEFAULT_PROPERTIES)
         if any(_UNSAFE_IN_NAMES & set(field.name) for field in fields):
             wanted["delta.columnMapping.mode"] = "name"
@@ -137,11 +137,24 @@ class DeltaTables:
                     for field in fields
                 ]
             )
-            builder = DeltaTable.create(self._spark).location(location)
-            builder = builder.addColumns(schema)
-            for key, value in wanted.items():
-                builder = builder.property(key, value)
-            builder.execute()
+            # What DeltaTable.create commits, without Spark's planning, which costs more
+            # than the commit.
+            transaction = self._log(location).startTransaction()
+            metadata = {
+                "id": str(uuid.uuid4()),
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": schema.json(),
+                "partitionColumns": [],
+                "configuration": wanted,
+                "createdTime": int(time.time() * 1000),
+            }
+            transaction.updateMetadataForNewTable(self._action({"metaData": metadata}))
+            transaction.commit(
+                self._seq([]),
+                getattr(
+                    self._jvm.org.apache.spark.sql.delta, "DeltaOperations$CreateTable"
+                )(transaction.metadata(), False, False, self._jvm.scala.Option.empty()),
+            )
         sync_created(location)
         state = self.state(location)
         with self._lock:
@@ -404,18 +417,25 @@ class DeltaTables:
     def _actions(
         self, changes: Sequence[_Action], cursor: Cursor, removes: Any | None
     ) -> Any:
-        from_json = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson
-        actions = self._jvm.java.util.ArrayList()
         now = int(time.time() * 1000)
         token = {"appId": cursor.app_id, "version": cursor.version, "lastUpdated": now}
-        actions.add(from_json(json.dumps({"txn": token})))
+        actions = [self._action({"txn": token})]
         if removes is not None:
             converters = self._jvm.scala.jdk.javaapi.CollectionConverters
             for file in converters.asJava(removes):
-                actions.add(file.remove())
-        for change in changes:
-            actions.add(from_json(json.dumps(change)))
-        return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
+                actions.append(file.remove())
+        return self._seq([*actions, *map(self._action, changes)])
+
+    def _action(self, action: _Action) -> Any:
+        from_json = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson
+        return from_json(json.dumps(action))
+
+    def _seq(self, items: Sequence[Any]) -> Any:
+        """A Scala Seq."""
+        listed = self._jvm.java.util.ArrayList()
+        for item in items:
+            listed.add(item)
+        return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(listed).toSeq()
 
     def _note_commit(
         self,
@@ -489,22 +509,3 @@ def _require(location: str, read_version: int | None, found: int) -> None:
     )
     conflict.interlopers = newer
     raise conflict
-
-
-def _check_names(fields: Sequence[FieldSpec]) -> None:
-    if not fields:
-        raise FeatureNotSupportedError("a lake table must have at least one column")
-    seen: dict[str, str] = {}
-    for field in fields:
-        other = seen.setdefault(field.name.lower(), field.name)
-        if other is field.name:
-            continue
-        if other == field.name:
-            raise DuplicateObjectError(
-                f'column "{field.name}" specified more than once', sqlstate="42701"
-            )
-        raise FeatureNotSupportedError(
-            f'columns "{other}" and "{field.name}" differ in case only, which Delta'
-            " Lake cannot store",
-            hint="Leave one of them out with a column list of the publication.",
-        )

@@ -47,6 +47,7 @@ from wal2lake.pgtypes import (
     type_by_oid,
 )
 from wal2lake.pgtypes.choices.coerce import Change
+from wal2lake.pgtypes.receive.remote import FIRST_NORMAL_OID, base_type
 
 FAILURES_KEPT: Final = 5
 """Per column of one call: the first is what counts, the others help the operator."""
@@ -113,13 +114,15 @@ class Rules:
         """Of one column of a publisher's table."""
         if not self.policies.entries or field.name in self.key:
             return Policy.ERROR
+        oid, typmod = source_type(sent, field)
         column = SourceColumn(
             namespace,
             table,
             field.name,
-            int(sent.type_oid),
-            sent.typmod,
+            oid,
+            typmod,
             field.pg_type_name,
+            domain=None if field.pg_domain is None else field.pg_domain.name,
         )
         return self.policies.of(column)
 
@@ -163,6 +166,21 @@ def mapping_of(field: FieldSpec) -> TypeMapping:
     return mapping_for(oid, typmod, type_name=field.pg_type_name, overrides=chosen)
 
 
+def source_type(sent: SentColumn, field: FieldSpec) -> tuple[int, int]:
+    """(type OID, typmod) at the publisher, below domains.
+
+    The stream has the domain's own OID. What that is says the publisher's catalog, which is
+    asked for it in binary format only; for text, what was noted when the table was made.
+    """
+    oid, domain = base_type(int(sent.type_oid), sent.types), field.pg_domain
+    if domain is None or sent.type_oid < FIRST_NORMAL_OID:
+        return oid, sent.typmod
+    unknown = oid == sent.type_oid and oid not in sent.types
+    if unknown or oid == domain.type_oid:
+        return int(domain.type_oid), domain.typmod
+    return oid, sent.typmod
+
+
 def convert_column(
     sent: SentColumn,
     field: FieldSpec,
@@ -175,7 +193,7 @@ def convert_column(
     converted = coerce(
         sent.values,
         sent.binary,
-        sent.type_oid,
+        source_type(sent, field)[0],
         sent.types,
         _with_length(mapping, field, sent),
         policy,

@@ -24,7 +24,6 @@ from enum import IntEnum
 from typing import Final, Generic, TypeVar
 
 from wal2lake.errors import UndefinedObjectError, UsageError, Wal2LakeError
-from wal2lake.pgtypes.registry.pg_type import format_type
 from wal2lake.pgtypes.registry.type_names import parse_type_name
 
 Choice = TypeVar("Choice")
@@ -59,18 +58,13 @@ class SourceColumn:
     type_name: str | None = None
     """``schema.name`` of a type that is not built in."""
     dimensions: int = 0
-    base_oid: int = 0
-    """Of a domain: the type below it."""
+    domain: str | None = None
+    """``schema.name`` of the domain that it is declared with; its type is the base type."""
 
     @property
     def qualified(self) -> str:
         """``schema.table.column`` for messages."""
         return f"{self.namespace}.{self.table}.{self.name}"
-
-    @property
-    def type_shown(self) -> str:
-        """The type's name for messages."""
-        return self.type_name or format_type(self.type_oid, self.typmod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +90,12 @@ class Target:
             if self.match is Match.EXACT and self.typmod != column.typmod:
                 return False
             return self.type_oid == column.type_oid
-        if column.type_name is None:
-            return False
-        shown = tuple(column.type_name.split(".", 1))
-        return self.names == shown[-len(self.names) :]
+        named = (column.domain, column.type_name)
+        return any(
+            self.names == tuple(name.split(".", 1))[-len(self.names) :]
+            for name in named
+            if name is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +140,8 @@ def best_entry(
 
 
 def _specific(entry: Entry[Choice]) -> tuple[int, int]:
-    return entry.target.match, len(entry.target.names)
+    # A domain's name is more than that of its base type, with or without a modifier.
+    return len(entry.target.names), entry.target.match
 
 
 def _target(option: str, text: str) -> Target:

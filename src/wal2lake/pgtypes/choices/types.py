@@ -85,7 +85,7 @@ class TypeMappings:
             if policy is Policy.LOSSLESS and default.kind not in _COMPLETE:
                 return _type_of("STRING")
             return None
-        chosen = _choose(column, default, entry.choice)
+        chosen = choose(column.type_oid, column.typmod, default, entry.choice)
         whole = chosen.kind is Kind.TEXT or (
             _same(chosen, default) and default.kind in _COMPLETE
         )
@@ -112,7 +112,8 @@ class TypeMappings:
         if found.target.match is not Match.TYPE:
             return found
         # numeric(10,2) is another type than numeric in all but name: it has a Spark type.
-        limited = column.typmod >= 0 and column.type_oid in _NUMERIC
+        of_numeric = found.target.type_oid in _NUMERIC
+        limited = of_numeric and column.typmod >= 0
         return None if limited else found
 
 
@@ -131,17 +132,6 @@ def _same(one: TypeMapping, other: TypeMapping) -> bool:
 def _type_of(ddl: str) -> tuple[int, int]:
     oid, typmod = result_type(ddl)
     return int(oid), typmod
-
-
-def _choose(column: SourceColumn, default: TypeMapping, ddl: str) -> TypeMapping:
-    """The mapping that the entry asks for."""
-    if not column.base_oid:
-        return choose(column.type_oid, column.typmod, default, ddl)
-    # A domain is kept as text; what may be chosen is what its base type may be.
-    base = mapping_for(column.base_oid)
-    if arrow_from_ddl(ddl) == base.arrow_type:
-        return base
-    return choose(column.base_oid, -1, base, ddl)
 
 
 def _read(target: Target, text: str) -> str:

@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.frontend.cli.print import table as aligned
 from wal2lake.model import ReplicaIdentity
 from wal2lake.pg import RemoteColumn, RemoteTable
+from wal2lake.pgtypes.columnnames import check_column_names
 from wal2lake.pgtypes.mapping import mapping_for
 
 OLDEST_VERSION: Final = 140000
@@ -254,7 +256,15 @@ def _operations(publication: Publication) -> Finding:
 
 def judge_table(table: Table) -> list[Finding]:
     """What stands in the way of one table, and what to know of it."""
-    return [*_access(table), *_identity(table), *_extent(table)]
+    return [*_names(table), *_access(table), *_identity(table), *_extent(table)]
+
+
+def _names(table: Table) -> Iterator[Finding]:
+    remote = table.remote
+    try:
+        check_column_names((c.name for c in remote.columns), _qualified(remote))
+    except FeatureNotSupportedError as refused:
+        yield Finding(Level.PROBLEM, refused.message, refused.hint)
 
 
 def _access(table: Table) -> Iterator[Finding]:
@@ -363,8 +373,12 @@ def _headline(remote: RemoteTable) -> str:
 
 
 def _name(remote: RemoteTable) -> str:
+    return f'"{_qualified(remote)}"'
+
+
+def _qualified(remote: RemoteTable) -> str:
     # As PostgreSQL's messages name a table; in a statement it must be quoted.
-    return f'"{remote.namespace}.{remote.name}"'
+    return f"{remote.namespace}.{remote.name}"
 
 
 def _column(column: RemoteColumn) -> tuple[str, str, str, str]:
@@ -374,9 +388,12 @@ def _column(column: RemoteColumn) -> tuple[str, str, str, str]:
         type_name=column.type_name,
         attndims=column.dimensions,
     )
+    shown = known.type_name
+    if column.domain is not None:
+        shown = f"{column.domain} ({shown})"
     return (
         column.name,
-        known.type_name + (" not null" if column.not_null else ""),
+        shown + (" not null" if column.not_null else ""),
         known.spark_ddl.lower(),
         known.note or "",
     )

@@ -9,6 +9,7 @@ Source: subscriptioncmds.c; logicalrep_rel_open() in relation.c.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,8 +18,8 @@ from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.table import NewTable, make_table
-from wal2lake.model import INVALID_LSN, Oid, ReplicaIdentity, SyncState
-from wal2lake.pg import Publisher, RemoteTable
+from wal2lake.model import INVALID_LSN, Domain, Oid, ReplicaIdentity, SyncState
+from wal2lake.pg import Publisher, RemoteColumn, RemoteTable
 from wal2lake.pgtypes import (
     TYPE_MAPPINGS,
     VALUE_POLICIES,
@@ -29,9 +30,13 @@ from wal2lake.pgtypes import (
 )
 from wal2lake.pgtypes.choices.entries import Match
 from wal2lake.pgtypes.choices.types import shown_type, unmatched
+from wal2lake.pgtypes.columnnames import check_column_names
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
 _PREREQUISITE: Final = "55000"
+
+_MAKERS: Final = 4
+"""Tables made at the same time: each waits for its own commit and its fsync."""
 _TEXT: Final = Oid(25)
 _PARTITIONED: Final = "p"
 
@@ -77,14 +82,18 @@ def find_targets(
     origin: str,
     made: list[TableDef],
 ) -> list[Target]:
-    """Our table for each published one, created if allowed; appends to ``made``."""
+    """Our table for each published one, created if allowed; appends to ``made``.
+
+    Whatever is wrong with one of them is found before any is created.
+    """
     names = tuple(publications)
     # With origin = none what others did to the publisher's rows is not sent.
     all_sent = origin == "any" and publisher.publish_everything(names)
-    targets = []
+    planned: list[TableDef | NewTable] = []
+    trusted: dict[tuple[str, str], bool] = {}
     columns: list[SourceColumn] = []
     for namespace, name in publisher.published_tables(names):
-        table = node.catalog.table(namespace, name)
+        table: TableDef | NewTable | None = node.catalog.table(namespace, name)
         remote = publisher.table(namespace, name, names)
         columns += _source_columns(remote)
         if table is None:
@@ -94,16 +103,28 @@ def find_targets(
                     sqlstate="42P01",
                     hint="Create the table, or use create_tables = true.",
                 )
-            table = _create_like(node, caller, remote, choices)
-            made.append(table)
-        else:
+            table = _table_like(remote, choices)
+        elif isinstance(table, TableDef):
             _check_matches(table, remote)
             if table.oid not in choices.known:
                 _check_stored(table, remote, choices)
         _check_policies(table, remote, choices.policies)
-        targets.append(Target(namespace, name, table, all_sent and _is_whole(remote)))
+        planned.append(table)
+        trusted[namespace, name] = all_sent and _is_whole(remote)
     _warn_of_unmatched(caller, choices, columns)
-    return targets
+    made += _make_tables(
+        node, caller, [table for table in planned if isinstance(table, NewTable)]
+    )
+    new = {(table.namespace, table.name): table for table in made}
+    return [
+        Target(
+            table.namespace,
+            table.name,
+            table if isinstance(table, TableDef) else new[table.namespace, table.name],
+            trusted[table.namespace, table.name],
+        )
+        for table in planned
+    ]
 
 
 def _is_whole(remote: RemoteTable) -> bool:
@@ -126,7 +147,7 @@ def _source_columns(remote: RemoteTable) -> list[SourceColumn]:
             column.typmod,
             None if type_by_oid(int(column.type_oid)) else column.type_name,
             column.dimensions,
-            int(column.base_type_oid),
+            column.domain,
         )
         for column in remote.columns
     ]
@@ -155,12 +176,12 @@ def _check_stored(table: TableDef, remote: RemoteTable, choices: Choices) -> Non
 
 
 def _check_policies(
-    table: TableDef, remote: RemoteTable, policies: ValuePolicies
+    table: TableDef | NewTable, remote: RemoteTable, policies: ValuePolicies
 ) -> None:
     """A policy that names a column must be one that the column can have."""
     for source in _source_columns(remote):
         policy = policies.naming(source)
-        column = table.column(source.name)
+        column = next((c for c in table.columns if c.name == source.name), None)
         if column is None or policy not in (Policy.NULL, Policy.CLAMP):
             continue
         shown = f'value policy "{policy.value}" is not possible for column'
@@ -212,15 +233,31 @@ def _check_matches(table: TableDef, remote: RemoteTable) -> None:
         )
 
 
-def _create_like(
-    node: Node, caller: Caller, remote: RemoteTable, choices: Choices
-) -> TableDef:
-    """A table from the publisher's definition and the user's choices, and its schema."""
+def _make_tables(
+    node: Node, caller: Caller, tables: Sequence[NewTable]
+) -> list[TableDef]:
+    """All of them with their schemas, or none of the tables."""
+    known = {n.name for n in node.catalog.namespaces()}
+    for name in sorted({table.namespace for table in tables} - known):
+        node.catalog.create_namespace(name, caller.role.oid)
+    with ThreadPoolExecutor(_MAKERS, thread_name_prefix="create-table") as makers:
+        futures = [makers.submit(make_table, node, caller, table) for table in tables]
+        _, waiting = wait(futures, return_when=FIRST_EXCEPTION)
+        for future in waiting:
+            future.cancel()
+    ended = [future for future in futures if not future.cancelled()]
+    failed = [error for future in ended if (error := future.exception()) is not None]
+    if failed:
+        drop_made(node, [f.result() for f in ended if f.exception() is None])
+        raise failed[0]
+    return [future.result() for future in futures]
+
+
+def _table_like(remote: RemoteTable, choices: Choices) -> NewTable:
+    """A table from the publisher's definition and the user's choices; an error if it cannot
+    be."""
     sources = _source_columns(remote)
-    # Before anything is made: a choice that cannot be is an error.
     stored = [choices.stored_type(source) for source in sources]
-    if remote.namespace not in {n.name for n in node.catalog.namespaces()}:
-        node.catalog.create_namespace(remote.namespace, caller.role.oid)
     columns = []
     for column, chosen in zip(remote.columns, stored, strict=True):
         known = type_by_oid(int(column.type_oid)) is not None
@@ -236,6 +273,7 @@ def _create_like(
                 type_name=None if known or chosen else column.type_name,
                 not_null=column.not_null,
                 default=_portable_default(column.default) if chosen is None else None,
+                domain=_domain(column),
             )
         )
     present = {c.name for c in columns}
@@ -243,20 +281,24 @@ def _create_like(
     if remote.identity is ReplicaIdentity.INDEX and remote.identity_key:
         # UPDATE and DELETE name the row by this index, so it is the key here.
         key = remote.identity_key
-    return make_table(
-        node,
-        caller,
-        NewTable(
-            remote.namespace,
-            remote.name,
-            tuple(columns),
-            key if set(key) <= present else (),
-            dimensions=tuple(
-                c.dimensions if chosen is None else 0
-                for c, chosen in zip(remote.columns, stored, strict=True)
-            ),
+    new = NewTable(
+        remote.namespace,
+        remote.name,
+        tuple(columns),
+        key if set(key) <= present else (),
+        dimensions=tuple(
+            c.dimensions if chosen is None else 0
+            for c, chosen in zip(remote.columns, stored, strict=True)
         ),
     )
+    check_column_names((c.name for c in new.columns), new.qualified)
+    return new
+
+
+def _domain(column: RemoteColumn) -> Domain | None:
+    if column.domain is None:
+        return None
+    return Domain(column.domain, column.type_oid, column.typmod)
 
 
 def _portable_default(expression: str | None) -> str | None:

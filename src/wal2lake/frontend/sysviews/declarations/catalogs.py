@@ -110,6 +110,8 @@ pg_inherits 2611
 pg_language 2612
     oid oid!, lanname name!, lanowner oid!, lanispl bool!, lanpltrusted bool!, lanplcallfoid
     oid!, laninline oid!, lanvalidator oid!, lanacl _aclitem
+pg_largeobject_metadata 2995
+    oid oid!, lomowner oid!, lomacl _aclitem
 pg_namespace 2615
     oid oid!, nspname name!, nspowner oid!, nspacl _aclitem
 pg_opclass 2616

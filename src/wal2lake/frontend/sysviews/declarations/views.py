@@ -71,6 +71,15 @@ pg_stat_activity
     backend_start timestamptz, xact_start timestamptz, query_start timestamptz, state_change
     timestamptz, wait_event_type text, wait_event text, state text, backend_xid xid,
     backend_xmin xid, query_id int8, query text, backend_type text
+pg_stat_all_tables
+    relid oid, schemaname name, relname name, seq_scan int8, last_seq_scan timestamptz,
+    seq_tup_read int8, idx_scan int8, last_idx_scan timestamptz, idx_tup_fetch int8, n_tup_ins
+    int8, n_tup_upd int8, n_tup_del int8, n_tup_hot_upd int8, n_tup_newpage_upd int8, n_live_tup
+    int8, n_dead_tup int8, n_mod_since_analyze int8, n_ins_since_vacuum int8, last_vacuum
+    timestamptz, last_autovacuum timestamptz, last_analyze timestamptz, last_autoanalyze
+    timestamptz, vacuum_count int8, autovacuum_count int8, analyze_count int8, autoanalyze_count
+    int8, total_vacuum_time float8, total_autovacuum_time float8, total_analyze_time float8,
+    total_autoanalyze_time float8
 pg_stat_database
     datid oid, datname name, numbackends int4, xact_commit int8, xact_rollback int8, blks_read
     int8, blks_hit int8, tup_returned int8, tup_fetched int8, tup_inserted int8, tup_updated
@@ -98,6 +107,15 @@ pg_stat_subscription_stats
     int8, confl_update_origin_differs int8, confl_update_exists int8, confl_update_missing int8,
     confl_delete_origin_differs int8, confl_delete_missing int8, confl_multiple_unique_conflicts
     int8, stats_reset timestamptz
+pg_stat_user_tables
+    relid oid, schemaname name, relname name, seq_scan int8, last_seq_scan timestamptz,
+    seq_tup_read int8, idx_scan int8, last_idx_scan timestamptz, idx_tup_fetch int8, n_tup_ins
+    int8, n_tup_upd int8, n_tup_del int8, n_tup_hot_upd int8, n_tup_newpage_upd int8, n_live_tup
+    int8, n_dead_tup int8, n_mod_since_analyze int8, n_ins_since_vacuum int8, last_vacuum
+    timestamptz, last_autovacuum timestamptz, last_analyze timestamptz, last_autoanalyze
+    timestamptz, vacuum_count int8, autovacuum_count int8, analyze_count int8, autoanalyze_count
+    int8, total_vacuum_time float8, total_autovacuum_time float8, total_analyze_time float8,
+    total_autoanalyze_time float8
 pg_stat_wal_receiver
     pid int4, status text, receive_start_lsn pg_lsn, receive_start_tli int4, written_lsn pg_lsn,
     flushed_lsn pg_lsn, received_tli int4, last_msg_send_time timestamptz, last_msg_receipt_time

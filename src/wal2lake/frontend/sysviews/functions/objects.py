@@ -92,10 +92,10 @@ def pg_relation_is_publishable(call: Call, target: object) -> bool | None:
     return relation.kind == "r" and relation.table is not None
 
 
-def obj_description(call: Call, oid: int | None, catalog: str | None) -> str | None:
-    """The only comment that there is."""
+def obj_description(call: Call, oid: object, catalog: str | None) -> str | None:
+    """The only comment that there is. A function (regproc) comes by its name."""
     public = call.facts.namespace_oid("public")
-    if catalog == "pg_namespace" and oid is not None and oid == public:
+    if catalog == "pg_namespace" and public is not None and oid == public:
         return "standard public schema"
     return None
 

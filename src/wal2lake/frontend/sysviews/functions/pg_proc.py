@@ -161,7 +161,7 @@ def _functions() -> dict[tuple[str, int], Function]:
     )
     add("pg_tablespace_location", _always(""), "BIGINT", "VARCHAR", _TEXT)
     add("pg_get_serial_sequence", _null, "VARCHAR VARCHAR", "VARCHAR", _TEXT)
-    add("obj_description", objects.obj_description, "BIGINT VARCHAR", "VARCHAR", _TEXT)
+    add("obj_description", objects.obj_description, "ANY VARCHAR", "VARCHAR", _TEXT)
     add("obj_description", _null, "BIGINT", "VARCHAR", _TEXT)
     add("col_description shobj_description", _null, "BIGINT ANY", "VARCHAR", _TEXT)
     add("pg_encoding_to_char", objects.pg_encoding_to_char, "BIGINT", "VARCHAR", _NAME)
@@ -172,6 +172,7 @@ def _functions() -> dict[tuple[str, int], Function]:
         "INTEGER",
         _INT4,
     )
+    add("getdatabaseencoding", _always("UTF8"), "", "VARCHAR", _NAME)
 
     for count in (2, 3):
         any_ = " ".join(["ANY"] * count)

@@ -246,6 +246,27 @@ def pg_tables(facts: Facts) -> Iterator[Row]:
             }
 
 
+def pg_stat_all_tables(facts: Facts) -> Iterator[Row]:
+    """Lake tables and pg_catalog's tables; a node counts nothing of their use."""
+    for relation in facts.relations:
+        if relation.kind == "r":
+            yield {
+                "relid": relation.oid,
+                "schemaname": relation.namespace,
+                "relname": relation.name,
+            }
+
+
+def pg_stat_user_tables(facts: Facts) -> Iterator[Row]:
+    """The same of lake tables."""
+    for relation in facts.lake_tables():
+        yield {
+            "relid": relation.oid,
+            "schemaname": relation.namespace,
+            "relname": relation.name,
+        }
+
+
 def pg_views(facts: Facts) -> Iterator[Row]:
     """The system views; they have no SQL definition."""
     for relation in facts.relations:
@@ -298,6 +319,8 @@ RELATION_ROWS: Final[Mapping[str, RowMaker]] = {
         pg_type,
         pg_range,
         pg_tables,
+        pg_stat_all_tables,
+        pg_stat_user_tables,
         pg_views,
         pg_indexes,
     )

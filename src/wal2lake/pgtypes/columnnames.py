@@ -1,0 +1,43 @@
+"""Which columns cannot be together in one lake table.
+
+Comes in: names. Goes out: a refusal, in words that name the table. Asked before anything is made:
+by ``wal2lake check``, when a subscription creates tables, and by CREATE TABLE.
+
+Spark finds columns regardless of case, so Delta refuses two that differ in nothing else, and
+a table of none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from wal2lake.errors import DuplicateObjectError, FeatureNotSupportedError
+
+
+def check_column_names(names: Iterable[str], table: str | None = None) -> None:
+    """0A000 (42701 for a name that is there twice) unless they can be the columns of a
+    table; ``table`` is what messages call it."""
+    of_table = "" if table is None else f' of table "{table}"'
+    seen: dict[str, str] = {}
+    for name in names:
+        if name.lower() not in seen:
+            seen[name.lower()] = name
+            continue
+        other = seen[name.lower()]
+        if other == name:
+            raise DuplicateObjectError(
+                f'column "{name}" specified more than once', sqlstate="42701"
+            )
+        raise FeatureNotSupportedError(
+            f'columns "{other}" and "{name}"{of_table} differ in case only, which Delta'
+            " Lake cannot store",
+            hint="Leave one of them out with a column list of the publication, or rename"
+            " it.",
+        )
+    if not seen:
+        subject = "the table" if table is None else f'table "{table}"'
+        raise FeatureNotSupportedError(
+            f"{subject} has no columns, which a Delta table cannot be",
+            hint="Add a column, or take the table out of the publication (FOR ALL TABLES"
+            " and FOR TABLES IN SCHEMA leave none out: list the tables).",
+        )
