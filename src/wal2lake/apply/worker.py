@@ -48,7 +48,7 @@ Source: DESIGN 6 (Apply), invariants 1, 2, 6; worker.c.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final
@@ -169,6 +169,7 @@ class ApplyWorker:
         self._reader = LogReader(directory)
         self._tables: dict[Oid, _Table] = {}
         self._recovered: set[str] = set()
+        self._copying = False
         """Locations that were looked at for what a power loss tore."""
         self._seen_change = -1
         self._idle_at: tuple[Lsn, int] | None = None
@@ -274,7 +275,9 @@ class ApplyWorker:
         vector = self._catalog.newest_vector(self._subid)
         published = vector.versions if vector is not None else {}
         floor = subscription.floor
-        for rel in self._catalog.rels(self._subid):
+        rels = self._catalog.rels(self._subid)
+        self._copying = self._is_copying(rels)
+        for rel in rels:
             definition = self._catalog.table_by_oid(rel.relid)
             if definition is None:
                 continue
@@ -308,6 +311,17 @@ class ApplyWorker:
             ):
                 self._distrust(table)
             self._tables[rel.relid] = table
+
+    def _is_copying(self, rels: Sequence[SubscriptionRel]) -> bool:
+        """Are there copies under the held snapshot that go well? Those that are done wait for
+        them: what was copied at one moment is first seen at one moment."""
+        held = self._catalog.snapshot_held(self._subid)
+        return held is not None and any(
+            rel.state is SyncState.DATASYNC
+            and rel.error is None
+            and int(rel.relid) in held.relids
+            for rel in rels
+        )
 
     def _recover(self, definition: TableDef, published: int | None) -> None:
         """Undo what a power loss tore above the published version, once.
@@ -559,7 +573,9 @@ class ApplyWorker:
         return [
             t
             for t in self._tables.values()
-            if t.cursor <= reached and (t.unpublished or not t.ready)
+            if t.cursor <= reached
+            and (t.unpublished or not t.ready)
+            and not (self._copying and t.rel.state is SyncState.FINISHEDCOPY)
         ]
 
     def _publish(self, reached: Lsn, committed: Collection[Oid] = ()) -> bool:
