@@ -84,7 +84,9 @@ def test_a_catalog_of_each_older_version_becomes_todays(tmp_path: Path) -> None:
     old, new = tmp_path / "old.sqlite", tmp_path / "new.sqlite"
     first_version(old)
     create_database(new, "me", None)
-    Database(old).close()
+    with pytest.raises(ConfigurationError, match="version 1"):
+        Database(old)
+    Database(old, migrate=True).close()
     opened = Database(old)
     assert opened.meta("version") == str(schema.VERSION)
     assert columns(old) == columns(new)
@@ -101,7 +103,7 @@ def test_a_migration_that_fails_changes_nothing(
     last = {schema.VERSION: schema.MIGRATIONS[schema.VERSION] + "no statement;"}
     monkeypatch.setattr(schema, "MIGRATIONS", {**schema.MIGRATIONS, **last})
     with pytest.raises(sqlite3.OperationalError):
-        Database(path)
+        Database(path, migrate=True)
     assert columns(path) == before
 
 

@@ -68,7 +68,14 @@ def test_recording_a_subscription_ends_the_plan_of_its_slot_in_the_same_transact
     assert catalog.planned_slots() == [other, PLANNED]
     before = catalog.change_counter
     subscription = Subscription(
-        Oid(20000), "s", Oid(10), True, "host=p", "s", ("p",), floor=Lsn.parse("0/2100")
+        Oid(20000),
+        "s",
+        Oid(10),
+        True,
+        PLANNED.conninfo,
+        "s",
+        ("p",),
+        floor=Lsn.parse("0/2100"),
     )
     catalog.create_subscription(subscription, [], {})
     assert catalog.change_counter == before + 1

@@ -26,8 +26,9 @@ _BUSY_TIMEOUT_SECONDS: Final = 30.0
 class Database:
     """One catalog file, as one process uses it."""
 
-    def __init__(self, path: Path) -> None:
-        """Open an existing file; ConfigurationError if missing or of a newer version."""
+    def __init__(self, path: Path, *, migrate: bool = False) -> None:
+        """Open an existing file; ConfigurationError if missing or of another version. An
+        older one becomes today's if the caller may ``migrate`` it: nobody else has it open."""
         self._path = path
         self._local = threading.local()
         if not path.exists():
@@ -43,6 +44,12 @@ class Database:
                 hint="Install the wal2lake version that wrote it, or a later one.",
             )
         if int(found) < schema.VERSION:
+            if not migrate:
+                raise ConfigurationError(
+                    f"catalog has version {found}, this wal2lake writes version"
+                    f" {schema.VERSION}",
+                    hint="Stop the node, and start it with this version of wal2lake.",
+                )
             self._migrate()
 
     def connection(self) -> sqlite3.Connection:

@@ -38,9 +38,10 @@ from wal2lake.model import Coercion, Lsn, Oid, SyncState
 class Catalog:
     """The durable facts of one node."""
 
-    def __init__(self, path: Path) -> None:
-        """Open an existing catalog; ConfigurationError if missing or of a newer version."""
-        self._database = Database(path)
+    def __init__(self, path: Path, *, migrate: bool = False) -> None:
+        """Open an existing catalog; ConfigurationError if missing or of another version.
+        ``migrate``: bring an older one up to date (who starts the node does)."""
+        self._database = Database(path, migrate=migrate)
 
     @classmethod
     def create(cls, path: Path, superuser: str, password: str | None) -> Catalog:
@@ -145,7 +146,9 @@ class Catalog:
         with self._database.transaction() as transaction:
             subscriptions.create_subscription(transaction, subscription)
             subscriptions.add_rels(transaction, rels)
-            subscriptions.forget_planned_named(transaction, subscription.slot_name)
+            subscriptions.forget_planned_slot(
+                transaction, subscription.slot_name, subscription.conninfo
+            )
             if versions is not None:
                 snapshot_vectors.publish(
                     transaction, subscription.oid, subscription.floor, versions, (), ()

@@ -113,15 +113,17 @@ def plan_slot(connection: sqlite3.Connection, planned: PlannedSlot) -> None:
 
 def forget_planned(connection: sqlite3.Connection, planned: PlannedSlot) -> None:
     """The slot is not there, or is nobody's concern."""
+    forget_planned_slot(connection, planned.slot_name, planned.conninfo)
+
+
+def forget_planned_slot(
+    connection: sqlite3.Connection, slot_name: str | None, conninfo: str
+) -> None:
+    """A subscription owns it now."""
     connection.execute(
         "delete from planned_slot where slot_name = ? and conninfo = ?",
-        (planned.slot_name, planned.conninfo),
+        (slot_name, conninfo),
     )
-
-
-def forget_planned_named(connection: sqlite3.Connection, slot_name: str | None) -> None:
-    """A subscription owns a slot of that name now."""
-    connection.execute("delete from planned_slot where slot_name = ?", (slot_name,))
 
 
 # ---- relation states ----------------------------------------------------------------

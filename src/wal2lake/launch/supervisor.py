@@ -478,7 +478,7 @@ def run_node(
         get_logger().warning("running as root; any other user would do")
     supervisor = Supervisor(
         settings,
-        catalog=Catalog(settings.catalog_file),
+        catalog=Catalog(settings.catalog_file, migrate=True),
         commands=node_commands(settings.directory),
         reload=lambda: load(directory, environ, overrides),
         environ=inherited,

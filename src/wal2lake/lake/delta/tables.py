@@ -126,6 +126,7 @@ class DeltaTables:
                 raise DuplicateObjectError(
                     f'there is a Delta table at "{location}" already', sqlstate="42P07"
                 )
+            self._need_empty(location)
             schema = StructType(
                 [
                     StructField(
@@ -162,6 +163,18 @@ class DeltaTables:
             if state.version == 0:
                 self._keep(location, _Listing(state.table_id, 0, {}))
         return state
+
+    def _need_empty(self, location: str) -> None:
+        """A table that is made among somebody else's files would take them along when it is
+        dropped."""
+        path = self._jvm.org.apache.hadoop.fs.Path(location)
+        files = path.getFileSystem(self._hadoop_conf())
+        if files.exists(path) and list(files.listStatus(path)):
+            raise DuplicateObjectError(
+                f'directory "{location}" exists but is not empty',
+                sqlstate="42P07",
+                hint="Remove what is in it, or move it elsewhere.",
+            )
 
     def drop(self, location: str) -> None:
         """See TablePort. Refuses a directory that is not a table."""

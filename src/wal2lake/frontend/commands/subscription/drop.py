@@ -4,6 +4,7 @@
     wait until its receiver and apply worker end    nothing durable
     drop the slot (the publisher waits until        publisher
       the walsender has let it go)
+    forget the slot's name                          catalog
     remove its log and its progress                 storage
     forget it                                       catalog
 
@@ -67,7 +68,7 @@ def _drop(node: Node, subscription: Subscription) -> bool:
         await_workers(node, subscription, _WORKER_STOP_SECONDS)
         session = connect_to_drop(subscription) if subscription.slot_name else None
         with session or contextlib.nullcontext():
-            dropped = _drop_slot(session, subscription)
+            dropped = _drop_slot(node, session, subscription)
     except BaseException:
         node.catalog.update_subscription(
             subscription.oid,
@@ -88,18 +89,21 @@ def finish_drop(
 
     ``session`` is one for replication at the publisher; None: it has no slot.
     """
-    dropped = _drop_slot(session, subscription)
+    dropped = _drop_slot(node, session, subscription)
     _forget(node, subscription)
     return dropped
 
 
-def _drop_slot(session: Session | None, subscription: Subscription) -> bool:
+def _drop_slot(node: Node, session: Session | None, subscription: Subscription) -> bool:
     """One that is gone already is no error if an interrupted DROP goes on."""
     if session is None:
         return False
-    return drop_slot(
+    dropped = drop_slot(
         session, str(subscription.slot_name), missing_ok=subscription.dropping
     )
+    # From here on the name may be somebody else's: a repeated DROP must not drop it again.
+    node.catalog.update_subscription(subscription.oid, slot_name=None)
+    return dropped
 
 
 def _forget(node: Node, subscription: Subscription) -> None:

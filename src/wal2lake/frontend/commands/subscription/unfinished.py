@@ -74,9 +74,14 @@ def drop_planned(node: Node, publisher: Publisher, planned: PlannedSlot) -> None
 
     Raises PublisherError if it cannot be dropped (yet); it stays planned.
     """
-    owned = {s.slot_name for s in node.catalog.subscriptions()}
+    owners = [
+        s for s in node.catalog.subscriptions() if s.slot_name == planned.slot_name
+    ]
     name = planned.slot_name
-    if name not in owned:
+    if any(s.conninfo != planned.conninfo for s in owners):
+        # It may be the same server by another name, or another server's slot.
+        return
+    if not owners:
         database = str(publisher.session.value("SELECT pg_catalog.current_database()"))
         verdict = judge_slot(publisher.slot(name), database, planned)
         if verdict is Verdict.WAIT:
