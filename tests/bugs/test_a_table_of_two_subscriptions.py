@@ -62,3 +62,24 @@ def test_a_table_of_no_subscription_has_no_published_version(tmp_path: Path) -> 
     with World(tmp_path, tables=(1,)) as world:
         world.side.add_table(9)
         assert PublishedVersions(world.catalog).of(Oid(109)) is None
+
+
+@pytest.mark.parametrize("leave", ["drop", "refresh"])
+def test_rows_stay_visible_when_the_subscription_that_brought_them_leaves(
+    tmp_path: Path, leave: str
+) -> None:
+    with World(tmp_path, tables=(1,)) as world:
+        other = world.subscribe(2, ())
+        world.catalog.add_rels([other.rel(1, SyncState.READY)])
+        world.catalog.publish(other.subid, Lsn(0), {101: 0})
+        side = world.side
+        side.send(Transaction(100, (insert(1, b"1"),)))
+        side.start()
+        side.reaches(108)
+        side.stop()
+        if leave == "drop":
+            world.catalog.drop_subscription(side.subid)
+        else:
+            world.catalog.remove_rel(side.subid, Oid(101))
+            world.catalog.forget_version(side.subid, Oid(101))
+        assert set(seen(other, 1)) == {b"1"}

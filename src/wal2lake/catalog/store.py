@@ -200,6 +200,7 @@ class Catalog:
     def drop_subscription(self, oid: Oid) -> None:
         """Forget it, its relation states, ranges and vectors."""
         with self._database.transaction() as transaction:
+            snapshot_vectors.hand_over(transaction, oid)
             subscriptions.drop_subscription(transaction, oid)
 
     # ---- relation states and copies --------------------------------------------------
@@ -216,6 +217,7 @@ class Catalog:
     def remove_rel(self, subid: Oid, relid: Oid) -> None:
         """A table leaves a subscription; its data stays."""
         with self._database.transaction() as transaction:
+            snapshot_vectors.hand_over(transaction, subid, relid)
             subscriptions.remove_rel(transaction, subid, relid)
 
     def update_rel(self, subid: Oid, relid: Oid, **changes: Any) -> None:

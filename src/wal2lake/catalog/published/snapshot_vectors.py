@@ -64,6 +64,27 @@ def publish(
     return Lsn(floor[0] if floor is not None else 0)
 
 
+def hand_over(
+    connection: sqlite3.Connection, subid: Oid, relid: Oid | None = None
+) -> None:
+    """A subscription leaves its tables, or one of them: what its readers have seen of them the
+    other subscriptions of these tables publish from now on."""
+    row = _newest(connection, subid)
+    if row is None:
+        return
+    for place, version in _versions(row["versions"]).items():
+        if relid is not None and place != int(relid):
+            continue
+        others = connection.execute(
+            "select subid from subscription_rel where relid = ? and subid <> ?",
+            (place, subid),
+        ).fetchall()
+        for (other,) in others:
+            newest = newest_vector(connection, Oid(other))
+            if newest is not None and newest.versions.get(place, version) < version:
+                publish(connection, Oid(other), newest.lsn, {place: version}, (), ())
+
+
 def forget_version(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
     """The newest vector no longer pins a table."""
     newest = newest_vector(connection, subid)
