@@ -57,7 +57,7 @@ class Intake:
         self._rejoin_bytes = rejoin_bytes
         self._waiting: deque[tuple[Event, int]] = deque()
         self._lost: set[PreparedKey] = set()
-        """Prepared before the journal begins, and not known from a checkpoint."""
+        """Streamed before the journal begins, then prepared in it."""
         self._gone: list[Spool] = []
         self.place: Place | None = None
         """The last journal record whose events are all worked off."""
