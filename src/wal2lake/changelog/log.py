@@ -290,8 +290,10 @@ class ChangeLog:
         if self._intake.place is not None:
             self._spools.checkpoint_all_prepared(self._intake.place)
             self._spools.checkpoint_holding(self._intake.place, self._journal.newest)
+        # First of all: whatever a file closed later has is not looked at below.
+        newest = self._journal.newest
         needed = [self._handover.oldest_file(), self._spools.needs()]
-        oldest = min((n for n in needed if n is not None), default=None)
+        oldest = min(n for n in (*needed, newest + 1) if n is not None)
         self._journal.trim(self._segments.sealed_lsn, keep_from=oldest)
         return sealed
 
