@@ -158,6 +158,7 @@ class ChangeLog:
             return
         if not found.sent_again(confirmed):
             raise found.kept(confirmed)
+        self._spools.reconnect(None)
         self._journal.clear()
         # A new one: this one's positions count what has just been dropped.
         self._journal = Journal(self._directory, file_bytes=self._journal_file_bytes)
