@@ -68,8 +68,8 @@ _DECODED_BYTES: Final = 1 << 20
 CPU-seconds per million changes, in pieces of this size 0.17."""
 
 _REJOIN_PART: Final = 8
-"""A spool on disk is read back at its commit if it is smaller than this part of a segment:
-compressed, so that its rows are not more than a segment's. A guess."""
+"""A spool on disk is read back at its commit if it is smaller than this part of a segment, and
+its rows in memory than a segment. A guess."""
 
 
 class ChangeLog:
@@ -95,6 +95,7 @@ class ChangeLog:
             self._segments,
             self._spools,
             rejoin_bytes=settings.segment_bytes // _REJOIN_PART,
+            memory_bytes=settings.segment_bytes,
         )
         self._journal = Journal(directory, file_bytes=self._journal_file_bytes)
         self._handover = Handover(handover_bytes)
