@@ -68,8 +68,8 @@ _DECODED_BYTES: Final = 1 << 20
 CPU-seconds per million changes, in pieces of this size 0.17."""
 
 _REJOIN_PART: Final = 8
-"""A spool on disk is read back at its commit if it is smaller than this part of a segment:
-compressed, so that its rows are not more than a segment's. A guess."""
+"""A spool on disk is read back at its commit if it is smaller than this part of a segment, and
+its rows in memory than a segment. A guess."""
 
 
 class ChangeLog:
@@ -95,6 +95,7 @@ class ChangeLog:
             self._segments,
             self._spools,
             rejoin_bytes=settings.segment_bytes // _REJOIN_PART,
+            memory_bytes=settings.segment_bytes,
         )
         self._journal = Journal(directory, file_bytes=self._journal_file_bytes)
         self._handover = Handover(handover_bytes)
@@ -158,6 +159,7 @@ class ChangeLog:
             return
         if not found.sent_again(confirmed):
             raise found.kept(confirmed)
+        self._spools.reconnect(None)
         self._journal.clear()
         # A new one: this one's positions count what has just been dropped.
         self._journal = Journal(self._directory, file_bytes=self._journal_file_bytes)
@@ -290,8 +292,10 @@ class ChangeLog:
         if self._intake.place is not None:
             self._spools.checkpoint_all_prepared(self._intake.place)
             self._spools.checkpoint_holding(self._intake.place, self._journal.newest)
+        # First of all: whatever a file closed later has is not looked at below.
+        newest = self._journal.newest
         needed = [self._handover.oldest_file(), self._spools.needs()]
-        oldest = min((n for n in needed if n is not None), default=None)
+        oldest = min(n for n in (*needed, newest + 1) if n is not None)
         self._journal.trim(self._segments.sealed_lsn, keep_from=oldest)
         return sealed
 

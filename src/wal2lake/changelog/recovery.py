@@ -90,7 +90,8 @@ def replay(
     directory: Path,
 ) -> Undecodable | None:
     """Add what the journal has beyond ``writer``'s segments; open transactions go, prepared
-    ones stay in ``spools``.
+    ones stay in ``spools``. Behind an undecodable message one that is open there may have
+    committed: all stay until it is known what the publisher sends again.
 
     Reads every record, also behind an undecodable message. Raises CorruptLogError,
     StorageError (open the log again), ConfigurationError.
@@ -125,7 +126,8 @@ def replay(
         if refused is not None:
             found = _locate(record, refused, decoder, writer, directory)
     writer.discard_open()
-    spools.reconnect(None)
+    if found is None:
+        spools.reconnect(None)
     return found
 
 

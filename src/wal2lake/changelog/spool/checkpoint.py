@@ -39,6 +39,7 @@ def encode(spool: Spool, covered: Place) -> bytes:
             },
             "origin": stream.origin,
             "next_ordinal": stream.next_ordinal,
+            "raw_bytes": spool.raw_bytes,
             "rolled_back": sorted(spool.rolled_back),
             "covered": {"journal": covered.number, "offset": covered.offset},
             "definitions": [
@@ -102,6 +103,8 @@ def load(path: Path) -> Spool:
             manifest.decode_messages_file(m) for m in members["messages_files"]
         ],
         covered=Place(covered["journal"], covered["offset"]),
+        # Not known of one from before this was counted.
+        raw_bytes=members.get("raw_bytes"),
         _next_k=len(pieces),
     )
 

@@ -49,15 +49,22 @@ class Intake:
     """See the module."""
 
     def __init__(
-        self, segments: SegmentWriter, spools: Spools, *, rejoin_bytes: int
+        self,
+        segments: SegmentWriter,
+        spools: Spools,
+        *,
+        rejoin_bytes: int,
+        memory_bytes: int,
     ) -> None:
-        """Spools whose pieces have at most ``rejoin_bytes`` are read back at their commit."""
+        """Spools whose pieces have at most ``rejoin_bytes`` are read back at their commit, if
+        that takes at most ``memory_bytes``."""
         self._segments = segments
         self._spools = spools
         self._rejoin_bytes = rejoin_bytes
+        self._memory_bytes = memory_bytes
         self._waiting: deque[tuple[Event, int]] = deque()
         self._lost: set[PreparedKey] = set()
-        """Prepared before the journal begins, and not known from a checkpoint."""
+        """Streamed before the journal begins, then prepared in it."""
         self._gone: list[Spool] = []
         self.place: Place | None = None
         """The last journal record whose events are all worked off."""
@@ -162,27 +169,28 @@ class Intake:
         if spool is None:
             self._segments.add(Decoded([], no_messages(), transaction, event.end_lsn))
             return
-        if spool.piece_bytes <= self._rejoin_bytes:
+        if self._is_small(spool):
             messages = list(spool.messages(lsn))
-            joined = (
-                pa.Table.from_batches(messages).combine_chunks().to_batches()
-                if messages
-                else []
-            )
             blocks = spool.rejoined(lsn)
+            none = transaction.slice(0, 0)
+            for batch in messages:
+                self._segments.add(Decoded([], batch, none, None))
             self._segments.add(
-                Decoded(
-                    blocks,
-                    joined[0] if joined else no_messages(),
-                    transaction,
-                    event.end_lsn,
-                )
+                Decoded(blocks, no_messages(), transaction, event.end_lsn)
             )
         else:
             spool.flush()
             spool.secure()
             self._segments.attach(transaction, spool.attached(lsn), spool.messages(lsn))
         self._spools.finish(spool, event.end_lsn)
+
+    def _is_small(self, spool: Spool) -> bool:
+        raw = spool.raw_bytes
+        return (
+            raw is not None
+            and raw <= self._memory_bytes
+            and spool.piece_bytes <= self._rejoin_bytes
+        )
 
 
 def _transaction(

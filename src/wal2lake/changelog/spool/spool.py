@@ -92,6 +92,9 @@ class Spool:
     """It arrives in one go and its Prepare has not come: no checkpoint can be continued."""
     _rows: dict[_Key, _Version] = field(default_factory=dict)
     _messages: list[Any] = field(default_factory=list)
+    raw_bytes: int | None = 0
+    """What its pieces have taken in memory, which may be far more than they take on disk; None:
+    not known."""
     _next_k: int = 0
     buffered: int = 0
     """Bytes of rows and messages in memory."""
@@ -144,6 +147,8 @@ class Spool:
         self.message_pieces += messages
         self.unsynced.update(written)
         self._next_k += len(pieces)
+        if self.raw_bytes is not None:
+            self.raw_bytes += self.buffered
         self._rows, self._messages, self.buffered = {}, [], 0
 
     def _write_rows(self, k: int, version: _Version, written: list[str]) -> Piece:

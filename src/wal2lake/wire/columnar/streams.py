@@ -28,8 +28,9 @@ The LSN of a Prepare may be below ends that came before it: what was prepared be
 was enabled comes at its COMMIT PREPARED.
 
 ``headless``: the run may continue what is not here, as a journal does whose oldest files are
-gone. Of the blocks of an unknown stream only descriptions are kept then. ``covered``: streams
-whose blocks are left out because somebody has them already.
+gone. Of the blocks of an unknown stream only descriptions are kept then. A Prepare alone is an
+empty one there, too: the file of a Begin Prepare goes only when the changes are somewhere else.
+``covered``: streams whose blocks are left out because somebody has them already.
 
 Called by changelog on the decoding thread, and in recovery. Not thread-safe.
 
@@ -392,9 +393,8 @@ class StreamDecoder:
         if self._plain.open_transaction is not None:
             raise _wrong("PREPARE message inside of a transaction", kind)
         if begun is None:
-            # Of a headless journal nobody knows whether there were changes.
-            found = None if self._headless else OpenStream(message.xid)
-            return self._prepared(message, found)
+            # Of a headless run, too: whoever let the Begin Prepare go has the changes.
+            return self._prepared(message, OpenStream(message.xid))
         if message.prepare_lsn != begun.prepare_lsn:
             raise _wrong(
                 f"incorrect prepare LSN {message.prepare_lsn} in prepare message"
