@@ -103,6 +103,11 @@ def item(expression: str, *parameters: Parameter, zone: str = "UTC") -> str:
         ("sum(i8)", "SUM(CAST(i8 AS DECIMAL(19, 0)))"),
         ("""'{"bb": 1, "a": 1.50, "a": 2}'::jsonb""", """'{"a": 2, "bb": 1}'"""),
         ("ia[1]", "GET(ia, 0)"),
+        ("ia[0]", "GET(ia, -1)"),
+        ("ia[-1]", "GET(ia, -1 - 1)"),
+        ("ia[i]", "GET(ia, i - 1)"),
+        ("ia[i + 1]", "GET(ia, (i + 1) - 1)"),
+        ("ia[array_length(ia, 1)]", "GET(ia, NULLIF(SIZE(ia), 0) - 1)"),
         ("t ~ 'a.\\.$'", "(t RLIKE 'a[\\\\x00-\\\\x{10FFFF}]\\\\.\\\\z')"),
         ("(i, i8) < (1, 2)", "(i < 1 OR (i = 1 AND i8 < 2))"),
         ("1 = any(ia)", "EXISTS(ia, wal2lake_element -> 1 = wal2lake_element)"),
@@ -278,3 +283,16 @@ def test_intervals_are_printed_as_postgresql_prints_them() -> None:
         "-00:00:01",
     ):
         assert str(interval_of(text)) == text
+
+
+def test_a_subscript_counts_from_one_however_it_is_written() -> None:
+    assert item("ia[$1]", Parameter("2", 0)) == "GET(ia, CAST('2' AS INT) - 1)"
+    assert item("ia[$1]", Parameter("2", 23)).endswith(" AS INT) - 1)")
+    assert item("(string_to_array(t, ','))[i]").endswith(", i - 1)")
+    assert item("(string_to_array(t, ','))[2]").endswith(", 1)")
+    assert "slice(ia, greatest(2, 1)" in item("ia[2:3]").lower()
+    assert "GET(" in written("UPDATE t SET i = ia[i] WHERE ia[i8::int] = 1")
+    assert "`i` = " in written("UPDATE t SET i = ia[i]")
+    with pytest.raises(Wal2LakeError, match="assign to an element") as error:
+        written("UPDATE t SET ia[1] = 3")
+    assert error.value.sqlstate == "0A000"

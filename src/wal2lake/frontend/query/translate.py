@@ -80,6 +80,9 @@ _NOT_SQLGLOTS: Final = OWN_NAMES | {"VARIANCE", "VAR_SAMP", "VAR_POP"}
 class _Dialect(Postgres):  # type: ignore[misc]
     """PostgreSQL's, without the functions that sqlglot takes for others."""
 
+    # Subscripts stay as written: the parser would shift those alone that it knows as integers.
+    INDEX_OFFSET: ClassVar[int] = 0
+
     class Parser(Postgres.Parser):  # type: ignore[misc]
         """date_part() is not EXTRACT: its result is double precision."""
 
