@@ -296,3 +296,9 @@ def test_a_subscript_counts_from_one_however_it_is_written() -> None:
     with pytest.raises(Wal2LakeError, match="assign to an element") as error:
         written("UPDATE t SET ia[1] = 3")
     assert error.value.sqlstate == "0A000"
+
+
+def test_the_end_of_a_text_by_a_null_is_null() -> None:
+    assert item("left(t, i)") == (
+        "LEFT(t, CASE WHEN i >= 0 THEN i WHEN i < 0 THEN GREATEST(LENGTH(t) + i, 0) END)"
+    )

@@ -217,7 +217,8 @@ def end_of(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     number = casts.settled(operands[1], plain(t.INT4), zone)
     if number.type.oid not in (t.INT2, t.INT4):
         raise no_function(name, operands[1].type)
-    count = "if(:n >= 0, :n, greatest(char_length(:x) + :n, 0))"
+    # NULL passes neither test.
+    count = "case when :n >= 0 then :n when :n < 0 then greatest(char_length(:x) + :n, 0) end"
     return Operand(let(f"{name}(:x, {count})", x=value, n=number.node), _TEXT)
 
 
