@@ -302,3 +302,20 @@ def test_the_end_of_a_text_by_a_null_is_null() -> None:
     assert item("left(t, i)") == (
         "LEFT(t, CASE WHEN i >= 0 THEN i WHEN i < 0 THEN GREATEST(LENGTH(t) + i, 0) END)"
     )
+
+
+@pytest.mark.parametrize("how", ["1 row with ties", "50 percent rows only"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "values (1), (2) order by 1",
+        "(select i from t order by i)",
+        "select i from t union select i from t order by 1",
+        "select * from (select i from t union all select 1 order by 1",
+    ],
+)
+def test_ties_and_percents_are_kept_or_refused(query: str, how: str) -> None:
+    with pytest.raises(Wal2LakeError) as error:
+        closed = ") x" if query.count("(select i") > query.count(")") else ""
+        translated(f"{query} fetch first {how}{closed}")
+    assert error.value.sqlstate == "0A000"
