@@ -319,3 +319,11 @@ def test_ties_and_percents_are_kept_or_refused(query: str, how: str) -> None:
         closed = ") x" if query.count("(select i") > query.count(")") else ""
         translated(f"{query} fetch first {how}{closed}")
     assert error.value.sqlstate == "0A000"
+
+
+def test_a_template_of_a_date_pads_fractions_and_cuts_no_year() -> None:
+    assert "LPAD(" in item("to_char(ts, 'FMMS')")
+    assert "LPAD(" in item("to_char(ts, 'FMUS')")
+    assert "LPAD(" not in item("to_char(ts, 'FMDD')")
+    year = item("to_char(ts, 'YYYY')")
+    assert "GREATEST(4, LENGTH(CAST(YEAR(ts) AS STRING)))" in year
