@@ -327,3 +327,23 @@ def test_a_template_of_a_date_pads_fractions_and_cuts_no_year() -> None:
     assert "LPAD(" not in item("to_char(ts, 'FMDD')")
     year = item("to_char(ts, 'YYYY')")
     assert "GREATEST(4, LENGTH(CAST(YEAR(ts) AS STRING)))" in year
+
+
+def test_a_shape_ends_where_the_text_does_and_not_before_its_last_line_end() -> None:
+    for expression in (
+        "decode(t, 'hex')",
+        "decode(t, 'base64')",
+        "quote_ident(t)",
+        "t::date",
+        "t::timestamp",
+        "t::uuid",
+        "t::numeric",
+        "to_date(t, 'YYYY-MM-DD')",
+    ):
+        sql = item(expression)
+        assert r"\\z'" in sql, sql
+        assert "$'" not in sql, sql
+
+
+def test_decode_passes_over_blanks() -> None:
+    assert r"UNHEX(TRANSLATE(t, ' \t\n\r', ''))" in item("decode(t, 'hex')")
