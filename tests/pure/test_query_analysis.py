@@ -347,3 +347,28 @@ def test_a_shape_ends_where_the_text_does_and_not_before_its_last_line_end() -> 
 
 def test_decode_passes_over_blanks() -> None:
     assert r"UNHEX(TRANSLATE(t, ' \t\n\r', ''))" in item("decode(t, 'hex')")
+
+
+@pytest.mark.parametrize(
+    ("query", "sqlstate"),
+    [
+        ("select distinct on (1) i as a, t as a from t", "0A000"),
+        ("select distinct on (a) i as a, t as a from t", "42702"),
+        ("select distinct on (ts) i as a, t as a from t order by ts, a", "42702"),
+        ("select i as a, ch as a from t order by a", "42702"),
+        ("select mode() within group (order by i desc) from t", "0A000"),
+    ],
+)
+def test_what_would_be_another_row_is_refused(query: str, sqlstate: str) -> None:
+    with pytest.raises(Wal2LakeError) as error:
+        translated(query)
+    assert error.value.sqlstate == sqlstate
+
+
+def test_one_expression_twice_is_not_ambiguous() -> None:
+    assert "PARTITION BY" in translated("select distinct on (1) i, i from t").sql
+
+
+def test_a_pattern_has_no_trailing_blanks() -> None:
+    assert item("t LIKE ch") == "t LIKE TRIM(TRAILING ' ' FROM ch)"
+    assert item("ch LIKE t") == "ch LIKE t"

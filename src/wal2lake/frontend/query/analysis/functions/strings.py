@@ -152,8 +152,9 @@ def like(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
         operand = casts.as_known(arguments[key], zone)
         if not operand.type.string:
             raise t.no_operator(operand.type, "~~", _TEXT)
-        # bpchar keeps its blanks here.
-        node.set(key, operand.node)
+        # bpchar keeps its blanks on the left; the operator's right side is text.
+        is_pattern = key == "expression"
+        node.set(key, output.text_of(operand, zone) if is_pattern else operand.node)
     return Operand(node, plain(t.BOOL))
 
 
