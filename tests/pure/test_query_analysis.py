@@ -103,6 +103,11 @@ def item(expression: str, *parameters: Parameter, zone: str = "UTC") -> str:
         ("sum(i8)", "SUM(CAST(i8 AS DECIMAL(19, 0)))"),
         ("""'{"bb": 1, "a": 1.50, "a": 2}'::jsonb""", """'{"a": 2, "bb": 1}'"""),
         ("ia[1]", "GET(ia, 0)"),
+        ("ia[0]", "GET(ia, -1)"),
+        ("ia[-1]", "GET(ia, -1 - 1)"),
+        ("ia[i]", "GET(ia, i - 1)"),
+        ("ia[i + 1]", "GET(ia, (i + 1) - 1)"),
+        ("ia[array_length(ia, 1)]", "GET(ia, NULLIF(SIZE(ia), 0) - 1)"),
         ("t ~ 'a.\\.$'", "(t RLIKE 'a[\\\\x00-\\\\x{10FFFF}]\\\\.\\\\z')"),
         ("(i, i8) < (1, 2)", "(i < 1 OR (i = 1 AND i8 < 2))"),
         ("1 = any(ia)", "EXISTS(ia, wal2lake_element -> 1 = wal2lake_element)"),
@@ -278,3 +283,92 @@ def test_intervals_are_printed_as_postgresql_prints_them() -> None:
         "-00:00:01",
     ):
         assert str(interval_of(text)) == text
+
+
+def test_a_subscript_counts_from_one_however_it_is_written() -> None:
+    assert item("ia[$1]", Parameter("2", 0)) == "GET(ia, CAST('2' AS INT) - 1)"
+    assert item("ia[$1]", Parameter("2", 23)).endswith(" AS INT) - 1)")
+    assert item("(string_to_array(t, ','))[i]").endswith(", i - 1)")
+    assert item("(string_to_array(t, ','))[2]").endswith(", 1)")
+    assert "slice(ia, greatest(2, 1)" in item("ia[2:3]").lower()
+    assert "GET(" in written("UPDATE t SET i = ia[i] WHERE ia[i8::int] = 1")
+    assert "`i` = " in written("UPDATE t SET i = ia[i]")
+    with pytest.raises(Wal2LakeError, match="assign to an element") as error:
+        written("UPDATE t SET ia[1] = 3")
+    assert error.value.sqlstate == "0A000"
+
+
+def test_the_end_of_a_text_by_a_null_is_null() -> None:
+    assert item("left(t, i)") == (
+        "LEFT(t, CASE WHEN i >= 0 THEN i WHEN i < 0 THEN GREATEST(LENGTH(t) + i, 0) END)"
+    )
+
+
+@pytest.mark.parametrize("how", ["1 row with ties", "50 percent rows only"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "values (1), (2) order by 1",
+        "(select i from t order by i)",
+        "select i from t union select i from t order by 1",
+        "select * from (select i from t union all select 1 order by 1",
+    ],
+)
+def test_ties_and_percents_are_kept_or_refused(query: str, how: str) -> None:
+    with pytest.raises(Wal2LakeError) as error:
+        closed = ") x" if query.count("(select i") > query.count(")") else ""
+        translated(f"{query} fetch first {how}{closed}")
+    assert error.value.sqlstate == "0A000"
+
+
+def test_a_template_of_a_date_pads_fractions_and_cuts_no_year() -> None:
+    assert "LPAD(" in item("to_char(ts, 'FMMS')")
+    assert "LPAD(" in item("to_char(ts, 'FMUS')")
+    assert "LPAD(" not in item("to_char(ts, 'FMDD')")
+    year = item("to_char(ts, 'YYYY')")
+    assert "GREATEST(4, LENGTH(CAST(YEAR(ts) AS STRING)))" in year
+
+
+def test_a_shape_ends_where_the_text_does_and_not_before_its_last_line_end() -> None:
+    for expression in (
+        "decode(t, 'hex')",
+        "decode(t, 'base64')",
+        "quote_ident(t)",
+        "t::date",
+        "t::timestamp",
+        "t::uuid",
+        "t::numeric",
+        "to_date(t, 'YYYY-MM-DD')",
+    ):
+        sql = item(expression)
+        assert r"\\z'" in sql, sql
+        assert "$'" not in sql, sql
+
+
+def test_decode_passes_over_blanks() -> None:
+    assert r"UNHEX(TRANSLATE(t, ' \t\n\r', ''))" in item("decode(t, 'hex')")
+
+
+@pytest.mark.parametrize(
+    ("query", "sqlstate"),
+    [
+        ("select distinct on (1) i as a, t as a from t", "0A000"),
+        ("select distinct on (a) i as a, t as a from t", "42702"),
+        ("select distinct on (ts) i as a, t as a from t order by ts, a", "42702"),
+        ("select i as a, ch as a from t order by a", "42702"),
+        ("select mode() within group (order by i desc) from t", "0A000"),
+    ],
+)
+def test_what_would_be_another_row_is_refused(query: str, sqlstate: str) -> None:
+    with pytest.raises(Wal2LakeError) as error:
+        translated(query)
+    assert error.value.sqlstate == sqlstate
+
+
+def test_one_expression_twice_is_not_ambiguous() -> None:
+    assert "PARTITION BY" in translated("select distinct on (1) i, i from t").sql
+
+
+def test_a_pattern_has_no_trailing_blanks() -> None:
+    assert item("t LIKE ch") == "t LIKE TRIM(TRAILING ' ' FROM ch)"
+    assert item("ch LIKE t") == "ch LIKE t"

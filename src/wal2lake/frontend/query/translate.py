@@ -31,6 +31,7 @@ from wal2lake.frontend.query.analysis.functions.calls import OWN_NAMES
 from wal2lake.frontend.query.analysis.queries import analyse
 from wal2lake.frontend.query.analysis.scopes import Columns
 from wal2lake.frontend.query.analysis.sources import TABLE_MARK
+from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.types import Type
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
@@ -79,6 +80,9 @@ _NOT_SQLGLOTS: Final = OWN_NAMES | {"VARIANCE", "VAR_SAMP", "VAR_POP"}
 
 class _Dialect(Postgres):  # type: ignore[misc]
     """PostgreSQL's, without the functions that sqlglot takes for others."""
+
+    # Subscripts stay as written: the parser would shift those alone that it knows as integers.
+    INDEX_OFFSET: ClassVar[int] = 0
 
     class Parser(Postgres.Parser):  # type: ignore[misc]
         """date_part() is not EXTRACT: its result is double precision."""
@@ -132,7 +136,7 @@ _PARAMETER_TYPES: Final = {
 def parse(sql: str) -> exp.Expression:
     """One statement's tree, identifiers folded; 42601 if sqlglot cannot read it."""
     try:
-        trees = [t for t in sqlglot.parse(set_off(sql), read=_Dialect) if t is not None]
+        trees = [x for x in sqlglot.parse(set_off(sql), read=_Dialect) if x is not None]
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
         near = str(first.get("highlight") or "").strip()
@@ -170,7 +174,7 @@ def computes(sql: str) -> bool:
         tree = parse(sql)
     except SqlSyntaxError:
         return False
-    if any(isinstance(t.this, exp.Identifier) for t in tree.find_all(exp.Table)):
+    if any(isinstance(x.this, exp.Identifier) for x in tree.find_all(exp.Table)):
         return False
     return any(c.name.upper() in OWN_NAMES for c in tree.find_all(exp.Anonymous))
 
@@ -252,7 +256,14 @@ def bind(tree: exp.Expression, parameters: Sequence[Parameter]) -> None:
 
 def settle(tree: exp.Expression) -> None:
     """What the dialects disagree on, once expressions are Spark's; in place."""
-    for fetch in list(tree.find_all(exp.Fetch)):
+    for fetch in list(tree.find_all(exp.Fetch, exp.Limit)):
+        options = fetch.args.get("limit_options")
+        for word in ("with_ties", "percent"):
+            if options is not None and options.args.get(word):
+                # A SELECT's own ties are ranks by now.
+                raise t.refuse(f"{word.replace('_', ' ').upper()} here")
+        if isinstance(fetch, exp.Limit):
+            continue
         count = fetch.args.get("count") or exp.Literal.number(1)
         fetch.replace(exp.Limit(expression=count.copy()))
     for bound in list(tree.find_all(exp.Limit, exp.Offset)):

@@ -236,6 +236,10 @@ def _assignments(tree: exp.Update, table: TableDef) -> _Sets:
             targets = list(item.this.expressions) or [item.this.this]
             values = _row(item.expression, len(targets))
         for target, value in zip(targets, values, strict=True):
+            if not isinstance(target, exp.Column):
+                raise FeatureNotSupportedError(
+                    "to assign to an element of a column is not supported on lake tables"
+                )
             name = target.table or target.name
             column = _columns(table, [name])[0]
             if target.table:

@@ -171,12 +171,14 @@ class Queries:
                     f"SELECT DISTINCT ON position {item.name} is not in select list",
                     sqlstate="42P10",
                 )
-            found = outputs.get(node.expressions[place].alias_or_name)
-            if found is None:
+            name = node.expressions[place].alias_or_name
+            found = outputs.get(name)
+            if found is None or not shapes.once(node, name):
                 raise t.refuse("DISTINCT ON with the number of a column")
             return found
         name = item.name if isinstance(item, exp.Column) and not item.table else ""
         if name in outputs:
+            shapes.only(node, name, "DISTINCT ON")
             return outputs[name]
         return self.expressions.visit(item.copy(), scope)
 
@@ -191,6 +193,7 @@ class Queries:
                 raise t.refuse("ORDER BY with the number of a column of *")
             ordered.set("this", projected.copy())
         elif isinstance(item, exp.Column) and not item.table and item.name in outputs:
+            shapes.only(node, item.name, "ORDER BY")
             ordered.set("this", outputs[item.name].node.copy())
 
     def _text_of_row(self, operand: Operand) -> Operand:
@@ -284,6 +287,7 @@ class Queries:
                 operand = Operand(found.node.copy(), found.type)
                 if casts.order_operand(found, self._zone) is found.node:
                     continue
+                shapes.only(node, name, "ORDER BY")
             else:
                 operand = self.expressions.at(ordered, "this", scope)
             ordered.set("this", casts.order_operand(operand, self._zone))

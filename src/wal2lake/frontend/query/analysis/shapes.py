@@ -72,6 +72,18 @@ def check_generators(node: exp.Select) -> None:
         raise t.refuse("several functions that return rows in a select list")
 
 
+def once(node: exp.Expression, name: str) -> bool:
+    """Whether all output columns of this name are the same expression."""
+    items = [item for item in node.expressions if item.alias_or_name == name]
+    return all(item.unalias() == items[0].unalias() for item in items)
+
+
+def only(node: exp.Expression, name: str, clause: str) -> None:
+    """Refuse the name of two different output columns, as PostgreSQL does."""
+    if not once(node, name):
+        raise UsageError(f'{clause} "{name}" is ambiguous', sqlstate="42702")
+
+
 def names_itself(cte: exp.CTE) -> bool:
     """Whether a query of WITH RECURSIVE is recursive."""
     return any(

@@ -21,10 +21,11 @@ from wal2lake.frontend.query.values.types import Operand, Type
 
 _DAY: Final = r"\\d{4}-\\d\\d-\\d\\d"
 _CLOCK: Final = r"\\d\\d:\\d\\d:\\d\\d(\\.\\d{1,6})?"
+# \z: for Java, $ is also before a line's end.
 _SHAPES: Final = {
-    t.DATE: f"^{_DAY}$",
-    t.TIMESTAMP: f"^{_DAY}[ T]{_CLOCK}$",
-    t.UUID: "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$",
+    t.DATE: rf"^{_DAY}\\z",
+    t.TIMESTAMP: rf"^{_DAY}[ T]{_CLOCK}\\z",
+    t.UUID: r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\\z",
 }
 
 
@@ -41,7 +42,7 @@ def read(operand: Operand, kind: Type) -> Operand:
     return Operand(let(text, v=operand.node), kind)
 
 
-_NUMBER: Final = r"^[+-]?(\\d+(\\.\\d*)?|\\.\\d+)$"
+_NUMBER: Final = r"^[+-]?(\\d+(\\.\\d*)?|\\.\\d+)\\z"
 
 
 def numeric_of(node: exp.Expression) -> exp.Expression:

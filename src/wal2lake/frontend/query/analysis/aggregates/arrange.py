@@ -147,6 +147,8 @@ def within_group(
     value = casts.as_known(value, zone)
     key = casts.order_operand(value, zone)
     if isinstance(node, exp.Mode):
+        if downward:
+            raise t.refuse("mode() of values in descending order")
         return _mode(value, key, around)
     share = casts.settled(arguments[0], t.plain(t.FLOAT8), zone)
     if not share.type.number:

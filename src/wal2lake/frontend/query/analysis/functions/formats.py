@@ -72,6 +72,8 @@ _NUMBERS: Final[Mapping[str, tuple[str, int]]] = {
     "CC": ("((year(:x) + 99) div 100)", 2),
 }
 """Spark's number, and how many digits it has at least, unless FM comes before it."""
+_LONGER: Final = frozenset(("YYYY", "IYYY", "CC"))
+"""Those that have more digits from the year 10000 on."""
 
 _NAMES: Final[Mapping[str, tuple[tuple[str, ...], str, int]]] = {
     **{
@@ -151,9 +153,13 @@ def to_char(name: str, operands: Sequence[Operand], zone: str) -> Operand:
         elif word in _NUMBERS:
             number, digits = _NUMBERS[word]
             shown = f"cast({number} as string)"
-            parts.append(
-                shown if fill or not digits else f"lpad({shown}, {digits}, '0')"
-            )
+            # FM means nothing to fractions; lpad() would cut what is longer.
+            if word in ("MS", "US") or (digits and not fill):
+                width = str(digits)
+                if word in _LONGER:
+                    width = f"greatest({digits}, length({shown}))"
+                shown = f"lpad({shown}, {width}, '0')"
+            parts.append(shown)
         elif word in _NAMES:
             names, place, width = _NAMES[word]
             listed = ", ".join(map(_quoted, names))
@@ -210,7 +216,7 @@ def _read(name: str, operands: Sequence[Operand], zone: str) -> exp.Expression:
     def part(word: str) -> str:
         if word not in places:
             return f"'{_LEAST.get(word, '00')}'"
-        return f"regexp_extract(:x, '^{shape}$', {places[word]})"
+        return f"regexp_extract(:x, '^{shape}\\\\z', {places[word]})"
 
     fraction = part("US") if "US" in places else part("MS")
     error = t.failure(
@@ -221,7 +227,7 @@ def _read(name: str, operands: Sequence[Operand], zone: str) -> exp.Expression:
     whole = f"concat({parts}, ' ', {clock}, '.', {fraction})"
     value = casts.as_known(operands[0], zone)
     return let(
-        f"if(:x is null, null, if(:x rlike '^{shape}$', {whole},"
+        f"if(:x is null, null, if(:x rlike '^{shape}\\\\z', {whole},"
         f" cast({error} as string)))",
         x=text(name, value, zone),
     )

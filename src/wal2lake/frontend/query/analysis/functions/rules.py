@@ -96,8 +96,18 @@ def _element(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
         raise UsageError("array subscript must have type integer", sqlstate="42804")
     element = array.type.element or t.NOTHING
     # NULL outside the array's bounds; Spark's own brackets raise there.
-    result = exp.Anonymous(this="get", expressions=[array.node, index.node])
+    place = _from_zero(index.node)
+    result = exp.Anonymous(this="get", expressions=[array.node, place])
     return Operand(result, element.computed())
+
+
+def _from_zero(index: exp.Expression) -> exp.Expression:
+    """A subscript as get() counts."""
+    if isinstance(index, exp.Literal) and index.name.isdigit():
+        return exp.Literal.number(int(index.name) - 1)
+    if isinstance(index, exp.Binary):
+        index = exp.Paren(this=index)
+    return spark(":i - 1", i=index)
 
 
 def _slice(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:

@@ -152,8 +152,9 @@ def like(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
         operand = casts.as_known(arguments[key], zone)
         if not operand.type.string:
             raise t.no_operator(operand.type, "~~", _TEXT)
-        # bpchar keeps its blanks here.
-        node.set(key, operand.node)
+        # bpchar keeps its blanks on the left; the operator's right side is text.
+        is_pattern = key == "expression"
+        node.set(key, output.text_of(operand, zone) if is_pattern else operand.node)
     return Operand(node, plain(t.BOOL))
 
 
@@ -217,11 +218,12 @@ def end_of(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     number = casts.settled(operands[1], plain(t.INT4), zone)
     if number.type.oid not in (t.INT2, t.INT4):
         raise no_function(name, operands[1].type)
-    count = "if(:n >= 0, :n, greatest(char_length(:x) + :n, 0))"
+    # NULL passes neither test.
+    count = "case when :n >= 0 then :n when :n < 0 then greatest(char_length(:x) + :n, 0) end"
     return Operand(let(f"{name}(:x, {count})", x=value, n=number.node), _TEXT)
 
 
-_SAFE_NAME: Final = "'^[a-z_][a-z0-9_]*$'"
+_SAFE_NAME: Final = r"'^[a-z_][a-z0-9_]*\\z'"
 
 
 def _identifier(node: exp.Expression) -> exp.Expression:
@@ -311,21 +313,25 @@ def encode(name: str, operands: Sequence[Operand], zone: str) -> Operand:
 
 
 def decode(name: str, operands: Sequence[Operand], zone: str) -> Operand:
-    """decode(); what is not well-formed is refused, not guessed at."""
+    """decode(), for which blanks and line ends are nothing; what is not well-formed is refused."""
     form = constant_text(name, operands[1]).lower()
-    reads = {
-        "hex": ("unhex(:x)", "^([0-9A-Fa-f][0-9A-Fa-f])*+$"),
+    shapes = {
+        # Blanks may stand between bytes, not between the digits of one.
+        "hex": (
+            r"forall(split(:x, '[ \\t\\n\\r]+'),"
+            r" p -> p rlike '^([0-9A-Fa-f][0-9A-Fa-f])*+\\z')"
+        ),
         "base64": (
-            "unbase64(:x)",
-            "^([A-Za-z0-9+/]{4})*+([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+            r"translate(:x, ' \t\n\r', '') rlike"
+            r" '^([A-Za-z0-9+/]{4})*+([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?\\z'"
         ),
     }
-    if form not in reads:
+    if form not in shapes:
         raise t.refuse(f"decode() of {form}")
-    read, shape = reads[form]
+    read = rf"un{form}(translate(:x, ' \t\n\r', ''))"
     error = t.failure("22023", f"invalid {form} data")
     node = let(
-        f"if(:x is null or :x rlike '{shape}', {read}, cast({error} as binary))",
+        f"if(:x is null or {shapes[form]}, {read}, cast({error} as binary))",
         x=text(name, operands[0], zone),
     )
     return Operand(node, plain(t.BYTEA))
