@@ -13,7 +13,8 @@
      |- ApplyError                a transaction cannot be applied; stops its subscription there
      |- CorruptLogError           XX001: the change log fails its checksum
      |- StorageError              53100 and kin: disk full, warehouse unreachable
-     |   `- CommitConflict            40001: another writer of the table came first
+     |   |- CommitConflict            40001: another writer of the table came first
+     |   `- UnusableLogError          58030: what is durable of the change log is not known
      `- InternalError             XX000: our own bug
 
 PostgreSQL's fields keep PostgreSQL's names. Values of rows never appear in an error unless
@@ -160,6 +161,12 @@ class StorageError(Wal2LakeError):
 
     sqlstate = "53100"
     retry = Retry.LATER
+
+
+class UnusableLogError(StorageError):
+    """The change log must be opened again: what of it is durable is not known."""
+
+    sqlstate = "58030"
 
 
 class InternalError(Wal2LakeError):

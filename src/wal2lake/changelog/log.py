@@ -26,7 +26,7 @@ the log has (invariant 2's rule, with the log in the table's place).
     close                         after both threads have ended
 
 StorageError from ``append``, ``absorb`` and ``seal`` may be followed by the same call again
-unless the object says that it must be opened again; any other error ends its use. After
+unless it is an UnusableLogError (open it again); any other error ends its use. After
 ``append`` failed nothing else may be appended, or the log would have a hole. After
 ``sync`` failed the log must be closed and opened again.
 """

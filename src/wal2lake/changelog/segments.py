@@ -44,7 +44,7 @@ from wal2lake.changelog.manifest import (
 )
 from wal2lake.changelog.messages import last_outside, take_whole
 from wal2lake.changelog.parquet import RowFacts
-from wal2lake.errors import InternalError, StorageError
+from wal2lake.errors import InternalError, UnusableLogError
 from wal2lake.model import INVALID_LSN, Lsn, Oid, Relation
 from wal2lake.observe import failpoint
 from wal2lake.wire.columnar import ChangeBlock, Decoded
@@ -409,9 +409,8 @@ class SegmentWriter:
 
     def _check_usable(self) -> None:
         if self._unusable:
-            raise StorageError(
+            raise UnusableLogError(
                 f'change log in "{self._directory}" must be opened again after an error',
-                sqlstate="58030",
                 hint="Check the file system of the log directory.",
             )
 

@@ -42,7 +42,7 @@ from wal2lake.changelog import (
     log_size,
 )
 from wal2lake.changelog.journal.gulp import Lengths
-from wal2lake.errors import PublisherError, StorageError
+from wal2lake.errors import PublisherError, StorageError, UnusableLogError
 from wal2lake.model import Lsn
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import (
@@ -445,6 +445,8 @@ class WalReceiver:
             try:
                 self._log.append(data, lengths)
                 break
+            except UnusableLogError:
+                raise
             except StorageError as error:
                 self._hold(_UNWRITABLE, error)
                 if self._stop.wait(_STORAGE_RETRY_SECONDS):
@@ -498,6 +500,9 @@ class WalReceiver:
                         retention.trim(self._applied())
                         self._compare_with_limit()
                         last_upkeep = now
+                except UnusableLogError:
+                    # Recovery makes of the journal what is not known to be durable.
+                    raise
                 except StorageError as error:
                     self._events.error("could not seal a segment", error=error)
                     self._catalog.note_error(self._subscription.oid, error.describe())

@@ -53,7 +53,7 @@ from wal2lake.changelog.journal.gulp import (
     foreign_kinds,
     foreign_message,
 )
-from wal2lake.errors import InternalError, StorageError
+from wal2lake.errors import InternalError, UnusableLogError
 from wal2lake.model import INVALID_LSN, Lsn, Oid
 from wal2lake.observe import failpoint, get_logger
 
@@ -360,9 +360,8 @@ class Journal:
 
     def _check_usable(self) -> None:
         if self._unusable:
-            raise StorageError(
+            raise UnusableLogError(
                 f'journal in "{self._directory}" must be opened again after an error',
-                sqlstate="58030",
                 hint="Check the file system of the log directory.",
             )
 

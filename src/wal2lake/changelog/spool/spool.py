@@ -27,6 +27,7 @@ from wal2lake.changelog import files, parquet
 from wal2lake.changelog.journal.journal import Place
 from wal2lake.changelog.manifest import LogFile, MessagesFile, RowsFile
 from wal2lake.changelog.reader import LogReader
+from wal2lake.errors import UnusableLogError
 from wal2lake.model import INVALID_LSN, Lsn, Oid, Relation
 from wal2lake.observe import failpoint
 from wal2lake.wire.columnar import ChangeBlock, OpenStream, Streamed, as_messages
@@ -84,6 +85,8 @@ class Spool:
     message_pieces: list[MessagesFile] = field(default_factory=list)
     unsynced: set[str] = field(default_factory=set)
     """Names of files that a power loss may take."""
+    unusable: bool = False
+    """An fsync has failed: a second one would not report what the first one has lost."""
     needs: int | None = None
     """The first journal file with something that no checkpoint has; None: there is none."""
     covered: Place | None = None
@@ -196,12 +199,21 @@ class Spool:
         return LogFile(name, len(data), files.checksum(data))
 
     def secure(self) -> None:
-        """Make the content of all pieces durable; their names need the directory's fsync."""
+        """Make the content of all pieces durable; their names need the directory's fsync.
+
+        After a failure the log must be opened again, which writes the pieces anew.
+        """
+        if self.unusable:
+            raise UnusableLogError(
+                f'change log in "{self.directory}" must be opened again after an error',
+                hint="Check the file system of the log directory.",
+            )
         for name in sorted(self.unsynced):
             path = self.directory / name
             try:
                 files.sync_file(path)
             except OSError as error:
+                self.unusable = True
                 raise files.storage_error("fsync file", path, error) from error
             self.unsynced.discard(name)
 

@@ -235,6 +235,7 @@ class Spools:
             # The pieces' names first: a checkpoint must never outlive one of them.
             files.sync_directory(self._directory)
         except OSError as error:
+            spool.unusable = True
             raise files.storage_error("fsync", self._directory, error) from error
         temporary = files.write_temporary(path, checkpoint.encode(spool, place))
         try:
@@ -243,10 +244,14 @@ class Spools:
             # From here on it must be removed before the spool's pieces.
             spool.covered = place
             failpoint("spool.checkpoint_renamed")
-            files.sync_directory(self._directory)
         except OSError as error:
             files.remove(temporary)
             raise files.storage_error("rename file", path, error) from error
+        try:
+            files.sync_directory(self._directory)
+        except OSError as error:
+            spool.unusable = True
+            raise files.storage_error("fsync", self._directory, error) from error
         spool.needs = None
 
 
