@@ -155,10 +155,10 @@ def to_char(name: str, operands: Sequence[Operand], zone: str) -> Operand:
             shown = f"cast({number} as string)"
             # FM means nothing to fractions; lpad() would cut what is longer.
             if word in ("MS", "US") or (digits and not fill):
-                width = str(digits)
+                least = str(digits)
                 if word in _LONGER:
-                    width = f"greatest({digits}, length({shown}))"
-                shown = f"lpad({shown}, {width}, '0')"
+                    least = f"greatest({digits}, length({shown}))"
+                shown = f"lpad({shown}, {least}, '0')"
             parts.append(shown)
         elif word in _NAMES:
             names, place, width = _NAMES[word]
