@@ -372,3 +372,33 @@ def test_one_expression_twice_is_not_ambiguous() -> None:
 def test_a_pattern_has_no_trailing_blanks() -> None:
     assert item("t LIKE ch") == "t LIKE TRIM(TRAILING ' ' FROM ch)"
     assert item("ch LIKE t") == "ch LIKE t"
+
+
+@pytest.mark.parametrize(
+    ("local", "instant"),
+    [
+        ("2024-11-03 01:30", "06:30:00+00:00"),
+        ("2024-11-03 00:30", "04:30:00+00:00"),
+        ("2024-11-03 02:30", "07:30:00+00:00"),
+        ("2024-03-10 02:30", "07:30:00+00:00"),
+    ],
+)
+def test_a_local_time_that_comes_twice_is_the_later_one(
+    local: str, instant: str
+) -> None:
+    shown = item(f"timestamptz '{local}'", zone="America/New_York")
+    assert instant in shown
+
+
+def test_a_computed_local_time_that_comes_twice_is_the_later_one() -> None:
+    shown = item("ts::timestamptz", zone="America/New_York")
+    assert "INTERVAL '1' DAY" in shown
+    assert "INTERVAL '1' DAY" not in item("ts::timestamptz")
+
+
+def test_hours_of_a_timestamptz_are_cut_without_a_new_offset() -> None:
+    for expression in ("date_trunc('hour', tz)", "tz + interval '1 hour'"):
+        shown = item(expression, zone="America/New_York")
+        assert "CONVERT_TIMEZONE('America/New_York', 'UTC'" not in shown
+    shown = item("date_trunc('day', tz)", zone="America/New_York")
+    assert "CONVERT_TIMEZONE('America/New_York', 'UTC'" in shown

@@ -38,6 +38,8 @@ _MOMENT = re.compile(
 )
 _OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)?:?(\d\d)?\Z")
 
+_NONE: Final = timedelta(0)
+
 # ---- constants ------------------------------------------------------------------------
 
 
@@ -82,6 +84,10 @@ def parse_timestamp(text: str, zone: str | None, name: str = "timestamp") -> str
         return moment.isoformat(" ")
     local = moment.replace(tzinfo=_zone(found[3] or zone))
     try:
+        again = local.replace(fold=1)
+        if (local.utcoffset() or _NONE) > (again.utcoffset() or _NONE):
+            # The clock goes back over this time: it is the later one (DetermineTimeZoneOffset).
+            local = again
         return local.astimezone(UTC).isoformat(" ")
     except OverflowError:
         raise _out_of_range(text) from None
@@ -144,10 +150,32 @@ def at_time_zone(operand: Operand, zone: str) -> Operand:
             x=operand.node,
         )
         return Operand(node, plain(t.TIMESTAMP))
-    node = spark(
-        "cast(convert_timezone(:z, 'UTC', :x) as timestamp)", z=name, x=operand.node
+    if name.name in ("UTC", "GMT"):
+        node = spark(
+            "cast(convert_timezone(:z, 'UTC', :x) as timestamp)", z=name, x=operand.node
+        )
+        return Operand(node, plain(t.TIMESTAMPTZ))
+    return Operand(_instant(operand.node, name.name), plain(t.TIMESTAMPTZ))
+
+
+def _instant(local: exp.Expression, zone: str) -> exp.Expression:
+    """The instant of a local time: where the clock goes back over it, the later one.
+
+    Spark has the earlier one (``u``). ``w`` is what the offset of a day later makes of the local
+    time; it counts if that is what clocks showed then.
+    """
+    both = let(f"struct(:x as x, convert_timezone('{zone}', 'UTC', :x) as u)", x=local)
+    shown = f"convert_timezone('UTC', '{zone}', :p.u + interval 1 day)"
+    all_ = let(
+        "struct(:p.x as x, :p.u as u,"
+        f" :p.x - ({shown} - (:p.u + interval 1 day)) as w)",
+        p=both,
     )
-    return Operand(node, plain(t.TIMESTAMPTZ))
+    return let(
+        f"cast(if(convert_timezone('UTC', '{zone}', :q.w) = :q.x, :q.w, :q.u)"
+        " as timestamp)",
+        q=all_,
+    )
 
 
 def converted(operand: Operand, target: int, zone: str) -> Operand:
@@ -254,6 +282,12 @@ def _shifted(operator: str, left: Operand, right: Operand, zone: str) -> Operand
             p=parts,
         )
         moved = converted(Operand(node, plain(t.TIMESTAMP)), kind, zone)
+        if kind == t.TIMESTAMPTZ:
+            # The local time may be that of two instants.
+            node = spark(
+                "if(:p.m = 0 and :p.d = 0, :x, :y)", p=parts, x=left.node, y=moved.node
+            )
+            moved = Operand(node, moved.type)
         node = let(
             "(:x + make_interval(0, 0, 0, 0, 0, 0,"
             f" cast({sign} * :p.u * 0.000001BD as decimal(18,6))))",
@@ -267,6 +301,8 @@ def _shifted(operator: str, left: Operand, right: Operand, zone: str) -> Operand
         x=local.node,
     )
     moved = converted(Operand(node, plain(t.TIMESTAMP)), kind, zone)
+    if kind == t.TIMESTAMPTZ and not span.months and not span.days:
+        moved = left
     if span.microseconds == 0:
         return moved
     seconds = f"{sign * span.microseconds / 1_000_000:.6f}"
@@ -295,6 +331,9 @@ _TRUNCATIONS: Final = frozenset(
         "MICROSECOND",
     )
 )
+_WITHIN_HOURS: Final = frozenset(
+    ("HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND")
+)
 _FIELDS: Final = {
     "YEAR": "year(:x)",
     "ISOYEAR": "extract(yearofweek from :x)",
@@ -320,11 +359,16 @@ def date_trunc(unit: str, operand: Operand, zone: str) -> Operand:
     kind = t.TIMESTAMPTZ if operand.type.oid == t.DATE else operand.type.oid
     if kind not in (t.TIMESTAMP, t.TIMESTAMPTZ):
         raise t.refuse(f"date_trunc() of {operand.type.name}")
+    # The offset stays, also where the local time is that of two instants.
+    stays = kind == t.TIMESTAMPTZ and zone != "UTC" and unit in _WITHIN_HOURS
+    if stays:
+        operand = converted(operand, kind, zone)
     local = converted(operand, t.TIMESTAMP, zone)
-    node = spark(
-        f"cast(date_trunc('{unit}', cast(:x as timestamp)) as timestamp_ntz)",
-        x=local.node,
-    )
+    whole = f"cast(date_trunc('{unit}', cast(:x as timestamp)) as timestamp_ntz)"
+    if stays:
+        past = let(f"(:x - {whole})", x=local.node)
+        return Operand(spark("(:i - :p)", i=operand.node, p=past), plain(kind))
+    node = spark(whole, x=local.node)
     return converted(Operand(node, plain(t.TIMESTAMP)), kind, zone)
 
 

@@ -211,9 +211,12 @@ def _truncated(node: exp.Expression, arguments: Arguments, zone: str) -> Operand
     unit = arguments["unit"]
     where = arguments.get("zone")
     shown = unit.node.name if isinstance(unit, Operand) else unit.name
+    operand = arguments["this"]
     if isinstance(where, Operand):
+        if operand.type.oid in t.MOMENTS:
+            operand = moments.converted(operand, t.TIMESTAMPTZ, zone)
         zone = where.node.name
-    return moments.date_trunc(str(shown), arguments["this"], zone)
+    return moments.date_trunc(str(shown), operand, zone)
 
 
 def _extracted(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
