@@ -7,8 +7,9 @@ number comes next. Journal files are the journal's own (``Journal.trim``).
 
 Against ``size_limit_bytes`` counts all that is on disk but spools: an open or prepared
 transaction ends by a message that is to come, so a pause would never end. What is kept for
-comfort alone is bounded by it too: half of it for the history, an eighth for a journal file (of which two can
-be there with nothing needed of them). A log that nobody waits for thus never comes near.
+comfort alone is bounded by it too: half of it for the history, an eighth for a journal file (of
+which two can be there with nothing needed of them). A log that nobody waits for thus never comes
+near.
 
 Manifest first (the segment is gone), directory fsync, then its files: a crash in between leaves
 files without a manifest, which ``segments.open_writer`` removes.
