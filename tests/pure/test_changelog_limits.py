@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal2lake.changelog import LimitState, LogSize, check_limit, log_size
+from wal2lake.changelog import Inventory, LimitState, LogSize, check_limit, log_size
 from wal2lake.errors import StorageError
 from wal2lake.settings import LogSettings
 
@@ -65,7 +65,19 @@ def test_the_size_counts_every_file_that_the_log_has(tmp_path: Path) -> None:
     # One that is being written takes space too.
     (tmp_path / f"seg-{2:020d}.json.tmp").write_bytes(b"x" * 40)
     (tmp_path / "something-else").write_bytes(b"x" * 1000)
-    assert log_size(tmp_path) == LogSize(15, 90)
+    (tmp_path / f"spool-{1:020d}-7-0.parquet").write_bytes(b"x" * 50)
+    (tmp_path / f"spool-{1:020d}.json").write_bytes(b"x" * 6)
+    assert log_size(tmp_path) == LogSize(15, 90, 56)
+    contents = Inventory(tmp_path).read()
+    assert contents is not None
+    assert contents.size == log_size(tmp_path)
+    assert log_size(tmp_path).total_bytes == 161
+
+
+def test_transactions_that_are_open_or_prepared_never_stop_the_receiver() -> None:
+    limit = LogSettings(size_limit_bytes=100)
+    assert check_limit(LogSize(10, 20, 10_000), limit) is LimitState.BELOW
+    assert check_limit(LogSize(10, 90, 10_000), limit) is LimitState.REACHED
 
 
 def test_a_directory_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:

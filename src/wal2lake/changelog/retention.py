@@ -5,9 +5,11 @@ applied it. The newest ``history_bytes`` of such segments are kept for whoever w
 back, and the newest segment always: it tells an empty journal where the log ends and which
 number comes next. Journal files are the journal's own (``Journal.trim``).
 
-Against ``size_limit_bytes`` counts all that is on disk. So what is kept for comfort alone is
-bounded by it too: half of it for the history, an eighth for a journal file (of which two can
-be there with nothing needed of them). A log that nobody waits for thus never comes near.
+Against ``size_limit_bytes`` counts all that is on disk but spools: an open or prepared
+transaction ends by a message that is to come, so a pause would never end. What is kept for
+comfort alone is bounded by it too: half of it for the history, an eighth for a journal file (of
+which two can be there with nothing needed of them). A log that nobody waits for thus never comes
+near.
 
 Manifest first (the segment is gone), directory fsync, then its files: a crash in between leaves
 files without a manifest, which ``segments.open_writer`` removes.
@@ -48,12 +50,19 @@ class LogSize:
 
     journal_bytes: int
     segment_bytes: int
-    """With what is spooled for segments to come."""
+    """With what is spilled for the segment to come."""
+    spool_bytes: int = 0
+    """Of streamed transactions that are open, and of prepared ones."""
+
+    @property
+    def limited_bytes(self) -> int:
+        """What counts against the limit."""
+        return self.journal_bytes + self.segment_bytes
 
     @property
     def total_bytes(self) -> int:
         """Everything."""
-        return self.journal_bytes + self.segment_bytes
+        return self.limited_bytes + self.spool_bytes
 
 
 class LimitState(Enum):
@@ -68,7 +77,7 @@ class LimitState(Enum):
 
 def log_size(directory: Path) -> LogSize:
     """Add up the directory; files that go meanwhile count as gone."""
-    journal = segments = 0
+    journal = segments = spools = 0
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -78,19 +87,21 @@ def log_size(directory: Path) -> LogSize:
                     continue
                 if entry.name.startswith("journal-"):
                     journal += size
+                elif entry.name.startswith("spool-"):
+                    spools += size
                 elif files.is_log_file(entry.name):
                     segments += size
     except OSError as error:
         raise files.storage_error("open directory", directory, error) from error
-    return LogSize(journal, segments)
+    return LogSize(journal, segments, spools)
 
 
 def check_limit(size: LogSize, settings: LogSettings) -> LimitState:
     """Compare with ``size_limit_bytes``, of which 0 means none."""
     limit = settings.size_limit_bytes
-    if limit and size.total_bytes >= limit:
+    if limit and size.limited_bytes >= limit:
         return LimitState.REACHED
-    if limit and size.total_bytes * 100 >= limit * settings.size_warning_percent:
+    if limit and size.limited_bytes * 100 >= limit * settings.size_warning_percent:
         return LimitState.NEAR
     return LimitState.BELOW
 
@@ -204,8 +215,10 @@ class LogContents:
     journal_files: int
     journal_bytes: int
     open_bytes: int
-    """Files of no segment yet: rows of the open transaction, or a seal that is at work; and
-    those of a segment that is just going."""
+    """Files of no segment yet: rows of open and prepared transactions, or a seal that is at
+    work; and those of a segment that is just going."""
+    spool_bytes: int
+    """Those of them that are of streamed or prepared transactions."""
 
     @property
     def segment_bytes(self) -> int:
@@ -215,7 +228,8 @@ class LogContents:
     @property
     def size(self) -> LogSize:
         """As it is compared with the limit."""
-        return LogSize(self.journal_bytes, self.segment_bytes + self.open_bytes)
+        loose = self.open_bytes - self.spool_bytes
+        return LogSize(self.journal_bytes, self.segment_bytes + loose, self.spool_bytes)
 
 
 class Inventory:
@@ -237,7 +251,7 @@ class Inventory:
         sealed: set[int] = set()
         seen: dict[str, int] = {}
         journal: list[int] = []
-        loose = 0
+        loose = spools = 0
         try:
             with os.scandir(self._directory) as entries:
                 for entry in entries:
@@ -259,6 +273,8 @@ class Inventory:
                         journal.append(size)
                     else:
                         loose += size
+                        if name.startswith("spool-"):
+                            spools += size
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -277,6 +293,7 @@ class Inventory:
             len(journal),
             sum(journal),
             loose + sum(size for n, size in segments.items() if n not in sealed),
+            spools,
         )
 
     def above(self, contents: LogContents, lsn: Lsn) -> Held:

@@ -520,7 +520,7 @@ class WalReceiver:
             self._hold(
                 _LIMIT_REACHED,
                 StorageError(
-                    f"change log has {size.total_bytes} bytes, limit is"
+                    f"change log has {size.limited_bytes} bytes, limit is"
                     f" {self._settings.log.size_limit_bytes}",
                     hint="See wal2lake.subscription_errors for what holds apply up,"
                     " or raise log.size_limit_bytes.",
@@ -531,7 +531,7 @@ class WalReceiver:
             limit = self._settings.log.size_limit_bytes
             near = StorageError(
                 f'the change log of subscription "{self._subscription.name}" is near its'
-                f" size limit: {size.total_bytes} of {limit} bytes",
+                f" size limit: {size.limited_bytes} of {limit} bytes",
                 hint="At the limit receiving is paused, and the publisher keeps its WAL."
                 " See wal2lake.log_readers for who needs the log, and"
                 " wal2lake.subscription_errors for why.",

@@ -39,6 +39,7 @@ def encode(spool: Spool, covered: Place) -> bytes:
             },
             "origin": stream.origin,
             "next_ordinal": stream.next_ordinal,
+            "latest": list(stream.latest),
             "raw_bytes": spool.raw_bytes,
             "rolled_back": sorted(spool.rolled_back),
             "covered": {"journal": covered.number, "offset": covered.offset},
@@ -118,6 +119,7 @@ def _stream(members: dict[str, Any]) -> OpenStream:
         xid=Xid(members["xid"]),
         origin=members["origin"],
         next_ordinal=members["next_ordinal"],
+        latest=tuple(members.get("latest", ())),
         definitions=definitions,
         state=caches(definitions),
     )

@@ -82,6 +82,8 @@ class OpenStream:
     connection's once it commits."""
     next_ordinal: int = 0
     """Row changes and truncates seen so far, those rolled back included."""
+    latest: tuple[int, ...] = ()
+    """The subtransactions of the last changes, none rolled back, the last one last."""
     definitions: Definitions = field(default_factory=dict)
     state: StreamState = field(default_factory=StreamState)
     """The caches that follow from ``definitions``."""
@@ -101,6 +103,9 @@ class OpenStream:
 
     def without(self, xid: Xid) -> OpenStream:
         """After a subtransaction was rolled back."""
+        if xid in self.latest:
+            latest = tuple(x for x in self.latest if x != xid)
+            return replace(self, latest=latest).without(xid)
         definitions: dict[Described, tuple[Definition, ...]] = {}
         changed = False
         for described, versions in self.definitions.items():

@@ -126,6 +126,10 @@ _ORIGIN: Final = ord("O")
 _PARALLEL_ABORT_LENGTH: Final = 25
 """Of a Stream Abort that has LSN and time: the option decides, and the length tells."""
 
+_LATEST: Final = 64
+"""How many subtransactions of the last changes are remembered: savepoints inside of one another
+that are all rolled back, with a message between. A guess."""
+
 _MARK: Final = np.zeros(256, np.bool_)
 _MARK[list(b"SEcAbPpKr")] = True
 
@@ -487,7 +491,7 @@ def _read(
         rows = rows.merged(read_truncates(frames, truncates, timeline, INVALID_LSN))
     messages = None
     if present[MESSAGE]:
-        messages = _messages(frames, where(classes == MESSAGE))
+        messages = _messages(frames, where(classes == MESSAGE), classes, stream)
     described = where(classes == DESCRIPTION)
     after, versions = KnownRelations.of(caches.relations).described(
         frames, described, caches
@@ -496,6 +500,7 @@ def _read(
     ordinal = stream.next_ordinal + int(present[ROW] + present[TRUNCATE])
     stream = replace(stream, next_ordinal=ordinal)
     if own:
+        stream = replace(stream, latest=_latest(frames, classes, stream))
         stream = stream.defined(_definitions(frames, described.tolist()), after)
     else:
         # Its descriptions are the connection's at once: this hands them over.
@@ -515,14 +520,42 @@ def _definitions(frames: Frames, described: list[int]) -> list[Definition]:
     ]
 
 
-def _messages(frames: Frames, at: NDArray[np.int64]) -> Any:
+def _latest(
+    frames: Frames, classes: NDArray[np.uint8], stream: OpenStream
+) -> tuple[int, ...]:
+    """Whose the last changes are, behind this run."""
+    changes = where((classes == ROW) | (classes == TRUNCATE))
+    if frames.xids is None or not len(changes):
+        return stream.latest
+    xids = frames.xids[changes]
+    # Of each the last one: the first from the end.
+    found, first = np.unique(xids[::-1], return_index=True)
+    here = found[np.argsort(-first)].tolist()
+    mine = set(here)
+    return (*(x for x in stream.latest if x not in mine), *here)[-_LATEST:]
+
+
+def _messages(
+    frames: Frames,
+    at: NDArray[np.int64],
+    classes: NDArray[np.uint8],
+    stream: OpenStream,
+) -> Any:
+    """A message says the top-level xid only. It is taken for one of the subtransaction that has
+    made the change before it, and is not rolled back yet: whatever undoes the message undoes that
+    change, and nothing else that is still to come does."""
     found = read_messages(frames, at)
     require(found.transactional.all())
     if frames.xids is None:
         raise InternalError("messages of a stream have no xid")
+    changes = where((classes == ROW) | (classes == TRUNCATE))
+    before = stream.latest[-1] if stream.latest else int(stream.xid)
+    owners = np.concatenate(([before], frames.xids[changes]))
+    own = frames.xids[at]
+    owner = owners[np.searchsorted(changes, at)]
     return pa.RecordBatch.from_arrays(
         [
-            pa.array(frames.xids[at]),
+            pa.array(np.where(own == int(stream.xid), owner, own).astype(np.int64)),
             pa.array(found.lsn),
             found.prefix,
             found.content,

@@ -63,7 +63,9 @@ def log(moment: Moment) -> Iterator[Row]:
             "applied_lsn": sub.floor or None,
             "history_limit_bytes": history_bytes(settings),
             "size_limit_bytes": limit or None,
-            "size_percent": round(100 * size.total_bytes / limit, 1) if limit else None,
+            "size_percent": round(100 * size.limited_bytes / limit, 1)
+            if limit
+            else None,
             "state": check_limit(size, settings).value if limit else None,
         }
 
