@@ -47,7 +47,7 @@ _WORK_SCALE: Final = 16
 _WORK: Final = f"DECIMAL(37,{_WORK_SCALE})"
 
 
-RESERVED: Final = "wal2lake_"
+_RESERVED: Final = "wal2lake_"
 """Begins the names of parameters of lambdas: what is put into one's body may have a table's or
 a column's, which a parameter would hide."""
 _NO_PARAMETERS: Final = (exp.Alias, exp.ColumnDef, exp.Column)
@@ -62,7 +62,7 @@ def _template(text: str) -> exp.Expression:
             if node.name in own and not isinstance(node.parent, _NO_PARAMETERS):
                 if isinstance(node.parent, exp.Dot) and node.arg_key != "this":
                     continue
-                node.set("this", f"{RESERVED}{node.name}")
+                node.set("this", f"{_RESERVED}{node.name}")
     return tree
 
 
