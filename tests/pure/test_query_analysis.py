@@ -402,3 +402,34 @@ def test_hours_of_a_timestamptz_are_cut_without_a_new_offset() -> None:
         assert "CONVERT_TIMEZONE('America/New_York', 'UTC'" not in shown
     shown = item("date_trunc('day', tz)", zone="America/New_York")
     assert "CONVERT_TIMEZONE('America/New_York', 'UTC'" in shown
+
+
+_PARAMETERS = r"(?:\((\w+), (\w+)\)|(\w+)) ->"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "jb->'a'",
+        "jb->>0",
+        "jsonb_array_elements_text(jb)",
+        "f8::text",
+        "initcap(t)",
+        "string_to_array(t, ',', 'x')",
+        "(n + n) + n",
+        "array_agg(i order by t)",
+        "stddev(f8)",
+        "decode(t, 'hex')",
+        "ia::bigint[]",
+    ],
+)
+def test_parameters_of_lambdas_hide_no_name_of_the_statement(expression: str) -> None:
+    shown = item(expression)
+    names = [n for found in re.findall(_PARAMETERS, shown) for n in found if n]
+    assert names
+    assert all(name.startswith("wal2lake_") for name in names), names
+
+
+def test_a_stored_array_hides_no_column() -> None:
+    sql = written("UPDATE t SET ia = array[i8]")
+    assert "wal2lake_item -> " in sql

@@ -107,6 +107,9 @@ def _fitted_items(array: Operand, kind: Type, zone: str) -> Operand:
     return Operand(cast(exp.Array(expressions=items), t.spark_name(kind)), kind)
 
 
+_ITEM: Final = "wal2lake_item"
+
+
 def _array(operand: Operand, column: str, kind: Type, zone: str) -> Operand:
     source = operand.type
     if kind.element is None or source.element is None:
@@ -118,15 +121,15 @@ def _array(operand: Operand, column: str, kind: Type, zone: str) -> Operand:
         raise _mismatch(column, kind, source)
     try:
         item = assign(
-            Operand(exp.column("x"), source.element), column, kind.element, zone
+            Operand(exp.column(_ITEM), source.element), column, kind.element, zone
         ).node
     except UsageError:
         raise _mismatch(column, kind, source) from None
-    if item == exp.column("x"):
+    if item == exp.column(_ITEM):
         return operand
     node = exp.Transform(
         this=operand.node.copy(),
-        expression=exp.Lambda(this=item, expressions=[exp.to_identifier("x")]),
+        expression=exp.Lambda(this=item, expressions=[exp.to_identifier(_ITEM)]),
     )
     return Operand(node, kind)
 

@@ -47,9 +47,23 @@ _WORK_SCALE: Final = 16
 _WORK: Final = f"DECIMAL(37,{_WORK_SCALE})"
 
 
+_RESERVED: Final = "wal2lake_"
+"""Begins the names of parameters of lambdas: what is put into one's body may have a table's or
+a column's, which a parameter would hide."""
+_NO_PARAMETERS: Final = (exp.Alias, exp.ColumnDef, exp.Column)
+
+
 @lru_cache(maxsize=1024)
 def _template(text: str) -> exp.Expression:
-    return sqlglot.parse_one(text, read="spark")
+    tree = sqlglot.parse_one(text, read="spark")
+    for function in list(tree.find_all(exp.Lambda)):
+        own = {parameter.name for parameter in function.expressions}
+        for node in list(function.find_all(exp.Identifier)):
+            if node.name in own and not isinstance(node.parent, _NO_PARAMETERS):
+                if isinstance(node.parent, exp.Dot) and node.arg_key != "this":
+                    continue
+                node.set("this", f"{_RESERVED}{node.name}")
+    return tree
 
 
 def spark(text: str, **parts: exp.Expression) -> exp.Expression:

@@ -29,6 +29,7 @@ from wal2lake.frontend.query.values.numeric import let, spark
 from wal2lake.frontend.query.values.types import Operand, plain
 
 _TEXT: Final = plain(t.TEXT)
+_ITEM: Final = "wal2lake_item"
 
 _TOKEN: Final = r"""'\\\\.|"|[\\[\\]{},:]|\\s+|[^\\\\"\\[\\]{},:\\s]+'"""
 _STEP: Final = (
@@ -211,7 +212,7 @@ def elements(name: str, operands: Sequence[Operand], zone: str) -> Operand:
     each = exp.Transform(
         this=values,
         expression=exp.Lambda(
-            this=unquoted(exp.column("w")), expressions=[exp.to_identifier("w")]
+            this=unquoted(exp.column(_ITEM)), expressions=[exp.to_identifier(_ITEM)]
         ),
     )
     return Operand(spark("explode(:x)", x=each), _TEXT)
