@@ -13,6 +13,8 @@ from wal2lake.model import Oid
 
 _COLUMNS = tuple(ColumnDef(name, Oid(23)) for name in ("id", "n", "a", "b"))
 
+_VERBS = ("INSERT", "UPDATE", "DELETE")
+
 
 def resolve(schema: str | None, name: str) -> TableRef:
     table = TableDef(Oid(16384), "s", name, Oid(10), _COLUMNS, ("id",), "/t")
@@ -46,4 +48,6 @@ def test_a_clause_that_nobody_reads_is_refused(sql: str) -> None:
     ],
 )
 def test_what_is_read_is_accepted(sql: str) -> None:
-    translate_write(sql, resolve)
+    verb = next(word for word in sql.upper().split() if word in _VERBS)
+    write = translate_write(sql, resolve)
+    assert write.verb == verb and write.sql.startswith(verb)

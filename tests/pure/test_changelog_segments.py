@@ -590,7 +590,7 @@ def test_the_size_of_a_log_is_reported_against_its_limit(tmp_path: Path) -> None
 
 def test_parquet_files_carry_page_checksums(tmp_path: Path) -> None:
     batches = [b.batch for b in decoded([inserts(100, 5)], 100)[0].blocks]
-    buffer, facts = parquet.encode_rows(relation(1), {}, batches)
+    buffer, facts = parquet.encode_rows(parquet.VersionRows(relation(1), {}, batches))
     path = tmp_path / "x.parquet"
     path.write_bytes(buffer)
     assert facts.inserts == 5

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from wal2lake.changelog.manifest import encode_relation
+from wal2lake.changelog.manifest import LogFile, RowsFile, encode_relation
 from wal2lake.errors import InternalError
 from wal2lake.model import INVALID_LSN, Lsn, Oid, Relation
-from wal2lake.wire.columnar import no_transactions
+from wal2lake.wire.columnar import ChangeBlock, no_transactions
 
 _COMPRESSION: Final = "zstd"
 _COMPRESSION_LEVEL: Final = 1
@@ -53,6 +53,20 @@ class RowFacts:
     has_key_change: bool
 
 
+@dataclass(slots=True)
+class VersionRows:
+    """Rows of one relation version that are still in memory."""
+
+    relation: Relation
+    type_names: Mapping[Oid, str]
+    batches: list[Any] = field(default_factory=list)
+
+
+VersionKey = tuple[Relation, tuple[tuple[Oid, str], ...]]
+"""What makes a relation version: rows of one can be in one file."""
+RowsInMemory = dict[VersionKey, VersionRows]
+
+
 @dataclass(frozen=True, slots=True)
 class MessageFacts:
     """What a manifest says of a messages file's content."""
@@ -62,18 +76,52 @@ class MessageFacts:
     max_commit_lsn: Lsn
 
 
-def encode_rows(
-    relation: Relation, type_names: Mapping[Oid, str], batches: Sequence[Any]
-) -> tuple[pa.Buffer, RowFacts]:
-    """One file of rows of one relation version; ``batches`` has at least one row.
+def version_key(relation: Relation, type_names: Mapping[Oid, str]) -> VersionKey:
+    """Of the rows that go together."""
+    return relation, tuple(sorted(type_names.items()))
+
+
+def collect(rows: RowsInMemory, block: ChangeBlock) -> int:
+    """Put a block's rows behind those of its relation version; returns their bytes."""
+    if not block.batch.num_rows:
+        return 0
+    key = version_key(block.relation, block.type_names)
+    version = rows.get(key)
+    if version is None:
+        version = VersionRows(block.relation, dict(block.type_names))
+        rows[key] = version
+    version.batches.append(block.batch)
+    return int(block.batch.nbytes)
+
+
+def describe_rows(file: LogFile, version: VersionRows, facts: RowFacts) -> RowsFile:
+    """What the manifest says of a file of these rows."""
+    return RowsFile(
+        file=file,
+        relation=version.relation,
+        type_names=version.type_names,
+        inserts=facts.inserts,
+        updates=facts.updates,
+        deletes=facts.deletes,
+        truncates=facts.truncates,
+        min_commit_lsn=facts.min_commit_lsn,
+        max_commit_lsn=facts.max_commit_lsn,
+        has_unchanged=facts.has_unchanged,
+        has_old_rows=facts.has_old_rows,
+        has_key_change=facts.has_key_change,
+    )
+
+
+def encode_rows(version: VersionRows) -> tuple[pa.Buffer, RowFacts]:
+    """One file of rows of one relation version; there is at least one row.
 
     Rows of a transaction that has not committed have ``xid`` for ``commit_lsn``, and their
     facts have no LSN yet (0).
     """
-    table = _unite(batches)
+    table = _unite(version.batches)
     described = {
-        "relation": encode_relation(relation),
-        "type_names": {str(int(oid)): name for oid, name in type_names.items()},
+        "relation": encode_relation(version.relation),
+        "type_names": {str(int(o)): name for o, name in version.type_names.items()},
     }
     table = table.replace_schema_metadata({"wal2lake": json.dumps(described)})
     by = "commit_lsn" if "commit_lsn" in table.schema.names else "xid"
@@ -144,13 +192,13 @@ def _field(name: str, batches: Sequence[Any]) -> Any:
 def _widen(batch: Any, schema: Any) -> Any:
     present = set(batch.schema.names)
     columns = []
-    for field in schema:
-        if field.name in present:
-            columns.append(batch.column(field.name))
-        elif pa.types.is_binary(field.type):
-            columns.append(pa.nulls(batch.num_rows, field.type))
+    for wanted in schema:
+        if wanted.name in present:
+            columns.append(batch.column(wanted.name))
+        elif pa.types.is_binary(wanted.type):
+            columns.append(pa.nulls(batch.num_rows, wanted.type))
         else:
-            nothing = pa.scalar(0).cast(field.type)
+            nothing = pa.scalar(0).cast(wanted.type)
             columns.append(pa.repeat(nothing, batch.num_rows))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -28,8 +28,8 @@ One thread owns a SegmentWriter.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,27 +43,19 @@ from wal2lake.changelog.manifest import (
     RowsFile,
 )
 from wal2lake.changelog.messages import last_outside, take_whole
-from wal2lake.changelog.parquet import RowFacts
+from wal2lake.changelog.parquet import (
+    RowsInMemory,
+    VersionRows,
+    collect,
+    version_key,
+)
 from wal2lake.errors import InternalError, UnusableLogError
-from wal2lake.model import INVALID_LSN, Lsn, Oid, Relation
+from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import failpoint
-from wal2lake.wire.columnar import ChangeBlock, Decoded
+from wal2lake.wire.columnar import Decoded
 
 # One file that a Spark task reads at a time, and what the receiver may hold twice over.
 DEFAULT_SEGMENT_BYTES: Final = 64 << 20
-
-
-@dataclass(slots=True)
-class _Version:
-    """Rows of one relation version that are still in memory."""
-
-    relation: Relation
-    type_names: Mapping[Oid, str]
-    batches: list[Any] = field(default_factory=list)
-
-
-_Key = tuple[Relation, tuple[tuple[Oid, str], ...]]
-_Rows = dict[_Key, _Version]
 
 
 def open_writer(
@@ -108,7 +100,7 @@ class SegmentWriter:
         self._number = last.number + 1 if last else 1
         self._sealed = last.sealed_lsn if last else INVALID_LSN
         self._complete = self._sealed
-        self._rows: _Rows = {}
+        self._rows: RowsInMemory = {}
         self._transactions: list[Any] = []
         self._messages: list[Any] = []
         self._spilled: list[RowsFile] = []
@@ -150,8 +142,7 @@ class SegmentWriter:
                     f"all up to {self._complete}"
                 )
         for block in decoded.blocks:
-            if block.batch.num_rows:
-                self._add_block(block)
+            self._buffered += collect(self._rows, block)
         if ended.num_rows:
             self._transactions.append(ended)
             self._buffered += ended.nbytes
@@ -164,15 +155,6 @@ class SegmentWriter:
     def reach(self, end: Lsn) -> None:
         """Something without a row ends here: a Prepare, or a rollback of one."""
         self._complete = max(self._complete, end)
-
-    def _add_block(self, block: ChangeBlock) -> None:
-        key = _key(block.relation, block.type_names)
-        version = self._rows.get(key)
-        if version is None:
-            version = _Version(block.relation, dict(block.type_names))
-            self._rows[key] = version
-        version.batches.append(block.batch)
-        self._buffered += block.batch.nbytes
 
     def relieve(self) -> Manifest | None:
         """Get memory below ``segment_bytes`` again by sealing, then spilling.
@@ -317,7 +299,7 @@ class SegmentWriter:
         """Forget what the open transaction has: it will be sent again, whole."""
         complete, _ = _split(self._rows, self._complete)
         self._messages, _ = take_whole(self._messages, self._complete)
-        self._rows = {_key(v.relation, v.type_names): v for v in complete}
+        self._rows = {version_key(v.relation, v.type_names): v for v in complete}
         self._buffered = _bytes(complete, self._transactions, self._messages)
         for rows in [f for f in self._spilled if f.max_commit_lsn >= self._complete]:
             files.remove(self._directory / rows.file.name)
@@ -331,17 +313,14 @@ class SegmentWriter:
     # ------------------------------------------------------------------ files
 
     def _write_rows(
-        self, versions: Iterable[_Version], written: list[str]
+        self, versions: Iterable[VersionRows], written: list[str]
     ) -> list[RowsFile]:
         result = []
         for k, version in enumerate(versions, self._next_k):
-            relation = version.relation
-            content, facts = parquet.encode_rows(
-                relation, version.type_names, version.batches
-            )
-            name = files.rows_name(self._number, relation.relid, k)
+            content, facts = parquet.encode_rows(version)
+            name = files.rows_name(self._number, version.relation.relid, k)
             file = self._write_file(name, content, written)
-            result.append(_rows_file(file, version, facts))
+            result.append(parquet.describe_rows(file, version, facts))
         return result
 
     def _write_messages(
@@ -415,39 +394,20 @@ class SegmentWriter:
             )
 
 
-def _key(relation: Relation, type_names: Mapping[Oid, str]) -> _Key:
-    return relation, tuple(sorted(type_names.items()))
-
-
-def _bytes(versions: Iterable[_Version], *others: Iterable[Any]) -> int:
+def _bytes(versions: Iterable[VersionRows], *others: Iterable[Any]) -> int:
     rows = (batch for version in versions for batch in version.batches)
     return sum(batch.nbytes for batch in itertools.chain(rows, *others))
 
 
-def _rows_file(file: LogFile, version: _Version, facts: RowFacts) -> RowsFile:
-    return RowsFile(
-        file=file,
-        relation=version.relation,
-        type_names=version.type_names,
-        inserts=facts.inserts,
-        updates=facts.updates,
-        deletes=facts.deletes,
-        truncates=facts.truncates,
-        min_commit_lsn=facts.min_commit_lsn,
-        max_commit_lsn=facts.max_commit_lsn,
-        has_unchanged=facts.has_unchanged,
-        has_old_rows=facts.has_old_rows,
-        has_key_change=facts.has_key_change,
-    )
-
-
-def _split(rows: _Rows, complete_lsn: Lsn) -> tuple[list[_Version], _Rows]:
+def _split(
+    rows: RowsInMemory, complete_lsn: Lsn
+) -> tuple[list[VersionRows], RowsInMemory]:
     """Whole transactions' rows, and what belongs to the open one."""
-    complete: list[_Version] = []
-    remaining: _Rows = {}
+    complete: list[VersionRows] = []
+    remaining: RowsInMemory = {}
     for key, version in rows.items():
-        done = _Version(version.relation, version.type_names)
-        rest = _Version(version.relation, version.type_names)
+        done = VersionRows(version.relation, version.type_names)
+        rest = VersionRows(version.relation, version.type_names)
         for batch in version.batches:
             lsns = batch.column("commit_lsn").to_numpy()
             at = int(np.searchsorted(lsns, int(complete_lsn), side="left"))

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from wal2lake.changelog import files, parquet
 from wal2lake.changelog.journal.journal import Place
 from wal2lake.changelog.manifest import LogFile, MessagesFile, RowsFile
+from wal2lake.changelog.parquet import RowsInMemory, VersionRows, collect
 from wal2lake.changelog.reader import LogReader
 from wal2lake.errors import UnusableLogError
 from wal2lake.model import INVALID_LSN, Lsn, Oid, Relation
@@ -61,16 +62,6 @@ class PreparedFacts:
 
 
 @dataclass(slots=True)
-class _Version:
-    relation: Relation
-    type_names: Mapping[Oid, str]
-    batches: list[Any] = field(default_factory=list)
-
-
-_Key = tuple[Relation, tuple[tuple[Oid, str], ...]]
-
-
-@dataclass(slots=True)
 class Spool:
     """See the module."""
 
@@ -93,7 +84,7 @@ class Spool:
     """The journal record up to which its checkpoint has everything; None: no checkpoint."""
     half_here: bool = False
     """It arrives in one go and its Prepare has not come: no checkpoint can be continued."""
-    _rows: dict[_Key, _Version] = field(default_factory=dict)
+    _rows: RowsInMemory = field(default_factory=dict)
     _messages: list[Any] = field(default_factory=list)
     raw_bytes: int | None = 0
     """What its pieces have taken in memory, which may be far more than they take on disk; None:
@@ -108,14 +99,7 @@ class Spool:
         """Rows and messages behind those that are here. No I/O."""
         self.stream = streamed.stream
         for block in streamed.blocks:
-            if block.batch.num_rows:
-                key = block.relation, tuple(sorted(block.type_names.items()))
-                version = self._rows.get(key)
-                if version is None:
-                    version = _Version(block.relation, dict(block.type_names))
-                    self._rows[key] = version
-                version.batches.append(block.batch)
-                self.buffered += block.batch.nbytes
+            self.buffered += collect(self._rows, block)
         if streamed.messages is not None:
             self._messages.append(streamed.messages)
             self.buffered += streamed.messages.nbytes
@@ -154,29 +138,13 @@ class Spool:
             self.raw_bytes += self.buffered
         self._rows, self._messages, self.buffered = {}, [], 0
 
-    def _write_rows(self, k: int, version: _Version, written: list[str]) -> Piece:
-        relation = version.relation
-        content, facts = parquet.encode_rows(
-            relation, version.type_names, version.batches
-        )
-        name = files.spool_rows_name(self.number, relation.relid, k)
+    def _write_rows(self, k: int, version: VersionRows, written: list[str]) -> Piece:
+        content, facts = parquet.encode_rows(version)
+        name = files.spool_rows_name(self.number, version.relation.relid, k)
         low = [pc.min(batch.column("xid")).as_py() for batch in version.batches]
         high = [pc.max(batch.column("xid")).as_py() for batch in version.batches]
-        rows = RowsFile(
-            file=self._write(name, content, written),
-            relation=relation,
-            type_names=version.type_names,
-            inserts=facts.inserts,
-            updates=facts.updates,
-            deletes=facts.deletes,
-            truncates=facts.truncates,
-            min_commit_lsn=INVALID_LSN,
-            max_commit_lsn=INVALID_LSN,
-            has_unchanged=facts.has_unchanged,
-            has_old_rows=facts.has_old_rows,
-            has_key_change=facts.has_key_change,
-            streamed=True,
-        )
+        file = self._write(name, content, written)
+        rows = replace(parquet.describe_rows(file, version, facts), streamed=True)
         return Piece(rows, min(low), max(high))
 
     def _write_messages(self, written: list[str]) -> MessagesFile:

@@ -209,7 +209,7 @@ class Parameters(Mapping[str, str]):
         return definition
 
     def _define_custom(self, name: str) -> None:
-        """A placeholder: any name with a prefix may be set, and is empty before."""
+        """Any name with a prefix may be set, and is empty before."""
         if not _CUSTOM_NAME.fullmatch(name):
             raise UsageError(
                 f'invalid configuration parameter name "{name}"',

@@ -13,8 +13,10 @@ and a publisher that could not be reached then: a thread of the engine looks eve
 wal_retrieve_retry_interval. It connects before it takes the lock, for a publisher that does not
 answer must not hold commands up.
 
-A planned slot is dropped only if it is surely ours: made after the plan, for pgoutput in that
-database, and used by nobody. Another one of that name stays, and the plan is forgotten.
+A planned slot is dropped if it was made after the plan, for pgoutput in that database, and is used
+by nobody. Another one of that name stays, and the plan is forgotten. It cannot be told from one
+that somebody else has made under the same name after the crash and before this look, and is not
+reading; the other way, leaving it, would let every interrupted CREATE hold the publisher's WAL.
 
 PostgreSQL leaves both to be repaired by hand: its subscription is rolled back, the slot is not.
 """
