@@ -10,6 +10,8 @@ exception but ProtocolViolation through.
     stream     wire/stream, message by message, is the truth about the whole connection
     columnar   the decoder, for each of some chunkings: the same rows, messages and commits up
                to the same violation, and no chunking changes anything
+    streams    the decoder of streamed and prepared transactions, whole and headless: the same
+               in any chunking as message by message (fuzz_streams.py)
     frames     the bytes of all as a socket's, cut anywhere: the same backend and frontend
                messages up to the same violation
 
@@ -25,6 +27,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from tests.fakes import fuzz_streams
 from tests.fakes.publisher import gulp
 
 from wal2lake.errors import ProtocolViolation
@@ -88,8 +91,10 @@ def check(payloads: Input, rng: random.Random) -> None:
         _check_alone(payload)
     events, violation = _scalar(payloads)
     one_by_one = list(range(len(payloads) + 1))
-    for cuts in ([0, len(payloads)], one_by_one, _cuts(len(payloads), rng)):
+    some = _cuts(len(payloads), rng)
+    for cuts in ([0, len(payloads)], one_by_one, some):
         _check_columnar(payloads, cuts, events, violation)
+    fuzz_streams.check(payloads, [[0, len(payloads)], some])
     _check_frames(b"".join(payloads), rng)
 
 

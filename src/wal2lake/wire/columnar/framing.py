@@ -241,18 +241,21 @@ def boundaries(
             tuple(frames.payload(at) for at in described.tolist()),
         )
     except Suspect:
-        raise _misframed(data, lengths) from None
+        raise misframed(data, lengths, looked_at=b"CM")[1] from None
 
 
-def _misframed(data: bytes, lengths: NDArray[np.uint32]) -> ProtocolViolation:
-    """Which of the few things that boundaries() looks at is wrong."""
+def misframed(
+    data: bytes, lengths: NDArray[np.uint32], *, looked_at: bytes = b""
+) -> tuple[int, ProtocolViolation]:
+    """The first payload that is no XLogData with a message, or whose message is of one of the
+    kinds ``looked_at`` and cannot be read; and what is wrong with it."""
     start = 0
-    for length in lengths.tolist():
+    for number, length in enumerate(lengths.tolist()):
         try:
             message = read_header(data[start : start + length]).message
-            if message[:1] in (b"", b"C", b"M"):
+            if not message or message[0] in looked_at:
                 read_message(message)
         except ProtocolViolation as error:
-            return error
+            return number, error
         start += length
     raise InternalError("no payload of the run is misframed")

@@ -57,7 +57,7 @@ from wal2lake.wire.columnar.blocks import (
     read_truncates,
 )
 from wal2lake.wire.columnar.decoder import Decoded, Decoder
-from wal2lake.wire.columnar.framing import Frames, Suspect, explain, require, where
+from wal2lake.wire.columnar.framing import Frames, Suspect, misframed, require, where
 from wal2lake.wire.columnar.messages import no_messages, read_messages
 from wal2lake.wire.columnar.streamed import (
     Definition,
@@ -184,14 +184,23 @@ class StreamDecoder:
             return []
         state, plain = self._state, self._plain.snapshot()
         try:
-            return self._feed(Frames(data, lengths))
-        except BaseException as error:
+            try:
+                frames = Frames(data, lengths)
+            except Suspect:
+                raise self._misframed(data, lengths) from None
+            return self._feed(frames)
+        except BaseException:
             self._state = state
             self._plain.restore(plain)
-            if isinstance(error, Suspect):
-                # Not even framed as it should be: the scalar reader says what is wrong.
-                raise explain(data, lengths, StreamState(), INVALID_LSN) from None
             raise
+
+    def _misframed(self, data: bytes, lengths: NDArray[np.uint32]) -> ProtocolViolation:
+        """The violation of a payload that is no XLogData; raises one that comes before it."""
+        number, problem = misframed(data, lengths)
+        self._feed(
+            Frames(data[: lengths[:number].sum(dtype=np.int64)], lengths[:number])
+        )
+        return problem
 
     def _feed(self, frames: Frames) -> list[Event]:
         marks = where(_MARK[frames.kinds]).tolist()
@@ -219,7 +228,12 @@ class StreamDecoder:
             if state.inside in self.covered:
                 return
             if stream.lost:
-                self._keep(_described(frames, stream))
+                try:
+                    self._keep(_described(frames, stream))
+                except (Suspect, ProtocolViolation):
+                    raise _explain(
+                        frames, stream, stream.state, in_stream=True
+                    ) from None
             else:
                 self._keep(self._changes(frames, stream, stream.state, events))
         elif state.preparing is not None and state.prepared is not None:
@@ -588,6 +602,8 @@ def _explain(
                 raise _wrong("ORIGIN message sent out of order", _ORIGIN)
             if in_stream:
                 body = payload[XLOGDATA_HEADER:]
+                if stream.lost and body[0] not in b"RY" and any(body[1:5]) and body[4:]:
+                    continue  # Nothing but descriptions counts.
                 read_message(body, in_stream=True)
                 payload = payload[: XLOGDATA_HEADER + 1] + body[5:]
             if payload[XLOGDATA_HEADER] not in b"RYIUDTM":
