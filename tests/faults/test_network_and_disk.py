@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
 from tests.conftest import FAST_RETRY, Database
 
 from wal2lake.observe.failpoints import VARIABLE, arm
@@ -15,6 +19,30 @@ from wal2lake.testing.postgres import PostgresServer
 from wal2lake.testing.proxy import TcpProxy
 from wal2lake.testing.waits import WaitTimeout, wait_until
 from wal2lake.testing.workload import SCHEMA, TABLES, Workload
+
+
+@pytest.fixture
+def small_filesystem() -> Iterator[Callable[..., Path]]:
+    """``small_filesystem(path, size_bytes=...)`` mounts one in memory there."""
+    mounted: list[Path] = []
+
+    def mount(path: Path, *, size_bytes: int) -> Path:
+        path.mkdir(parents=True, exist_ok=True)
+        options = f"size={size_bytes},mode=700,uid={os.getuid()}"
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", path],
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode:
+            pytest.skip("a filesystem of its own needs the right to mount one")
+        mounted.append(path)
+        return path
+
+    yield mount
+    for path in mounted:
+        # The node is still running.
+        subprocess.run(["umount", "--lazy", path], check=True)
 
 
 def test_connection_cut_and_stalled_while_streaming(
@@ -104,6 +132,48 @@ def test_full_disk_under_the_log_stops_feedback_and_passes(
     ).strip()
     assert confirmed == "t"
     (points / "journal.appended").unlink()
+    mirror.assert_equal(["public.t"])
+
+
+def test_a_filesystem_that_is_really_full_stops_feedback_and_passes(
+    make_node: Callable[..., Node],
+    pg18: Database,
+    small_filesystem: Callable[..., Path],
+) -> None:
+    """Not one write that fails, but all that a node does while there is no space."""
+    pg18.psql(
+        "create table public.t (id int primary key, v text);"
+        " create publication w for all tables"
+    )
+    node = make_node(settings=FAST_RETRY)
+    log = small_filesystem(node.directory / "log", size_bytes=24 << 20)
+    node.start()
+    node.sql(
+        f"create subscription w connection {quote_literal(pg18.conninfo())} publication w"
+    )
+    mirror = Mirror(node, pg18.conninfo(), "w")
+    mirror.synced()
+    pg18.psql(
+        "insert into public.t select i, md5(i::text) from generate_series(1, 500) i"
+    )
+    mirror.caught_up()
+    left = shutil.disk_usage(log).free
+    (log / "hog").write_bytes(bytes(left - (256 << 10)))
+    last = pg18.psql(
+        "insert into public.t select i, repeat(md5(i::text), 8) from generate_series(501, 9000) i;"
+        " select pg_current_wal_insert_lsn()"
+    ).splitlines()[-1]
+    node.wait_for(
+        "select subname from wal2lake.subscription_errors"
+        " where error like '%No space left%'"
+    )
+    confirmed = pg18.psql(
+        f"select confirmed_flush_lsn < '{last}' from pg_replication_slots where slot_name = 'w'"
+    )
+    assert confirmed.strip() == "t", "what is not durable is not confirmed"
+    assert node.value("select count(*) from public.t") == "500"
+    pg18.psql("delete from public.t where id % 3 = 0")
+    (log / "hog").unlink()
     mirror.assert_equal(["public.t"])
 
 
