@@ -164,7 +164,7 @@ def test_a_column_that_cannot_be_decoded_is_named_before_anything_is_streamed(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
     pg18.psql(
-        "create schema bin_no; create table bin_no.t (id int primary key, price money);"
+        "create schema bin_no; create table bin_no.t (id int primary key, price regtype);"
         " create publication bin_no for tables in schema bin_no"
     )
     create = (
@@ -178,7 +178,7 @@ def test_a_column_that_cannot_be_decoded_is_named_before_anything_is_streamed(
         caught.value.message
         == 'column "price" of table "bin_no.t" cannot be received in binary format'
     )
-    assert "lc_monetary" in str(caught.value.detail)
+    assert "a name in the publisher's catalog" in str(caught.value.detail)
     slots = "select count(*) from pg_replication_slots where slot_name = 'bin_no'"
     assert pg18.psql(slots) == "0"
     assert node.sql("select 1 from pg_subscription where subname = 'bin_no'") == []
@@ -190,6 +190,6 @@ def test_a_column_that_cannot_be_decoded_is_named_before_anything_is_streamed(
         "select error from wal2lake.subscription_errors where subname = 'bin_no'",
         lambda rows: any('column "price" of table "bin_no.t"' in str(r) for r in rows),
     )
-    pg18.psql("insert into bin_no.t values (1, 1.50)")
+    pg18.psql("insert into bin_no.t values (1, 'integer')")
     node.sql("alter subscription bin_no set (binary = false)")
     mirror.assert_equal(["bin_no.t"])

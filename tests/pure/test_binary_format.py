@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal2lake.errors import ProtocolViolation
+from wal2lake.errors import ProtocolViolation, UsageError
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.staging.rowchanges import StageTarget, change_rows, insert_rows
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
@@ -25,6 +25,7 @@ from wal2lake.pgtypes import (
     check_decoder,
     convert_sent,
     mapping_for,
+    money_type,
     remote_types_from_json,
     remote_types_to_json,
 )
@@ -207,6 +208,49 @@ def test_every_built_in_type_has_a_decoder_or_a_reason() -> None:
         "regrole",
         "regtype",
     ]
+
+
+@pytest.mark.parametrize(
+    ("samples", "shown"),
+    [
+        (
+            ("$1,234,567.00", "-$1,234,567.00"),
+            ["$0.00", "$0.05", "-$0.05", "$99.99", "$1,000.00", "-$12,345.67"],
+        ),
+        (
+            ("1.234.567,00 €", "-1.234.567,00 €"),
+            ["0,00 €", "0,05 €", "-0,05 €", "99,99 €", "1.000,00 €", "-12.345,67 €"],
+        ),
+        (
+            ("￥1,234,567", "-￥1,234,567"),
+            ["￥0", "￥5", "-￥5", "￥9,999", "￥100,000", "-￥1,234,567"],
+        ),
+        (
+            ("1'234'567.000 KD", "(1'234'567.000 KD)"),
+            [
+                *("0.000 KD", "0.005 KD", "(0.005 KD)"),
+                *("9.999 KD", "100.000 KD", "(1'234.567 KD)"),
+            ],
+        ),
+    ],
+)
+def test_money_is_written_as_the_publisher_writes_it(
+    samples: tuple[str, str], shown: list[str]
+) -> None:
+    read = reader_for(790, {790: money_type(samples)})
+    values = [0, 5, -5, 9999, 100_000, -1_234_567]
+    assert [read(v.to_bytes(8, "big", signed=True)) for v in values] == shown
+    assert read((-(2**63)).to_bytes(8, "big", signed=True)).startswith(
+        samples[1][0] if not samples[1][0].isdigit() else "-"
+    )
+    with pytest.raises(UsageError):
+        read(b"\0" * 7)
+
+
+def test_a_format_of_money_that_is_not_understood_is_a_reason() -> None:
+    for samples in (("", ""), ("1,234,567.00", "-1,234,568.00"), ("1", "-1")):
+        with pytest.raises(NoDecoder, match="format of money is not understood"):
+            check_decoder(790, {790: money_type(samples)})
 
 
 def decodable() -> list[int]:

@@ -14,7 +14,7 @@ from typing import Final
 from wal2lake.errors import PublisherError
 from wal2lake.model import Lsn, Oid, ReplicaIdentity
 from wal2lake.pg.connection import Rows, Session
-from wal2lake.pgtypes import FIRST_NORMAL_OID, RemoteType
+from wal2lake.pgtypes import FIRST_NORMAL_OID, MONEY_SAMPLES, RemoteType, money_type
 
 _UNDEFINED_OBJECT: Final = "42704"
 
@@ -367,7 +367,8 @@ class Publisher:
         return [(str(r[0]), str(r[1]), str(r[2]), Oid(int(str(r[3])))) for r in rows]
 
     def remote_types(self) -> tuple[RemoteType, ...]:
-        """Every type that is not built in, for the decoders of its binary form.
+        """Every type that is not built in, for the decoders of its binary form; and money,
+        with its format.
 
         Row types of tables are left out unless some column is of that type.
         """
@@ -398,7 +399,7 @@ class Publisher:
             " WHERE a.atttypid IN (own.oid, own.typarray)))"
             " ORDER BY t.oid"
         )
-        return tuple(
+        return self._money(), *(
             RemoteType(
                 oid=Oid(int(str(r[0]))),
                 name=str(r[1]),
@@ -410,6 +411,11 @@ class Publisher:
             )
             for r in rows
         )
+
+    def _money(self) -> RemoteType:
+        amounts = (f"({n})::pg_catalog.int8::pg_catalog.money" for n in MONEY_SAMPLES)
+        (samples,) = self.session.query(f"SELECT {', '.join(amounts)}")
+        return money_type([str(text) for text in samples])
 
     def file_node(self, relid: Oid) -> str | None:
         """pg_relation_filenode now."""

@@ -39,10 +39,12 @@ from wal2lake.pgtypes.receive.remote import (
     RemoteType,
     RemoteTypes,
     check_decoder,
+    money_type,
     remote_types_from_json,
     remote_types_to_json,
     sent_as_text,
 )
+from wal2lake.pgtypes.receive.value.money import MONEY_SAMPLES
 from wal2lake.pgtypes.registry.lengths import declared_length
 from wal2lake.pgtypes.registry.pg_type import (
     BUILT_IN,
@@ -64,6 +66,7 @@ __all__ = [
     "COPIED_ANEW",
     "FIRST_NORMAL_OID",
     "MAX_VALUE_BYTES",
+    "MONEY_SAMPLES",
     "NO_POLICIES",
     "TYPE_MAPPINGS",
     "VALUE_POLICIES",
@@ -91,6 +94,7 @@ __all__ = [
     "declared_length",
     "format_type",
     "mapping_for",
+    "money_type",
     "multirange_range",
     "numeric_precision_scale",
     "numeric_typmod",

@@ -5,6 +5,8 @@ built in (``RemoteType``; pg asks, the catalog keeps them as JSON, executors get
 Goes out: a ``Reader`` of single values, or ``NoDecoder`` with the reason, which is asked
 for before streaming starts.
 
+The format of money is the publisher's choice, and so among what it is asked for.
+
 A type without send function is sent as text always, so it needs none. An extension's base
 type has a format of its own: known are citext and hstore.
 
@@ -19,10 +21,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.model import INVALID_OID, Oid
 from wal2lake.pgtypes.binary import array_from_binary
 from wal2lake.pgtypes.receive.value.cursor import decoded
+from wal2lake.pgtypes.receive.value.money import MONEY, money_reader
 from wal2lake.pgtypes.receive.value.nested import (
     multirange_reader,
     range_reader,
@@ -48,7 +51,7 @@ _EXTENSIONS: Final[Mapping[str, Reader]] = MappingProxyType(
 )
 _TEXT_EXTENSIONS: Final = frozenset(("citext",))
 _REASONS: Final = {
-    790: "its text depends on the publisher's lc_monetary",
+    MONEY: "its text depends on the publisher's lc_monetary, which is not known",
     **dict.fromkeys(
         (24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191),
         "its text is a name in the publisher's catalog",
@@ -62,7 +65,7 @@ class NoDecoder(FeatureNotSupportedError):
 
 @dataclass(frozen=True, slots=True)
 class RemoteType:
-    """A type of the publisher that is not built in."""
+    """A type of the publisher that is not built in; money, whose text it decides."""
 
     oid: Oid
     name: str
@@ -77,6 +80,13 @@ class RemoteType:
     """Types of a composite's columns."""
     delimiter: str = ","
     """Between the elements of arrays of this type."""
+    samples: tuple[str, ...] = ()
+    """Texts of the values ``money.SAMPLES``."""
+
+
+def money_type(samples: Sequence[str]) -> RemoteType:
+    """money, as a publisher writes it: the texts of MONEY_SAMPLES."""
+    return RemoteType(Oid(MONEY), "money", "b", True, samples=tuple(samples))
 
 
 RemoteTypes = Mapping[int, RemoteType]
@@ -88,7 +98,7 @@ def remote_types_to_json(types: Sequence[RemoteType]) -> str:
     return json.dumps(
         [
             [int(t.oid), t.name, t.kind, t.sent, int(t.part), list(t.attributes)]
-            + ([t.delimiter] if t.delimiter != "," else [])
+            + ([t.delimiter, *t.samples] if t.delimiter != "," or t.samples else [])
             for t in types
         ]
     )
@@ -106,6 +116,7 @@ def remote_types_from_json(text: str | None) -> dict[int, RemoteType]:
             Oid(part),
             tuple(Oid(a) for a in attributes),
             rest[0] if rest else ",",
+            tuple(rest[1:]),
         )
     return found
 
@@ -226,6 +237,11 @@ def _remote(known: RemoteType, types: RemoteTypes) -> Reader:
             return multirange_reader(reader_for(known.part, types))
         case "c":
             return record_reader(_lookup(types))
+    if known.oid == MONEY and known.samples:
+        try:
+            return money_reader(known.samples)
+        except UsageError as reason:
+            raise NoDecoder(reason.message) from None
     reader = _EXTENSIONS.get(_bare(known.name))
     if reader is None:
         raise NoDecoder(_without_decoder(known.oid, types))
