@@ -136,7 +136,8 @@ class LogSettings:
     size_limit_bytes: int = setting(
         0,
         "At this size of a subscription's log receiving stops, so that the publisher"
-        " keeps the WAL instead; 0: no limit but the disk.",
+        " keeps the WAL instead; transactions that are open or prepared do not count."
+        " 0: no limit but the disk.",
         minimum=0,
         maximum=_BYTES_MAX,
     )

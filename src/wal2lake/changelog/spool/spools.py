@@ -55,6 +55,13 @@ class Spools:
         """
         spools = cls(directory, memory_bytes=memory_bytes)
         numbers = files.checkpoint_numbers(directory)
+        if numbers:
+            # A checkpoint may have got its name by a rename that no fsync has followed, and from
+            # here on the journal goes by what it says.
+            try:
+                files.sync_directory(directory)
+            except OSError as error:
+                raise files.storage_error("fsync", directory, error) from error
         named: set[str] = set()
         for number in numbers:
             name = files.checkpoint_name(number)
