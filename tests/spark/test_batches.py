@@ -40,13 +40,18 @@ def batches_of(
 
 
 def request(
-    lake: DeltaTables, location: str, source: LogSource, *, append: bool = False
+    lake: DeltaTables,
+    location: str,
+    source: LogSource,
+    *,
+    append: bool = False,
+    key: tuple[str, ...] = ("grp", "number"),
 ) -> StageRequest:
     return StageRequest(
         namespace="public",
         name="t",
         state=lake.state(location),
-        key=("grp", "number"),
+        key=key,
         constraint="t_pkey",
         sources=[source],
         span=LsnRange(0),
@@ -104,6 +109,54 @@ def test_every_way_of_applying_leaves_the_same_table_to_the_next(
         seen.append(operations(location)[0])
     assert "upsert" in seen
     assert "MERGE" in seen
+
+
+@pytest.mark.parametrize("upsert_bytes", [1 << 20, 0])
+@pytest.mark.parametrize("constraint", [False, True])
+def test_a_table_without_a_key_keeps_every_row_that_follows_a_truncate(
+    lake: DeltaTables,
+    spark_session: SparkSession,
+    location: str,
+    tmp_path: Path,
+    upsert_bytes: int,
+    constraint: bool,
+) -> None:
+    """In memory, by Spark, and in a table that only Spark may write to."""
+    port = batches_of(spark_session, lake, tmp_path, upsert_bytes)
+    lake.create(location, FIELDS)
+    fill(lake, spark_session, location, [(1, 1, "old", None)])
+    if constraint:
+        spark_session.sql(
+            f"alter table delta.`{location}` add constraint c check (grp > 0)"
+        )
+    same = (5, 5, "same", None)
+    steps: list[list[Event]] = [
+        [Event(1, n, "I", same) for n in range(3)],
+        [
+            Event(2, 0, "I", (8, 8, "gone", None)),
+            Event(2, 1, "T"),
+            *(Event(2, n, "I", same) for n in range(2, 5)),
+            Event(2, 5, "I", (6, 6, "other", None)),
+        ],
+        [Event(3, 0, "I", (7, 7, "more", "x"))],
+        [Event(4, 0, "T")],
+    ]
+    wanted: list[Row] = [(1, 1, "old", None)]
+    for number, events in enumerate(steps, start=1):
+        for event in events:
+            if event.kind == "T":
+                wanted = []
+            elif event.new is not None:
+                wanted.append(event.new)
+        source = write_log(tmp_path / f"{number}.parquet", events)
+        append = all(event.kind == "I" for event in events)
+        staged = port.stage(request(lake, location, source, append=append, key=()))
+        assert not staged.failures
+        port.commit(staged, Cursor("app", number))
+        assert lake.state(location).cursor("app") == number
+        assert sorted(rows_of(spark_session, location), key=str) == sorted(
+            wanted, key=str
+        )
 
 
 def test_the_listing_of_files_follows_our_commits_and_notices_others(

@@ -1,6 +1,6 @@
 """Applying the net change of a batch to a Delta table, in one commit with its cursor.
 
-Comes in: staged changes (``staging.py``), the table's state that they were staged on. Goes
+Comes in: staged changes (``staging``), the table's state that they were staged on. Goes
 out: ``plan_merge`` tells the first event that cannot be applied, or gives a ``Merge``;
 ``commit_merge`` makes it the table's next version. Called by apply, which evaluates the
 batch for all its tables before it commits any.
@@ -10,7 +10,8 @@ commit as Delta's ``txn`` action. Delta takes that from two session settings and
 silently skips the write if the version is not newer, so each batch has a session of its
 own (they cannot leak), and the cursor is read back afterwards. A batch with a TRUNCATE is
 no MERGE but an overwrite: one commit removes every old file and adds the rows that came
-after it.
+after it. Inserts into a table without a key, which come here if only Spark may write to it,
+are an append.
 
 The settings:
 
@@ -145,7 +146,10 @@ def commit_merge(merge: Merge, tables: TablePort, cursor: Cursor) -> Committed:
     session.conf.set(_VERSION, str(cursor.version))
     with translated(f'Delta table "{location}"'):
         if merge.net.replaces:
-            _run_overwrite(merge)
+            # TRUNCATE: what came after it becomes the table's whole content.
+            _write_rows(merge, "overwrite")
+        elif not merge.staged.shape.key:
+            _write_rows(merge, "append")
         else:
             _run_merge(merge)
     after = tables.state(location)
@@ -195,13 +199,12 @@ def _run_merge(merge: Merge) -> None:
     builder.execute()
 
 
-def _run_overwrite(merge: Merge) -> None:
-    """TRUNCATE: what came after it becomes the table's whole content."""
+def _write_rows(merge: Merge, mode: str) -> None:
     columns = [
         F.col(f"n{i}").alias(f.name) for i, f in enumerate(merge.staged.shape.fields)
     ]
     rows = merge.net.rows.select(*columns)
-    rows.write.format("delta").mode("overwrite").save(merge.state.location)
+    rows.write.format("delta").mode(mode).save(merge.state.location)
 
 
 def _quoted(name: str) -> str:

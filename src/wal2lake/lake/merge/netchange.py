@@ -69,6 +69,11 @@ def net_change(
     if shape.truncate is not None:
         events = events.filter(_after(shape.truncate))
         base = None
+    if not shape.key:
+        # Without a key nothing but inserts is left, and each is a row of its own.
+        return NetChange(
+            events.filter(F.col("op") == INSERT), replaces=shape.truncate is not None
+        )
     table = Base(base, shape) if base is not None else None
     if shape.moved:
         moves = follow_moves(events, shape, table, uniqueness.trusted)

@@ -61,18 +61,14 @@ class ChangeShape:
     fields: tuple[FieldSpec, ...]
     """The target's columns; position i is column i of the staged files."""
     key: tuple[int, ...]
-    """Positions of the target's primary key, in key order; never empty."""
+    """Positions of the target's primary key, in key order. Without one there are no updates
+    and deletes."""
     unchanged: frozenset[int] = frozenset()
     """Columns of which some value in the batch is not known."""
     moved: bool = False
     """Some UPDATE changed the key."""
     truncate: Seq | None = None
     """The last TRUNCATE: only what comes after it counts, on an empty table."""
-
-    @property
-    def key_names(self) -> tuple[str, ...]:
-        """The key's columns as the table calls them."""
-        return tuple(self.fields[i].name for i in self.key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wal2lake.errors import InternalError
 from wal2lake.lake.delta.datafile import DataFileWriter, discard_added, row_groups
 from wal2lake.lake.delta.deletionvectors import write_vectors
 from wal2lake.lake.port import TableState
@@ -129,6 +130,7 @@ def plan_upsert(
     truncates = loaded.shape.truncate is not None
     if not is_readable(state) or not (
         truncates
+        or not loaded.shape.key
         or (
             state.properties.get(_DELETION_VECTORS) == "true"
             and all(file.is_plain for file in files)
@@ -137,6 +139,8 @@ def plan_upsert(
         raise TooLarge
     if not loaded.table.num_rows:
         return Upsert(state, (), (), truncates)
+    if not loaded.shape.key:
+        return Upsert(state, _write(_inserted(loaded), state), (), truncates)
     events, key_columns = _events(loaded)
     with Keys(key_columns[0], directory) as keys:
         events = _numbered(events, keys.numbers, key_columns[1])
@@ -257,6 +261,17 @@ def _conflict(loaded: Loaded, event: int, uniqueness: Uniqueness) -> RowFailure:
             f'duplicate key value violates unique constraint "{uniqueness.constraint}"'
         ),
         conflict="insert_exists" if inserted else "update_exists",
+    )
+
+
+def _inserted(loaded: Loaded) -> pa.Table:
+    """The rows of a table without a key: nothing but inserts is left, and each is a row."""
+    if not pc.all(pc.equal(loaded.table.column("op"), INSERT)).as_py():
+        raise InternalError("a row of a table without a key is updated or deleted")
+    fields = loaded.shape.fields
+    return pa.table(
+        [loaded.table.column(f"n{i}") for i in range(len(fields))],
+        names=[field.name for field in fields],
     )
 
 
