@@ -355,7 +355,8 @@ class Side:
 
     def stop(self) -> None:
         if self.worker is not None:
-            assert self.worker.stop(30)
+            self.worker.request_stop()
+            assert self.worker.join(30)
             self.worker = None
 
     def close(self) -> None:

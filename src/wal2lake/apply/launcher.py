@@ -1,8 +1,9 @@
 """One apply worker for each enabled subscription, in the engine.
 
 PostgreSQL's logical replication launcher for threads: it compares what the catalog wants with
-what runs, whenever the catalog has changed. (The receivers are processes; the supervisor does
-the same for them.)
+what runs, whenever the catalog has changed or a worker has ended. One that was told to stop is
+not waited for: should its subscription be enabled meanwhile, another one starts after it. (The
+receivers are processes; the supervisor does the same for them.)
 
 Source: src/backend/replication/logical/launcher.c (ApplyLauncherMain).
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -62,22 +64,38 @@ class ApplyLauncher:
     def stop(self, timeout_seconds: float) -> None:
         """End all workers after the batch in hand, or give up after the time."""
         self._stop.set()
+        deadline = time.monotonic() + timeout_seconds
         self._thread.join(timeout_seconds)
         with self._guard:
-            for subid in list(self._running):
-                self._end(subid, timeout_seconds)
+            running = list(self._running.values())
+        for one in running:
+            one.worker.request_stop()
+        for one in running:
+            one.worker.join(max(deadline - time.monotonic(), 0.0))
+        with self._guard:
+            self._forget_ended()
 
     def halt(self, subid: Oid, timeout_seconds: float) -> bool:
-        """End one worker now (its subscription is disabled); False if it is too busy."""
+        """End one worker now (its subscription is disabled); False if it is too busy. It
+        ends after its batch then, and starts again if the subscription is enabled."""
         with self._guard:
-            return self._end(subid, timeout_seconds)
+            running = self._running.get(subid)
+        if running is None:
+            return True
+        running.worker.request_stop()
+        ended = running.worker.join(timeout_seconds)
+        with self._guard:
+            self._forget_ended()
+        return ended
 
     def _run(self) -> None:
         seen = -1
         while not self._stop.wait(_POLL_SECONDS):
             try:
                 counter = self._catalog.change_counter
-                if counter != seen:
+                with self._guard:
+                    ended = self._forget_ended()
+                if ended or counter != seen:
                     self._follow()
                     seen = counter
             except Exception as error:
@@ -85,16 +103,14 @@ class ApplyLauncher:
                 self._stop.wait(1.0)
 
     def _follow(self) -> None:
-        wanted = {s.oid for s in self._catalog.subscriptions() if s.enabled}
         with self._guard:
-            for subid in self._running.keys() - wanted:
-                self._end(subid, 60.0)
-            for subid in wanted - self._running.keys():
+            # Not before: whoever has disabled one and then halts it wants none to start.
+            wanted = {s.oid: s for s in self._catalog.subscriptions() if s.enabled}
+            for subid in self._running.keys() - wanted.keys():
+                self._running[subid].worker.request_stop()
+            for subid in wanted.keys() - self._running.keys():
                 progress = ProgressFile(self._settings.run_directory, subid)
-                subscription = self._catalog.subscription(subid)
-                if subscription is None:
-                    continue
-                progress.set(applied=subscription.floor, engine_pid=os.getpid())
+                progress.set(applied=wanted[subid].floor, engine_pid=os.getpid())
                 worker = ApplyWorker(
                     self._catalog,
                     self._settings,
@@ -107,13 +123,11 @@ class ApplyLauncher:
                 worker.start()
                 self._running[subid] = _Running(worker, progress)
 
-    def _end(self, subid: Oid, timeout_seconds: float) -> bool:
-        running = self._running.get(subid)
-        if running is None:
-            return True
-        if not running.worker.stop(timeout_seconds):
-            return False
-        running.progress.set(engine_pid=0)
-        running.progress.close()
-        del self._running[subid]
-        return True
+    def _forget_ended(self) -> bool:
+        """Workers whose thread is over, whatever ended it; whether there were any."""
+        ended = [s for s, one in self._running.items() if not one.worker.alive]
+        for subid in ended:
+            progress = self._running.pop(subid).progress
+            progress.set(engine_pid=0)
+            progress.close()
+        return bool(ended)

@@ -18,12 +18,12 @@ comes, and its key when an UPDATE or DELETE does; should_apply_changes_for_rel.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from wal2lake.apply.batch import TableChanges
+from wal2lake.apply.failures import Failure
 from wal2lake.apply.relationmap import (
     RelationUse,
     check_target,
@@ -32,19 +32,10 @@ from wal2lake.apply.relationmap import (
 )
 from wal2lake.catalog import Catalog
 from wal2lake.changelog import LogReader, RowsFile
-from wal2lake.errors import ApplyError, Wal2LakeError
+from wal2lake.errors import ApplyError
 from wal2lake.model import Lsn, Oid
 
 _NEED_A_KEY: Final = (ord("U"), ord("D"))
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Where a batch has to be cut, and why."""
-
-    cut: Lsn
-    """Commit LSN of the transaction that cannot be applied."""
-    error: Wal2LakeError
 
 
 def check_targets(

@@ -97,6 +97,9 @@ class LogReader:
         except FileNotFoundError as error:
             raise manifest.corrupt(path, "The file is missing.") from error
         except (OSError, pa.ArrowException) as error:
+            # What the operating system refused says nothing about the file.
+            if isinstance(error, OSError) and error.errno:
+                raise files.storage_error("read file", path, error) from error
             raise manifest.corrupt(path, f"{error}".rstrip(".") + ".") from error
 
     def operations(self, rows: RowsFile) -> tuple[Any, Any]:

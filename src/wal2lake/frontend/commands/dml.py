@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from wal2lake.apply.worker import cursor_name
+from wal2lake.apply.participants import cursor_name
 from wal2lake.catalog import TableDef
 from wal2lake.frontend.commands.node import Caller, Node, need_table
 from wal2lake.frontend.grammar.statements import Truncate

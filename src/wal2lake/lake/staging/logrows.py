@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from wal2lake.errors import CorruptLogError
+from wal2lake.errors import CorruptLogError, StorageError, Wal2LakeError
 from wal2lake.lake.delta.durability import local_path
 from wal2lake.model import Relation
 
@@ -127,7 +127,7 @@ def read_rows(
             try:
                 batch = next(batches, None)
             except (OSError, pa.ArrowException) as error:
-                raise corrupt(path, str(error)) from error
+                raise _unreadable(path, error) from error
             if batch is None:
                 return
             if streamed:
@@ -156,7 +156,19 @@ def _open(path: str) -> Any:
             source = files.open_input_file(name)
         return pq.ParquetFile(source, page_checksum_verification=True)
     except (OSError, pa.ArrowException) as error:
-        raise corrupt(path, str(error)) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: Exception) -> Wal2LakeError:
+    """What the operating system refused says nothing about the file, unless it is gone."""
+    refused = isinstance(error, OSError) and error.errno
+    if refused and not isinstance(error, FileNotFoundError):
+        return StorageError(
+            f'could not read change log file "{path}": {error}',
+            sqlstate="58030",
+            hint="Check the file system of the log directory.",
+        )
+    return corrupt(path, str(error))
 
 
 def _all_groups(metadata: Any, part: LogPart) -> list[int]:

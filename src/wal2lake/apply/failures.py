@@ -1,0 +1,64 @@
+"""What keeps a batch from being applied whole: where it has to be cut, and what to say.
+
+In: rows that a table could not take, as staging found them. Out: the first failure, with
+PostgreSQL's context (relation, column, finish LSN) and a remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from wal2lake.apply.relationmap import error_context
+from wal2lake.catalog import TableDef
+from wal2lake.errors import ApplyError, Wal2LakeError
+from wal2lake.lake.staging.changes import RowFailure
+from wal2lake.model import Lsn, Oid
+from wal2lake.pgtypes import COPIED_ANEW, remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Where a batch has to be cut, and why."""
+
+    cut: Lsn
+    """Commit LSN of the transaction that cannot be applied."""
+    error: Wal2LakeError
+
+
+def first_failure(failures: Iterable[Failure]) -> Failure | None:
+    """The one of the earliest transaction."""
+    return min(failures, key=lambda f: f.cut, default=None)
+
+
+def row_failure(subid: Oid, table: TableDef, failure: RowFailure) -> Failure:
+    """The failure of a row that ``table`` cannot take."""
+    at = Lsn(failure.seq.commit_lsn)
+    error = ApplyError(
+        failure.message,
+        sqlstate=failure.sqlstate,
+        context=error_context(
+            origin=f"pg_{subid}",
+            relation=table.qualified,
+            column=failure.column,
+            finish_lsn=at,
+        ),
+        hint=_hint(table, failure),
+    )
+    return Failure(at, error)
+
+
+def _hint(table: TableDef, failure: RowFailure) -> str:
+    column = None if failure.column is None else table.column(failure.column)
+    if column is None:
+        return (
+            "Transactions before this one have been applied. Delete the row that has"
+            f" this key here, or {COPIED_ANEW}."
+        )
+    what = remedy(
+        failure.sqlstate,
+        (table.namespace, table.name, column.name),
+        nullable=not column.not_null,
+        in_key=column.name in table.key,
+    )
+    return f"Transactions before this one have been applied. {what}"
