@@ -59,11 +59,6 @@ class Handover:
         self._ready = threading.Condition()
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of payload in memory."""
-        return self._held
-
-    @property
     def length(self) -> int:
         """How many items there are."""
         return len(self._items)

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from wal2lake.errors import Retry, StorageError, Wal2LakeError
+from wal2lake.errors import Retry, StorageError
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
 from wal2lake.model import INVALID_OID, Domain, Oid
 
@@ -124,15 +124,21 @@ class Committed:
 
 
 class CommitConflict(StorageError):
-    """Another writer changed the table first; nothing was committed (40001).
-
-    ``interlopers``: the versions found above the expected one, comma separated.
-    """
+    """Another writer changed the table first; nothing was committed (40001)."""
 
     sqlstate = "40001"
     retry = Retry.LATER
-    _fields = (*Wal2LakeError._fields, "interlopers")
-    interlopers: str = ""
+
+
+def expect_version(
+    location: str, expected: int, found: int, *, same_table: bool = True
+) -> None:
+    """CommitConflict unless the table is where the commit was prepared."""
+    if found != expected or not same_table:
+        raise CommitConflict(
+            "could not serialize access due to concurrent update",
+            detail=f'Table at "{location}" is at version {found}, expected {expected}.',
+        )
 
 
 class TablePort(Protocol):

@@ -41,6 +41,7 @@ from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.lake.delta.fields import from_struct_field
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.spark.errors import QUERY_CANCELED, translated
+from wal2lake.pgtypes.spark_ddl import identifier
 
 CANCEL_INTERVAL_SECONDS: Final = 0.05
 """Between two attempts; each is one message to Spark's scheduler."""
@@ -241,11 +242,6 @@ class Queries:
             yield
         finally:
             self._spark.sparkContext._jsc.clearJobGroup()
-
-
-def identifier(name: str) -> str:
-    """Quote one identifier for Spark SQL."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def relation(location: str, version: int | None = None) -> str:

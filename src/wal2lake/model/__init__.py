@@ -8,7 +8,7 @@ from wal2lake.model.coercion import Coercion, merged
 from wal2lake.model.domain import Domain
 from wal2lake.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid, Xid
 from wal2lake.model.relation import Column, Relation, ReplicaIdentity
-from wal2lake.model.syncstate import HandoverState, SyncState
+from wal2lake.model.syncstate import SyncState
 
 __all__ = [
     "INVALID_LSN",
@@ -16,7 +16,6 @@ __all__ = [
     "Coercion",
     "Column",
     "Domain",
-    "HandoverState",
     "Lsn",
     "Oid",
     "Relation",

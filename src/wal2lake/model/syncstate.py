@@ -1,8 +1,7 @@
 """States of one table in one subscription (pg_subscription_rel.srsubstate).
 
-i -> d -> f -> (w -> c) -> s -> r. Only the first kind may be written to the catalog: the
-hand-over states w and c live in memory, and their enum is a different type so that
-they cannot be persisted by mistake.
+i -> d -> f -> s -> r, all of them durable. PostgreSQL's w and c are states of a hand-over
+between two processes, in memory; here the apply worker takes over at a commit.
 
 Source: src/include/catalog/pg_subscription_rel.h.
 """
@@ -25,12 +24,3 @@ class SyncState(Enum):
     """Caught up with the apply worker at srsublsn."""
     READY = "r"
     """Replicated by the apply worker like every other table."""
-
-
-class HandoverState(Enum):
-    """The states that exist in memory only."""
-
-    SYNCWAIT = "w"
-    """The copy waits for the apply worker."""
-    CATCHUP = "c"
-    """The apply worker has named the LSN to catch up to."""

@@ -139,8 +139,13 @@ def ddl_from_arrow(arrow: pa.DataType) -> str:
     raise UndefinedObjectError(f'Arrow type "{arrow}" has no Spark type')
 
 
+def identifier(name: str) -> str:
+    """Quote one identifier for Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def _quoted(name: str) -> str:
-    return name if re.fullmatch(r"\w+", name) else "`" + name.replace("`", "``") + "`"
+    return name if re.fullmatch(r"\w+", name) else identifier(name)
 
 
 def _split(text: str) -> list[str]:

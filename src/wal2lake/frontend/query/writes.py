@@ -41,6 +41,7 @@ from wal2lake.frontend.query.translate import (
     settle,
 )
 from wal2lake.frontend.query.values import types as t
+from wal2lake.pgtypes.spark_ddl import identifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +285,7 @@ def _in_place(
     zone: str,
 ) -> SparkWrite:
     """Delta's own UPDATE and DELETE."""
-    alias = _escaped(tree.this.alias or table.name)
+    alias = identifier(tree.this.alias or table.name)
     if isinstance(tree, exp.Update):
         tree.set(
             "expressions",
@@ -296,14 +297,14 @@ def _in_place(
     condition = ""
     if tree.args.get("where") is not None:
         condition = f" {generate(tree.args['where'])}"
-    target = f"{path_sql(table)} AS `{alias}`"
+    target = f"{path_sql(table)} AS {alias}"
     if isinstance(tree, exp.Delete):
         return SparkWrite(table, f"DELETE FROM {target}{condition}", "DELETE")
     texts = []
     for column, value in values:
         settle(value)
         stored = _not_null(table, column, generate(value))
-        texts.append(f"`{_escaped(column.name)}` = {stored}")
+        texts.append(f"{identifier(column.name)} = {stored}")
     sql = f"UPDATE {target} SET {', '.join(texts)}{condition}"
     return SparkWrite(table, sql, "UPDATE")
 
@@ -353,13 +354,13 @@ def _merge(
         # PostgreSQL takes any one of several rows that join; Delta takes none.
         rows = _one_per_key(rows, names, len(keys))
     matches = " AND ".join(
-        f"target.`{_escaped(key.name)}` = src.{name}"
+        f"target.{identifier(key.name)} = src.{name}"
         for key, name in zip(keys, names, strict=False)
     )
     action = "DELETE"
     if isinstance(tree, exp.Update):
         texts = [
-            f"`{_escaped(column.name)}` = {_not_null(table, column, f'src.{name}')}"
+            f"{identifier(column.name)} = {_not_null(table, column, f'src.{name}')}"
             for column, name in zip(columns, names, strict=True)
         ][len(keys) :]
         action = f"UPDATE SET {', '.join(texts)}"
@@ -386,8 +387,4 @@ def _named(column: ColumnDef) -> exp.Column:
 
 def path_sql(table: TableDef) -> str:
     """The table as Spark SQL names it."""
-    return f"delta.`{_escaped(table.location)}`"
-
-
-def _escaped(name: str) -> str:
-    return name.replace("`", "``")
+    return f"delta.{identifier(table.location)}"

@@ -58,12 +58,12 @@ from wal2lake.lake.delta.fields import from_struct_field, metadata_of
 from wal2lake.lake.delta.fit import check_files
 from wal2lake.lake.delta.uniqueness import any_key_taken
 from wal2lake.lake.port import (
-    CommitConflict,
     Committed,
     Cursor,
     FieldSpec,
     PhysicalField,
     TableState,
+    expect_version,
 )
 from wal2lake.lake.spark.errors import translated
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
@@ -307,7 +307,8 @@ class DeltaTables:
             if committed is not None and _is_done(committed, cursor, rearranges):
                 done = Committed(found, already_done=True)
             else:
-                _require(location, read_version, found)
+                if read_version is not None:
+                    expect_version(location, read_version, found)
                 if read_version is not None or replace:
                     transaction.readWholeTable()
                 removes = transaction.filterFiles() if replace else None
@@ -510,15 +511,3 @@ class _Listing:
 def _is_done(committed: int, cursor: Cursor, rearranges: bool) -> bool:
     """A rearrangement carries the cursor that the table has: it moves nothing."""
     return committed > cursor.version if rearranges else committed >= cursor.version
-
-
-def _require(location: str, read_version: int | None, found: int) -> None:
-    if read_version is None or read_version == found:
-        return
-    newer = ",".join(map(str, range(read_version + 1, found + 1)))
-    conflict = CommitConflict(
-        "could not serialize access due to concurrent update",
-        detail=f'Table at "{location}" is at version {found}, expected {read_version}.',
-    )
-    conflict.interlopers = newer
-    raise conflict

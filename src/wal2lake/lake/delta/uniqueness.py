@@ -20,6 +20,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from wal2lake.lake.port import TableState
 from wal2lake.lake.tablefiles import AddedFile
+from wal2lake.pgtypes.spark_ddl import identifier
 
 _GLOB: Final = re.compile(r"([\\*?\[\]{}])")
 """Hadoop reads these in a path as a pattern."""
@@ -52,13 +53,9 @@ def any_key_taken(
         .load(state.location)
         .select(
             *(
-                col(_quoted(column)).alias(n)
+                col(identifier(column)).alias(n)
                 for column, n in zip(key, names, strict=True)
             )
         )
     )
     return bool(coming.join(stored, names, "left_semi").head(1))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

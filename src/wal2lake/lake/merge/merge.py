@@ -40,7 +40,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from wal2lake.errors import InternalError
 from wal2lake.lake.merge.netchange import NetChange, net_change
-from wal2lake.lake.port import CommitConflict, Committed, Cursor, TablePort, TableState
+from wal2lake.lake.port import Committed, Cursor, TablePort, TableState, expect_version
 from wal2lake.lake.spark.errors import translated
 from wal2lake.lake.staging.changes import (
     DELETE,
@@ -50,6 +50,7 @@ from wal2lake.lake.staging.changes import (
     spark_schema,
 )
 from wal2lake.lake.staging.stage import StagedChanges
+from wal2lake.pgtypes.spark_ddl import identifier
 
 SMALL_ROWS: Final = 20_000
 """Staged rows up to which a merge is tuned for latency."""
@@ -106,7 +107,7 @@ def plan_merge(
             session.read.format("delta")
             .option("versionAsOf", state.version)
             .load(state.location)
-            .select(*(_quoted(f.name) for f in shape.fields))
+            .select(*(identifier(f.name) for f in shape.fields))
         )
         net = net_change(changes, shape, base, uniqueness)
     if isinstance(net, RowFailure):
@@ -126,12 +127,12 @@ def commit_merge(merge: Merge, tables: TablePort, cursor: Cursor) -> Committed:
     done = now.cursor(cursor.app_id)
     if done is not None and done >= cursor.version:
         return Committed(now.version, already_done=True)
-    if now.version != merge.state.version or now.table_id != merge.state.table_id:
-        raise CommitConflict(
-            "could not serialize access due to concurrent update",
-            detail=f'Table at "{location}" is at version {now.version}, '
-            f"expected {merge.state.version}.",
-        )
+    expect_version(
+        location,
+        merge.state.version,
+        now.version,
+        same_table=now.table_id == merge.state.table_id,
+    )
     if merge.net.replaces and not merge.staged.found.inserts:
         return tables.commit_files(
             location,
@@ -174,11 +175,11 @@ def _run_merge(merge: Merge) -> None:
     target = DeltaTable.forPath(merge.session, merge.state.location).alias("t")
     condition = F.lit(True)
     for i in shape.key:
-        name = _quoted(shape.fields[i].name)
+        name = identifier(shape.fields[i].name)
         condition = condition & (F.col(f"t.{name}") == F.col(f"s.n{i}"))
     if merge.staged.first_key is not None:
         low, high = merge.staged.first_key
-        first = F.col(f"t.{_quoted(shape.fields[shape.key[0]].name)}")
+        first = F.col(f"t.{identifier(shape.fields[shape.key[0]].name)}")
         condition = condition & first.between(F.lit(low), F.lit(high))
     builder = target.merge(rows.alias("s"), condition)
     created = found.inserts > 0 or found.moved
@@ -186,11 +187,11 @@ def _run_merge(merge: Merge) -> None:
     if removed:
         builder = builder.whenMatchedDelete(F.col("s.op") == DELETE)
     values: dict[str, Any] = {
-        _quoted(f.name): F.col(f"s.n{i}") for i, f in enumerate(shape.fields)
+        identifier(f.name): F.col(f"s.n{i}") for i, f in enumerate(shape.fields)
     }
     kept = dict(values)
     for i in shape.unchanged:
-        name = _quoted(shape.fields[i].name)
+        name = identifier(shape.fields[i].name)
         stored = F.when(F.col(f"s.u{i}"), F.col(f"t.{name}"))
         kept[name] = stored.otherwise(F.col(f"s.n{i}"))
     builder = builder.whenMatchedUpdate(set=kept)
@@ -205,7 +206,3 @@ def _write_rows(merge: Merge, mode: str) -> None:
     ]
     rows = merge.net.rows.select(*columns)
     rows.write.format("delta").mode(mode).save(merge.state.location)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
