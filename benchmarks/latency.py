@@ -194,6 +194,7 @@ def _measure(
         found = client.rows(workload.fingerprint(_TABLE))
         selects = [_select(client, 1 + i * 7 % rows) for i in range(_SELECTS)]
         drop_subscription(client, name)
+        client.rows(f"drop table {workload.SCHEMA}.{_TABLE}")
     if found != expected:
         raise AssertionError(f"{peer} differs: {found}, expected {expected}")
     return _Measured(
