@@ -62,6 +62,7 @@ from wal2lake.catalog import (
     Subscription,
     SubscriptionRel,
     TableDef,
+    Worker,
 )
 from wal2lake.changelog import LogReader, Manifest
 from wal2lake.errors import ApplyError, Wal2LakeError
@@ -211,13 +212,15 @@ class ApplyWorker:
                 if not self._step():
                     self._stop.wait(_POLL_SECONDS)
             except Wal2LakeError as error:
-                self._catalog.note_error(self._subid, error.describe())
+                self._catalog.note_error(self._subid, Worker.APPLY, error.describe())
                 self._events.error("apply stopped", error=error)
                 self._tables.clear()
                 self._seen_change = -1
                 self._stop.wait(retry)
             except Exception as error:
-                self._catalog.note_error(self._subid, f"internal error: {error!r}")
+                self._catalog.note_error(
+                    self._subid, Worker.APPLY, f"internal error: {error!r}"
+                )
                 self._events.error("apply failed", exc_info=error)
                 self._tables.clear()
                 self._seen_change = -1
@@ -396,8 +399,7 @@ class ApplyWorker:
             if failure.cut > subscription.floor or self._unseen(failure.cut):
                 self._attempt(subscription, batch, cut=failure.cut)
             raise failure.error
-        if batch.tables:
-            self._catalog.note_error(self._subid, None)
+        self._catalog.note_error(self._subid, Worker.APPLY, None)
 
     def _attempt(
         self, subscription: Subscription, batch: Batch, cut: Lsn | None
