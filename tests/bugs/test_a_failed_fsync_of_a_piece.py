@@ -100,7 +100,7 @@ def test_the_receiver_ends_when_its_log_must_be_opened_again(
         log=SMALL,
         log_directory=tmp_path,
         set=lambda **_: None,
-        note_error=lambda oid, text: noted.append(text),
+        note_error=lambda oid, worker, text: noted.append(text),
     )
     receiver = WalReceiver(anything, anything, anything, log, anything)
     seal = threading.Thread(target=receiver._seal)

@@ -81,5 +81,4 @@ def test_rows_stay_visible_when_the_subscription_that_brought_them_leaves(
             world.catalog.drop_subscription(side.subid)
         else:
             world.catalog.remove_rel(side.subid, Oid(101))
-            world.catalog.forget_version(side.subid, Oid(101))
         assert set(seen(other, 1)) == {b"1"}

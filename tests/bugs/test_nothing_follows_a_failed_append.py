@@ -48,7 +48,7 @@ class Receiving:
 
     def __init__(self, log: ChangeLog) -> None:
         anything: Any = SimpleNamespace(
-            oid=1, two_phase="d", note_error=lambda oid, text: None
+            oid=1, two_phase="d", note_error=lambda oid, worker, text: None
         )
         self._receiver = WalReceiver(anything, anything, anything, log, anything)
         self._thread = threading.Thread(target=self._receiver._journal)

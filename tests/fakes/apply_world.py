@@ -372,9 +372,8 @@ class Side:
 
     @property
     def error(self) -> str:
-        found = self.world.catalog.subscription(self.subid)
-        assert found is not None
-        return found.last_error or ""
+        found = [e for e in self.world.catalog.errors() if e.subid == self.subid]
+        return "\n".join(e.error for e in found)
 
     def reaches(self, lsn: int) -> None:
         """Wait until the floor is there."""

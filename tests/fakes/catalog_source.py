@@ -11,12 +11,15 @@ from typing import Any
 from wal2lake.catalog import (
     CoercionTotal,
     ColumnDef,
+    Comment,
     Namespace,
     Progress,
     Role,
     SnapshotVector,
     Subscription,
+    SubscriptionError,
     SubscriptionRel,
+    SubscriptionStats,
     SyncSnapshot,
     TableDef,
 )
@@ -132,6 +135,10 @@ class FakeSource:
     rel_list: list[SubscriptionRel] = field(default_factory=list)
     vector_list: list[SnapshotVector] = field(default_factory=list)
     coercion_list: list[CoercionTotal] = field(default_factory=list)
+    error_list: list[SubscriptionError] = field(default_factory=list)
+    stats_list: list[SubscriptionStats] = field(default_factory=list)
+    resets: list[Oid | None] = field(default_factory=list)
+    comment_list: list[Comment] = field(default_factory=list)
     progress_by_sub: dict[int, Progress] = field(default_factory=dict)
     messages_by_sub: dict[int, list[LoggedMessage]] = field(default_factory=dict)
     log_by_sub: dict[int, Path] = field(default_factory=dict)
@@ -163,6 +170,18 @@ class FakeSource:
 
     def coercions(self) -> list[CoercionTotal]:
         return self.coercion_list
+
+    def errors(self) -> list[SubscriptionError]:
+        return self.error_list
+
+    def stats(self) -> list[SubscriptionStats]:
+        return self.stats_list
+
+    def reset_stats(self, subid: Oid | None) -> None:
+        self.resets.append(subid)
+
+    def comments(self) -> list[Comment]:
+        return self.comment_list
 
     def progress(self, subid: Oid) -> Progress | None:
         return self.progress_by_sub.get(subid)

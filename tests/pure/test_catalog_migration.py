@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wal2lake.catalog import schema
+from wal2lake.catalog import Catalog, schema
 from wal2lake.catalog.database import Database, create_database
 from wal2lake.errors import ConfigurationError
 
@@ -78,6 +78,10 @@ def first_version(path: Path) -> None:
             "insert into meta values (?, ?)", [("version", "1"), ("counter", "7")]
         )
         connection.execute("insert into role values (10, 'me', 1, null)")
+        connection.execute(
+            "insert into subscription values (20000, 's', 10, 1, 'host=p', 's', '[\"p\"]',"
+            " 'off', 1, 7, 99, null, null, 'an old error', 0, '{}')"
+        )
 
 
 def test_a_catalog_of_each_older_version_becomes_todays(tmp_path: Path) -> None:
@@ -90,8 +94,16 @@ def test_a_catalog_of_each_older_version_becomes_todays(tmp_path: Path) -> None:
     opened = Database(old)
     assert opened.meta("version") == str(schema.VERSION)
     assert columns(old) == columns(new)
-    assert opened.connection().execute("select name from role").fetchone()[0] == "me"
+    with opened.reading() as connection:
+        assert connection.execute("select name from role").fetchone()[0] == "me"
     opened.close()
+    catalog = Catalog(old)
+    (found,) = catalog.subscriptions()
+    assert (found.name, found.generation, found.floor) == ("s", 7, 99)
+    assert (found.skip_lsn, found.skipping) == (0, False)
+    assert catalog.errors() == [], "nobody knows whose the old one was"
+    assert [s.subid for s in catalog.stats()] == [found.oid]
+    catalog.close()
 
 
 def test_a_migration_that_fails_changes_nothing(

@@ -9,7 +9,14 @@ from dataclasses import replace
 import pytest
 from tests.fakes.catalog_source import OBJECTS, FakeSource, rel, session, table
 
-from wal2lake.catalog import Progress, SnapshotVector
+from wal2lake.catalog import (
+    Comment,
+    Progress,
+    SnapshotVector,
+    SubscriptionError,
+    SubscriptionStats,
+    Worker,
+)
 from wal2lake.changelog import PreparedTransaction
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.query.translate import Parameter
@@ -360,8 +367,14 @@ def test_subscriptions_and_their_tables(
             {OBJECTS["public.customers"]: 3, 99: 1},
         ),
     ]
-    source.subscription_list = [
-        replace(source.subscription_list[0], last_error="no way")
+    source.error_list = [
+        SubscriptionError(SUB, Worker.APPLY, "no way", "2026-01-02T03:04:05+00:00"),
+        SubscriptionError(SUB, Worker.RECEIVER, "no net", "2026-01-02T03:04:05+00:00"),
+    ]
+    source.stats_list = [SubscriptionStats(SUB, 3, 2, "2026-01-02T03:04:05+00:00")]
+    source.comment_list = [
+        Comment(Oid(6100), SUB, "what for"),
+        Comment(Oid(6100), Oid(99), "another's"),
     ]
     source.change_counter += 1
     assert _rows(
@@ -384,8 +397,23 @@ def test_subscriptions_and_their_tables(
         ("sub", "sales", "orders", "d", "5", "9", "70", "broken"),
     ]
     assert _rows(
-        catalog, "select subname, tablename, error from wal2lake.subscription_errors"
-    ) == [("sub", None, "no way"), ("sub", "orders", "broken")]
+        catalog,
+        "select subname, tablename, error, worker from wal2lake.subscription_errors",
+    ) == [
+        ("sub", None, "no way", "apply"),
+        ("sub", None, "no net", "receiver"),
+        ("sub", "orders", "broken", "table synchronization"),
+    ]
+    assert _rows(catalog, "select * from pg_stat_subscription_stats") == [
+        (str(SUB), "sub", "3", "2", *["0"] * 7, "2026-01-02 03:04:05+00"),
+    ]
+    assert _rows(
+        catalog,
+        "select obj_description(oid, 'pg_subscription'), obj_description(oid),"
+        " obj_description(oid, 'pg_class'), (select description from pg_description d"
+        " where d.objoid = s.oid and classoid = 'pg_subscription'::regclass)"
+        " from pg_subscription s",
+    ) == [("what for", "what for", None, "what for")]
     assert _rows(
         catalog, "select external_id, remote_lsn from pg_replication_origin_status"
     ) == [(f"pg_{SUB}", "0/1000")]
@@ -553,3 +581,26 @@ def test_a_running_query_can_be_cancelled(catalog: SystemCatalog) -> None:
     thread.join(60)
     assert states == ["57014"]
     assert _rows(catalog, "select 1") == [("1",)]
+
+
+def test_the_counts_of_subscriptions_are_reset_once_a_row(
+    source: FakeSource, catalog: SystemCatalog
+) -> None:
+    reset = "select pg_stat_reset_subscription_stats({})"
+    sql = f"{reset.format('oid')} from pg_subscription"
+    assert is_system_query(reset.format(7))
+    catalog.describe(sql, (), session())
+    assert source.resets == [], "a description runs nothing"
+    fields, rows = catalog.query(sql, (), session())
+    assert rows == [("",)]
+    assert [field.type_oid for field in fields] == [2278]
+    catalog.query(reset.format("null"), (), session())
+    assert source.resets == [SUB, None]
+    with pytest.raises(Wal2LakeError, match="invalid subscription OID 0") as caught:
+        catalog.query(reset.format(0), (), session())
+    assert caught.value.sqlstate == "22023"
+    somebody = replace(session(), superuser=False)
+    with pytest.raises(Wal2LakeError, match="permission denied for function") as caught:
+        catalog.query(reset.format(7), (), somebody)
+    assert caught.value.sqlstate == "42501"
+    assert source.resets == [SUB, None]

@@ -59,7 +59,9 @@ def catalog() -> Iterator[SystemCatalog]:
 def _renumbered() -> dict[str, str]:
     """OIDs that the node numbers itself, from PostgreSQL's to ours."""
     source = FakeSource()
-    facts = build_facts(source.roles(), source.namespaces(), source.tables())
+    facts = build_facts(
+        source.roles(), source.namespaces(), source.tables(), source.comments()
+    )
     ours = {f"{r.namespace}.{r.name}": str(int(r.oid)) for r in facts.relations}
     found = {str(oid): ours[name] for name, oid in OBJECTS.items() if name in ours}
     return {**found, str(OBJECTS["database lake"]): str(int(DATABASE_OID))}

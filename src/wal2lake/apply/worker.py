@@ -34,7 +34,7 @@ from wal2lake.apply.batch import Batch, TableChanges, choose, divide
 from wal2lake.apply.failures import Failure, first_failure, row_failure
 from wal2lake.apply.participants import Participants
 from wal2lake.apply.targets import check_others, check_targets
-from wal2lake.catalog import Catalog, ProgressFile, Subscription
+from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
 from wal2lake.changelog import LogReader
 from wal2lake.errors import Wal2LakeError
 from wal2lake.lake import CommitConflict, Cursor, TablePort
@@ -138,7 +138,7 @@ class ApplyWorker:
             self._events.error("apply failed", exc_info=error)
             text = f"internal error: {error!r}"
         try:
-            self._catalog.note_error(self._subid, text)
+            self._catalog.note_error(self._subid, Worker.APPLY, text)
         except Exception as unwritten:
             self._events.error("could not record an error", exc_info=unwritten)
 
@@ -208,8 +208,7 @@ class ApplyWorker:
                 failure = self._attempt(subscription, batch, cut=found.cut)
         if found is not None:
             raise found.error
-        if batch.tables:
-            self._catalog.note_error(self._subid, None)
+        self._catalog.note_error(self._subid, Worker.APPLY, None)
 
     def _attempt(
         self, subscription: Subscription, batch: Batch, cut: Lsn | None

@@ -7,7 +7,7 @@ are in ``progress``), connects to anything, imports Spark or NumPy.
     store              ``Catalog``: what callers may rely on, a transaction a method
     records            the rows as values
     database, schema   the SQLite file, its transactions and tables
-    roles, tables, subscriptions, copies, published/    the SQL of each
+    roles, tables, comments, subscriptions, copies, published/    the SQL of each
     progress           the positions of a running subscription, in a mapped file
 """
 
@@ -16,23 +16,30 @@ from wal2lake.catalog.records import (
     REMOTE_TYPES,
     CoercionTotal,
     ColumnDef,
+    Comment,
     CopyRange,
     Namespace,
     PlannedSlot,
     Role,
     SnapshotVector,
     Subscription,
+    SubscriptionError,
     SubscriptionRel,
+    SubscriptionStats,
     SyncSnapshot,
     TableDef,
+    Worker,
 )
+from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
 from wal2lake.catalog.store import Catalog
 
 __all__ = [
     "REMOTE_TYPES",
+    "SUBSCRIPTION_CATALOG",
     "Catalog",
     "CoercionTotal",
     "ColumnDef",
+    "Comment",
     "CopyRange",
     "Namespace",
     "PlannedSlot",
@@ -41,7 +48,10 @@ __all__ = [
     "Role",
     "SnapshotVector",
     "Subscription",
+    "SubscriptionError",
     "SubscriptionRel",
+    "SubscriptionStats",
     "SyncSnapshot",
     "TableDef",
+    "Worker",
 ]

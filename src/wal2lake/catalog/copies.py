@@ -18,7 +18,8 @@ def record_range(connection: sqlite3.Connection, done: CopyRange) -> None:
     """A finished range, and its rows in the table's progress."""
     size = sum(int(add["size"]) for add in json.loads(done.files))
     connection.execute(
-        "insert or replace into copy_range values (?, ?, ?, ?, ?, ?, ?, ?)",
+        "insert or replace into copy_range (subid, relid, epoch, snapshot, number, rows,"
+        " files, coercions) values (?, ?, ?, ?, ?, ?, ?, ?)",
         (
             done.subid,
             done.relid,
@@ -68,7 +69,8 @@ def forget_ranges(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> Non
 def hold_snapshot(connection: sqlite3.Connection, held: SyncSnapshot) -> None:
     """A receiver holds an exported snapshot; it replaces an earlier one."""
     connection.execute(
-        "insert or replace into sync_snapshot values (?, ?, ?, ?, ?)",
+        "insert or replace into sync_snapshot (subid, snapshot, lsn, holder, relids)"
+        " values (?, ?, ?, ?, ?)",
         (held.subid, held.snapshot, held.lsn, held.holder, json.dumps(held.relids)),
     )
 

@@ -1,8 +1,12 @@
 """The SQLite file: connections, transactions, the counter of changes, new OIDs.
 
-In: a path. Out: a connection of the calling thread, or a transaction on it that is durable when
-it has ended (synchronous=FULL) and has moved the counter. A connection belongs to the
-thread that made it and never crosses a fork. Called by ``store`` only.
+In: a path. Out: a connection of the calling thread to read from, or a transaction on it that is
+durable when it has ended (synchronous=FULL) and has moved the counter. A connection belongs to
+the thread that made it and never crosses a fork. Called by ``store`` only.
+
+Here SQLite's errors become ``StorageError``: 53100 if the disk is full, 58030 for the rest, all of
+which may pass by themselves. A statement that is wrong, or that breaks a constraint nobody has
+asked for, is our own bug and keeps SQLite's class.
 """
 
 from __future__ import annotations
@@ -17,10 +21,13 @@ from pathlib import Path
 from typing import Final
 
 from wal2lake.catalog import schema
-from wal2lake.errors import ConfigurationError
+from wal2lake.errors import ConfigurationError, StorageError
 from wal2lake.model import Oid
 
 _BUSY_TIMEOUT_SECONDS: Final = 30.0
+
+_PRIMARY: Final = 0xFF
+"""SQLite's extended result codes have the primary one in the lowest byte."""
 
 
 class Database:
@@ -52,8 +59,45 @@ class Database:
                 )
             self._migrate()
 
-    def connection(self) -> sqlite3.Connection:
-        """This thread's connection, for reading."""
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """This thread's connection, for a query."""
+        with self._translated("read"):
+            yield self._connection()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of it is durable at the end, or none of it happened."""
+        with self._translated("write"):
+            connection = self._connection()
+            connection.execute("begin immediate")
+            try:
+                yield connection
+                connection.execute(
+                    "update meta set value = value + 1 where key = 'counter'"
+                )
+                connection.execute("commit")
+            except BaseException:
+                # SQLite has rolled back already after some errors, a full disk among them.
+                if connection.in_transaction:
+                    connection.execute("rollback")
+                raise
+
+    def meta(self, key: str) -> str:
+        """One fact about the catalog itself."""
+        with self.reading() as connection:
+            found = connection.execute("select value from meta where key = ?", (key,))
+            return str(found.fetchone()[0])
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        connection = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+            del self._local.connection
+            del self._local.owner
+
+    def _connection(self) -> sqlite3.Connection:
         owner = (os.getpid(), threading.get_ident())
         if getattr(self._local, "owner", None) != owner:
             connection = sqlite3.connect(
@@ -70,21 +114,6 @@ class Database:
         found: sqlite3.Connection = self._local.connection
         return found
 
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it is durable at the end, or none of it happened."""
-        connection = self.connection()
-        connection.execute("begin immediate")
-        try:
-            yield connection
-            connection.execute(
-                "update meta set value = value + 1 where key = 'counter'"
-            )
-            connection.execute("commit")
-        except BaseException:
-            connection.execute("rollback")
-            raise
-
     def _migrate(self) -> None:
         """To today's version, in one transaction; another process may have come first."""
         with self.transaction() as connection:
@@ -95,20 +124,22 @@ class Database:
                 (str(schema.VERSION),),
             )
 
-    def meta(self, key: str) -> str:
-        """One fact about the catalog itself."""
-        found = self.connection().execute(
-            "select value from meta where key = ?", (key,)
-        )
-        return str(found.fetchone()[0])
-
-    def close(self) -> None:
-        """Close this thread's connection."""
-        connection = getattr(self._local, "connection", None)
-        if connection is not None:
-            connection.close()
-            del self._local.connection
-            del self._local.owner
+    @contextmanager
+    def _translated(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
+            if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT):
+                raise
+            full = code == sqlite3.SQLITE_FULL
+            raise StorageError(
+                f'could not {action} catalog "{self._path}": {error}',
+                sqlstate="53100" if full else "58030",
+                hint="Free space on the file system of the node's directory."
+                if full
+                else "Check the file system of the node's directory.",
+            ) from error
 
 
 def create_database(path: Path, superuser: str, password: str | None) -> None:
@@ -121,7 +152,7 @@ def create_database(path: Path, superuser: str, password: str | None) -> None:
         connection.execute("begin")
         _run(connection, schema.DDL)
         connection.executemany(
-            "insert into meta values (?, ?)",
+            "insert into meta (key, value) values (?, ?)",
             [
                 ("version", str(schema.VERSION)),
                 ("next_oid", str(schema.FIRST_OID)),
@@ -131,11 +162,11 @@ def create_database(path: Path, superuser: str, password: str | None) -> None:
             ],
         )
         connection.execute(
-            "insert into role values (?, ?, 1, ?)",
+            "insert into role (oid, name, superuser, password) values (?, ?, 1, ?)",
             (schema.SUPERUSER_OID, superuser, password),
         )
         connection.execute(
-            "insert into namespace values (?, 'public', ?)",
+            "insert into namespace (oid, name, owner) values (?, 'public', ?)",
             (schema.PUBLIC_OID, schema.SUPERUSER_OID),
         )
         connection.execute("commit")

@@ -7,6 +7,7 @@ store gives and takes these; nobody else sees SQL rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
 
 from wal2lake.model import INVALID_LSN, Coercion, Domain, Lsn, Oid, SyncState
@@ -100,13 +101,15 @@ class Subscription:
     system_identifier: str | None = None
     """The publisher's, as first seen; another one later is an error."""
     timeline: int | None = None
-    last_error: str | None = None
-    """The newest error of any of its workers, described; None once one succeeds."""
     dropping: bool = False
     """A DROP has begun; repeating it finishes it, whatever became of the slot."""
     options: dict[str, str] = field(default_factory=dict)
     """Further options as accepted (binary, streaming, origin ...), and under
     ``REMOTE_TYPES`` what the publisher says of its types."""
+    skip_lsn: Lsn = INVALID_LSN
+    """subskiplsn: the finish LSN of the transaction that ALTER ... SKIP leaves out; 0: none."""
+    skipping: bool = False
+    """Leaving it out has begun: after a crash it goes on, though a table is past it."""
 
     @property
     def origin(self) -> str:
@@ -129,6 +132,21 @@ class Subscription:
         return self.options.get("binary") == "true"
 
     @property
+    def disable_on_error(self) -> bool:
+        """An error of its workers disables it, instead of being tried again."""
+        return self.options.get("disable_on_error") == "true"
+
+    @property
+    def password_required(self) -> bool:
+        """The option, of which superusers are free."""
+        return self.options.get("password_required", "true") == "true"
+
+    @property
+    def run_as_owner(self) -> bool:
+        """Whose privileges apply: the subscription owner's, or the tables' owners'."""
+        return self.options.get("run_as_owner") == "true"
+
+    @property
     def type_mappings(self) -> str:
         """The option as it was written; empty: the defaults."""
         return self.options.get("type_mappings", "")
@@ -142,6 +160,54 @@ class Subscription:
     def remote_types(self) -> str | None:
         """JSON: the publisher's types that are not built in, as last asked for."""
         return self.options.get(REMOTE_TYPES)
+
+
+class Worker(Enum):
+    """Who works for a subscription and can fail; each notes and clears only its own errors."""
+
+    RECEIVER = "receiver"
+    """Connects, receives, writes the log."""
+    SNAPSHOT = "snapshot"
+    """Holds the exported snapshot that copies stand on; a part of the receiver's process."""
+    APPLY = "apply"
+    """Applies the log's transactions."""
+    COPY = "table synchronization"
+    """Copies tables. Its errors are the tables' own, ``SubscriptionRel.error``."""
+    DROP = "drop"
+    """Finishes a DROP SUBSCRIPTION that was interrupted."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionError:
+    """What one worker of a subscription is stopped by."""
+
+    subid: Oid
+    worker: Worker
+    error: str
+    """Described: message, DETAIL, HINT and CONTEXT."""
+    noted_at: str
+    """ISO 8601, UTC: when this text was first noted."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStats:
+    """pg_stat_subscription_stats: how often a subscription's workers have failed."""
+
+    subid: Oid
+    apply_errors: int
+    sync_errors: int
+    stats_reset: str | None
+    """ISO 8601, UTC; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """pg_description: what COMMENT ON has said of an object."""
+
+    classid: Oid
+    """OID of the catalog that has the object."""
+    objid: Oid
+    description: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,10 @@ def create_namespace(
     """42P06 if it exists."""
     try:
         oid = take_oid(connection)
-        connection.execute("insert into namespace values (?, ?, ?)", (oid, name, owner))
+        connection.execute(
+            "insert into namespace (oid, name, owner) values (?, ?, ?)",
+            (oid, name, owner),
+        )
     except sqlite3.IntegrityError:
         raise DuplicateObjectError(
             f'schema "{name}" already exists', sqlstate="42P06"

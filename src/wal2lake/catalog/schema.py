@@ -12,13 +12,18 @@ from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 2
+from wal2lake.model import Oid
+
+VERSION: Final = 3
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
 
 PUBLIC_OID: Final = 2200
 """pg_namespace's row for schema public, the same in every PostgreSQL."""
+
+SUBSCRIPTION_CATALOG: Final = Oid(6100)
+"""OID of pg_subscription, as the classid of comments."""
 
 SUPERUSER_OID: Final = 10
 """BOOTSTRAP_SUPERUSERID."""
@@ -42,7 +47,19 @@ create table subscription (
     publications text not null, synchronous_commit text not null,
     create_tables integer not null, generation integer not null,
     floor integer not null, system_identifier text, timeline integer,
-    last_error text, dropping integer not null, options text not null);
+    dropping integer not null, options text not null,
+    skip_lsn integer not null default 0, skipping integer not null default 0);
+create table subscription_error (
+    subid integer not null references subscription(oid) on delete cascade,
+    worker text not null, error text not null, noted_at text not null,
+    primary key (subid, worker)) without rowid;
+create table subscription_stats (
+    subid integer primary key references subscription(oid) on delete cascade,
+    apply_errors integer not null default 0,
+    sync_errors integer not null default 0, stats_reset text);
+create table comment (
+    classid integer not null, objid integer not null, description text not null,
+    primary key (classid, objid)) without rowid;
 create table planned_slot (
     slot_name text not null, conninfo text not null, subname text not null,
     lsn integer not null,
@@ -108,5 +125,25 @@ create table coercion_pending (
     foreign key (subid, relid) references subscription_rel(subid, relid)
         on delete cascade) without rowid;
 """,
+    3: """
+alter table subscription drop column last_error;
+alter table subscription add column skip_lsn integer not null default 0;
+alter table subscription add column skipping integer not null default 0;
+create table subscription_error (
+    subid integer not null references subscription(oid) on delete cascade,
+    worker text not null, error text not null, noted_at text not null,
+    primary key (subid, worker)) without rowid;
+create table subscription_stats (
+    subid integer primary key references subscription(oid) on delete cascade,
+    apply_errors integer not null default 0,
+    sync_errors integer not null default 0, stats_reset text);
+create table comment (
+    classid integer not null, objid integer not null, description text not null,
+    primary key (classid, objid)) without rowid;
+insert into subscription_stats (subid) select oid from subscription;
+""",
 }
-"""Version to the statements that make it of the version before."""
+"""Version to the statements that make it of the version before (no semicolons within one).
+
+To 3: an old error is not taken over, for nobody knows whose it was; whoever still has it
+notes it again as it starts."""

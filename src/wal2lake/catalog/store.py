@@ -1,12 +1,14 @@
 """The catalog's store: records in, records out, one SQLite transaction a method.
 
 Every process opens its own; a connection belongs to the thread that made it and never
-crosses a fork. A method returns only after the commit is durable (synchronous=FULL).
+crosses a fork. A method returns only after the commit is durable (synchronous=FULL), and raises
+StorageError (53100, 58030) if the file cannot be read or written.
 ``change_counter`` grows with every commit of any process, so a cache can ask cheaply
 whether it is stale.
 
 Here is what callers may rely on, and where transactions begin and end; the SQL of each table is in
-the module of its name (``roles``, ``tables``, ``subscriptions``, ``copies``, ``published``).
+the module of its name (``roles``, ``tables``, ``comments``, ``subscriptions``, ``copies``,
+``published``).
 
 Called by: commands and system views (frontend), the supervisor (launch), workers.
 """
@@ -17,22 +19,29 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wal2lake.catalog import copies, roles, subscriptions, tables
+from wal2lake.catalog import comments, copies, roles, subscriptions, tables
 from wal2lake.catalog.database import Database, create_database, take_oid
 from wal2lake.catalog.published import coercions, snapshot_vectors
 from wal2lake.catalog.records import (
     CoercionTotal,
+    Comment,
     CopyRange,
     Namespace,
     PlannedSlot,
     Role,
     SnapshotVector,
     Subscription,
+    SubscriptionError,
     SubscriptionRel,
+    SubscriptionStats,
     SyncSnapshot,
     TableDef,
+    Worker,
 )
-from wal2lake.model import Coercion, Lsn, Oid, SyncState
+from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
+from wal2lake.errors import StorageError
+from wal2lake.model import INVALID_LSN, Coercion, Lsn, Oid, SyncState
+from wal2lake.observe import get_logger
 
 
 class Catalog:
@@ -74,7 +83,8 @@ class Catalog:
 
     def roles(self) -> list[Role]:
         """All roles."""
-        return roles.all_roles(self._database.connection())
+        with self._database.reading() as connection:
+            return roles.all_roles(connection)
 
     def role(self, name: str) -> Role | None:
         """One role by name."""
@@ -82,7 +92,8 @@ class Catalog:
 
     def namespaces(self) -> list[Namespace]:
         """All schemas of lake tables."""
-        return roles.all_namespaces(self._database.connection())
+        with self._database.reading() as connection:
+            return roles.all_namespaces(connection)
 
     def create_namespace(self, name: str, owner: Oid) -> Namespace:
         """42P06 if it exists."""
@@ -98,15 +109,18 @@ class Catalog:
 
     def tables(self) -> list[TableDef]:
         """All lake tables, by OID."""
-        return tables.all_tables(self._database.connection())
+        with self._database.reading() as connection:
+            return tables.all_tables(connection)
 
     def table(self, namespace: str, name: str) -> TableDef | None:
         """One table by its exact names."""
-        return tables.table_named(self._database.connection(), namespace, name)
+        with self._database.reading() as connection:
+            return tables.table_named(connection, namespace, name)
 
     def table_by_oid(self, oid: Oid) -> TableDef | None:
         """One table by OID."""
-        return tables.table_by_oid(self._database.connection(), oid)
+        with self._database.reading() as connection:
+            return tables.table_by_oid(connection, oid)
 
     def create_table(self, table: TableDef) -> None:
         """Record a table whose storage exists; 42P07 if the name is taken."""
@@ -122,15 +136,18 @@ class Catalog:
 
     def subscriptions(self) -> list[Subscription]:
         """All of them, by OID."""
-        return subscriptions.all_subscriptions(self._database.connection())
+        with self._database.reading() as connection:
+            return subscriptions.all_subscriptions(connection)
 
     def subscription(self, oid: Oid) -> Subscription | None:
         """One by OID."""
-        return subscriptions.subscription_by_oid(self._database.connection(), oid)
+        with self._database.reading() as connection:
+            return subscriptions.subscription_by_oid(connection, oid)
 
     def subscription_named(self, name: str) -> Subscription | None:
         """One by name."""
-        return subscriptions.subscription_named(self._database.connection(), name)
+        with self._database.reading() as connection:
+            return subscriptions.subscription_named(connection, name)
 
     def create_subscription(
         self,
@@ -156,7 +173,8 @@ class Catalog:
 
     def planned_slots(self) -> list[PlannedSlot]:
         """Slots that CREATE SUBSCRIPTION makes now, or was making at a crash."""
-        return subscriptions.planned_slots(self._database.connection())
+        with self._database.reading() as connection:
+            return subscriptions.planned_slots(connection)
 
     def plan_slot(self, planned: PlannedSlot) -> None:
         """Before it is made: what a crash leaves behind is known here."""
@@ -174,7 +192,7 @@ class Catalog:
         """Set fields of one subscription and return it.
 
         A change that its workers must notice is a new ``generation``: pass
-        ``bump=True``. 42704 if it is gone.
+        ``bump=True``. 42704 if it is gone, 42710 if a new name is taken.
         """
         with self._database.transaction() as transaction:
             return subscriptions.update_subscription(
@@ -184,30 +202,147 @@ class Catalog:
     def set_options(self, oid: Oid, changes: Mapping[str, str]) -> Subscription:
         """Set some of a subscription's options, leaving the others; 42704 if it is gone."""
         with self._database.transaction() as transaction:
-            found = subscriptions.subscription_by_oid(transaction, oid)
-            options = {**(found.options if found else {}), **changes}
             return subscriptions.update_subscription(
-                transaction, oid, {"options": options}, bump=False
+                transaction, oid, {}, options=changes, bump=False
             )
 
-    def note_error(self, oid: Oid, text: str | None) -> None:
-        """Keep the newest error of a subscription's workers, or clear it."""
-        known = self.subscription(oid)
-        if known is not None and known.last_error != text:
-            with self._database.transaction() as transaction:
-                subscriptions.set_last_error(transaction, oid, text)
+    def alter_subscription(
+        self,
+        oid: Oid,
+        *,
+        options: Mapping[str, str],
+        distrust: bool = False,
+        **changes: Any,
+    ) -> Subscription:
+        """All that one ALTER SUBSCRIPTION ... SET asks for: fields, options, and the next
+        generation. ``distrust``: from now on inserts must look for rows."""
+        with self._database.transaction() as transaction:
+            if distrust:
+                subscriptions.distrust(transaction, oid, None)
+            return subscriptions.update_subscription(
+                transaction, oid, changes, options=options, bump=True
+            )
+
+    def set_publications(
+        self,
+        oid: Oid,
+        publications: Sequence[str],
+        *,
+        added: Sequence[SubscriptionRel] = (),
+        versions: Mapping[int, int] | None = None,
+        removed: Collection[Oid] = (),
+        distrusted: Collection[Oid] = (),
+    ) -> Subscription:
+        """What a subscription is of, with its tables, at one moment: the next generation if
+        the publications are other ones than before.
+
+        Readers see ``versions`` of the ``added`` tables. ``removed`` ones leave with
+        their data; inserts into ``distrusted`` ones must look for rows.
+        """
+        with self._database.transaction() as transaction:
+            subscriptions.add_rels(transaction, added)
+            subscriptions.distrust(transaction, oid, distrusted)
+            if versions:
+                newest = snapshot_vectors.newest_vector(transaction, oid)
+                found = subscriptions.subscription_by_oid(transaction, oid)
+                floor = INVALID_LSN if found is None else found.floor
+                reached = floor if newest is None else newest.lsn
+                snapshot_vectors.publish(transaction, oid, reached, versions, (), ())
+            for relid in removed:
+                snapshot_vectors.hand_over(transaction, oid, relid)
+                snapshot_vectors.forget_version(transaction, oid, relid)
+                subscriptions.remove_rel(transaction, oid, relid)
+            before = subscriptions.subscription_by_oid(transaction, oid)
+            return subscriptions.update_subscription(
+                transaction,
+                oid,
+                {"publications": tuple(publications)},
+                bump=before is not None
+                and set(before.publications) != set(publications),
+            )
 
     def drop_subscription(self, oid: Oid) -> None:
-        """Forget it, its relation states, ranges and vectors."""
+        """Forget it, its relation states, ranges, vectors and comment."""
         with self._database.transaction() as transaction:
             snapshot_vectors.hand_over(transaction, oid)
             subscriptions.drop_subscription(transaction, oid)
+            comments.set_comment(transaction, SUBSCRIPTION_CATALOG, oid, None)
+
+    # ---- errors of their workers -----------------------------------------------------
+
+    def errors(self) -> list[SubscriptionError]:
+        """What stops subscriptions now; those of single tables are in ``rels``."""
+        with self._database.reading() as connection:
+            return subscriptions.errors(connection)
+
+    def note_error(self, oid: Oid, worker: Worker, text: str | None) -> None:
+        """What one attempt of a worker has failed with, which counts; None: it succeeded,
+        and no longer stops the subscription. Other workers' errors stay.
+
+        Who notes an error handles one already: if it cannot be written, that is in the
+        log, and no second one is raised."""
+        with self._database.reading() as connection:
+            known = subscriptions.error_of(connection, oid, worker)
+        if known == text and (text is None or not subscriptions.counts(worker)):
+            return
+        try:
+            with self._database.transaction() as transaction:
+                if text is None:
+                    subscriptions.clear_error(transaction, oid, worker)
+                    return
+                subscriptions.note_error(transaction, oid, worker, text)
+                subscriptions.count_error(transaction, oid, worker)
+        except StorageError as error:
+            if text is None:
+                raise
+            get_logger().error("could not note an error", error=error)
+
+    def note_copy_error(self, subid: Oid, relid: Oid, text: str) -> None:
+        """What an attempt to copy a table has failed with; it counts, and stands until the
+        table's copy is committed."""
+        with self._database.transaction() as transaction:
+            subscriptions.update_rel(transaction, subid, relid, {"error": text})
+            subscriptions.count_error(transaction, subid, Worker.COPY)
+
+    def disable_after_error(self, oid: Oid) -> bool:
+        """What disable_on_error asks for; False: it is not, or no longer, enabled."""
+        with self._database.transaction() as transaction:
+            found = subscriptions.subscription_by_oid(transaction, oid)
+            if found is None or not found.enabled:
+                return False
+            subscriptions.update_subscription(
+                transaction, oid, {"enabled": False}, bump=True
+            )
+            return True
+
+    def stats(self) -> list[SubscriptionStats]:
+        """How often the workers of subscriptions have failed."""
+        with self._database.reading() as connection:
+            return subscriptions.stats(connection)
+
+    def reset_stats(self, oid: Oid | None) -> None:
+        """Count from zero: one subscription's errors, or with None those of all."""
+        with self._database.transaction() as transaction:
+            subscriptions.reset_stats(transaction, oid)
+
+    # ---- comments --------------------------------------------------------------------
+
+    def comments(self) -> list[Comment]:
+        """All of them."""
+        with self._database.reading() as connection:
+            return comments.all_comments(connection)
+
+    def set_comment(self, classid: Oid, objid: Oid, text: str | None) -> None:
+        """COMMENT ON; None or an empty text deletes it."""
+        with self._database.transaction() as transaction:
+            comments.set_comment(transaction, classid, objid, text)
 
     # ---- relation states and copies --------------------------------------------------
 
     def rels(self, subid: Oid | None = None) -> list[SubscriptionRel]:
         """Relation states of one subscription, or of all."""
-        return subscriptions.rels_of(self._database.connection(), subid)
+        with self._database.reading() as connection:
+            return subscriptions.rels_of(connection, subid)
 
     def add_rels(self, rels: Sequence[SubscriptionRel]) -> None:
         """New tables of a subscription."""
@@ -215,9 +350,11 @@ class Catalog:
             subscriptions.add_rels(transaction, rels)
 
     def remove_rel(self, subid: Oid, relid: Oid) -> None:
-        """A table leaves a subscription; its data stays."""
+        """A table leaves a subscription; its data stays, and the newest vector no longer
+        pins it."""
         with self._database.transaction() as transaction:
             snapshot_vectors.hand_over(transaction, subid, relid)
+            snapshot_vectors.forget_version(transaction, subid, relid)
             subscriptions.remove_rel(transaction, subid, relid)
 
     def update_rel(self, subid: Oid, relid: Oid, **changes: Any) -> None:
@@ -232,7 +369,8 @@ class Catalog:
 
     def ranges(self, subid: Oid, relid: Oid) -> list[CopyRange]:
         """The finished ranges of a table's running copy."""
-        return copies.ranges(self._database.connection(), subid, relid)
+        with self._database.reading() as connection:
+            return copies.ranges(connection, subid, relid)
 
     def forget_ranges(self, subid: Oid, relid: Oid) -> None:
         """The copy is committed, or starts again."""
@@ -254,10 +392,12 @@ class Catalog:
         """A receiver holds an exported snapshot for this subscription's copies."""
         with self._database.transaction() as transaction:
             copies.hold_snapshot(transaction, held)
+            subscriptions.clear_error(transaction, held.subid, Worker.SNAPSHOT)
 
     def snapshot_held(self, subid: Oid) -> SyncSnapshot | None:
         """The snapshot that copies of this subscription may use now."""
-        return copies.snapshot_held(self._database.connection(), subid)
+        with self._database.reading() as connection:
+            return copies.snapshot_held(connection, subid)
 
     def release_snapshot(self, subid: Oid) -> None:
         """The snapshot is gone, or no longer needed."""
@@ -274,6 +414,7 @@ class Catalog:
         *,
         participants: Collection[int] = (),
         joined: Sequence[int] = (),
+        skipped: Lsn | None = None,
     ) -> Lsn:
         """Advance the floor and publish the tables' versions, in one transaction.
 
@@ -286,9 +427,12 @@ class Catalog:
         among ``participants``, the tables that are complete below ``reached``).
 
         Tables in ``joined`` take their next step to ready: f -> s at ``reached``,
-        s -> r. Returns the floor.
+        s -> r. ``skipped``: the finish LSN of a transaction below ``reached`` that ALTER
+        SUBSCRIPTION ... SKIP has left out, which is hereby done. Returns the floor.
         """
         with self._database.transaction() as transaction:
+            if skipped is not None:
+                subscriptions.clear_skip(transaction, subid, skipped)
             coercions.publish(transaction, subid, reached)
             return snapshot_vectors.publish(
                 transaction, subid, reached, versions, participants, joined
@@ -304,27 +448,23 @@ class Catalog:
         """Before the tables of a batch that ends at ``reached`` commit: what policies have
         changed in it. ``positions``: of each of its tables; what was expected above them
         has not come to pass. ``publish`` adds it to the totals."""
-        if any(found.values()) or coercions.any_pending(
-            self._database.connection(), subid
-        ):
+        with self._database.reading() as connection:
+            pending = coercions.any_pending(connection, subid)
+        if pending or any(found.values()):
             with self._database.transaction() as transaction:
                 coercions.expect(transaction, subid, reached, positions, found)
 
     def coercions(self) -> list[CoercionTotal]:
         """What value policies have changed in published states."""
-        return coercions.totals(self._database.connection())
-
-    def forget_version(self, subid: Oid, relid: Oid) -> None:
-        """A table left the subscription: the newest vector no longer pins it."""
-        newest = self.newest_vector(subid)
-        if newest is not None and int(relid) in newest.versions:
-            with self._database.transaction() as transaction:
-                snapshot_vectors.forget_version(transaction, subid, relid)
+        with self._database.reading() as connection:
+            return coercions.totals(connection)
 
     def newest_vector(self, subid: Oid) -> SnapshotVector | None:
         """The state that a SELECT sees."""
-        return snapshot_vectors.newest_vector(self._database.connection(), subid)
+        with self._database.reading() as connection:
+            return snapshot_vectors.newest_vector(connection, subid)
 
     def vectors(self) -> list[SnapshotVector]:
         """All published states that are kept, oldest first."""
-        return snapshot_vectors.all_vectors(self._database.connection())
+        with self._database.reading() as connection:
+            return snapshot_vectors.all_vectors(connection)

@@ -1,18 +1,25 @@
-"""Rows of ``subscription``, ``planned_slot`` and ``subscription_rel``.
+"""Rows of ``subscription`` and its errors and counts, ``planned_slot``, ``subscription_rel``.
 
-In: a connection, and in writes a transaction on it. Out: ``Subscription``, ``PlannedSlot`` and
-``SubscriptionRel``. Called by ``store``.
+In: a connection, and in writes a transaction on it. Out: records. Called by ``store``.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
-from wal2lake.catalog.records import PlannedSlot, Subscription, SubscriptionRel
+from wal2lake.catalog.records import (
+    PlannedSlot,
+    Subscription,
+    SubscriptionError,
+    SubscriptionRel,
+    SubscriptionStats,
+    Worker,
+)
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError
 from wal2lake.model import Lsn, Oid, SyncState
 
@@ -56,39 +63,148 @@ def create_subscription(
             tuple(fields.values()),
         )
     except sqlite3.IntegrityError:
-        raise DuplicateObjectError(
-            f'subscription "{subscription.name}" already exists'
-        ) from None
+        raise _taken(subscription.name) from None
+    connection.execute(
+        "insert into subscription_stats (subid) values (?)", (subscription.oid,)
+    )
 
 
 def update_subscription(
-    connection: sqlite3.Connection, oid: Oid, changes: Mapping[str, Any], *, bump: bool
+    connection: sqlite3.Connection,
+    oid: Oid,
+    changes: Mapping[str, Any],
+    *,
+    options: Mapping[str, str] | None = None,
+    bump: bool,
 ) -> Subscription:
-    """Set fields, and the next generation with ``bump``; 42704 if it is gone."""
+    """Set fields and some of the ``options``, and the next generation with ``bump``; 42704
+    if it is gone, 42710 if a new name is taken."""
     found = subscription_by_oid(connection, oid)
     if found is None:
         raise UndefinedObjectError(f"subscription with OID {oid} is gone")
     changed = replace(found, **changes)
+    changed = replace(changed, options={**changed.options, **(options or {})})
     if bump:
         changed = replace(changed, generation=changed.generation + 1)
     fields = _fields(changed)
     sets = ", ".join(f"{name} = ?" for name in fields)
-    connection.execute(
-        f"update subscription set {sets} where oid = ?", (*fields.values(), oid)
-    )
+    try:
+        connection.execute(
+            f"update subscription set {sets} where oid = ?", (*fields.values(), oid)
+        )
+    except sqlite3.IntegrityError:
+        raise _taken(changed.name) from None
     return changed
 
 
-def set_last_error(connection: sqlite3.Connection, oid: Oid, text: str | None) -> None:
-    """Keep an error, or clear it."""
+def _taken(name: str) -> DuplicateObjectError:
+    return DuplicateObjectError(f'subscription "{name}" already exists')
+
+
+def clear_skip(connection: sqlite3.Connection, oid: Oid, skipped: Lsn) -> None:
+    """That transaction is left out; a SKIP of another one, given meanwhile, stays."""
     connection.execute(
-        "update subscription set last_error = ? where oid = ?", (text, oid)
+        "update subscription set skip_lsn = 0, skipping = 0"
+        " where oid = ? and skip_lsn = ?",
+        (oid, skipped),
     )
 
 
 def drop_subscription(connection: sqlite3.Connection, oid: Oid) -> None:
-    """Its relation states, ranges, snapshot and vectors go with it (by foreign key)."""
+    """All that is known of it goes with it (by foreign key)."""
     connection.execute("delete from subscription where oid = ?", (oid,))
+
+
+# ---- errors and how many -------------------------------------------------------------
+
+
+def errors(connection: sqlite3.Connection) -> list[SubscriptionError]:
+    """All of them, by subscription."""
+    rows = connection.execute("select * from subscription_error order by subid, worker")
+    return [
+        SubscriptionError(
+            Oid(r["subid"]), Worker(r["worker"]), r["error"], r["noted_at"]
+        )
+        for r in rows
+    ]
+
+
+def error_of(connection: sqlite3.Connection, oid: Oid, worker: Worker) -> str | None:
+    """What a worker has noted and not cleared."""
+    row = connection.execute(
+        "select error from subscription_error where subid = ? and worker = ?",
+        (oid, worker.value),
+    ).fetchone()
+    return None if row is None else str(row["error"])
+
+
+def note_error(
+    connection: sqlite3.Connection, oid: Oid, worker: Worker, text: str
+) -> None:
+    """Keep a worker's error in place of its last one; nothing if the subscription is gone."""
+    connection.execute(
+        "insert into subscription_error (subid, worker, error, noted_at)"
+        " select oid, ?, ?, ? from subscription where oid = ?"
+        " on conflict do update set noted_at ="
+        " case error when excluded.error then noted_at else excluded.noted_at end,"
+        " error = excluded.error",
+        (worker.value, text, _now(), oid),
+    )
+
+
+def clear_error(connection: sqlite3.Connection, oid: Oid, worker: Worker) -> None:
+    """A worker is no longer stopped."""
+    connection.execute(
+        "delete from subscription_error where subid = ? and worker = ?",
+        (oid, worker.value),
+    )
+
+
+_COUNTED: Final = {
+    Worker.APPLY: "apply_errors",
+    Worker.SNAPSHOT: "sync_errors",
+    Worker.COPY: "sync_errors",
+}
+"""PostgreSQL counts no failure to connect as an apply error, so the receiver's are not."""
+
+
+def count_error(connection: sqlite3.Connection, oid: Oid, worker: Worker) -> None:
+    """One more failed attempt."""
+    column = _COUNTED.get(worker)
+    if column is not None:
+        connection.execute(
+            f"update subscription_stats set {column} = {column} + 1 where subid = ?",
+            (oid,),
+        )
+
+
+def counts(worker: Worker) -> bool:
+    """Whether each failed attempt of such a worker is counted."""
+    return worker in _COUNTED
+
+
+def stats(connection: sqlite3.Connection) -> list[SubscriptionStats]:
+    """Of all subscriptions, by OID."""
+    rows = connection.execute("select * from subscription_stats order by subid")
+    return [
+        SubscriptionStats(
+            Oid(r["subid"]), r["apply_errors"], r["sync_errors"], r["stats_reset"]
+        )
+        for r in rows
+    ]
+
+
+def reset_stats(connection: sqlite3.Connection, oid: Oid | None) -> None:
+    """Of one subscription, or of all; one that does not exist has none."""
+    connection.execute(
+        "update subscription_stats set apply_errors = 0, sync_errors = 0,"
+        " stats_reset = ? where ? is null or subid = ?",
+        (_now(), oid, oid),
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 # ---- slots in the making -------------------------------------------------------------
@@ -106,7 +222,8 @@ def planned_slots(connection: sqlite3.Connection) -> list[PlannedSlot]:
 def plan_slot(connection: sqlite3.Connection, planned: PlannedSlot) -> None:
     """It takes the place of an older plan for the same slot."""
     connection.execute(
-        "insert or replace into planned_slot values (?, ?, ?, ?)",
+        "insert or replace into planned_slot (slot_name, conninfo, subname, lsn)"
+        " values (?, ?, ?, ?)",
         (planned.slot_name, planned.conninfo, planned.subname, int(planned.lsn)),
     )
 
@@ -145,7 +262,9 @@ def rels_of(connection: sqlite3.Connection, subid: Oid | None) -> list[Subscript
 def add_rels(connection: sqlite3.Connection, added: Sequence[SubscriptionRel]) -> None:
     """New tables of subscriptions."""
     connection.executemany(
-        "insert into subscription_rel values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "insert into subscription_rel (subid, relid, remote_namespace, remote_name, state,"
+        " lsn, epoch, rows_copied, rows_expected, bytes_copied, error, copy_plan, trusted)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (
                 rel.subid,
@@ -182,6 +301,15 @@ def update_rel(
     )
 
 
+def distrust(
+    connection: sqlite3.Connection, subid: Oid, relids: Collection[Oid] | None
+) -> None:
+    """Inserts must look for rows from here on: in these tables, or in all."""
+    for rel in rels_of(connection, subid):
+        if rel.trusted and (relids is None or rel.relid in relids):
+            update_rel(connection, subid, rel.relid, {"trusted": 0})
+
+
 def remove_rel(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
     """A table leaves a subscription."""
     connection.execute(
@@ -199,6 +327,8 @@ _ENCODERS: Final[dict[str, Callable[[Any], Any]]] = {
     "create_tables": int,
     "dropping": int,
     "floor": int,
+    "skip_lsn": int,
+    "skipping": int,
 }
 
 
@@ -224,9 +354,10 @@ def _subscription(row: sqlite3.Row) -> Subscription:
         floor=Lsn(row["floor"]),
         system_identifier=row["system_identifier"],
         timeline=row["timeline"],
-        last_error=row["last_error"],
         dropping=bool(row["dropping"]),
         options=json.loads(row["options"]),
+        skip_lsn=Lsn(row["skip_lsn"]),
+        skipping=bool(row["skipping"]),
     )
 
 

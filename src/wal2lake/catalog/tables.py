@@ -42,7 +42,8 @@ def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
     """42P07 if the name is taken, 3F000 if there is no such schema."""
     try:
         connection.execute(
-            "insert into relation values (?, ?, ?, ?, ?, ?, ?, ?)",
+            "insert into relation (oid, namespace, name, owner, location, columns, key,"
+            " key_name) values (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 table.oid,
                 table.namespace,

@@ -84,9 +84,15 @@ class Outcome:
     rows sent appended by the session."""
     fields: tuple[FieldDescription, ...] | None = None
     batches: Iterator[Batch] = field(default_factory=lambda: iter(()))
-    """Consumed lazily, so that a result of any size takes the memory of a batch; ``close()``
-    is called if there is one and the client wants no more."""
+    """Consumed lazily, so that a result of any size takes the memory of a batch; its
+    ``close()``, if it has one, stops what is unfinished."""
     notices: tuple[Notice, ...] = ()
+
+    def close(self) -> None:
+        """The client wants no (more) rows."""
+        close = getattr(self.batches, "close", None)
+        if close is not None:
+            close()
 
 
 class Prepared(Protocol):

@@ -22,7 +22,6 @@ import os
 import platform
 import signal
 import socket
-import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from typing import Final, Protocol
 
 from wal2lake import __version__
 from wal2lake.catalog import Catalog, Subscription
-from wal2lake.errors import ConfigurationError, Wal2LakeError
+from wal2lake.errors import ConfigurationError, StorageError, Wal2LakeError
 from wal2lake.launch import listeners as listening
 from wal2lake.launch import shutdown
 from wal2lake.launch.child import EXIT_CONFIGURATION
@@ -367,7 +366,7 @@ class Supervisor:
             if counter == self._seen_counter:
                 return
             found = self._catalog.subscriptions()
-        except sqlite3.Error as error:
+        except StorageError as error:
             # What should run is still what should have run a moment ago.
             self._log.error("could not read the catalog", error=error)
             return

@@ -157,28 +157,43 @@ class Publisher:
         temporary: bool = False,
         snapshot: str = "nothing",
         two_phase: bool = False,
+        failover: bool = False,
     ) -> SlotCreated:
         """CREATE_REPLICATION_SLOT ... LOGICAL pgoutput; snapshot: nothing|export|use."""
         kind = "TEMPORARY LOGICAL" if temporary else "LOGICAL"
         if self.session.server_version >= 150000:
             first = "TWO_PHASE, " if two_phase else ""
+            first += "FAILOVER, " if failover else ""
             option = f"({first}SNAPSHOT '{snapshot}')"
         else:
-            option = ("TWO_PHASE " if two_phase else "") + {
-                "nothing": "NOEXPORT_SNAPSHOT",
-                "export": "EXPORT_SNAPSHOT",
-                "use": "USE_SNAPSHOT",
-            }[snapshot]
+            # The server says that it does not know failover.
+            first = "TWO_PHASE " if two_phase else ""
+            first += "FAILOVER " if failover else ""
+            option = (
+                first
+                + {
+                    "nothing": "NOEXPORT_SNAPSHOT",
+                    "export": "EXPORT_SNAPSHOT",
+                    "use": "USE_SNAPSHOT",
+                }[snapshot]
+            )
         row = self.session.query(
             f"CREATE_REPLICATION_SLOT {quote_ident(name)} {kind} pgoutput {option}"
         )[0]
         return SlotCreated(str(row[0]), Lsn.parse(str(row[1])), row[2])
 
-    def disable_two_phase(self, name: str) -> None:
-        """ALTER_REPLICATION_SLOT; publishers below PostgreSQL 18 do not know how."""
-        self.session.execute(
-            f"ALTER_REPLICATION_SLOT {quote_ident(name)} ( TWO_PHASE false )"
+    def alter_slot(
+        self, name: str, *, failover: bool | None = None, two_phase: bool | None = None
+    ) -> None:
+        """ALTER_REPLICATION_SLOT; None leaves an option. Publishers know failover from
+        PostgreSQL 17 on, two_phase from 18 on."""
+        options = {"FAILOVER": failover, "TWO_PHASE": two_phase}
+        shown = ", ".join(
+            f"{option} {'true' if value else 'false'}"
+            for option, value in options.items()
+            if value is not None
         )
+        self.session.execute(f"ALTER_REPLICATION_SLOT {quote_ident(name)} ( {shown} )")
 
     def drop_slot(self, name: str, *, missing_ok: bool = False) -> bool:
         """DROP_REPLICATION_SLOT ... WAIT; False if it was not there. Needs a replication

@@ -14,7 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
-from wal2lake.catalog import Catalog, ProgressFile, Subscription
+from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
 from wal2lake.changelog import ChangeLog
 from wal2lake.errors import Wal2LakeError
 from wal2lake.model import Oid
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _run(settings, catalog, subscription)
     except Wal2LakeError as error:
-        catalog.note_error(subscription.oid, error.describe())
+        catalog.note_error(subscription.oid, Worker.RECEIVER, error.describe())
         get_logger().error(
             f'walreceiver for subscription "{subscription.name}" ended:'
             f" {error.message}",

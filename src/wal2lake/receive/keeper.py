@@ -25,7 +25,13 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, SyncSnapshot
+from wal2lake.catalog import (
+    Catalog,
+    Subscription,
+    SubscriptionRel,
+    SyncSnapshot,
+    Worker,
+)
 from wal2lake.errors import PublisherError, Wal2LakeError
 from wal2lake.model import Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
@@ -94,7 +100,7 @@ class SnapshotKeeper:
             except Wal2LakeError as error:
                 log.error("could not hold a snapshot for the copy", error=error)
                 self._let_go()
-                self._catalog.note_error(self._subid, error.describe())
+                self._catalog.note_error(self._subid, Worker.SNAPSHOT, error.describe())
                 self._stop.wait(self._retry_seconds)
         self._let_go()
 
@@ -110,7 +116,9 @@ class SnapshotKeeper:
             elif not self._held.alive():
                 get_logger().warning("exported snapshot lost: connection is gone")
                 self._let_go()
-        if self._held is None and waiting:
+        if not waiting:
+            self._catalog.note_error(self._subid, Worker.SNAPSHOT, None)
+        elif self._held is None:
             self._take(subscription, waiting)
 
     def _take(self, subscription: Subscription, waiting: list[SubscriptionRel]) -> None:

@@ -31,7 +31,7 @@ from typing import Final
 
 import numpy as np
 
-from wal2lake.catalog import Catalog, ProgressFile, Subscription
+from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
 from wal2lake.changelog import (
     ChangeLog,
     LimitState,
@@ -147,7 +147,7 @@ class WalReceiver:
         """A transaction has begun on the wire and not ended."""
         self._done: queue.SimpleQueue[_Logged] = queue.SimpleQueue()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._holds: set[str] = set()
+        self._holds: dict[str, str] = {}
         """Why nothing more is taken off the socket; empty: it is."""
         self._checker: Session | None = None
         self._limit_state = LimitState.BELOW
@@ -197,7 +197,7 @@ class WalReceiver:
             if asked.two_phase:
                 self._two_phase.accepted()
             on_streaming.set()
-            self._catalog.note_error(subscription.oid, None)
+            self._catalog.note_error(subscription.oid, Worker.RECEIVER, None)
             self._events.info(
                 f'walreceiver for subscription "{subscription.name}" has started',
                 streaming_from=start,
@@ -461,15 +461,22 @@ class WalReceiver:
 
     def _hold(self, what: str, error: StorageError) -> None:
         if what not in self._holds:
-            self._holds.add(what)
+            self._holds[what] = error.describe()
             self._events.error(f"{what}; receiving is paused", error=error)
-            self._catalog.note_error(self._subscription.oid, error.describe())
+            self._note_hold()
 
     def _resume(self, what: str) -> None:
         if what in self._holds:
-            self._holds.discard(what)
+            del self._holds[what]
             self._events.info(f"no longer: {what}")
-            self._catalog.note_error(self._subscription.oid, None)
+            self._note_hold()
+
+    def _note_hold(self) -> None:
+        """What pauses receiving still, the newest first."""
+        texts = list(self._holds.values())
+        self._catalog.note_error(
+            self._subscription.oid, Worker.RECEIVER, texts[-1] if texts else None
+        )
 
     # ---- seal thread -----------------------------------------------------------------
 
@@ -481,6 +488,7 @@ class WalReceiver:
         )
         reader, noticed = LogReader(directory), self._log.last_segment
         last_seal = last_upkeep = time.monotonic()
+        unsealed = False
         try:
             while not self._stop.is_set():
                 try:
@@ -505,8 +513,15 @@ class WalReceiver:
                     raise
                 except StorageError as error:
                     self._events.error("could not seal a segment", error=error)
-                    self._catalog.note_error(self._subscription.oid, error.describe())
+                    self._catalog.note_error(
+                        self._subscription.oid, Worker.RECEIVER, error.describe()
+                    )
                     self._stop.wait(_STORAGE_RETRY_SECONDS)
+                    unsealed = True
+                else:
+                    if unsealed:
+                        unsealed = False
+                        self._note_hold()
         except BaseException as error:
             self._fail(error)
 

@@ -186,15 +186,12 @@ class TableSync:
         except _SnapshotGone:
             self._events.warning("copy starts again under a new snapshot", table=name)
         except Wal2LakeError as error:
-            self._catalog.update_rel(
-                subscription.oid, rel.relid, error=error.describe()
-            )
-            self._catalog.note_error(subscription.oid, error.describe())
+            self._catalog.note_copy_error(subscription.oid, rel.relid, error.describe())
             self._events.error(f'could not copy table "{name}"', error=error)
             self._stop.wait(retry)
         except Exception as error:
-            self._catalog.update_rel(
-                subscription.oid, rel.relid, error=f"internal error: {error!r}"
+            self._catalog.note_copy_error(
+                subscription.oid, rel.relid, f"internal error: {error!r}"
             )
             self._events.error(f'could not copy table "{name}"', exc_info=error)
             self._stop.wait(retry)

@@ -71,7 +71,8 @@ def expect(
             (subid, relid, position),
         )
     connection.executemany(
-        "insert into coercion_pending values (?, ?, ?, ?)",
+        "insert into coercion_pending (subid, relid, reached, coercions)"
+        " values (?, ?, ?, ?)",
         [
             (subid, relid, reached, to_json(found))
             for relid, found in coercions.items()
@@ -120,7 +121,9 @@ def _add(
 ) -> None:
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     connection.executemany(
-        "insert into coercion values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        "insert into coercion (subid, relid, phase, column_name, policy, reason, count,"
+        " first_lsn, last_lsn, first_at, last_at, example)"
+        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " on conflict do update set count = count + excluded.count,"
         " last_lsn = excluded.last_lsn, last_at = excluded.last_at",
         [

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from wal2lake.catalog import Catalog, ProgressFile, Subscription
+from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
 from wal2lake.catalog.progress import progress_path
-from wal2lake.errors import ConfigurationError
+from wal2lake.errors import ConfigurationError, StorageError
 from wal2lake.frontend.cli.errors import print_error
 from wal2lake.launch import is_locked, read_lock, read_status
 from wal2lake.model import Lsn, SyncState
@@ -114,8 +113,8 @@ def _subscriptions(
             _subscription(directory, catalog, s, receivers.get(s.name))
             for s in catalog.subscriptions()
         ]
-    except sqlite3.Error as error:
-        raise ConfigurationError(f"could not read the catalog: {error}") from None
+    except StorageError as error:
+        raise ConfigurationError(error.message) from None
     finally:
         catalog.close()
 
@@ -132,11 +131,16 @@ def _subscription(
         logged = Lsn(max(progress.logged, applied))
         received = Lsn(max(progress.received, logged))
     rels = catalog.rels(found.oid)
+    noted = [e for e in catalog.errors() if e.subid == found.oid]
+    errors = {e.worker.value: e.error for e in sorted(noted, key=lambda e: e.noted_at)}
+    of_copy = next((rel.error for rel in rels if rel.error is not None), None)
+    if of_copy is not None:
+        errors[Worker.COPY.value] = of_copy
     states = Counter(rel.state for rel in rels)
     return {
         "name": found.name,
         "enabled": found.enabled,
-        "state": _state(found, receiver),
+        "state": _state(found, receiver, failing=bool(errors)),
         "receiver_pid": receiver,
         "received_lsn": str(received),
         "logged_lsn": str(logged),
@@ -145,15 +149,16 @@ def _subscription(
         "tables": len(rels),
         "tables_ready": states[SyncState.READY],
         "rows_copied": sum(rel.rows_copied for rel in rels),
-        "last_error": found.last_error,
+        "last_error": next(reversed(errors.values()), None),
+        "errors": errors,
     }
 
 
-def _state(found: Subscription, receiver: int | None) -> str:
+def _state(found: Subscription, receiver: int | None, *, failing: bool) -> str:
     if not found.enabled:
         return "disabled"
     if receiver is not None:
-        return "streaming" if found.last_error is None else "retrying"
+        return "retrying" if failing else "streaming"
     return "down" if found.slot_name is not None else "no slot"
 
 
@@ -182,5 +187,5 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
             f" {s['tables_ready']} of {s['tables']} tables ready,"
             f" applied {s['applied_lsn']}, {s['lag_bytes']} bytes behind"
         )
-        if s["last_error"]:
-            yield "  last error: " + s["last_error"].replace("\n", "\n    ")
+        for worker, error in s["errors"].items():
+            yield f"  error ({worker}): " + error.replace("\n", "\n    ")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from wal2lake.apply.launcher import ApplyLauncher
-from wal2lake.catalog import Catalog, Role, TableDef
+from wal2lake.catalog import Catalog, Role, Subscription, TableDef
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
 from wal2lake.lake import TablePort
@@ -55,12 +55,22 @@ class Caller:
     role: Role
     notice: Callable[[Notice], None]
     search_path: tuple[str, ...] = ("public",)
+    in_block: bool = False
+    """Between BEGIN and COMMIT."""
 
 
 def require_superuser(caller: Caller, what: str) -> None:
     """42501 unless the caller is a superuser."""
     if not caller.role.superuser:
         raise UsageError(f"permission denied to {what}", sqlstate=PERMISSION_DENIED)
+
+
+def need_subscription(node: Node, name: str) -> Subscription:
+    """42704 if there is none."""
+    found = node.catalog.subscription_named(name)
+    if found is None:
+        raise UndefinedObjectError(f'subscription "{name}" does not exist')
+    return found
 
 
 def find_table(

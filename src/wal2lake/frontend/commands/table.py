@@ -8,9 +8,9 @@ a table in it that the catalog does not know is only reused if it is empty and o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from wal2lake.catalog import ColumnDef, TableDef
@@ -226,7 +226,6 @@ def _drop_one(node: Node, table: TableDef) -> None:
     for rel in node.catalog.rels():
         if rel.relid == table.oid:
             with node.locks.of(rel.subid):
-                node.catalog.forget_version(rel.subid, rel.relid)
                 node.catalog.remove_rel(rel.subid, rel.relid)
     node.catalog.drop_table(table.oid)
     node.tables.drop(table.location)
@@ -269,3 +268,11 @@ def _cascaded(tables: Sequence[TableDef]) -> Notice:
         f"drop cascades to {len(tables)} other objects",
         detail="\n".join(f"drop cascades to table {t.qualified}" for t in tables),
     )
+
+
+COMMANDS: Final[Mapping[type, Callable[[Node, Caller, Any], str]]] = {
+    CreateSchema: create_schema,
+    DropSchema: drop_schema,
+    CreateTable: create_table,
+    DropTable: drop_table,
+}

@@ -6,7 +6,7 @@
       without any table
     SELECT over lake tables            Spark, at the published vector of each table
     INSERT UPDATE DELETE TRUNCATE      commands.dml, through Spark
-    CREATE DROP ALTER ...              commands.table, commands.subscription
+    CREATE DROP ALTER COMMENT ...      commands.table, commands.subscription
 
 A query is prepared without running it: Spark analyses it with the parameters as NULLs of
 their types, which gives Describe its columns.
@@ -19,6 +19,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,20 +40,6 @@ from wal2lake.frontend.engine.versions import PublishedVersions
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.lexer import parameter_count
 from wal2lake.frontend.grammar.statements import (
-    AlterSubscriptionConnection,
-    AlterSubscriptionEnabled,
-    AlterSubscriptionOwner,
-    AlterSubscriptionPublication,
-    AlterSubscriptionRefresh,
-    AlterSubscriptionRename,
-    AlterSubscriptionSet,
-    AlterSubscriptionSkip,
-    CreateSchema,
-    CreateSubscription,
-    CreateTable,
-    DropSchema,
-    DropSubscription,
-    DropTable,
     Kind,
     Other,
     Statement,
@@ -83,14 +70,6 @@ _TEXT_OID: Final = 25
 
 _QUERIES: Final = (Kind.SELECT, Kind.VALUES, Kind.TABLE)
 _WRITES: Final = (Kind.INSERT, Kind.UPDATE, Kind.DELETE)
-
-_LATER_FORMS: Final = {
-    AlterSubscriptionConnection: "CONNECTION",
-    AlterSubscriptionPublication: "SET | ADD | DROP PUBLICATION",
-    AlterSubscriptionSkip: "SKIP",
-    AlterSubscriptionOwner: "OWNER TO",
-    AlterSubscriptionRename: "RENAME TO",
-}
 
 
 @dataclass(slots=True)
@@ -161,11 +140,15 @@ class LakeBackend:
         statement = prepared.statement
         if isinstance(statement, Other):
             return self._other(prepared, statement, bound, result_formats)
+        command = subscriptions.COMMANDS.get(type(statement))
+        if command is not None:
+            return Outcome(command(self._node, self._caller(), statement))
         self._refuse_in_block(prepared.sql)
         if isinstance(statement, Truncate):
             with self._job() as group:
                 return Outcome(truncate(self._node, self._caller(), statement, group))
-        return Outcome(self._command(statement))
+        command = tables.COMMANDS[type(statement)]
+        return Outcome(command(self._node, self._caller(), statement))
 
     def begin(self, kind: TransactionKind) -> None:
         """Every statement commits by itself; a block may only read."""
@@ -238,24 +221,18 @@ class LakeBackend:
         self, sql: str, bound: tuple[BoundParameter, ...], formats: Sequence[Format]
     ) -> Outcome:
         query = self._translated(sql, bound)
-        group = self._open_job()
-        try:
+        with ExitStack() as held:
+            group = held.enter_context(self._job())
             result = self._node.queries.run(query.sql, job_group=group)
-        except BaseException:
-            self._close_job(group)
-            raise
-        fields = fields_of(result.fields, query)
-        rendering = Rendering.of(self._context.parameters)
-
-        def batches() -> Iterator[Batch]:
-            try:
-                for batch in result.batches:
-                    if batch.num_rows:
-                        yield columns_in(batch, fields, formats, rendering)
-            finally:
-                self._close_job(group)
-
-        return Outcome("SELECT", fields, batches())
+            batches = held.enter_context(result.batches)
+            fields = fields_of(result.fields, query)
+            rendering = Rendering.of(self._context.parameters)
+            rows = (
+                columns_in(batch, fields, formats, rendering)
+                for batch in batches
+                if batch.num_rows
+            )
+            return Outcome("SELECT", fields, _Answer(rows, held.pop_all()))
 
     def _translated(self, sql: str, bound: tuple[BoundParameter, ...]) -> SparkQuery:
         zone = self._context.parameters["TimeZone"]
@@ -272,42 +249,9 @@ class LakeBackend:
             return True
         return True
 
-    def _command(self, statement: Statement) -> str:
-        node, caller = self._node, self._caller()
-        later = _LATER_FORMS.get(type(statement))
-        if later is not None:
-            raise subscriptions.alter_later(later)
-        match statement:
-            case CreateSubscription():
-                return subscriptions.create_subscription(node, caller, statement)
-            case AlterSubscriptionEnabled():
-                return subscriptions.alter_enabled(node, caller, statement)
-            case AlterSubscriptionSet():
-                return subscriptions.alter_set(node, caller, statement)
-            case AlterSubscriptionRefresh():
-                return subscriptions.alter_refresh(node, caller, statement)
-            case DropSubscription():
-                return subscriptions.drop_subscription(node, caller, statement)
-            case CreateSchema():
-                return tables.create_schema(node, caller, statement)
-            case DropSchema():
-                return tables.drop_schema(node, caller, statement)
-            case CreateTable():
-                return tables.create_table(node, caller, statement)
-            case DropTable():
-                return tables.drop_table(node, caller, statement)
-            case _:
-                raise FeatureNotSupportedError("statement is not supported")
-
     def _refuse_in_block(self, sql: str) -> None:
-        """A write that ROLLBACK could not undo must not begin."""
         if self._block:
-            command = " ".join(sql.split()[:2]).upper()
-            raise FeatureNotSupportedError(
-                f"{command} inside a transaction block is not supported by this version",
-                hint="Run it outside of BEGIN ... COMMIT (autocommit): each statement"
-                " is a transaction.",
-            )
+            raise subscriptions.block_not_supported(" ".join(sql.split()[:2]).upper())
 
     # ---- names and jobs ----------------------------------------------------------------
 
@@ -317,7 +261,7 @@ class LakeBackend:
             raise UsageError(
                 f'role "{self._context.user}" does not exist', sqlstate="28000"
             )
-        return Caller(role, self._context.notice, self._search_path())
+        return Caller(role, self._context.notice, self._search_path(), self._block)
 
     def _search_path(self) -> tuple[str, ...]:
         parts = [
@@ -338,34 +282,41 @@ class LakeBackend:
 
         return resolve
 
-    def _open_job(self) -> str:
+    @contextmanager
+    def _job(self) -> Iterator[str]:
+        """A statement's job group, for as long as it runs."""
         group = f"session-{self._context.pid}-{next(self._numbers)}"
         with self._guard:
             self._running = group
-        return group
-
-    def _close_job(self, group: str) -> None:
-        with self._guard:
-            if self._running == group:
-                self._running = None
-
-    def _job(self) -> _Job:
-        return _Job(self)
+        try:
+            yield group
+        finally:
+            with self._guard:
+                if self._running == group:
+                    self._running = None
 
 
-class _Job:
-    """A statement's job group, for as long as it runs."""
+class _Answer:
+    """A query's rows. What is behind them ends with the last one, with an error, and with
+    ``close``, also if no row was ever taken."""
 
-    def __init__(self, backend: LakeBackend) -> None:
-        self._backend = backend
-        self._group = ""
+    def __init__(self, rows: Iterator[Batch], held: ExitStack) -> None:
+        self._rows = rows
+        self._held = held
 
-    def __enter__(self) -> str:
-        self._group = self._backend._open_job()
-        return self._group
+    def __iter__(self) -> _Answer:
+        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._backend._close_job(self._group)
+    def __next__(self) -> Batch:
+        try:
+            return next(self._rows)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop what is unfinished."""
+        self._held.close()
 
 
 def _text_of(parameter: Parameter, type_oid: int) -> str | None:

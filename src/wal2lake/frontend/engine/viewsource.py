@@ -15,13 +15,16 @@ from pathlib import Path
 from wal2lake.catalog import (
     Catalog,
     CoercionTotal,
+    Comment,
     Namespace,
     Progress,
     ProgressFile,
     Role,
     SnapshotVector,
     Subscription,
+    SubscriptionError,
     SubscriptionRel,
+    SubscriptionStats,
     SyncSnapshot,
     TableDef,
 )
@@ -99,6 +102,22 @@ class ViewSource:
     def coercions(self) -> Sequence[CoercionTotal]:
         """From the catalog."""
         return self._catalog.coercions()
+
+    def errors(self) -> Sequence[SubscriptionError]:
+        """From the catalog."""
+        return self._catalog.errors()
+
+    def stats(self) -> Sequence[SubscriptionStats]:
+        """From the catalog."""
+        return self._catalog.stats()
+
+    def reset_stats(self, subid: Oid | None) -> None:
+        """In the catalog."""
+        self._catalog.reset_stats(subid)
+
+    def comments(self) -> Sequence[Comment]:
+        """From the catalog."""
+        return self._catalog.comments()
 
     def progress(self, subid: Oid) -> Progress | None:
         """From the subscription's progress file; None: it never ran."""

@@ -19,6 +19,7 @@ from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error, toke
 from wal2lake.frontend.grammar.statements import Kind, Other, Statement
 from wal2lake.frontend.grammar.subscription import (
     alter_subscription,
+    comment_on_subscription,
     create_subscription,
     drop_subscription,
 )
@@ -34,12 +35,15 @@ _OWN: Final[dict[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("create", "subscription"): create_subscription,
     ("alter", "subscription"): alter_subscription,
     ("drop", "subscription"): drop_subscription,
+    ("comment", "on", "subscription"): comment_on_subscription,
     ("create", "schema"): create_schema,
     ("drop", "schema"): drop_schema,
     ("create", "table"): create_table,
     ("drop", "table"): drop_table,
     ("truncate",): truncate,
 }
+
+_COMMENT: Final = ("comment", "on", "subscription")
 
 _OTHERS: Final = {
     "select": Kind.SELECT,
@@ -170,8 +174,11 @@ def parse(text: str) -> Statement:
     word = first.value
     if word in ("create", "alter", "drop"):
         return _definition(text, lead)
-    if (word,) in _OWN:
-        return _own(text, (word,))
+    for words in ((word,), _COMMENT):
+        if words in _OWN and all(
+            token.is_word(part) for token, part in zip(lead, words, strict=False)
+        ):
+            return _own(text, words)
     if word == "with":
         word = _verb_behind_with(text)
     if word in _OTHERS:

@@ -21,6 +21,7 @@ from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionSet,
     AlterSubscriptionSkip,
     ColumnClause,
+    CommentOnSubscription,
     CreateSchema,
     CreateSubscription,
     CreateTable,
@@ -55,6 +56,14 @@ def to_sql(statement: Statement) -> str:
                 f"DROP SUBSCRIPTION {_if_exists(statement.if_exists)}"
                 f"{quote_identifier(statement.name)}{_cascade(statement.cascade)}"
             )
+        case CommentOnSubscription():
+            text = (
+                "NULL"
+                if statement.text is None
+                else quote_literal(statement.text).lstrip()
+            )
+            name = quote_identifier(statement.name)
+            return f"COMMENT ON SUBSCRIPTION {name} IS {text}"
         case CreateSchema():
             name = (
                 "" if statement.name is None else " " + quote_identifier(statement.name)

@@ -201,6 +201,15 @@ class AlterSubscriptionRename:
 
 
 @dataclass(frozen=True, slots=True)
+class CommentOnSubscription:
+    """COMMENT ON SUBSCRIPTION ... IS."""
+
+    name: str
+    text: str | None
+    """None: NULL, which takes the comment away."""
+
+
+@dataclass(frozen=True, slots=True)
 class DropSubscription:
     """DROP SUBSCRIPTION."""
 
@@ -291,6 +300,7 @@ Statement = (
     CreateSubscription
     | AlterSubscription
     | DropSubscription
+    | CommentOnSubscription
     | CreateSchema
     | DropSchema
     | CreateTable

@@ -1,11 +1,11 @@
-"""CREATE, ALTER and DROP SUBSCRIPTION.
+"""CREATE, ALTER, DROP and COMMENT ON SUBSCRIPTION.
 
-Comes in: a cursor behind the first two words. Goes out: a statement value. The grammar is
-PostgreSQL 18's, complete; which options exist and what they may hold is the
-business of ``options``, as in PostgreSQL.
+Comes in: a cursor behind the words that tell the command. Goes out: a statement value. The grammar
+is PostgreSQL 18's, complete; which options exist and what they may hold is the business of
+``options``, as in PostgreSQL.
 
 Source: gram.y, CreateSubscriptionStmt, AlterSubscriptionStmt, DropSubscriptionStmt,
-definition, def_arg.
+definition, def_arg, CommentStmt.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionRename,
     AlterSubscriptionSet,
     AlterSubscriptionSkip,
+    CommentOnSubscription,
     CreateSubscription,
     DropSubscription,
     Option,
@@ -75,6 +76,15 @@ def alter_subscription(cursor: Cursor) -> AlterSubscription:
     statement = _alteration(cursor, name)
     cursor.expect_end()
     return statement
+
+
+def comment_on_subscription(cursor: Cursor) -> CommentOnSubscription:
+    """COMMENT ON SUBSCRIPTION name IS '...' | NULL."""
+    name = cursor.name()
+    cursor.expect("is")
+    text = None if cursor.take("null") else cursor.string()
+    cursor.expect_end()
+    return CommentOnSubscription(name, text)
 
 
 def drop_subscription(cursor: Cursor) -> DropSubscription:

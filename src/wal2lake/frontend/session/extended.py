@@ -191,7 +191,11 @@ class ExtendedQuery:
                 portal.finished = True
                 self._conversation.send(CommandComplete(outcome.tag))
                 return
-            _check_unchanged(portal.fields, outcome.fields)
+            try:
+                _check_unchanged(portal.fields, outcome.fields)
+            except FeatureNotSupportedError:
+                outcome.close()
+                raise
             portal.stream = RowStream(outcome, portal.formats)
         rows, is_limited = portal.stream.send(
             self._conversation.transport,

@@ -41,7 +41,6 @@ class RowStream:
         "_batches",
         "_formats",
         "_slice_rows",
-        "_source",
         "_textual",
         "outcome",
     )
@@ -53,7 +52,6 @@ class RowStream:
             code is Format.TEXT or field.type_oid in _TEXT_IN_BINARY
             for field, code in zip(fields, formats, strict=True)
         )
-        self._source = outcome.batches
         self._batches: Iterator[Batch] = iter(outcome.batches)
         self._batch: Batch | None = None
         self._at = 0
@@ -91,11 +89,9 @@ class RowStream:
 
     def close(self) -> None:
         """The client wants no more."""
-        close = getattr(self._source, "close", None)
         self._batch = None
         self._batches = iter(())
-        if close is not None:
-            close()
+        self.outcome.close()
 
     def _next_batch(self) -> Batch | None:
         while self._batch is None or self._at >= self._batch.rows:

@@ -14,12 +14,15 @@ from typing import Protocol
 
 from wal2lake.catalog import (
     CoercionTotal,
+    Comment,
     Namespace,
     Progress,
     Role,
     SnapshotVector,
     Subscription,
+    SubscriptionError,
     SubscriptionRel,
+    SubscriptionStats,
     SyncSnapshot,
     TableDef,
 )
@@ -119,6 +122,22 @@ class CatalogSource(Protocol):
 
     def coercions(self) -> Sequence[CoercionTotal]:
         """What value policies have changed in published states."""
+        ...
+
+    def errors(self) -> Sequence[SubscriptionError]:
+        """What stops subscriptions, by worker; those of single tables are in ``rels``."""
+        ...
+
+    def stats(self) -> Sequence[SubscriptionStats]:
+        """How often the workers of subscriptions have failed."""
+        ...
+
+    def reset_stats(self, subid: Oid | None) -> None:
+        """Count from zero: one subscription's failures, or all."""
+        ...
+
+    def comments(self) -> Sequence[Comment]:
+        """What COMMENT ON has said."""
         ...
 
     def progress(self, subid: Oid) -> Progress | None:

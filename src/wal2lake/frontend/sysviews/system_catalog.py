@@ -185,6 +185,7 @@ class SystemCatalog:
             tuple(source.roles()),
             tuple(source.namespaces()),
             tuple(source.tables()),
+            tuple(source.comments()),
         )
         if schema != self._schema:
             self._facts = build_facts(*schema)
@@ -266,8 +267,7 @@ def _register(
         None if untyped else list(function.parameters),
         function.returns,
         null_handling="special",
-        # set_config changes the session: it must run once per row, never be folded.
-        side_effects=name.startswith("w_set_config"),
+        side_effects=function.changes,
     )
 
 

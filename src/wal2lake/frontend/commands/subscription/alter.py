@@ -1,55 +1,61 @@
-"""ALTER SUBSCRIPTION: ENABLE, DISABLE, REFRESH PUBLICATION, SET (options).
+"""ALTER SUBSCRIPTION: ENABLE, DISABLE, CONNECTION, SET (options), SKIP, RENAME TO.
 
-In: statements. Out: the command tag; a new generation of the subscription where its workers
-must notice. REFRESH takes the subscription's commit lock, for it changes which tables a
-published state has.
+In: statements. Out: the command tag; a new generation of the subscription where its workers must
+notice. The forms with PUBLICATION are in ``refresh``.
 
-Source: AlterSubscription() and AlterSubscription_refresh() in subscriptioncmds.c.
+None of these connects to the publisher, unless SET has to change the slot there. As in
+PostgreSQL the receiver, when it starts again, asks whether what was set can be done.
+
+Source: AlterSubscription() in subscriptioncmds.c, AlterObjectRename_internal() in alter.c.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from wal2lake.catalog import Subscription, TableDef
-from wal2lake.errors import (
-    FeatureNotSupportedError,
-    SqlSyntaxError,
-    UndefinedObjectError,
-    UsageError,
-)
+from wal2lake.catalog import Subscription
+from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.frontend.backend import Notice
-from wal2lake.frontend.commands.node import Caller, Node, require_superuser
-from wal2lake.frontend.commands.subscription.publisher import (
-    check_origin_none,
-    connect_publisher,
+from wal2lake.frontend.commands.node import (
+    Caller,
+    Node,
+    need_subscription,
+    require_superuser,
 )
-from wal2lake.frontend.commands.subscription.targets import (
-    Choices,
-    drop_made,
-    find_targets,
-    new_rel,
-    publish_present,
+from wal2lake.frontend.commands.subscription.blocks import outside_block
+from wal2lake.frontend.commands.subscription.slotoptions import (
+    alter_slot,
+    check_failover,
+    check_two_phase,
 )
-from wal2lake.frontend.commands.subscription.twophase import set_two_phase
 from wal2lake.frontend.grammar import OptionSet, subscription_options
 from wal2lake.frontend.grammar.statements import (
+    AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
-    AlterSubscriptionRefresh,
+    AlterSubscriptionOwner,
+    AlterSubscriptionRename,
     AlterSubscriptionSet,
+    AlterSubscriptionSkip,
 )
-from wal2lake.pg import Publisher
+from wal2lake.model import INVALID_LSN
+from wal2lake.pg import parse_conninfo
 from wal2lake.pgtypes import TYPE_MAPPINGS, VALUE_POLICIES
 
 _PREREQUISITE: Final = "55000"
+_COMMAND: Final = "ALTER SUBSCRIPTION"
 
-
-def _need(node: Node, name: str) -> Subscription:
-    """42704 if there is none."""
-    found = node.catalog.subscription_named(name)
-    if found is None:
-        raise UndefinedObjectError(f'subscription "{name}" does not exist')
-    return found
+_STORED: Final = (
+    "binary",
+    "streaming",
+    "disable_on_error",
+    "password_required",
+    "run_as_owner",
+    "failover",
+    "origin",
+    TYPE_MAPPINGS,
+    VALUE_POLICIES,
+)
+"""Options of SET that are kept as they are given."""
 
 
 def alter_enabled(
@@ -57,113 +63,73 @@ def alter_enabled(
 ) -> str:
     """ALTER SUBSCRIPTION ... ENABLE | DISABLE."""
     require_superuser(caller, "alter subscription")
-    subscription = _need(node, statement.name)
-    if statement.enabled and subscription.dropping:
-        raise UsageError(
-            f'subscription "{subscription.name}" is being dropped',
-            sqlstate=_PREREQUISITE,
-            hint="A DROP SUBSCRIPTION was interrupted; repeat it.",
-        )
-    if statement.enabled and subscription.slot_name is None:
-        raise UsageError(
-            "cannot enable subscription that does not have a slot name",
-            sqlstate=_PREREQUISITE,
-        )
+    subscription = need_subscription(node, statement.name)
+    if statement.enabled:
+        _refuse_dropping(subscription)
+        if subscription.slot_name is None:
+            raise UsageError(
+                "cannot enable subscription that does not have a slot name",
+                sqlstate=_PREREQUISITE,
+            )
+    outside_block(caller, _COMMAND, refused_as=None)
     node.catalog.update_subscription(
         subscription.oid, enabled=statement.enabled, bump=True
     )
     node.changed()
-    return "ALTER SUBSCRIPTION"
+    return _COMMAND
 
 
-def alter_refresh(
-    node: Node, caller: Caller, statement: AlterSubscriptionRefresh
+def alter_connection(
+    node: Node, caller: Caller, statement: AlterSubscriptionConnection
 ) -> str:
-    """ALTER SUBSCRIPTION ... REFRESH PUBLICATION."""
+    """ALTER SUBSCRIPTION ... CONNECTION. Whether it is the same publisher, or one that has
+    all that was received, the receiver finds out before it streams."""
     require_superuser(caller, "alter subscription")
-    options = subscription_options(statement.options, OptionSet.REFRESH)
-    subscription = _need(node, statement.name)
-    if not subscription.enabled:
-        raise UsageError(
-            "ALTER SUBSCRIPTION ... REFRESH PUBLICATION is not allowed for disabled"
-            " subscriptions",
-            sqlstate=_PREREQUISITE,
-        )
-    if subscription.two_phase == "e" and options.copy_data:
-        raise SqlSyntaxError(
-            "ALTER SUBSCRIPTION ... REFRESH with copy_data is not allowed when two_phase"
-            " is enabled",
-            hint="Use ALTER SUBSCRIPTION ... REFRESH with copy_data = false, or use"
-            " DROP/CREATE SUBSCRIPTION.",
-        )
-    with (
-        node.ddl_lock,
-        connect_publisher(subscription.name, subscription.conninfo) as session,
-    ):
-        publisher = Publisher(session)
-        if subscription.origin == "none":
-            check_origin_none(
-                caller,
-                publisher,
-                subscription.name,
-                subscription.publications,
-                copy_data=options.copy_data,
-                known=[
-                    (rel.remote_namespace, rel.remote_name)
-                    for rel in node.catalog.rels(subscription.oid)
-                ],
-            )
-        made: list[TableDef] = []
-        try:
-            targets = find_targets(
-                node,
-                caller,
-                publisher,
-                subscription.publications,
-                create_tables=subscription.create_tables,
-                choices=Choices.of(
-                    subscription.type_mappings,
-                    subscription.value_policies,
-                    {rel.relid for rel in node.catalog.rels(subscription.oid)},
-                ),
-                origin=subscription.origin,
-                made=made,
-            )
-        except BaseException:
-            drop_made(node, made)
-            raise
-        with node.locks.of(subscription.oid):
-            known = {r.relid: r for r in node.catalog.rels(subscription.oid)}
-            present = {t.table.oid for t in targets}
-            new = [t for t in targets if t.table.oid not in known]
-            node.catalog.add_rels(
-                [
-                    new_rel(
-                        node,
-                        subscription.oid,
-                        t,
-                        copy_data=options.copy_data,
-                    )
-                    for t in new
-                ]
-            )
-            for target in targets:
-                relid = target.table.oid
-                if relid in known and known[relid].trusted and not target.whole:
-                    node.catalog.update_rel(subscription.oid, relid, trusted=False)
-            publish_present(node, subscription.oid, new)
-            for relid in known.keys() - present:
-                node.catalog.remove_rel(subscription.oid, relid)
-                node.catalog.forget_version(subscription.oid, relid)
+    subscription = need_subscription(node, statement.name)
+    parse_conninfo(statement.conninfo)
+    # The slot that is still to be dropped is at the old one.
+    _refuse_dropping(subscription)
+    outside_block(caller, _COMMAND, refused_as=None)
+    node.catalog.update_subscription(
+        subscription.oid, conninfo=statement.conninfo, bump=True
+    )
     node.changed()
-    return "ALTER SUBSCRIPTION"
+    return _COMMAND
+
+
+def alter_rename(node: Node, caller: Caller, statement: AlterSubscriptionRename) -> str:
+    """ALTER SUBSCRIPTION ... RENAME TO. The log, the slot and the tables' cursors go by
+    other names; the receiver connects again under the new one."""
+    require_superuser(caller, "alter subscription")
+    subscription = need_subscription(node, statement.name)
+    outside_block(caller, _COMMAND, refused_as=None)
+    node.catalog.update_subscription(
+        subscription.oid, name=statement.new_name, bump=True
+    )
+    node.changed()
+    return _COMMAND
+
+
+def alter_skip(node: Node, caller: Caller, statement: AlterSubscriptionSkip) -> str:
+    """ALTER SUBSCRIPTION ... SKIP (lsn = ...). The apply worker sees it in the catalog."""
+    require_superuser(caller, "alter subscription")
+    subscription = need_subscription(node, statement.name)
+    lsn = subscription_options(statement.options, OptionSet.SKIP).lsn or INVALID_LSN
+    if lsn and subscription.floor and lsn < subscription.floor:
+        raise UsageError(
+            f"skip WAL location (LSN {lsn}) must be greater than origin LSN"
+            f" {subscription.floor}"
+        )
+    outside_block(caller, _COMMAND, refused_as=None)
+    node.catalog.update_subscription(subscription.oid, skip_lsn=lsn, skipping=False)
+    return _COMMAND
 
 
 def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> str:
     """ALTER SUBSCRIPTION ... SET (options)."""
     require_superuser(caller, "alter subscription")
+    subscription = need_subscription(node, statement.name)
     options = subscription_options(statement.options, OptionSet.SET)
-    subscription = _need(node, statement.name)
     changes: dict[str, object] = {}
     if "slot_name" in options.given:
         if subscription.enabled and options.slot_name is None:
@@ -172,46 +138,55 @@ def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> st
                 sqlstate=_PREREQUISITE,
             )
         changes["slot_name"] = options.slot_name
-    if "synchronous_commit" in options.given:
-        changes["synchronous_commit"] = options.synchronous_commit
-    if "create_tables" in options.given:
-        changes["create_tables"] = options.create_tables
-    # As in PostgreSQL this command does not connect: the receiver, when it starts again,
-    # asks the publisher whether it can be done, and says so if not.
-    asked: dict[str, str] = {}
-    if "origin" in options.given:
-        asked["origin"] = options.origin
-    if "binary" in options.given:
-        asked["binary"] = str(options.binary).lower()
-    if VALUE_POLICIES in options.given:
-        asked[VALUE_POLICIES] = options.value_policies
+    for name in ("synchronous_commit", "create_tables"):
+        if name in options.given:
+            changes[name] = getattr(options, name)
+    asked: dict[str, str] = {
+        name: _text(getattr(options, name)) for name in _STORED if name in options.given
+    }
+    if "two_phase" in options.given:
+        check_two_phase(node, caller, subscription, options)
+        asked["two_phase"] = "p" if options.two_phase else "d"
+    if "failover" in options.given:
+        check_failover(caller, subscription)
+    outside_block(caller, _COMMAND, refused_as=None)
+    alter_slot(subscription, options)
+    node.catalog.alter_subscription(
+        subscription.oid,
+        options=asked,
+        # Before the first transaction is left out: inserts must look for rows from
+        # here on.
+        distrust=asked.get("origin") == "none",
+        **changes,
+    )
     if TYPE_MAPPINGS in options.given:
-        asked[TYPE_MAPPINGS] = options.type_mappings
         caller.notice(
             Notice(
                 "type_mappings hold for tables that the subscription creates from now on;"
                 " present ones keep their columns"
             )
         )
-    if "streaming" in options.given:
-        asked["streaming"] = options.streaming
-    if "two_phase" in options.given:
-        set_two_phase(node, subscription, options)
-        asked["two_phase"] = "p" if options.two_phase else "d"
-    if asked.get("origin") == "none":
-        # Before the first transaction is left out: inserts must look for rows from here on.
-        for rel in node.catalog.rels(subscription.oid):
-            node.catalog.update_rel(subscription.oid, rel.relid, trusted=False)
-    if asked:
-        node.catalog.set_options(subscription.oid, asked)
-    node.catalog.update_subscription(subscription.oid, **changes, bump=True)
     node.changed()
-    return "ALTER SUBSCRIPTION"
+    return _COMMAND
 
 
-def alter_later(form: str) -> FeatureNotSupportedError:
-    """A form that the grammar knows and this version does not execute."""
-    return FeatureNotSupportedError(
-        f"ALTER SUBSCRIPTION ... {form} is not supported by this version",
+def _text(value: object) -> str:
+    """An option as the catalog keeps it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _refuse_dropping(subscription: Subscription) -> None:
+    if subscription.dropping:
+        raise UsageError(
+            f'subscription "{subscription.name}" is being dropped',
+            sqlstate=_PREREQUISITE,
+            hint="A DROP SUBSCRIPTION was interrupted; repeat it.",
+        )
+
+
+def alter_owner(node: Node, caller: Caller, statement: AlterSubscriptionOwner) -> str:
+    """ALTER SUBSCRIPTION ... OWNER TO."""
+    raise FeatureNotSupportedError(
+        "ALTER SUBSCRIPTION ... OWNER TO is not supported by this version",
         hint="Drop the subscription and create it again.",
     )

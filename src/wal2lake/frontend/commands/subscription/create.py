@@ -20,6 +20,7 @@ from wal2lake.catalog import REMOTE_TYPES, PlannedSlot, Subscription, TableDef
 from wal2lake.errors import DuplicateObjectError, PublisherError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node, require_superuser
+from wal2lake.frontend.commands.subscription.blocks import outside_block
 from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
@@ -59,13 +60,20 @@ def create_subscription(
     """CREATE SUBSCRIPTION."""
     require_superuser(caller, "create subscription")
     options = subscription_options(statement.options, OptionSet.CREATE)
-    check_publications(statement.publications)
-    parse_conninfo(statement.conninfo)
+    outside_block(
+        caller,
+        "CREATE SUBSCRIPTION",
+        refused_as="CREATE SUBSCRIPTION ... WITH (create_slot = true)"
+        if options.create_slot
+        else None,
+    )
     with node.ddl_lock:
         if node.catalog.subscription_named(statement.name) is not None:
             raise DuplicateObjectError(
                 f'subscription "{statement.name}" already exists'
             )
+        parse_conninfo(statement.conninfo)
+        check_publications(statement.publications)
         if not options.connect:
             state = _two_phase(options, tables=False)
             _record(node, caller, statement, options, [], INVALID_LSN, (), state)
@@ -115,7 +123,14 @@ def create_subscription(
                 if options.create_slot and slot is not None:
                     planned = _plan_slot(node, publisher, statement, slot)
                     start = _make_slot(
-                        node, caller, publisher, statement, slot, planned, state
+                        node,
+                        caller,
+                        publisher,
+                        statement,
+                        slot,
+                        planned,
+                        two_phase=state == "e",
+                        failover=options.failover,
                     )
                 try:
                     _record(
@@ -159,12 +174,16 @@ def _make_slot(
     statement: CreateSubscription,
     slot: str,
     planned: PlannedSlot | None,
-    two_phase: str,
+    *,
+    two_phase: bool,
+    failover: bool,
 ) -> Lsn:
     """Create the slot; returns its consistent point."""
     try:
         with nudged(statement.conninfo, statement.name):
-            return create_slot(caller, publisher, slot, two_phase=two_phase == "e")
+            return create_slot(
+                caller, publisher, slot, two_phase=two_phase, failover=failover
+            )
     except PublisherError:
         # Refused: there is none of ours. If the connection broke, nobody knows yet.
         if planned is not None and publisher.session.is_alive():
@@ -224,6 +243,8 @@ def _record(
         options={
             "password_required": str(options.password_required).lower(),
             "run_as_owner": str(options.run_as_owner).lower(),
+            "disable_on_error": str(options.disable_on_error).lower(),
+            "failover": str(options.failover).lower(),
             "origin": options.origin,
             "binary": str(options.binary).lower(),
             "streaming": options.streaming,

@@ -28,6 +28,7 @@ from wal2lake.catalog.progress import ProgressFile, progress_path
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node, require_superuser
+from wal2lake.frontend.commands.subscription.blocks import outside_block
 from wal2lake.frontend.commands.subscription.publisher import (
     connect_to_drop,
     drop_slot,
@@ -51,6 +52,11 @@ def drop_subscription(node: Node, caller: Caller, statement: DropSubscription) -
                 raise UndefinedObjectError(text)
             caller.notice(Notice(f"{text}, skipping"))
             return "DROP SUBSCRIPTION"
+        outside_block(
+            caller,
+            "DROP SUBSCRIPTION",
+            refused_as="DROP SUBSCRIPTION" if subscription.slot_name else None,
+        )
         if _drop(node, subscription):
             slot = subscription.slot_name
             caller.notice(Notice(f'dropped replication slot "{slot}" on publisher'))

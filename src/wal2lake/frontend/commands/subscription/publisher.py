@@ -19,18 +19,19 @@ from wal2lake.model import Lsn
 from wal2lake.observe import failpoint
 from wal2lake.pg import Publisher, Session, connect
 
-_PROTOCOL_VIOLATION: Final = "08P01"
+PROTOCOL_VIOLATION: Final = "08P01"
+_CONNECTION_FAILURE: Final = "08006"
 
 
 def connect_publisher(name: str, conninfo: str) -> Session:
-    """A connection under the subscription's name; a refusal has the server's SQLSTATE."""
+    """A connection under the subscription's name; 08006 if there is none to be had."""
     try:
         return connect(conninfo, application_name=name, replication=True)
     except PublisherError as error:
         raise PublisherError(
             f'subscription "{name}" could not connect to the publisher:'
             f" {error.message}",
-            sqlstate=error.sqlstate,
+            sqlstate=_CONNECTION_FAILURE,
             hint="Check host, port, user and password in the connection string, and"
             " pg_hba.conf on the publisher.",
         ) from None
@@ -98,15 +99,15 @@ def check_origin_none(
 
 
 def create_slot(
-    caller: Caller, publisher: Publisher, slot: str, *, two_phase: bool = False
+    caller: Caller, publisher: Publisher, slot: str, *, two_phase: bool, failover: bool
 ) -> Lsn:
     """Make the subscription's slot; returns its consistent point."""
     try:
-        created = publisher.create_slot(slot, two_phase=two_phase)
+        created = publisher.create_slot(slot, two_phase=two_phase, failover=failover)
     except PublisherError as error:
         raise PublisherError(
             f'could not create replication slot "{slot}": ERROR:  {error.message}',
-            sqlstate=_PROTOCOL_VIOLATION,
+            sqlstate=PROTOCOL_VIOLATION,
             detail=error.detail,
             hint=error.hint or _slot_hint(error.sqlstate),
         ) from None
@@ -136,7 +137,7 @@ def connect_to_drop(subscription: Subscription) -> Session:
         raise PublisherError(
             "could not connect to publisher when attempting to drop replication slot"
             f' "{subscription.slot_name}": {error.message}',
-            sqlstate=error.sqlstate,
+            sqlstate=_CONNECTION_FAILURE,
             hint="Use ALTER SUBSCRIPTION ... DISABLE to disable the subscription, and"
             " then use ALTER SUBSCRIPTION ... SET (slot_name = NONE) to disassociate"
             " it from the slot.",
@@ -151,7 +152,7 @@ def drop_slot(session: Session, slot: str, *, missing_ok: bool) -> bool:
         raise PublisherError(
             f'could not drop replication slot "{slot}" on publisher: ERROR: '
             f" {error.message}",
-            sqlstate=error.sqlstate,
+            sqlstate=_CONNECTION_FAILURE,
             detail=error.detail,
             hint=error.hint,
         ) from None

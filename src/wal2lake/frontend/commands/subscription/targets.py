@@ -18,7 +18,7 @@ from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.table import NewTable, make_table
-from wal2lake.model import INVALID_LSN, Domain, Oid, ReplicaIdentity, SyncState
+from wal2lake.model import Domain, Oid, ReplicaIdentity, SyncState
 from wal2lake.pg import Publisher, RemoteColumn, RemoteTable
 from wal2lake.pgtypes import (
     TYPE_MAPPINGS,
@@ -339,13 +339,3 @@ def present_versions(node: Node, targets: Sequence[Target]) -> dict[int, int]:
     return {
         int(t.table.oid): node.tables.state(t.table.location).version for t in targets
     }
-
-
-def publish_present(node: Node, subid: Oid, targets: Sequence[Target]) -> None:
-    """Readers see tables that a subscription takes in as they are now."""
-    versions = present_versions(node, targets)
-    with node.locks.of(subid):
-        newest = node.catalog.newest_vector(subid)
-        subscription = node.catalog.subscription(subid)
-        floor = subscription.floor if subscription is not None else INVALID_LSN
-        node.catalog.publish(subid, newest.lsn if newest else floor, versions)

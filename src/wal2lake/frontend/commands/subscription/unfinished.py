@@ -27,7 +27,7 @@ import threading
 from enum import Enum
 from typing import Final
 
-from wal2lake.catalog import PlannedSlot, Subscription
+from wal2lake.catalog import PlannedSlot, Subscription, Worker
 from wal2lake.errors import PublisherError, UsageError, Wal2LakeError
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.commands.subscription.drop import await_workers, finish_drop
@@ -190,7 +190,9 @@ class UnfinishedCommands:
                 " was interrupted"
             )
         except (PublisherError, UsageError) as error:
-            self._node.catalog.note_error(subscription.oid, error.describe())
+            self._node.catalog.note_error(
+                subscription.oid, Worker.DROP, error.describe()
+            )
             self._tell(
                 subscription.oid,
                 f'could not finish dropping subscription "{subscription.name}":'

@@ -9,6 +9,7 @@ Sources: src/backend/utils/adt/ruleutils.c; manual, section 9.27.
 from __future__ import annotations
 
 from wal2lake.frontend.grammar import quote_identifier
+from wal2lake.frontend.sysviews.declarations.relations import PG_CATALOG
 from wal2lake.frontend.sysviews.functions.call import Call
 from wal2lake.frontend.sysviews.functions.regproc import regclass_in
 from wal2lake.frontend.sysviews.rows.facts import key_constraint_oid
@@ -93,11 +94,17 @@ def pg_relation_is_publishable(call: Call, target: object) -> bool | None:
 
 
 def obj_description(call: Call, oid: object, catalog: str | None) -> str | None:
-    """The only comment that there is. A function (regproc) comes by its name."""
-    public = call.facts.namespace_oid("public")
-    if catalog == "pg_namespace" and public is not None and oid == public:
-        return "standard public schema"
-    return None
+    """A comment. A function (regproc) comes by its name, and has none."""
+    relation = call.facts.by_name.get((PG_CATALOG, catalog or ""))
+    if relation is None or not isinstance(oid, int):
+        return None
+    return call.facts.comments.get((int(relation.oid), oid))
+
+
+def any_description(call: Call, oid: int | None) -> str | None:
+    """The comment of an object in whichever catalog, as PostgreSQL still lets ask."""
+    found = (text for (_, objid), text in call.facts.comments.items() if objid == oid)
+    return next(found, None)
 
 
 def pg_encoding_to_char(call: Call, encoding: int | None) -> str | None:

@@ -31,7 +31,7 @@ from wal2lake.frontend.sysviews.functions.call import Call
 from wal2lake.frontend.sysviews.rows.cluster import DATABASE
 
 _BOOL, _NAME, _INT8, _INT4, _TEXT, _OID = 16, 19, 20, 23, 25, 26
-_FLOAT8_TZ, _NAMES, _LSN, _INET, _XID8 = 1184, 1003, 3220, 869, 5069
+_FLOAT8_TZ, _NAMES, _LSN, _INET, _XID8, _VOID = 1184, 1003, 3220, 869, 5069, 2278
 _REGCLASS, _REGTYPE, _REGNAMESPACE, _REGROLE = 2205, 2206, 4089, 4096
 
 
@@ -47,6 +47,8 @@ class Function:
     """The engine's type."""
     type_oid: int
     """PostgreSQL's type of the result."""
+    changes: bool = False
+    """It changes something: to be run once a row, never ahead of the query."""
 
 
 def _null(call: Call, *arguments: object) -> None:
@@ -69,10 +71,14 @@ def _functions() -> dict[tuple[str, int], Function]:
         parameters: str,
         returns: str,
         type_oid: int,
+        *,
+        changes: bool = False,
     ) -> None:
         for name in names.split():
             types = tuple(parameters.split())
-            table[name, len(types)] = Function(implementation, types, returns, type_oid)
+            table[name, len(types)] = Function(
+                implementation, types, returns, type_oid, changes
+            )
 
     for kind, oid in (
         ("regclass", _REGCLASS),
@@ -162,7 +168,7 @@ def _functions() -> dict[tuple[str, int], Function]:
     add("pg_tablespace_location", _always(""), "BIGINT", "VARCHAR", _TEXT)
     add("pg_get_serial_sequence", _null, "VARCHAR VARCHAR", "VARCHAR", _TEXT)
     add("obj_description", objects.obj_description, "ANY VARCHAR", "VARCHAR", _TEXT)
-    add("obj_description", _null, "BIGINT", "VARCHAR", _TEXT)
+    add("obj_description", objects.any_description, "BIGINT", "VARCHAR", _TEXT)
     add("col_description shobj_description", _null, "BIGINT ANY", "VARCHAR", _TEXT)
     add("pg_encoding_to_char", objects.pg_encoding_to_char, "BIGINT", "VARCHAR", _NAME)
     add(
@@ -225,7 +231,22 @@ def _functions() -> dict[tuple[str, int], Function]:
         "VARCHAR",
         _TEXT,
     )
-    add("set_config", session.set_config, "VARCHAR VARCHAR BOOLEAN", "VARCHAR", _TEXT)
+    add(
+        "set_config",
+        session.set_config,
+        "VARCHAR VARCHAR BOOLEAN",
+        "VARCHAR",
+        _TEXT,
+        changes=True,
+    )
+    add(
+        "pg_stat_reset_subscription_stats",
+        session.pg_stat_reset_subscription_stats,
+        "BIGINT",
+        "VARCHAR",
+        _VOID,
+        changes=True,
+    )
     add("current_schema", session.current_schema, "", "VARCHAR", _NAME)
     add("current_schemas", session.current_schemas, "BOOLEAN", "VARCHAR[]", _NAMES)
     add("pg_client_encoding", session.pg_client_encoding, "", "VARCHAR", _NAME)

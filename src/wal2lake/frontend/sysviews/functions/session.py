@@ -1,6 +1,8 @@
-"""The running session, as it sees itself: parameters, search path, the version.
+"""The running session, as it sees itself: parameters, search path, the version; and the one
+function that changes something else.
 
-Comes in: parameter names. Goes out: their values; ``set_config`` changes them.
+Comes in: parameter names. Goes out: their values; ``set_config`` changes them, and
+``pg_stat_reset_subscription_stats`` sets counts in the catalog to zero.
 
 Source: manual, sections 9.27.1 and 9.28.1.
 """
@@ -13,6 +15,7 @@ from wal2lake import __version__
 from wal2lake.errors import UsageError
 from wal2lake.frontend.parameters import SERVER_VERSION
 from wal2lake.frontend.sysviews.functions.call import Call
+from wal2lake.model import Oid
 
 VERSION: Final = f"PostgreSQL {SERVER_VERSION} (wal2lake {__version__})"
 
@@ -49,6 +52,19 @@ def current_schema(call: Call) -> str | None:
 def current_schemas(call: Call, implicit: bool | None) -> list[str] | None:
     """The schemas of the search path."""
     return None if implicit is None else call.search_path(implicit=implicit)
+
+
+def pg_stat_reset_subscription_stats(call: Call, subid: int | None) -> str:
+    """Count one subscription's errors from zero, or with null those of all."""
+    if not call.context.superuser:
+        raise UsageError(
+            "permission denied for function pg_stat_reset_subscription_stats",
+            sqlstate="42501",
+        )
+    if subid == 0:
+        raise UsageError("invalid subscription OID 0")
+    call.source.reset_stats(None if subid is None else Oid(subid))
+    return ""
 
 
 def pg_client_encoding(call: Call) -> str:

@@ -27,7 +27,6 @@ DATABASE: Final = "lake"
 """The name of a node's one database."""
 
 _MASK: Final = "********"
-_PUBLIC_COMMENT: Final = "standard public schema"
 
 
 def pg_database(facts: Facts) -> Iterator[Row]:
@@ -143,15 +142,14 @@ def pg_language(facts: Facts) -> Iterator[Row]:
 
 
 def pg_description(facts: Facts) -> Iterator[Row]:
-    """Comments; only PostgreSQL's own on schema public."""
-    for namespace in facts.namespaces:
-        if namespace.name == "public":
-            yield {
-                "objoid": namespace.oid,
-                "classoid": 2615,
-                "objsubid": 0,
-                "description": _PUBLIC_COMMENT,
-            }
+    """Comments: PostgreSQL's own on schema public, and those of COMMENT ON."""
+    for (classid, objid), description in facts.comments.items():
+        yield {
+            "objoid": objid,
+            "classoid": classid,
+            "objsubid": 0,
+            "description": description,
+        }
 
 
 CLUSTER_ROWS: Final[Mapping[str, RowMaker]] = {

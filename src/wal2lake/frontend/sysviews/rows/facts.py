@@ -1,7 +1,7 @@
 """The catalog's records as PostgreSQL's catalogs see them: relations with OIDs and attributes.
 
-Comes in: roles, schemas and tables of a ``CatalogSource``, and the system relations. Goes out:
-``Facts``, immutable and indexed, which the rows of the views and the functions share.
+Comes in: roles, schemas, tables and comments of a ``CatalogSource``, and the system relations. Goes
+out: ``Facts``, immutable and indexed, which the rows of the views and the functions share.
 
 Objects that the catalog does not number (indexes, constraints, defaults) get OIDs here, far above
 those that it hands out. An index and a key's constraint follow their table's number and
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wal2lake.catalog import ColumnDef, Namespace, Role, TableDef
+from wal2lake.catalog import ColumnDef, Comment, Namespace, Role, TableDef
 from wal2lake.frontend.grammar import quote_identifier
 from wal2lake.frontend.sysviews.declarations.relations import SYSTEM, SYSTEM_SCHEMAS
 from wal2lake.model import INVALID_OID, Oid
@@ -29,6 +29,10 @@ HEAP_AM: Final = Oid(2)
 BTREE_AM: Final = Oid(403)
 UTF8: Final = 6
 """pg_enc's number of UTF8."""
+
+_PG_NAMESPACE: Final = 2615
+_PUBLIC_COMMENT: Final = "standard public schema"
+"""What initdb says of it."""
 
 _INDEX_OIDS: Final = 0x4000_0000
 _KEY_OIDS: Final = 0x5000_0000
@@ -124,6 +128,8 @@ class Facts:
     by_name: dict[tuple[str, str], Relation]
     role_names: dict[int, str]
     namespace_names: dict[int, str]
+    comments: dict[tuple[int, int], str]
+    """By the catalog that has the object, and the object."""
 
     def lake_tables(self) -> Iterator[Relation]:
         """The relations that are lake tables."""
@@ -138,7 +144,10 @@ class Facts:
 
 
 def build_facts(
-    roles: Sequence[Role], namespaces: Sequence[Namespace], tables: Sequence[TableDef]
+    roles: Sequence[Role],
+    namespaces: Sequence[Namespace],
+    tables: Sequence[TableDef],
+    comments: Sequence[Comment],
 ) -> Facts:
     """Index the catalog's records."""
     oids = {n.name: n.oid for n in namespaces}
@@ -160,6 +169,14 @@ def build_facts(
         namespace_names={
             **{n.oid: n.name for n in namespaces},
             **{oid: name for name, oid in SYSTEM_SCHEMAS.items()},
+        },
+        comments={
+            **{
+                (_PG_NAMESPACE, int(n.oid)): _PUBLIC_COMMENT
+                for n in namespaces
+                if n.name == "public"
+            },
+            **{(int(c.classid), int(c.objid)): c.description for c in comments},
         },
     )
 

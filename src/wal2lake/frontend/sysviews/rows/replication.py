@@ -24,8 +24,11 @@ from wal2lake.catalog import (
     Progress,
     SnapshotVector,
     Subscription,
+    SubscriptionError,
     SubscriptionRel,
+    SubscriptionStats,
     TableDef,
+    Worker,
 )
 from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.sysviews.rows.cluster import DATABASE
@@ -61,6 +64,8 @@ class Replication:
     vectors: tuple[SnapshotVector, ...]
     tables: Mapping[int, TableDef]
     coercions: tuple[CoercionTotal, ...]
+    errors: tuple[SubscriptionError, ...]
+    stats: tuple[SubscriptionStats, ...]
 
     def name(self, subid: int) -> str | None:
         """A subscription's name."""
@@ -75,12 +80,24 @@ def read_replication(source: CatalogSource, tables: Sequence[TableDef]) -> Repli
         tuple(source.vectors()),
         {table.oid: table for table in tables},
         tuple(source.coercions()),
+        tuple(source.errors()),
+        tuple(source.stats()),
     )
 
 
 # ---- durable ----------------------------------------------------------------------------
 
 _STREAMING: Final = {"off": "f", "on": "t", "parallel": "p"}
+
+_CONFLICTS: Final = (
+    "confl_insert_exists",
+    "confl_update_origin_differs",
+    "confl_update_exists",
+    "confl_update_missing",
+    "confl_delete_origin_differs",
+    "confl_delete_missing",
+    "confl_multiple_unique_conflicts",
+)
 
 
 def pg_subscription(state: Replication) -> Iterator[Row]:
@@ -94,16 +111,16 @@ def pg_subscription(state: Replication) -> Iterator[Row]:
         yield {
             "oid": sub.oid,
             "subdbid": DATABASE_OID,
-            "subskiplsn": 0,
+            "subskiplsn": sub.skip_lsn,
             "subname": sub.name,
             "subowner": sub.owner,
             "subenabled": sub.enabled,
             "subbinary": enabled("binary", "false"),
             "substream": _STREAMING.get(sub.streaming, "f"),
             "subtwophasestate": sub.two_phase,
-            "subdisableonerr": enabled("disable_on_error", "false"),
-            "subpasswordrequired": enabled("password_required", "true"),
-            "subrunasowner": enabled("run_as_owner", "false"),
+            "subdisableonerr": sub.disable_on_error,
+            "subpasswordrequired": sub.password_required,
+            "subrunasowner": sub.run_as_owner,
             "subfailover": enabled("failover", "false"),
             "subconninfo": mask_password(sub.conninfo),
             "subslotname": sub.slot_name,
@@ -178,9 +195,13 @@ def sync_progress(state: Replication) -> Iterator[Row]:
 
 def subscription_errors(state: Replication) -> Iterator[Row]:
     """What stops a subscription or the copy of one of its tables, now."""
-    for sub in state.subscriptions:
-        if sub.last_error is not None:
-            yield {"subid": sub.oid, "subname": sub.name, "error": sub.last_error}
+    for one in state.errors:
+        yield {
+            "subid": one.subid,
+            "subname": state.name(one.subid),
+            "error": one.error,
+            "worker": one.worker.value,
+        }
     for rel in state.rels:
         if rel.error is not None:
             yield {
@@ -189,7 +210,23 @@ def subscription_errors(state: Replication) -> Iterator[Row]:
                 "schemaname": rel.remote_namespace,
                 "tablename": rel.remote_name,
                 "error": rel.error,
+                "worker": Worker.COPY.value,
             }
+
+
+def pg_stat_subscription_stats(state: Replication) -> Iterator[Row]:
+    """How often the workers of each subscription have failed. Conflicts are not counted:
+    what is applied here has none, or stops."""
+    for one in state.stats:
+        reset = one.stats_reset
+        yield {
+            "subid": one.subid,
+            "subname": state.name(one.subid),
+            "apply_error_count": one.apply_errors,
+            "sync_error_count": one.sync_errors,
+            **dict.fromkeys(_CONFLICTS, 0),
+            "stats_reset": None if reset is None else datetime.fromisoformat(reset),
+        }
 
 
 def coercions(state: Replication) -> Iterator[Row]:
@@ -239,6 +276,7 @@ SUBSCRIPTION_ROWS: Final[Mapping[str, Callable[[Replication], Iterator[Row]]]] =
         snapshots,
         sync_progress,
         subscription_errors,
+        pg_stat_subscription_stats,
         coercions,
         subscription_options,
     )

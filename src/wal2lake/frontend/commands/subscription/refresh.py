@@ -1,0 +1,228 @@
+"""ALTER SUBSCRIPTION ... REFRESH PUBLICATION, and SET | ADD | DROP PUBLICATION.
+
+In: statements. Out: the command tag. What is published is asked of the publisher; then, under the
+subscription's commit lock, publications, tables and the generation change in one transaction of
+the catalog. A receiver with another list of publications than the catalog's is of an older
+generation: it is replaced, and takes no snapshot for the tables that have come.
+
+Tables that are no longer published leave the subscription with their rows. Removing and adding a
+table again copies it again.
+
+Source: AlterSubscription(), AlterSubscription_refresh() and merge_publications() in
+subscriptioncmds.c, PostgreSQL 18.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from wal2lake.catalog import Subscription, TableDef
+from wal2lake.errors import DuplicateObjectError, SqlSyntaxError, UsageError
+from wal2lake.frontend.commands.node import (
+    Caller,
+    Node,
+    need_subscription,
+    require_superuser,
+)
+from wal2lake.frontend.commands.subscription.blocks import outside_block
+from wal2lake.frontend.commands.subscription.publisher import (
+    check_origin_none,
+    connect_publisher,
+    warn_of_missing,
+)
+from wal2lake.frontend.commands.subscription.targets import (
+    Choices,
+    drop_made,
+    find_targets,
+    new_rel,
+    present_versions,
+)
+from wal2lake.frontend.grammar import (
+    OptionSet,
+    check_publications,
+    subscription_options,
+)
+from wal2lake.frontend.grammar.statements import (
+    AlterSubscriptionPublication,
+    AlterSubscriptionRefresh,
+    PublicationChange,
+)
+from wal2lake.pg import Publisher
+
+_PREREQUISITE: Final = "55000"
+_INVALID_DEFINITION: Final = "42P17"
+_COMMAND: Final = "ALTER SUBSCRIPTION"
+
+
+def alter_refresh(
+    node: Node, caller: Caller, statement: AlterSubscriptionRefresh
+) -> str:
+    """ALTER SUBSCRIPTION ... REFRESH PUBLICATION."""
+    require_superuser(caller, "alter subscription")
+    with node.ddl_lock:
+        subscription = need_subscription(node, statement.name)
+        if not subscription.enabled:
+            raise UsageError(
+                "ALTER SUBSCRIPTION ... REFRESH is not allowed for disabled"
+                " subscriptions",
+                sqlstate=_PREREQUISITE,
+            )
+        options = subscription_options(statement.options, OptionSet.REFRESH)
+        if subscription.two_phase == "e" and options.copy_data:
+            raise SqlSyntaxError(
+                "ALTER SUBSCRIPTION ... REFRESH with copy_data is not allowed when"
+                " two_phase is enabled",
+                hint="Use ALTER SUBSCRIPTION ... REFRESH with copy_data = false, or use"
+                " DROP/CREATE SUBSCRIPTION.",
+            )
+        outside_block(caller, _COMMAND, refused_as="ALTER SUBSCRIPTION ... REFRESH")
+        _refresh(
+            node,
+            caller,
+            subscription,
+            subscription.publications,
+            copy_data=options.copy_data,
+            validate=(),
+        )
+    node.changed()
+    return _COMMAND
+
+
+def alter_publication(
+    node: Node, caller: Caller, statement: AlterSubscriptionPublication
+) -> str:
+    """ALTER SUBSCRIPTION ... SET | ADD | DROP PUBLICATION."""
+    require_superuser(caller, "alter subscription")
+    with node.ddl_lock:
+        subscription = need_subscription(node, statement.name)
+        options = subscription_options(statement.options, OptionSet.PUBLICATION)
+        publications = _changed(subscription, statement)
+        if not options.refresh:
+            outside_block(caller, _COMMAND, refused_as=None)
+            node.catalog.set_publications(subscription.oid, publications)
+        else:
+            _check_refresh(subscription, statement.change, copy_data=options.copy_data)
+            outside_block(
+                caller, _COMMAND, refused_as="ALTER SUBSCRIPTION with refresh"
+            )
+            dropping = statement.change is PublicationChange.DROP
+            _refresh(
+                node,
+                caller,
+                subscription,
+                publications,
+                copy_data=options.copy_data,
+                validate=() if dropping else statement.publications,
+            )
+    node.changed()
+    return _COMMAND
+
+
+def _changed(
+    subscription: Subscription, statement: AlterSubscriptionPublication
+) -> tuple[str, ...]:
+    """The list after the command; PostgreSQL's errors if it cannot be."""
+    check_publications(statement.publications)
+    if statement.change is PublicationChange.SET:
+        return statement.publications
+    known = subscription.publications
+    for name in statement.publications:
+        if statement.change is PublicationChange.ADD and name in known:
+            raise DuplicateObjectError(
+                f'publication "{name}" is already in subscription "{subscription.name}"'
+            )
+        if statement.change is PublicationChange.DROP and name not in known:
+            raise UsageError(
+                f'publication "{name}" is not in subscription "{subscription.name}"',
+                sqlstate=_INVALID_DEFINITION,
+            )
+    if statement.change is PublicationChange.ADD:
+        return (*known, *statement.publications)
+    left = tuple(name for name in known if name not in statement.publications)
+    if not left:
+        raise UsageError(
+            "cannot drop all the publications from a subscription",
+            sqlstate=_INVALID_DEFINITION,
+        )
+    return left
+
+
+def _check_refresh(
+    subscription: Subscription, change: PublicationChange, *, copy_data: bool
+) -> None:
+    command = f"ALTER SUBSCRIPTION ... {change.value} PUBLICATION"
+    if not subscription.enabled:
+        hint = f"Use {command} ... WITH (refresh = false)"
+        raise UsageError(
+            "ALTER SUBSCRIPTION with refresh is not allowed for disabled subscriptions",
+            sqlstate=_PREREQUISITE,
+            hint=f"{hint}." if change is PublicationChange.SET else f"{hint} instead.",
+        )
+    if subscription.two_phase == "e" and copy_data:
+        raise UsageError(
+            "ALTER SUBSCRIPTION with refresh and copy_data is not allowed when"
+            " two_phase is enabled",
+            sqlstate=_PREREQUISITE,
+            hint=f"Use {command} with refresh = false, or with copy_data = false, or use"
+            " DROP/CREATE SUBSCRIPTION.",
+        )
+
+
+def _refresh(
+    node: Node,
+    caller: Caller,
+    subscription: Subscription,
+    publications: Sequence[str],
+    *,
+    copy_data: bool,
+    validate: Sequence[str],
+) -> None:
+    """Take what ``publications`` publish now; ``validate`` are named in a WARNING if they do
+    not exist. The caller holds the DDL lock."""
+    before = node.catalog.rels(subscription.oid)
+    with connect_publisher(subscription.name, subscription.conninfo) as session:
+        publisher = Publisher(session)
+        if validate:
+            warn_of_missing(caller, publisher, validate)
+        if subscription.origin == "none":
+            check_origin_none(
+                caller,
+                publisher,
+                subscription.name,
+                publications,
+                copy_data=copy_data,
+                known=[(rel.remote_namespace, rel.remote_name) for rel in before],
+            )
+        made: list[TableDef] = []
+        try:
+            targets = find_targets(
+                node,
+                caller,
+                publisher,
+                publications,
+                create_tables=subscription.create_tables,
+                choices=Choices.of(
+                    subscription.type_mappings,
+                    subscription.value_policies,
+                    {rel.relid for rel in before},
+                ),
+                origin=subscription.origin,
+                made=made,
+            )
+        except BaseException:
+            drop_made(node, made)
+            raise
+    with node.locks.of(subscription.oid):
+        known = {rel.relid: rel for rel in node.catalog.rels(subscription.oid)}
+        new = [t for t in targets if t.table.oid not in known]
+        node.catalog.set_publications(
+            subscription.oid,
+            publications,
+            added=[
+                new_rel(node, subscription.oid, t, copy_data=copy_data) for t in new
+            ],
+            versions=present_versions(node, new),
+            removed=known.keys() - {t.table.oid for t in targets},
+            distrusted={t.table.oid for t in targets if not t.whole},
+        )

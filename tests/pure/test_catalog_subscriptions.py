@@ -1,0 +1,289 @@
+"""What the catalog knows of subscriptions: their errors, counts, changes, comments."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from wal2lake.catalog import (
+    SUBSCRIPTION_CATALOG,
+    Catalog,
+    Comment,
+    Subscription,
+    SubscriptionRel,
+    SyncSnapshot,
+    TableDef,
+    Worker,
+)
+from wal2lake.catalog.database import Database
+from wal2lake.errors import DuplicateObjectError, StorageError
+from wal2lake.model import Lsn, Oid, SyncState
+
+SUB, OTHER = Oid(20000), Oid(20001)
+
+
+def subscription(oid: Oid, name: str) -> Subscription:
+    return Subscription(oid, name, Oid(10), True, "host=p", name, ("p",))
+
+
+def rel(number: int, subid: Oid = SUB) -> SubscriptionRel:
+    return SubscriptionRel(
+        subid, Oid(number), "public", f"t{number}", SyncState.READY, None, 1
+    )
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    catalog = Catalog.create(tmp_path / "catalog.sqlite", "me", None)
+    catalog.create_table(
+        TableDef(Oid(30000), "public", "t30000", Oid(10), (), (), "/t30000")
+    )
+    catalog.create_subscription(subscription(SUB, "s"), [rel(30000)], {30000: 1})
+    catalog.create_subscription(subscription(OTHER, "o"), [])
+    return catalog
+
+
+def noted(catalog: Catalog) -> dict[tuple[Oid, Worker], str]:
+    return {(e.subid, e.worker): e.error for e in catalog.errors()}
+
+
+# ---- errors -----------------------------------------------------------------------------
+
+
+def test_a_worker_that_succeeds_leaves_the_errors_of_the_others(
+    catalog: Catalog,
+) -> None:
+    catalog.note_error(SUB, Worker.RECEIVER, "the change log cannot be written")
+    catalog.note_error(SUB, Worker.APPLY, "duplicate key")
+    catalog.note_error(OTHER, Worker.APPLY, "another subscription's")
+    catalog.note_error(SUB, Worker.APPLY, None)
+    assert noted(catalog) == {
+        (SUB, Worker.RECEIVER): "the change log cannot be written",
+        (OTHER, Worker.APPLY): "another subscription's",
+    }
+
+
+def test_a_worker_has_one_error_which_keeps_the_time_it_began(catalog: Catalog) -> None:
+    catalog.note_error(SUB, Worker.APPLY, "first")
+    (before,) = catalog.errors()
+    catalog.note_error(SUB, Worker.APPLY, "first")
+    assert catalog.errors() == [before]
+    catalog.note_error(SUB, Worker.APPLY, "second")
+    (after,) = catalog.errors()
+    assert after.error == "second"
+    assert after.noted_at > before.noted_at
+
+
+def test_nothing_is_written_to_clear_an_error_that_is_not_there(
+    catalog: Catalog,
+) -> None:
+    before = catalog.change_counter
+    for worker in Worker:
+        catalog.note_error(SUB, worker, None)
+    assert catalog.change_counter == before
+
+
+def test_a_snapshot_that_is_held_clears_the_error_of_who_holds_it(
+    catalog: Catalog,
+) -> None:
+    catalog.note_error(SUB, Worker.SNAPSHOT, "no slot")
+    catalog.note_error(SUB, Worker.APPLY, "stays")
+    catalog.hold_snapshot(SyncSnapshot(SUB, "0-1", Lsn(9), "1", (30000,)))
+    assert noted(catalog) == {(SUB, Worker.APPLY): "stays"}
+
+
+def test_errors_go_with_their_subscription_and_none_comes_after_it(
+    catalog: Catalog,
+) -> None:
+    catalog.note_error(SUB, Worker.APPLY, "x")
+    catalog.drop_subscription(SUB)
+    assert noted(catalog) == {}
+    catalog.note_error(SUB, Worker.APPLY, "too late")
+    assert noted(catalog) == {}
+
+
+def test_each_failed_attempt_counts_until_the_counts_are_reset(
+    catalog: Catalog,
+) -> None:
+    for _ in range(3):
+        catalog.note_error(SUB, Worker.APPLY, "the same each time")
+    catalog.note_error(SUB, Worker.SNAPSHOT, "x")
+    catalog.note_copy_error(SUB, Oid(30000), "y")
+    catalog.note_error(SUB, Worker.RECEIVER, "no connection")
+    catalog.note_error(OTHER, Worker.APPLY, "z")
+    counted = [(s.subid, s.apply_errors, s.sync_errors) for s in catalog.stats()]
+    assert counted == [(SUB, 3, 2), (OTHER, 1, 0)]
+    assert [r.error for r in catalog.rels(SUB)] == ["y"]
+    assert [s.stats_reset for s in catalog.stats()] == [None, None]
+    catalog.reset_stats(SUB)
+    one, other = catalog.stats()
+    assert (one.apply_errors, one.sync_errors, other.apply_errors) == (0, 0, 1)
+    assert one.stats_reset is not None
+    assert other.stats_reset is None
+    catalog.reset_stats(None)
+    assert [s.apply_errors for s in catalog.stats()] == [0, 0]
+
+
+def test_after_an_error_a_subscription_is_disabled_once_as_another_generation(
+    catalog: Catalog,
+) -> None:
+    before = catalog.subscription(SUB)
+    assert before is not None
+    assert catalog.disable_after_error(SUB)
+    after = catalog.subscription(SUB)
+    assert after is not None
+    assert not after.enabled
+    assert after.generation == before.generation + 1
+    assert not catalog.disable_after_error(SUB)
+    assert not catalog.disable_after_error(Oid(1))
+
+
+# ---- changes ----------------------------------------------------------------------------
+
+
+def test_what_set_changes_is_changed_in_one_transaction(catalog: Catalog) -> None:
+    counter = catalog.change_counter
+    catalog.alter_subscription(
+        SUB, options={"origin": "none"}, distrust=True, synchronous_commit="on"
+    )
+    assert catalog.change_counter == counter + 1
+    found = catalog.subscription(SUB)
+    assert found is not None
+    assert (found.origin, found.synchronous_commit) == ("none", "on")
+    assert found.generation == 1
+    assert [r.trusted for r in catalog.rels(SUB)] == [False]
+
+
+def test_a_name_that_is_taken_is_refused_and_changes_nothing(catalog: Catalog) -> None:
+    with pytest.raises(DuplicateObjectError, match='subscription "o" already exists'):
+        catalog.update_subscription(SUB, name="o", bump=True)
+    found = catalog.subscription(SUB)
+    assert found is not None
+    assert (found.name, found.generation) == ("s", 0)
+
+
+def test_publications_tables_and_generation_change_together(catalog: Catalog) -> None:
+    catalog.create_table(
+        TableDef(Oid(30001), "public", "t30001", Oid(10), (), (), "/t30001")
+    )
+    counter = catalog.change_counter
+    found = catalog.set_publications(
+        SUB,
+        ("p", "q"),
+        added=[rel(30001)],
+        versions={30001: 4},
+        removed=[Oid(30000)],
+    )
+    assert catalog.change_counter == counter + 1
+    assert (found.publications, found.generation) == (("p", "q"), 1)
+    assert [r.relid for r in catalog.rels(SUB)] == [30001]
+    newest = catalog.newest_vector(SUB)
+    assert newest is not None
+    assert newest.versions == {30001: 4}
+
+
+def test_a_refresh_of_the_same_publications_is_no_other_generation(
+    catalog: Catalog,
+) -> None:
+    found = catalog.set_publications(SUB, ("p",), distrusted=[Oid(30000)])
+    assert found.generation == 0
+    assert [r.trusted for r in catalog.rels(SUB)] == [False]
+
+
+def test_a_table_that_leaves_is_no_longer_pinned_in_the_same_transaction(
+    catalog: Catalog,
+) -> None:
+    counter = catalog.change_counter
+    catalog.remove_rel(SUB, Oid(30000))
+    assert catalog.change_counter == counter + 1
+    newest = catalog.newest_vector(SUB)
+    assert newest is not None
+    assert newest.versions == {}
+
+
+def test_publishing_what_was_skipped_ends_that_skip_and_no_other(
+    catalog: Catalog,
+) -> None:
+    def skip() -> tuple[Lsn, bool]:
+        found = catalog.subscription(SUB)
+        assert found is not None
+        return found.skip_lsn, found.skipping
+
+    catalog.update_subscription(SUB, skip_lsn=Lsn(100), skipping=True)
+    assert skip() == (Lsn(100), True)
+    catalog.publish(SUB, Lsn(50), {}, participants=[30000])
+    assert skip() == (Lsn(100), True)
+    catalog.publish(SUB, Lsn(110), {}, participants=[30000], skipped=Lsn(99))
+    assert skip() == (Lsn(100), True), "given meanwhile, for another transaction"
+    catalog.publish(SUB, Lsn(120), {}, participants=[30000], skipped=Lsn(100))
+    assert skip() == (Lsn(0), False)
+
+
+def test_a_comment_is_replaced_taken_away_and_goes_with_its_subscription(
+    catalog: Catalog,
+) -> None:
+    def say(text: str | None) -> list[Comment]:
+        catalog.set_comment(SUBSCRIPTION_CATALOG, SUB, text)
+        return catalog.comments()
+
+    assert say("one") == [Comment(Oid(6100), SUB, "one")]
+    assert say("two") == [Comment(Oid(6100), SUB, "two")]
+    assert say("") == []
+    assert say("three") != []
+    assert say(None) == []
+    say("four")
+    catalog.drop_subscription(SUB)
+    assert catalog.comments() == []
+
+
+# ---- a file that cannot be written ------------------------------------------------------
+
+
+def fill(database: Database) -> None:
+    """Leave the file no page to grow by."""
+    with database.reading() as connection:
+        (pages,) = connection.execute("pragma page_count").fetchone()
+        connection.execute(f"pragma max_page_count = {pages}")
+
+
+def test_a_full_disk_is_said_and_nothing_of_the_transaction_stays(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    fill(catalog._database)
+    with pytest.raises(StorageError, match="database or disk is full") as caught:
+        catalog.set_comment(SUBSCRIPTION_CATALOG, SUB, "x" * 1_000_000)
+    assert caught.value.sqlstate == "53100"
+    assert str(tmp_path) in caught.value.message
+    assert catalog.comments() == []
+    catalog.set_comment(SUBSCRIPTION_CATALOG, SUB, "short")
+    assert catalog.comments() != [], "the next transaction begins as always"
+
+
+def test_a_rollback_by_sqlite_itself_does_not_hide_the_error(catalog: Catalog) -> None:
+    """As it does on a full disk, after an I/O error and without memory."""
+    with (
+        pytest.raises(StorageError, match=r"could not write catalog.*disk I/O error"),
+        catalog._database.transaction() as transaction,
+    ):
+        transaction.execute("rollback")
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+        raise error
+
+
+def test_an_error_that_cannot_be_noted_is_no_second_error(catalog: Catalog) -> None:
+    """Whoever notes one would otherwise end of it."""
+    fill(catalog._database)
+    catalog.note_error(SUB, Worker.APPLY, "x" * 1_000_000)
+    assert noted(catalog) == {}
+
+
+def test_a_file_that_is_no_catalog_is_a_storage_error(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.sqlite"
+    path.write_bytes(b"not a database, though as long as one page's header" * 40)
+    with pytest.raises(StorageError) as caught:
+        Catalog(path)
+    assert caught.value.sqlstate == "58030"
+    assert "could not read catalog" in caught.value.message
