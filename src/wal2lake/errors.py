@@ -31,10 +31,11 @@ from typing import ClassVar, Final
 
 
 class Retry(Enum):
-    """What a worker does after an error."""
+    """Whether trying again may help. A worker does, after wal_retrieve_retry_interval, in either
+    case: somebody may have acted on the hint. Only disable_on_error tells them apart."""
 
     LATER = "later"
-    """Try again after wal_retrieve_retry_interval: the cause may pass by itself."""
+    """The cause may pass by itself."""
     NEVER = "never"
     """Trying again cannot help before somebody acts on the hint."""
 
@@ -147,7 +148,6 @@ class ApplyError(Wal2LakeError):
     """A transaction of the log cannot be applied. The subscription stops exactly there."""
 
     sqlstate = "22000"
-    retry = Retry.LATER
 
 
 class CorruptLogError(Wal2LakeError):

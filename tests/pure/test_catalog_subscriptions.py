@@ -18,7 +18,12 @@ from wal2lake.catalog import (
     Worker,
 )
 from wal2lake.catalog.database import Database
-from wal2lake.errors import DuplicateObjectError, StorageError
+from wal2lake.errors import (
+    ApplyError,
+    DuplicateObjectError,
+    PublisherError,
+    StorageError,
+)
 from wal2lake.model import Lsn, Oid, SyncState
 
 SUB, OTHER = Oid(20000), Oid(20001)
@@ -126,18 +131,27 @@ def test_each_failed_attempt_counts_until_the_counts_are_reset(
     assert [s.apply_errors for s in catalog.stats()] == [0, 0]
 
 
-def test_after_an_error_a_subscription_is_disabled_once_as_another_generation(
+def test_after_an_error_a_subscription_that_asks_for_it_is_disabled_once(
     catalog: Catalog,
 ) -> None:
-    before = catalog.subscription(SUB)
-    assert before is not None
-    assert catalog.disable_after_error(SUB)
-    after = catalog.subscription(SUB)
-    assert after is not None
-    assert not after.enabled
-    assert after.generation == before.generation + 1
-    assert not catalog.disable_after_error(SUB)
-    assert not catalog.disable_after_error(Oid(1))
+    def now() -> tuple[bool, int]:
+        found = catalog.subscription(SUB)
+        assert found is not None
+        return found.enabled, found.generation
+
+    _, generation = now()
+    lasting = ApplyError("duplicate key")
+    catalog.disable_if_asked(SUB, lasting)
+    assert now() == (True, generation), "not asked for"
+    catalog.set_options(SUB, {"disable_on_error": "true"})
+    for passing in (PublisherError("it is away"), StorageError("disk full")):
+        catalog.disable_if_asked(SUB, passing)
+        assert now() == (True, generation)
+    catalog.disable_if_asked(SUB, lasting)
+    assert now() == (False, generation + 1)
+    catalog.disable_if_asked(SUB, ValueError("a bug"))
+    catalog.disable_if_asked(Oid(1), lasting)
+    assert now() == (False, generation + 1)
 
 
 # ---- changes ----------------------------------------------------------------------------

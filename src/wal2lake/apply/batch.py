@@ -10,7 +10,7 @@ Source: DESIGN 6 (Apply), invariant 2.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wal2lake.changelog.manifest import Manifest, RowsFile
 from wal2lake.model import Lsn, Oid
@@ -33,6 +33,11 @@ class TableChanges:
     def insert_only(self) -> bool:
         """Nothing but INSERT: a plain append is enough."""
         return all(f.inserts == f.rows for f in self.files)
+
+    def behind(self, position: Lsn) -> TableChanges:
+        """Without the rows below ``position``."""
+        files = tuple(f for f in self.files if f.max_commit_lsn >= position)
+        return replace(self, position=max(self.position, position), files=files)
 
     @property
     def rows(self) -> int:

@@ -57,7 +57,7 @@ def check_targets(
                     continue
                 except ApplyError as refused:
                     error = refused
-                at = _first_row(reader, file, part.position, use)
+                at = first_row(reader, file, part.position, use)
                 if at is None or (cut is not None and at >= cut):
                     continue
                 error.context = error_context(
@@ -88,8 +88,7 @@ def check_others(
         name = (file.relation.namespace, file.relation.name)
         if name in waiting or catalog.table(*name) is not None:
             continue
-        any_row = RelationUse(file.relation, changes_rows=False)
-        at = _first_row(reader, file, position, any_row)
+        at = first_row(reader, file, position)
         if at is None or (cut is not None and at >= cut):
             continue
         error = missing_target(file.relation)
@@ -106,13 +105,13 @@ def _uses(file: RowsFile) -> Iterator[RelationUse]:
         yield RelationUse(file.relation, changes_rows=True)
 
 
-def _first_row(
-    reader: LogReader, file: RowsFile, position: Lsn, use: RelationUse
+def first_row(
+    reader: LogReader, file: RowsFile, position: Lsn, use: RelationUse | None = None
 ) -> Lsn | None:
-    """Commit LSN of the first row at or above ``position`` that makes this use of it."""
+    """Commit LSN of the first row at or above ``position`` (that makes this use of it)."""
     lsns, ops = reader.operations(file)
     counts = lsns >= int(position)
-    if use.changes_rows:
+    if use is not None and use.changes_rows:
         counts &= np.isin(ops, _NEED_A_KEY)
     first = np.flatnonzero(counts)[:1]
     return Lsn(int(lsns[first[0]])) if len(first) else None

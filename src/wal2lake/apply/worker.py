@@ -33,6 +33,7 @@ from typing import Final
 from wal2lake.apply.batch import Batch, TableChanges, choose, divide
 from wal2lake.apply.failures import Failure, first_failure, row_failure
 from wal2lake.apply.participants import Participants
+from wal2lake.apply.skipping import Skip, begin_skip
 from wal2lake.apply.targets import check_others, check_targets
 from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
 from wal2lake.changelog import LogReader
@@ -41,7 +42,7 @@ from wal2lake.lake import CommitConflict, Cursor, TablePort
 from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
 from wal2lake.lake.staging.convert import Rules
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
-from wal2lake.model import Lsn, Oid
+from wal2lake.model import INVALID_LSN, Lsn, Oid
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pgtypes import RemoteTypes, ValuePolicies, remote_types_from_json
 from wal2lake.settings import Settings
@@ -139,6 +140,7 @@ class ApplyWorker:
             text = f"internal error: {error!r}"
         try:
             self._catalog.note_error(self._subid, Worker.APPLY, text)
+            self._catalog.disable_if_asked(self._subid, error)
         except Exception as unwritten:
             self._events.error("could not record an error", exc_info=unwritten)
 
@@ -200,22 +202,32 @@ class ApplyWorker:
 
     def _apply(self, subscription: Subscription, batch: Batch) -> None:
         found = None
-        failure = self._attempt(subscription, batch, cut=None)
+        decided = self._decided(subscription.floor)
+        skip = begin_skip(
+            self._catalog, subscription, self._tables, self._reader, batch, decided
+        )
+        failure = self._attempt(subscription, batch, None, skip)
         while failure is not None:
             # What is found later in an attempt may lie before: each cut is below the last one.
             found, failure = failure, None
             if found.cut > subscription.floor or self._tables.unseen(found.cut):
-                failure = self._attempt(subscription, batch, cut=found.cut)
+                failure = self._attempt(subscription, batch, found.cut, skip)
         if found is not None:
             raise found.error
         self._catalog.note_error(self._subid, Worker.APPLY, None)
 
     def _attempt(
-        self, subscription: Subscription, batch: Batch, cut: Lsn | None
+        self,
+        subscription: Subscription,
+        batch: Batch,
+        cut: Lsn | None,
+        skip: Skip | None,
     ) -> Failure | None:
         """Stage all; commit all and publish if nothing failed."""
         reached = batch.end if cut is None else cut
-        parts = [t for t in batch.tables if t.position < reached]
+        behind = skip.position if skip is not None else None
+        parts = [t if behind is None else t.behind(behind) for t in batch.tables]
+        parts = [t for t in parts if t.position < reached and t.files]
         if cut is not None:
             # The floor is enough for a table that has nothing below the cut.
             parts = [p for p in parts if any(f.min_commit_lsn < cut for f in p.files)]
@@ -231,12 +243,16 @@ class ApplyWorker:
             self._reader,
             batch.others,
             subid=self._subid,
-            position=self._decided(subscription.floor),
+            position=max(self._decided(subscription.floor), behind or INVALID_LSN),
             cut=cut,
         )
         if failures:
             return first_failure(failures)
         with self._commit_lock:
+            if behind is not None:
+                # What a table misses may be in the way of what is inserted.
+                for table in batch.tables:
+                    self._tables.distrust(self._tables[table.relid])
             staged = self._stage_all(subscription, parts, cut)
             failure = first_failure(
                 row_failure(self._subid, self._tables[part.relid].definition, row)
@@ -261,7 +277,7 @@ class ApplyWorker:
                 raise
             self._commit_all(parts, staged, reached)
             failpoint("apply.tables_committed")
-            self._publish(reached, committed=[part.relid for part in parts])
+            self._publish(reached, committed=[part.relid for part in parts], skip=skip)
         return None
 
     def _stage_all(
@@ -343,7 +359,12 @@ class ApplyWorker:
             self._tables.distrust(known)
         failpoint("apply.table_committed")
 
-    def _publish(self, reached: Lsn, committed: Collection[Oid] = ()) -> bool:
+    def _publish(
+        self,
+        reached: Lsn,
+        committed: Collection[Oid] = (),
+        skip: Skip | None = None,
+    ) -> bool:
         """Floor, vector, states; then the word that feedback and retention watch.
 
         The caller holds the commit lock, and has committed to the tables ``committed``
@@ -359,13 +380,17 @@ class ApplyWorker:
             if table.rel.relid not in committed:
                 version = self._tables.look(table).version
                 self._port.sync(table.definition.location, version)
+        skipped = skip.decided(reached) if skip is not None else None
         floor = self._catalog.publish(
             self._subid,
             reached,
             {int(t.rel.relid): t.version for t in unseen},
             participants=[int(t.rel.relid) for t in self._tables],
             joined=[int(t.rel.relid) for t in unseen if not t.ready],
+            skipped=skipped,
         )
+        if skip is not None and skipped is not None:
+            skip.report()
         for table in unseen:
             table.unpublished = False
         failpoint("apply.vector_recorded")

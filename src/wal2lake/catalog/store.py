@@ -39,7 +39,7 @@ from wal2lake.catalog.records import (
     Worker,
 )
 from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
-from wal2lake.errors import StorageError
+from wal2lake.errors import Retry, StorageError, Wal2LakeError
 from wal2lake.model import INVALID_LSN, Coercion, Lsn, Oid, SyncState
 from wal2lake.observe import get_logger
 
@@ -304,16 +304,26 @@ class Catalog:
             subscriptions.update_rel(transaction, subid, relid, {"error": text})
             subscriptions.count_error(transaction, subid, Worker.COPY)
 
-    def disable_after_error(self, oid: Oid) -> bool:
-        """What disable_on_error asks for; False: it is not, or no longer, enabled."""
+    def disable_if_asked(self, oid: Oid, error: BaseException) -> None:
+        """disable_on_error: after an error that a worker has noted, the subscription is
+        disabled instead of tried again.
+
+        What may pass by itself (a server that cannot be reached, a full disk, another
+        writer's commit) is tried again all the same. Source:
+        DisableSubscriptionAndExit() in worker.c.
+        """
+        if isinstance(error, Wal2LakeError) and error.retry is Retry.LATER:
+            return
         with self._database.transaction() as transaction:
             found = subscriptions.subscription_by_oid(transaction, oid)
-            if found is None or not found.enabled:
-                return False
+            if found is None or not (found.enabled and found.disable_on_error):
+                return
             subscriptions.update_subscription(
                 transaction, oid, {"enabled": False}, bump=True
             )
-            return True
+        get_logger().error(
+            f'subscription "{found.name}" has been disabled because of an error'
+        )
 
     def stats(self) -> list[SubscriptionStats]:
         """How often the workers of subscriptions have failed."""
