@@ -78,7 +78,6 @@ def test_options_that_are_honoured_are_accepted_and_shown(
     ("option", "name"),
     [
         ("disable_on_error = true", "disable_on_error"),
-        ("failover = true", "failover"),
         ("table_format = 'iceberg'", "table_format"),
     ],
 )
@@ -207,8 +206,7 @@ def test_refresh_takes_tables_that_were_added_and_is_refused_while_disabled(
     error = refused(node, "alter subscription a2 refresh publication")
     assert (error.sqlstate, error.message) == (
         "55000",
-        "ALTER SUBSCRIPTION ... REFRESH PUBLICATION is not allowed for disabled"
-        " subscriptions",
+        "ALTER SUBSCRIPTION ... REFRESH is not allowed for disabled subscriptions",
     )
     node.sql("alter subscription a2 enable")
     node.sql("alter subscription a2 refresh publication with (copy_data = true)")
@@ -262,9 +260,9 @@ def test_what_is_not_there_or_not_yet_possible_is_refused_in_postgresqls_words(
             "42601",
             "connect = false and create_slot = true are mutually exclusive options",
         ),
-        (f"alter subscription a3 connection {connection}", "0A000", None),
-        ("alter subscription a3 set publication other", "0A000", None),
+        ("alter subscription a3 owner to postgres", "0A000", None),
         ("alter subscription a3 skip (lsn = '0/1')", "0A000", None),
+        ("alter subscription a3 set (disable_on_error = true)", "0A000", None),
         (
             "alter subscription a3 set (two_phase = true)",
             "55000",
@@ -272,8 +270,8 @@ def test_what_is_not_there_or_not_yet_possible_is_refused_in_postgresqls_words(
         ),
         (
             "begin; drop subscription a3",
-            "0A000",
-            None,
+            "25001",
+            "DROP SUBSCRIPTION cannot run inside a transaction block",
         ),
     ]
     for sql, sqlstate, message in cases:
@@ -327,7 +325,7 @@ def test_a_subscription_whose_slot_was_dropped_by_hand_can_be_given_up(
     wait_until(lambda: pg18.psql("select active from pg_replication_slots") == "f")
     pg18.psql("select pg_drop_replication_slot('d2')")
     error = refused(node, "drop subscription d2")
-    assert error.sqlstate == "42704"
+    assert error.sqlstate == "08006"
     assert error.message.startswith(
         'could not drop replication slot "d2" on publisher: ERROR: '
     )

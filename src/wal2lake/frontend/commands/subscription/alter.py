@@ -14,7 +14,11 @@ from __future__ import annotations
 from typing import Final
 
 from wal2lake.catalog import Subscription
-from wal2lake.errors import FeatureNotSupportedError, UsageError
+from wal2lake.errors import (
+    DuplicateObjectError,
+    FeatureNotSupportedError,
+    UsageError,
+)
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import (
     Caller,
@@ -102,6 +106,11 @@ def alter_rename(node: Node, caller: Caller, statement: AlterSubscriptionRename)
     other names; the receiver connects again under the new one."""
     require_superuser(caller, "alter subscription")
     subscription = need_subscription(node, statement.name)
+    # Its own name, too.
+    if node.catalog.subscription_named(statement.new_name) is not None:
+        raise DuplicateObjectError(
+            f'subscription "{statement.new_name}" already exists'
+        )
     outside_block(caller, _COMMAND, refused_as=None)
     node.catalog.update_subscription(
         subscription.oid, name=statement.new_name, bump=True
