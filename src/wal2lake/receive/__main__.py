@@ -68,7 +68,7 @@ def _run(settings: Settings, catalog: Catalog, subscription: Subscription) -> in
         streaming = threading.Event()
         keeper = SnapshotKeeper(
             catalog,
-            subscription.oid,
+            subscription,
             streaming,
             retry_interval_seconds=settings.subscription.wal_retrieve_retry_interval_ms
             / 1000,
