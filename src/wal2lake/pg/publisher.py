@@ -203,14 +203,10 @@ class Publisher:
     def slot(self, name: str) -> dict[str, str | None] | None:
         """pg_replication_slots of one slot: plugin, database, active_pid, wal_status,
         confirmed_flush_lsn, restart_lsn, the command of the session that uses it
-        (``query``), slot_type, invalidation_reason (PostgreSQL 17 on; 16 knows one that
-        wal_status does not tell); None if there is none."""
-        version = self.session.server_version
-        reason = "NULL"
-        if version >= 170000:
-            reason = "s.invalidation_reason"
-        elif version >= 160000:
-            reason = "CASE WHEN s.conflicting THEN 'conflict with recovery' END"
+        (``query``), slot_type, invalidation_reason (PostgreSQL 17 on); None if there is
+        none."""
+        told = self.session.server_version >= 170000
+        reason = "s.invalidation_reason" if told else "NULL"
         rows = self.session.query(
             "SELECT s.plugin, s.database, s.active_pid, s.wal_status,"
             " s.confirmed_flush_lsn, s.restart_lsn, a.query, s.slot_type,"

@@ -82,7 +82,7 @@ def check_slot(
         )
     cause = slot["invalidation_reason"]
     if cause is not None or slot["wal_status"] == "lost":
-        # Before PostgreSQL 17 a slot does not say why; before 16 there is one cause.
+        # Before PostgreSQL 17 a slot does not say why. On a primary there is one cause.
         raise UnusableSlot(
             f'can no longer access replication slot "{name}"',
             detail="This replication slot has been invalidated due to"
