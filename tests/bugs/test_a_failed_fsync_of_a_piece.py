@@ -17,8 +17,9 @@ from tests.fakes.streaming import Source
 
 from wal2lake.changelog import ChangeLog, files
 from wal2lake.errors import StorageError, UnusableLogError
-from wal2lake.model import Lsn
-from wal2lake.receive.walreceiver import WalReceiver
+from wal2lake.model import Lsn, Oid
+from wal2lake.receive.threads.pauses import Pauses
+from wal2lake.receive.threads.sealer import Sealer
 from wal2lake.settings import LogSettings
 
 SMALL = LogSettings(journal_file_bytes=600, segment_bytes=3000)
@@ -94,22 +95,36 @@ def test_the_receiver_ends_when_its_log_must_be_opened_again(
     failing_once(monkeypatch)
     noted: list[str | None] = []
     anything: Any = SimpleNamespace(
-        oid=1,
-        two_phase="d",
+        oid=Oid(1),
         binary=False,
-        log=SMALL,
-        log_directory=tmp_path,
         set=lambda **_: None,
         note_error=lambda oid, worker, text: noted.append(text),
     )
-    receiver = WalReceiver(anything, anything, anything, log, anything)
-    seal = threading.Thread(target=receiver._seal)
+    stop, ended = threading.Event(), threading.Event()
+    sealer = Sealer(
+        log,
+        tmp_path / "1",
+        SMALL,
+        anything,
+        anything,
+        anything,
+        anything,
+        Pauses(anything, Oid(1)),
+        applied=lambda: Lsn(0),
+        stop=stop,
+    )
+
+    def work() -> None:
+        with pytest.raises(UnusableLogError):
+            sealer.work()
+        ended.set()
+
+    seal = threading.Thread(target=work)
     seal.start()
-    seal.join(30)
-    ended = not seal.is_alive()
-    receiver.request_stop()
-    seal.join(30)
-    assert ended
-    assert isinstance(receiver._failure, UnusableLogError)
+    try:
+        assert ended.wait(30)
+    finally:
+        stop.set()
+        seal.join(30)
     assert len(noted) == 1
     log.close()

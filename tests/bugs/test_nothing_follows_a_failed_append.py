@@ -19,9 +19,10 @@ from tests.fakes.publisher import Gulp, content, gulp, inserts, payloads
 from wal2lake.changelog import ChangeLog
 from wal2lake.changelog.journal.journal import Journal
 from wal2lake.errors import InternalError, ProtocolViolation, StorageError
-from wal2lake.model import Lsn
-from wal2lake.receive import walreceiver
-from wal2lake.receive.walreceiver import WalReceiver
+from wal2lake.model import Lsn, Oid
+from wal2lake.receive import gulps
+from wal2lake.receive.threads.logwriter import LogWriter
+from wal2lake.receive.threads.pauses import Pauses
 from wal2lake.testing.waits import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
@@ -47,28 +48,27 @@ class Receiving:
     """A receiver's journal thread on a real log, fed as its reader does."""
 
     def __init__(self, log: ChangeLog) -> None:
-        anything: Any = SimpleNamespace(
-            oid=1, two_phase="d", note_error=lambda oid, worker, text: None
-        )
-        self._receiver = WalReceiver(anything, anything, anything, log, anything)
-        self._thread = threading.Thread(target=self._receiver._journal)
+        catalog: Any = SimpleNamespace(note_error=lambda oid, worker, text: None)
+        self._stop = threading.Event()
+        self.pauses = Pauses(catalog, Oid(1))
+        self._writer = LogWriter(log, self.pauses, stop=self._stop, wake=lambda: None)
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._work)
         self._thread.start()
 
-    @property
-    def paused(self) -> bool:
-        return bool(self._receiver._holds)
-
-    @property
-    def failure(self) -> BaseException | None:
-        return self._receiver._failure
+    def _work(self) -> None:
+        try:
+            self._writer.work()
+        except BaseException as error:
+            self.failure = error
 
     def feed(self, data: bytes, lengths: Any) -> None:
-        self._receiver._queue.put(walreceiver._Gulp(data, lengths, open_at_end=False))
+        self._writer.put(gulps.Gulp(data, lengths, open_at_end=False))
 
     def stop(self) -> None:
         """As the end of ``run``."""
-        self._receiver.request_stop()
-        self._receiver._queue.put(None)
+        self._stop.set()
+        self._writer.end()
         self._thread.join(30)
         assert not self._thread.is_alive()
 
@@ -83,7 +83,7 @@ def test_a_stop_while_the_disk_is_full_leaves_no_hole_in_the_log(
     receiving.feed(*gulp(payloads(FIRST)))
     wait_until(lambda: log.logged == 108, describe="the first transaction is logged")
     receiving.feed(*gulp(payloads(LARGE)))
-    wait_until(lambda: receiving.paused, describe="the disk is full")
+    wait_until(lambda: bool(receiving.pauses), describe="the disk is full")
     receiving.feed(*gulp(payloads(SMALL)))
     receiving.stop()
     assert receiving.failure is None

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from psycopg import pq
 from tests.fakes.values import TYPES, UGLY
 
 from wal2lake.errors import ApplyError
@@ -40,6 +41,16 @@ from wal2lake.wire.columnar.copybinary import BinaryCopy
 VERSIONS = (16, 18)
 
 
+def copy_in(session: Session, sql: str, data: bytes) -> None:
+    """What psql does for \\copy."""
+    pgconn = session.pgconn
+    assert pgconn.exec_(sql.encode()).status == pq.ExecStatus.COPY_IN
+    pgconn.put_copy_data(data)
+    pgconn.put_copy_end()
+    while (result := pgconn.get_result()) is not None:
+        assert result.status == pq.ExecStatus.COMMAND_OK, result.error_message
+
+
 class Source:
     """A database with types of its own, and what the node knows of them."""
 
@@ -57,9 +68,7 @@ class Source:
         self.session.execute("drop table if exists pg_temp.v")
         self.session.execute(f"create temporary table v (n serial, v {type_name})")
         payload = "".join(f"{_csv(v)}\n" for v in values)
-        self.session.copy_in(
-            "copy v (v) from stdin (format csv)", iter([payload.encode()])
-        )
+        copy_in(self.session, "copy v (v) from stdin (format csv)", payload.encode())
         rows = self.session.query(
             "select a.atttypid, a.atttypmod, case when a.atttypid < 10000 then"
             " t.typname else n.nspname || '.' || t.typname end"

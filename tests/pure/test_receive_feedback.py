@@ -94,8 +94,10 @@ def test_a_keepalive_asks_for_verification_only_while_idle_and_ahead() -> None:
     feedback.data_arrived(Lsn(300))
     assert not feedback.needs_verification()
     feedback.data_logged(Lsn(300), open_transaction=False)
+    assert not feedback.needs_verification(), "the log itself is enough"
+    feedback.keepalive(Lsn(301))
     assert feedback.needs_verification()
-    feedback.verified = Lsn(300)
+    feedback.verified = Lsn(301)
     assert not feedback.needs_verification()
 
 

@@ -398,11 +398,19 @@ class Catalog:
                 {"state": SyncState.FINISHEDCOPY, "error": None},
             )
 
-    def hold_snapshot(self, held: SyncSnapshot) -> None:
-        """A receiver holds an exported snapshot for this subscription's copies."""
+    def hold_snapshot(
+        self, held: SyncSnapshot, *, generation: int | None = None
+    ) -> bool:
+        """A receiver holds an exported snapshot for this subscription's copies. False, and
+        nothing is recorded: the subscription's generation is no longer the one it streams
+        with (None: whichever it is)."""
         with self._database.transaction() as transaction:
+            found = subscriptions.subscription_by_oid(transaction, held.subid)
+            if found is None or generation not in (None, found.generation):
+                return False
             copies.hold_snapshot(transaction, held)
             subscriptions.clear_error(transaction, held.subid, Worker.SNAPSHOT)
+            return True
 
     def snapshot_held(self, subid: Oid) -> SyncSnapshot | None:
         """The snapshot that copies of this subscription may use now."""

@@ -44,6 +44,7 @@ NAMES: Final = frozenset(
         "spool.checkpoint_written",
         "spool.checkpoint_renamed",
         "spool.removed",
+        "confirmed.recorded",
         "feedback.sent",
         # lake: one Delta commit
         "lake.files_synced",

@@ -9,11 +9,16 @@ simple queries.
 
 Rows come back as tuples of ``str | None``: the caller parses what it asked for.
 
+libpq waits for an answer as long as TCP does, a quarter of an hour if a firewall has dropped the
+connection in silence, and for ever if the server hangs. A session with an answer timeout is for
+callers that cannot: it is of no use once the time has passed.
+
 Source: PostgreSQL manual, 32.1 (libpq connection), libpqwalreceiver.c.
 """
 
 from __future__ import annotations
 
+import re
 import select
 import threading
 import time
@@ -29,6 +34,9 @@ _OUTPUT_SETTINGS: Final = (
     "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3"
     " -c timezone=UTC -c bytea_output=hex"
 )
+
+_INTEGER: Final = re.compile(r"\s*[-+]?[0-9]+\s*\Z", re.ASCII)
+"""What libpq takes for one (strtol)."""
 
 _SECRETS: Final = ("password", "sslpassword", "passfile", "oauth_client_secret")
 
@@ -62,9 +70,12 @@ def redact(text: str) -> str:
 class Session:
     """A connection. Not thread-safe, except ``cancel``."""
 
-    def __init__(self, pgconn: pq.abc.PGconn) -> None:
+    def __init__(
+        self, pgconn: pq.abc.PGconn, answer_timeout_seconds: float | None = None
+    ) -> None:
         """Use ``connect``."""
         self._pgconn = pgconn
+        self._answer_seconds = answer_timeout_seconds
         self._cancel_lock = threading.Lock()
 
     @property
@@ -147,18 +158,6 @@ class Session:
         while pgconn.get_result() is not None:
             pass
 
-    def copy_in(self, sql: str, payloads: Iterator[bytes]) -> str:
-        """Feed a COPY ... FROM STDIN and return its command tag."""
-        self._run(sql, expect=pq.ExecStatus.COPY_IN)
-        pgconn = self._pgconn
-        for payload in payloads:
-            pgconn.put_copy_data(payload)
-        pgconn.put_copy_end()
-        result = self._check(pgconn.get_result(), pq.ExecStatus.COMMAND_OK)
-        while pgconn.get_result() is not None:
-            pass
-        return (result.command_status or b"").decode()
-
     def cancel(self) -> None:
         """Ask the server to cancel what runs, from any thread."""
         with self._cancel_lock:
@@ -193,12 +192,34 @@ class Session:
 
     def _run(self, sql: str, *, expect: pq.ExecStatus | None = None) -> pq.abc.PGresult:
         try:
-            result = self._pgconn.exec_(sql.encode())
+            if self._answer_seconds is None:
+                result: pq.abc.PGresult | None = self._pgconn.exec_(sql.encode())
+            else:
+                result = self._answer(sql, time.monotonic() + self._answer_seconds)
         except Error as error:
             raise self._failure(error) from None
         if expect is not None:
             return self._check(result, expect)
         return self._check(result, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+
+    def _answer(self, sql: str, deadline: float) -> pq.abc.PGresult | None:
+        """The last result, as ``exec_`` has it; PublisherError if it is not there in time."""
+        last = None
+        self._pgconn.send_query(sql.encode())
+        while True:
+            while self._pgconn.is_busy():
+                left = max(0.0, deadline - time.monotonic())
+                if not select.select([self.fileno], [], [], left)[0]:
+                    raise PublisherError(
+                        "the server has not answered within"
+                        f" {self._answer_seconds:g} seconds",
+                        sqlstate="08006",
+                    )
+                self._pgconn.consume_input()
+            result = self._pgconn.get_result()
+            if result is None:
+                return last
+            last = result
 
     def _check(
         self, result: pq.abc.PGresult | None, *expected: pq.ExecStatus
@@ -237,9 +258,15 @@ def open_pgconn(text: str) -> pq.abc.PGconn:
     """Connect without holding the interpreter: libpq's blocking call would stop every
     thread of this process for as long as the server does not answer.
 
-    Honours connect_timeout (seconds, for all hosts together; 0: no limit).
+    Honours connect_timeout (seconds, for all hosts together; 0: no limit). UsageError with
+    libpq's text if it is no number.
     """
-    seconds = int(parse_conninfo(text).get("connect_timeout", "0"))
+    given = parse_conninfo(text).get("connect_timeout", "0")
+    if not _INTEGER.match(given):
+        raise UsageError(
+            f'invalid integer value "{given}" for connection option "connect_timeout"'
+        )
+    seconds = int(given)
     deadline = time.monotonic() + seconds if seconds > 0 else None
     pgconn = pq.PGconn.connect_start(text.encode())
     state = pq.PollingStatus.WRITING
@@ -252,7 +279,10 @@ def open_pgconn(text: str) -> pq.abc.PGconn:
         if not any(ready):
             pgconn.finish()
             raise PublisherError(
-                "connection to server failed: timeout expired", sqlstate="08006"
+                "connection to server failed: timeout expired",
+                sqlstate="08006",
+                hint="The longest wait is connect_timeout in the connection string, or"
+                ' else "subscription.connect_timeout_ms".',
             )
         state = pq.PollingStatus(pgconn.connect_poll())
     if pgconn.status != pq.ConnStatus.OK:
@@ -269,11 +299,14 @@ def connect(
     application_name: str,
     replication: bool = False,
     connect_timeout_seconds: int = 30,
+    answer_timeout_seconds: float | None = None,
     on_notice: Callable[[str], None] | None = None,
 ) -> Session:
     """Open a connection; PublisherError (08006) with libpq's text if it fails.
 
     The user's own ``application_name``, ``connect_timeout`` and ``options`` win or stay.
+    ``answer_timeout_seconds``: longest wait for the answer to a statement (but not to a
+    COPY's or START_REPLICATION's, which bring more than one).
     """
     parameters = parse_conninfo(text)
     own = parameters.pop("options", "")
@@ -294,7 +327,7 @@ def connect(
         pgconn.notice_handler = forward
     else:
         pgconn.notice_handler = lambda result: None
-    session = Session(pgconn)
+    session = Session(pgconn, answer_timeout_seconds)
     # As PostgreSQL's subscriber: nothing may be found through a search path
     # (CVE-2018-1058).
     session.query("SELECT pg_catalog.set_config('search_path', '', false)")

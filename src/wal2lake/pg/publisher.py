@@ -31,6 +31,8 @@ class Identity:
     system_identifier: str
     timeline: int
     position: Lsn
+    database: str | None = None
+    """The one that the session is connected to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class Publisher:
     def identify(self) -> Identity:
         """IDENTIFY_SYSTEM; needs a replication session."""
         row = self.session.query("IDENTIFY_SYSTEM")[0]
-        return Identity(str(row[0]), int(str(row[1])), Lsn.parse(str(row[2])))
+        return Identity(str(row[0]), int(str(row[1])), Lsn.parse(str(row[2])), row[3])
 
     def timeline_history(self, timeline: int) -> str:
         """The content of the timeline's history file; needs a replication session."""
@@ -215,11 +217,15 @@ class Publisher:
 
     def slot(self, name: str) -> dict[str, str | None] | None:
         """pg_replication_slots of one slot: plugin, database, active_pid, wal_status,
-        confirmed_flush_lsn, restart_lsn, and the command of the session that uses it
-        (``query``); None if there is none."""
+        confirmed_flush_lsn, restart_lsn, the command of the session that uses it
+        (``query``), slot_type, invalidation_reason (PostgreSQL 17 on); None if there is
+        none."""
+        told = self.session.server_version >= 170000
+        reason = "s.invalidation_reason" if told else "NULL"
         rows = self.session.query(
             "SELECT s.plugin, s.database, s.active_pid, s.wal_status,"
-            " s.confirmed_flush_lsn, s.restart_lsn, a.query"
+            " s.confirmed_flush_lsn, s.restart_lsn, a.query, s.slot_type,"
+            f" {reason}"
             " FROM pg_catalog.pg_replication_slots s"
             " LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid"
             f" WHERE s.slot_name = {quote_literal(name)}"
@@ -234,6 +240,8 @@ class Publisher:
             "confirmed_flush_lsn",
             "restart_lsn",
             "query",
+            "slot_type",
+            "invalidation_reason",
         )
         return dict(zip(names, rows[0], strict=True))
 

@@ -43,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _run(settings, catalog, subscription)
     except Wal2LakeError as error:
         catalog.note_error(subscription.oid, Worker.RECEIVER, error.describe())
+        catalog.disable_if_asked(subscription.oid, error)
         get_logger().error(
             f'walreceiver for subscription "{subscription.name}" ended:'
             f" {error.message}",
@@ -68,7 +69,7 @@ def _run(settings: Settings, catalog: Catalog, subscription: Subscription) -> in
         streaming = threading.Event()
         keeper = SnapshotKeeper(
             catalog,
-            subscription.oid,
+            subscription,
             streaming,
             retry_interval_seconds=settings.subscription.wal_retrieve_retry_interval_ms
             / 1000,

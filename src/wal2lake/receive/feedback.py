@@ -45,7 +45,8 @@ class Feedback:
     received: Lsn = field(default=INVALID_LSN)
     """End of what has arrived, keepalives included."""
     verified: Lsn = field(default=INVALID_LSN)
-    """The server has flushed its WAL at least up to here."""
+    """The server has flushed its WAL at least up to here, and that may be confirmed: it is
+    on record (``verifier``)."""
     pending: int = 0
     """Payloads handed to the log that are not durable yet."""
     open_transaction: bool = False
@@ -70,7 +71,7 @@ class Feedback:
 
     def needs_verification(self) -> bool:
         """The keepalives have gone past what the server is known to have."""
-        return self.idle and self.received > self.verified
+        return self.idle and self.received > max(self.verified, self.logged)
 
     @property
     def idle(self) -> bool:

@@ -11,8 +11,26 @@ subscription wait for their copy it
 3. checks that no table was rewritten between 1 and 2 (the file node seen through the
    snapshot is the present one), and only then publishes the snapshot in the catalog.
 
-It lets go when every covered table is copied. If a connection breaks the snapshot is gone: the
-catalog entry is withdrawn, unfinished tables start again under the next one.
+It works for the subscription as its receiver streams it. Once that has another generation
+(other publications, say) nothing more is taken and nothing published: S would lie under the old
+stream, and the changes above it would come from where the new one begins. The receiver that
+follows does it.
+
+    it lets go when                            then
+    ---------------                            ----
+    every covered table is copied              the others' turn
+    a connection breaks                        the snapshot is gone: unfinished tables start
+                                               again under the next one
+    all that is left to copy fails, and        the publisher's VACUUM and ALTER TABLE go on; a
+    nothing was copied for a minute            next snapshot is taken after a pause
+
+A table that fails (its copy, or its lock) pauses for itself (``patience``).
+
+The floor. A table in d that no snapshot covers holds it where it is, for its copy may be committed
+at an S that the floor would pass. Each next snapshot takes the floor to its own S, so the log does
+not grow for ever. A table that was in i, and that no snapshot came to cover, goes back to i: no
+copy of it can have begun.
+
 A temporary slot disappears with its connection, so nothing can leak.
 
 Source: DESIGN 6; tablesync.c; PostgreSQL manual 9.28.5 (snapshot synchronisation).
@@ -22,6 +40,8 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,13 +53,17 @@ from wal2lake.catalog import (
     Worker,
 )
 from wal2lake.errors import PublisherError, Wal2LakeError
-from wal2lake.model import Oid, SyncState
+from wal2lake.model import SyncState
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Publisher, Session, connect, nudged
 from wal2lake.pg.publisher import quote_ident, quote_literal
+from wal2lake.receive.patience import Patience
 
 _POLL_SECONDS: Final = 0.2
 """How soon a new table's wait is noticed; a guess, small beside a slot's creation."""
+
+_HELD_SECONDS: Final = 60.0
+"""How long nothing but failures is worth a snapshot: PostgreSQL's holds for one attempt."""
 
 _WAITING: Final = (SyncState.INIT, SyncState.DATASYNC)
 
@@ -49,6 +73,10 @@ class _Held:
     exporter: Session
     holder: Session
     relids: frozenset[int]
+    copied: tuple[object, ...] = ()
+    """What was copied of these tables when last looked at."""
+    copied_at: float = 0.0
+    """When that was another one before."""
 
     def alive(self) -> bool:
         return self.exporter.is_alive() and self.holder.is_alive()
@@ -64,19 +92,22 @@ class SnapshotKeeper:
     def __init__(
         self,
         catalog: Catalog,
-        subid: Oid,
+        subscription: Subscription,
         streaming: threading.Event,
         *,
         retry_interval_seconds: float,
     ) -> None:
-        """``streaming`` is set once the walsender has accepted START_REPLICATION with
-        the publications; ``retry_interval_seconds`` throttles attempts after an error."""
+        """``subscription`` is what the receiver streams; ``streaming`` is set once the
+        walsender has accepted START_REPLICATION with its publications;
+        ``retry_interval_seconds`` throttles attempts after an error."""
         self._catalog = catalog
-        self._subid = subid
+        self._subscription = subscription
+        self._subid = subscription.oid
         self._retry_seconds = retry_interval_seconds
         self._stop = threading.Event()
         self._streaming = streaming
         self._held: _Held | None = None
+        self._patience = Patience()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
 
     def start(self) -> None:
@@ -90,44 +121,116 @@ class SnapshotKeeper:
         self._thread.join(timeout=2.0)
 
     def _run(self) -> None:
-        log = get_logger()
         while not self._stop.is_set():
             if not self._streaming.wait(_POLL_SECONDS):
                 continue
             try:
                 self._step()
                 self._stop.wait(_POLL_SECONDS)
-            except Wal2LakeError as error:
-                log.error("could not hold a snapshot for the copy", error=error)
-                self._let_go()
-                self._catalog.note_error(self._subid, Worker.SNAPSHOT, error.describe())
+            except Exception as error:
+                # The catalog's disk may be full: then even this cannot be told there.
+                self._report(error)
                 self._stop.wait(self._retry_seconds)
-        self._let_go()
+        try:
+            self._let_go()
+        except Exception as error:
+            get_logger().error("could not withdraw a snapshot", exc_info=error)
+
+    def _report(self, error: Exception) -> None:
+        text = "could not hold a snapshot for the copy"
+        described = f"internal error: {error!r}"
+        if isinstance(error, Wal2LakeError):
+            described = error.describe()
+            get_logger().error(text, error=error)
+        else:
+            get_logger().error(text, exc_info=error)
+        try:
+            self._let_go()
+            self._catalog.note_error(self._subid, Worker.SNAPSHOT, described)
+        except Exception as again:
+            get_logger().error("could not note an error", exc_info=again)
 
     def _step(self) -> None:
-        subscription = self._catalog.subscription(self._subid)
-        if subscription is None:
+        now = self._catalog.subscription(self._subid)
+        if now is None or now.generation != self._subscription.generation:
+            # Another receiver is about to take over.
+            self._let_go()
             return
         waiting = [r for r in self._catalog.rels(self._subid) if r.state in _WAITING]
         if self._held is not None:
-            covered = any(int(r.relid) in self._held.relids for r in waiting)
-            if not covered:
-                self._let_go()
-            elif not self._held.alive():
-                get_logger().warning("exported snapshot lost: connection is gone")
-                self._let_go()
+            self._look_after(
+                self._held, [r for r in waiting if int(r.relid) in self._held.relids]
+            )
         if not waiting:
             self._catalog.note_error(self._subid, Worker.SNAPSHOT, None)
-        elif self._held is None:
-            self._take(subscription, waiting)
+        elif self._held is None and (due := self._due(waiting)):
+            self._take(due)
 
-    def _take(self, subscription: Subscription, waiting: list[SubscriptionRel]) -> None:
-        slot = f"pg_{subscription.oid}_sync_{self._catalog.system_identifier}"
+    def _look_after(self, held: _Held, covered: Sequence[SubscriptionRel]) -> None:
+        """Let go of what is of no more use."""
+        if not covered:
+            self._let_go()
+            return
+        if not held.alive():
+            get_logger().warning("exported snapshot lost: connection is gone")
+            self._let_go()
+            return
+        now = time.monotonic()
+        copied = tuple((r.relid, r.rows_copied, r.bytes_copied) for r in covered)
+        if copied != held.copied:
+            held.copied, held.copied_at = copied, now
+        patience = max(_HELD_SECONDS, 2 * self._retry_seconds)
+        # An attempt at work has no error.
+        if all(r.error for r in covered) and now - held.copied_at >= patience:
+            get_logger().warning(
+                "let an exported snapshot go: every table that it is held for fails",
+                tables=[f"{r.remote_namespace}.{r.remote_name}" for r in covered],
+            )
+            self._let_go()
+            self._pause(covered, patience)
+
+    def _due(self, waiting: Sequence[SubscriptionRel]) -> list[SubscriptionRel]:
+        """Those that need not wait for the end of a pause."""
+        if not self._patience:
+            return list(waiting)
+        versions = self._versions()
+        now = time.monotonic()
+        return [
+            r for r in waiting if self._patience.is_over(r, versions.get(r.relid), now)
+        ]
+
+    def _pause(self, rels: Sequence[SubscriptionRel], seconds: float) -> None:
+        versions = self._versions()
+        now = time.monotonic()
+        for rel in rels:
+            self._patience.failed(rel, versions.get(rel.relid), now, seconds)
+
+    def _versions(self) -> dict[int, int]:
+        """Of the tables as readers see them: a write at the front door makes another."""
+        vector = self._catalog.newest_vector(self._subid)
+        return {} if vector is None else vector.versions
+
+    def _take(self, waiting: Sequence[SubscriptionRel]) -> None:
+        """Take a snapshot for as many of them as possible."""
         # From here on the floor may not pass what the snapshot will not contain
         # (Catalog.publish holds it while a table is in d).
-        for rel in waiting:
-            if rel.state is SyncState.INIT:
-                self._catalog.update_rel(rel.subid, rel.relid, state=SyncState.DATASYNC)
+        first = [r for r in waiting if r.state is SyncState.INIT]
+        self._set(first, SyncState.DATASYNC)
+        try:
+            self._cover(waiting)
+        finally:
+            held = self._held
+            covered = held.relids if held is not None else frozenset()
+            self._set([r for r in first if int(r.relid) not in covered], SyncState.INIT)
+
+    def _set(self, rels: Sequence[SubscriptionRel], state: SyncState) -> None:
+        for rel in rels:
+            self._catalog.update_rel(rel.subid, rel.relid, state=state)
+
+    def _cover(self, waiting: Sequence[SubscriptionRel]) -> None:
+        """Hold it, and publish it in the catalog for the tables that could be locked."""
+        subscription = self._subscription
+        slot = f"pg_{subscription.oid}_sync_{self._catalog.system_identifier}"
         exporter = connect(
             subscription.conninfo, application_name=slot, replication=True
         )
@@ -144,26 +247,37 @@ class SnapshotKeeper:
             )
             holder.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot)}")
             covered = [r for r in waiting if self._pin(holder, r)]
+            pinned = {r.relid for r in covered}
+            self._pause(
+                [r for r in waiting if r.relid not in pinned], self._retry_seconds
+            )
+            if not covered:
+                holder.close()
+                exporter.close()
+                return
+            held = _Held(exporter, holder, frozenset(map(int, pinned)))
+            held.copied_at = time.monotonic()
+            # Before it is known to be published: whatever happens then, it may be.
+            self._held = held
+            published = self._catalog.hold_snapshot(
+                SyncSnapshot(
+                    subscription.oid,
+                    snapshot,
+                    created.consistent_point,
+                    f"{os.getpid()}",
+                    tuple(int(r.relid) for r in covered),
+                ),
+                generation=subscription.generation,
+            )
         except BaseException:
             if holder is not None:
                 holder.close()
             exporter.close()
             raise
-        if not covered:
-            holder.close()
-            exporter.close()
-            self._stop.wait(self._retry_seconds)
+        if not published:
+            self._held = None
+            held.close()
             return
-        self._held = _Held(exporter, holder, frozenset(int(r.relid) for r in covered))
-        self._catalog.hold_snapshot(
-            SyncSnapshot(
-                subscription.oid,
-                snapshot,
-                created.consistent_point,
-                f"{os.getpid()}",
-                tuple(int(r.relid) for r in covered),
-            )
-        )
         get_logger().info(
             f"exported snapshot {snapshot} at {created.consistent_point}"
             f" for {len(covered)} tables"
@@ -208,7 +322,10 @@ class SnapshotKeeper:
         return True
 
     def _let_go(self) -> None:
-        if self._held is not None:
-            self._catalog.release_snapshot(self._subid)
-            self._held.close()
-            self._held = None
+        """Also if it cannot be withdrawn in the catalog: copies notice by themselves."""
+        held, self._held = self._held, None
+        if held is not None:
+            try:
+                self._catalog.release_snapshot(self._subid)
+            finally:
+                held.close()

@@ -1,17 +1,23 @@
 """The walreceiver: one connection's stream into the change log, positions back upstream.
 
-    walsender ─▶ reader (main thread) ─▶ queue ─▶ journal thread ─▶ seal thread ─▶ segments
-        ▲              │                          append, fsync      decode, seal
-        └── feedback ──┘◀── wake ─────────────────── logged
+    walsender ─▶ reader (main thread) ─▶ LogWriter ──────▶ Sealer ─▶ segments
+        ▲              │      ▲          journal thread:   seal thread:
+        └── feedback ──┘      │          append, fsync     decode, seal
+                              ├─ logged ─────┘
+                              └─ verified ── Verifier, a thread that asks the server
 
-The reader only moves bytes and speaks: it never waits for a disk, so it answers
-keepalives while a slow or full disk holds the journal thread up. Then the queue fills to
-its bound, the reader stops reading (the publisher keeps its WAL), and goes on sending
-status updates until there is space again.
+The reader, here, only moves bytes and speaks: it waits neither for a disk nor for another
+connection, so it answers keepalives while a slow or full disk holds the journal thread up. Then the
+queue fills to its bound, the reader stops reading (the publisher keeps its WAL), and goes on
+sending status updates until there is space again.
 
 Positions. *received* is what has left the socket. *logged* is the end of the last whole
 transaction behind an fsync. *applied* is the engine's word in the progress file. What goes
-upstream is ``feedback.Feedback``'s decision, made anew whenever one of the three moves.
+upstream is ``feedback.Feedback``'s decision, made anew whenever one of the three moves. What
+it says beyond the log needs the server's word, and is on record before it is said.
+
+Before it streams: is it the same source (``history``), and can its slot send what is missing
+(``slotcheck``)?
 
 One object is one connection; an error ends it with an exception, the process exits and
 the supervisor starts another after wal_retrieve_retry_interval.
@@ -22,28 +28,18 @@ Source: walreceiver and LogicalRepApplyLoop in worker.c; reference 3.4, 3.7, 4.2
 from __future__ import annotations
 
 import os
-import queue
 import select
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
-from wal2lake.changelog import (
-    ChangeLog,
-    LimitState,
-    LogReader,
-    Retention,
-    check_limit,
-    history_bytes,
-    log_size,
-)
-from wal2lake.changelog.journal.gulp import Lengths
-from wal2lake.errors import PublisherError, StorageError, UnusableLogError
-from wal2lake.model import Lsn
+from wal2lake.changelog import ChangeLog
+from wal2lake.changelog.confirmed import ConfirmedFile
+from wal2lake.errors import PublisherError
+from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import (
     CopyBothStream,
@@ -54,72 +50,31 @@ from wal2lake.pg import (
     connect,
 )
 from wal2lake.receive.feedback import Feedback
+from wal2lake.receive.gulps import divide
 from wal2lake.receive.history import check_history
 from wal2lake.receive.negotiation import negotiate
 from wal2lake.receive.remotetypes import RemoteTypesKeeper
+from wal2lake.receive.slotcheck import check_slot
+from wal2lake.receive.threads.logwriter import RECORD_BYTES, LogWriter
+from wal2lake.receive.threads.pauses import Pauses
+from wal2lake.receive.threads.sealer import Sealer
+from wal2lake.receive.threads.verifier import Verifier
 from wal2lake.receive.twophase import TwoPhase
 from wal2lake.settings import Settings
-from wal2lake.wire.copyboth import (
-    Keepalive,
-    StandbyStatus,
-    read_from_server,
-    write_payload,
-)
-
-_GULP_BYTES: Final = 4 << 20
-"""Most that one journal record takes: one fsync for it costs about what its write does."""
-
-_QUEUE_BYTES: Final = 64 << 20
-"""Bound of what waits for the journal thread; a guess at a second of a busy walsender."""
+from wal2lake.wire.copyboth import StandbyStatus, write_payload
 
 _WATCH_SECONDS: Final = 0.02
 """How often the engine's word is looked at: the latency that remote_apply sees."""
 
-_STORAGE_RETRY_SECONDS: Final = 1.0
+_ANSWER_SECONDS: Final = 10.0
+"""A server that takes longer for a look at one of its own numbers is not well. A guess."""
 
-_UPKEEP_SECONDS: Final = 1.0
-"""How often the log is trimmed and its size compared with the limit."""
-
-_UNWRITABLE: Final = "the change log cannot be written"
-_LIMIT_REACHED: Final = "the change log has reached its size limit"
-
-_XLOGDATA_HEADER: Final = 25
-_KEEPALIVE: Final = ord("k")
-_ENDS: Final = b"CEcAPpKr"
-"""Kinds behind which nothing is open that would come to an end with later messages. A
-transaction between two blocks of its stream is none: it will be sent again."""
-_MESSAGE: Final = ord("M")
+_CLOSED: Final = -1
 
 
 def now_us() -> int:
     """Microseconds since 2000-01-01 UTC, the protocol's clock."""
     return int(time.time() * 1_000_000) - 946_684_800_000_000
-
-
-def _open_at_end(data: bytes, lengths: Lengths, before: bool) -> bool:
-    """Whether a transaction is open behind a gulp. Only a Commit ends one, or what else
-    ``_ENDS`` has, and logical messages, inside and between transactions, change nothing."""
-    end = len(data)
-    # One step as a rule: numbers are taken out of the array one by one.
-    for length in lengths[::-1]:
-        end -= int(length)
-        kind = data[end + _XLOGDATA_HEADER] if length > _XLOGDATA_HEADER else None
-        if kind != _MESSAGE:
-            return kind is None or kind not in _ENDS
-    return before
-
-
-@dataclass(frozen=True, slots=True)
-class _Gulp:
-    data: bytes
-    lengths: Lengths
-    open_at_end: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Logged:
-    lsn: Lsn
-    open_at_end: bool
 
 
 class WalReceiver:
@@ -141,17 +96,12 @@ class WalReceiver:
         self._progress = progress
         self._stop = threading.Event()
         self._failure: BaseException | None = None
-        self._queue: queue.SimpleQueue[_Gulp | None] = queue.SimpleQueue()
-        self._queued_bytes = 0
         self._open = False
         """A transaction has begun on the wire and not ended."""
-        self._done: queue.SimpleQueue[_Logged] = queue.SimpleQueue()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._holds: dict[str, str] = {}
-        """Why nothing more is taken off the socket; empty: it is."""
-        self._checker: Session | None = None
-        self._limit_state = LimitState.BELOW
-        """Of the log's size, as last looked at: the seal thread's."""
+        self._threads: list[threading.Thread] = []
+        self._pauses = Pauses(catalog, subscription.oid)
+        self._writer = LogWriter(log, self._pauses, stop=self._stop, wake=self._wake)
         self._types = RemoteTypesKeeper(catalog, subscription)
         self._two_phase = TwoPhase(catalog, subscription)
         self._events = get_logger()
@@ -166,6 +116,13 @@ class WalReceiver:
     def run(self, on_streaming: threading.Event) -> None:
         """Stream until stopped. Raises what ended it; sets ``on_streaming`` once the
         publisher has accepted the publications."""
+        try:
+            with ConfirmedFile.open(self._directory) as confirmed:
+                self._run(on_streaming, confirmed)
+        finally:
+            self._close_pipe()
+
+    def _run(self, on_streaming: threading.Event, confirmed: ConfirmedFile) -> None:
         subscription = self._subscription
         session = connect(
             subscription.conninfo,
@@ -177,9 +134,10 @@ class WalReceiver:
                 f"publisher says: {text}", subscription=subscription.name
             ),
         )
-        workers: list[threading.Thread] = []
+        verifier: Verifier | None = None
         try:
             identity = self._check_source(session)
+            known = self._check_slot(Publisher(session), identity, confirmed)
             self._types.learn(Publisher(session))
             start = self._log.logged
             asked = negotiate(
@@ -190,7 +148,7 @@ class WalReceiver:
                 two_phase=self._two_phase.wanted(session.server_version),
             )
             stream = CopyBothStream(session, asked.command)
-            self._drop_undecodable()
+            self._drop_undecodable(identity.database)
             self._log.connected(
                 start, streaming=asked.streaming, two_phase=asked.may_prepare
             )
@@ -204,23 +162,63 @@ class WalReceiver:
             )
             feedback = Feedback(logged=start, applied=self._applied())
             feedback.received = start
-            feedback.verified = identity.position
-            for name, target in (("journal", self._journal), ("seal", self._seal)):
-                worker = threading.Thread(target=target, name=name, daemon=True)
-                worker.start()
-                workers.append(worker)
-            self._read(stream, feedback)
+            feedback.verified = known
+            verifier = self._new_verifier(confirmed, known)
+            verifier.start()
+            self._start("journal", self._writer.work)
+            self._start("seal", self._new_sealer().work)
+            self._read(stream, feedback, verifier)
             self._send(stream, feedback)
             stream.finish()
         finally:
             self._stop.set()
-            self._queue.put(None)
+            self._writer.end()
             self._log.wake()
-            for worker in workers:
-                worker.join(timeout=10.0)
+            for thread in self._threads:
+                thread.join(timeout=10.0)
             session.close()
-            if self._checker is not None:
-                self._checker.close()
+            if verifier is not None:
+                self._threads.append(verifier.stop())
+
+    def _new_verifier(self, confirmed: ConfirmedFile, known: Lsn) -> Verifier:
+        slot_name = str(self._subscription.slot_name)
+        settings = self._settings.subscription
+        return Verifier(
+            self._ordinary_session,
+            lambda position: confirmed.record(slot_name, position),
+            self._wake,
+            known=known,
+            retry_interval_seconds=settings.wal_retrieve_retry_interval_ms / 1000,
+            subscription=self._subscription.name,
+        )
+
+    def _new_sealer(self) -> Sealer:
+        return Sealer(
+            self._log,
+            self._directory,
+            self._settings.log,
+            self._catalog,
+            self._subscription,
+            self._progress,
+            self._types,
+            self._pauses,
+            applied=self._applied,
+            stop=self._stop,
+        )
+
+    def _start(self, name: str, work: Callable[[], None]) -> None:
+        """A thread whose failure ends the run."""
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self._failure = error
+                self._wake()
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     def _check_source(self, session: Session) -> Identity:
         publisher = Publisher(session)
@@ -247,25 +245,73 @@ class WalReceiver:
             )
         return identity
 
-    def _drop_undecodable(self) -> None:
+    def _check_slot(
+        self, publisher: Publisher, identity: Identity, confirmed: ConfirmedFile
+    ) -> Lsn:
+        """Raises UnusableSlot if it cannot send what is missing; returns what is on record as
+        confirmed."""
+        name, last = str(self._subscription.slot_name), confirmed.last
+        known = INVALID_LSN if last is None else last.position
+        received = max(known, self._log.logged)
+        same = last is not None and last.slot_name == name
+        start = check_slot(
+            publisher.slot(name),
+            name=name,
+            database=identity.database,
+            received=received or None,
+            # What the journal has and cannot give may be confirmed: ``_drop_undecodable``.
+            same=same and self._log.undecodable is None,
+        )
+        if last is not None and same:
+            if identity.position < last.position:
+                # Nothing of ours is lost with what this server does not have
+                # (``check_history``), and from here on it counts anew.
+                confirmed.record(name, identity.position)
+            return min(identity.position, last.position)
+        if last is not None and start > received:
+            self._events.warning(
+                f'replication slot "{name}" starts at {start}, above {received}, up to'
+                " where everything has been received; what was committed in between is"
+                " not received",
+                subscription=self._subscription.name,
+            )
+        confirmed.record(name, start)
+        return start
+
+    def _drop_undecodable(self, database: str | None) -> None:
         """Have what the journal cannot give sent again, or raise why that cannot be.
 
         Streaming has begun: the slot is ours, and nobody moves its position but we.
         """
         if self._log.undecodable is None:
             return
-        slot = Publisher(self._second_session()).slot(str(self._subscription.slot_name))
-        confirmed = (slot or {}).get("confirmed_flush_lsn")
-        if confirmed is None:
-            raise PublisherError(
-                f'replication slot "{self._subscription.slot_name}" does not exist',
-                sqlstate="42704",
+        name = str(self._subscription.slot_name)
+        with self._ordinary_session() as session:
+            slot = Publisher(session).slot(name)
+        self._log.ask_again(
+            check_slot(
+                slot,
+                name=name,
+                database=database,
+                received=self._log.logged,
+                same=False,
             )
-        self._log.ask_again(Lsn.parse(confirmed))
+        )
+
+    def _ordinary_session(self) -> Session:
+        return connect(
+            self._subscription.conninfo,
+            application_name=f"pg_{self._subscription.oid}_check",
+            connect_timeout_seconds=self._settings.subscription.connect_timeout_ms
+            // 1000,
+            answer_timeout_seconds=_ANSWER_SECONDS,
+        )
 
     # ---- reader: the main thread ---------------------------------------------------
 
-    def _read(self, stream: CopyBothStream, feedback: Feedback) -> None:
+    def _read(
+        self, stream: CopyBothStream, feedback: Feedback, verifier: Verifier
+    ) -> None:
         timeouts = self._settings.subscription
         timeout = timeouts.wal_receiver_timeout_ms / 1000
         status = timeouts.wal_receiver_status_interval_ms / 1000
@@ -273,21 +319,24 @@ class WalReceiver:
         pinged = False
         while not self._stop.is_set():
             reply = False
-            if self._holds or self._queued_bytes >= _QUEUE_BYTES:
+            if self._pauses or self._writer.is_full:
                 # Not reading is not silence of the publisher's.
                 select.select([self._wake_read], [], [], _WATCH_SECONDS)
                 last_heard = time.monotonic()
             else:
-                payloads = stream.read(_WATCH_SECONDS, _GULP_BYTES, self._wake_read)
+                payloads = stream.read(_WATCH_SECONDS, RECORD_BYTES, self._wake_read)
                 if payloads is None:
                     raise PublisherError(
-                        "data stream from publisher has ended", sqlstate="08006"
+                        "data stream from publisher has ended",
+                        sqlstate="08006",
+                        hint="The publisher was shut down, or ended the connection: its"
+                        " log says why.",
                     )
                 if payloads.sizes:
                     last_heard, pinged = time.monotonic(), False
                     reply = self._take(payloads, feedback)
             self._drain_wake()
-            self._collect(feedback)
+            self._collect(feedback, verifier)
             # Before anything is confirmed: what the seal thread could not decode must, if
             # possible, be sent again.
             self._raise_failure()
@@ -296,7 +345,10 @@ class WalReceiver:
             silence = now - last_heard
             if timeout and silence >= timeout:
                 raise PublisherError(
-                    "terminating logical replication worker due to timeout"
+                    "terminating logical replication worker due to timeout",
+                    detail=f"The publisher has sent nothing for {silence:.0f} s.",
+                    hint="Look at the network and at the publisher, or raise"
+                    ' "subscription.wal_receiver_timeout_ms".',
                 )
             ping = bool(timeout) and silence >= timeout / 2 and not pinged
             due = bool(status) and now - last_status >= status
@@ -307,75 +359,31 @@ class WalReceiver:
 
     def _take(self, payloads: Payloads, feedback: Feedback) -> bool:
         """Hand changes to the journal thread; True if a keepalive wants an answer."""
-        reply = False
-        data = bytes(payloads.data)
-        lengths = np.array(payloads.sizes, np.uint32)
-        ends = np.cumsum(lengths, dtype=np.int64)
-        first = np.frombuffer(data, np.uint8)[ends - lengths]
-        special = np.flatnonzero(first != ord("w")).tolist()
         stamp = now_us()
-        if special:
-            changes, begin = [], 0
-            for i in special:
-                end = int(ends[i])
-                start = end - int(lengths[i])
-                message = read_from_server(data[start:end])
-                if isinstance(message, Keepalive):
-                    feedback.keepalive(message.end_lsn)
-                    reply = reply or message.reply_requested
-                    self._progress.set(last_msg_send_time=message.send_time)
-                changes.append(data[begin:start])
-                begin = end
-            data = b"".join((*changes, data[begin:]))
-            lengths = np.delete(lengths, special)
-        if len(lengths):
-            last = len(data) - int(lengths[-1])
-            end = Lsn(int.from_bytes(data[last + 9 : last + 17], "big"))
-            sent = int.from_bytes(data[last + 17 : last + 25], "big")
-            self._open = _open_at_end(data, lengths, self._open)
-            feedback.data_arrived(end)
-            self._queued_bytes += len(data)
-            self._queue.put(_Gulp(data, lengths, self._open))
-            self._progress.set(last_msg_send_time=sent)
+        taken = divide(payloads, is_open=self._open)
+        for alive in taken.keepalives:
+            feedback.keepalive(alive.end_lsn)
+            self._progress.set(last_msg_send_time=max(0, alive.send_time))
+        if taken.gulp is not None and taken.newest is not None:
+            self._open = taken.gulp.open_at_end
+            feedback.data_arrived(taken.newest.end_lsn)
+            self._writer.put(taken.gulp)
+            self._progress.set(last_msg_send_time=max(0, taken.newest.send_time))
         self._progress.set(received=feedback.received, last_msg_receipt_time=stamp)
-        return reply
+        return any(alive.reply_requested for alive in taken.keepalives)
 
-    def _collect(self, feedback: Feedback) -> None:
+    def _collect(self, feedback: Feedback, verifier: Verifier) -> None:
         """Take what the journal thread and the engine have reached since."""
-        while True:
-            try:
-                one = self._done.get_nowait()
-            except queue.Empty:
-                break
-            feedback.data_logged(one.lsn, one.open_at_end)
+        for one in self._writer.collect():
+            feedback.data_logged(one.lsn, one.gulp.open_at_end)
         feedback.applied = self._applied()
+        feedback.verified = verifier.position
         if feedback.needs_verification():
-            self._verify(feedback)
+            verifier.ask(feedback.received)
         positions = feedback.positions()
         self._progress.set(logged=positions.flush)
         if feedback.idle and self._log.sealed >= feedback.logged:
             self._progress.set(sealed=positions.flush)
-
-    def _verify(self, feedback: Feedback) -> None:
-        """Ask on another connection how far the server's WAL really is."""
-        try:
-            feedback.verified = Publisher(self._second_session()).flushed_lsn()
-        except PublisherError as error:
-            # Nothing is lost: the position is believed once a later check succeeds.
-            self._events.debug("could not verify a keepalive", error=error)
-            if self._checker is not None:
-                self._checker.close()
-                self._checker = None
-
-    def _second_session(self) -> Session:
-        """An ordinary session: it takes no walsender, and pg_stat_replication shows one
-        row for the subscription."""
-        if self._checker is None:
-            self._checker = connect(
-                self._subscription.conninfo,
-                application_name=f"pg_{self._subscription.oid}_check",
-            )
-        return self._checker
 
     def _send(
         self, stream: CopyBothStream, feedback: Feedback, *, ping: bool = False
@@ -404,163 +412,13 @@ class WalReceiver:
     def _applied(self) -> Lsn:
         return Lsn(max(self._progress.word("applied"), self._subscription.floor))
 
-    # ---- journal thread --------------------------------------------------------------
+    # ---- for all of them ----------------------------------------------------------------
 
-    def _journal(self) -> None:
-        try:
-            while (one := self._next_gulps()) is not None:
-                if not self._write(one):
-                    # What follows may fit where this did not: behind a hole.
-                    return
-        except BaseException as error:
-            self._fail(error)
-
-    def _next_gulps(self) -> list[_Gulp] | None:
-        """All that waits, up to one record's size: the group of a group fsync."""
-        first = self._queue.get()
-        if first is None:
-            return None
-        group, size = [first], len(first.data)
-        while size < _GULP_BYTES:
-            try:
-                more = self._queue.get_nowait()
-            except queue.Empty:
-                break
-            if more is None:
-                self._queue.put(None)
-                break
-            group.append(more)
-            size += len(more.data)
-        return group
-
-    def _write(self, group: list[_Gulp]) -> bool:
-        """Log a group; False: the run was stopped before there was space for it."""
-        data = group[0].data if len(group) == 1 else b"".join(g.data for g in group)
-        lengths = (
-            group[0].lengths
-            if len(group) == 1
-            else np.concatenate([g.lengths for g in group])
-        )
-        while True:
-            try:
-                self._log.append(data, lengths)
-                break
-            except UnusableLogError:
-                raise
-            except StorageError as error:
-                self._hold(_UNWRITABLE, error)
-                if self._stop.wait(_STORAGE_RETRY_SECONDS):
-                    return False
-        self._resume(_UNWRITABLE)
-        logged = self._log.sync()
-        for one in group:
-            self._queued_bytes -= len(one.data)
-            self._done.put(_Logged(logged, one.open_at_end))
-        self._wake()
-        return True
-
-    def _hold(self, what: str, error: StorageError) -> None:
-        if what not in self._holds:
-            self._holds[what] = error.describe()
-            self._events.error(f"{what}; receiving is paused", error=error)
-            self._note_hold()
-
-    def _resume(self, what: str) -> None:
-        if what in self._holds:
-            del self._holds[what]
-            self._events.info(f"no longer: {what}")
-            self._note_hold()
-
-    def _note_hold(self) -> None:
-        """What pauses receiving still, the newest first."""
-        texts = list(self._holds.values())
-        self._catalog.note_error(
-            self._subscription.oid, Worker.RECEIVER, texts[-1] if texts else None
-        )
-
-    # ---- seal thread -----------------------------------------------------------------
-
-    def _seal(self) -> None:
-        interval = self._settings.log.segment_interval_ms / 1000
-        directory = self._settings.log_directory / str(int(self._subscription.oid))
-        retention = Retention(
-            directory, history_bytes=history_bytes(self._settings.log)
-        )
-        reader, noticed = LogReader(directory), self._log.last_segment
-        last_seal = last_upkeep = time.monotonic()
-        unsealed = False
-        try:
-            while not self._stop.is_set():
-                try:
-                    self._log.absorb(interval)
-                    now = time.monotonic()
-                    if now - last_seal >= interval:
-                        self._log.seal()
-                        last_seal = now
-                    # Not by seal alone: a large transaction is sealed when it commits.
-                    if self._log.last_segment > noticed:
-                        if self._subscription.binary:
-                            for one in reader.after(noticed):
-                                self._types.notice(one)
-                        noticed = self._log.last_segment
-                        self._progress.set(sealed=self._log.sealed)
-                    if now - last_upkeep >= _UPKEEP_SECONDS:
-                        retention.trim(self._applied())
-                        self._compare_with_limit()
-                        last_upkeep = now
-                except UnusableLogError:
-                    # Recovery makes of the journal what is not known to be durable.
-                    raise
-                except StorageError as error:
-                    self._events.error("could not seal a segment", error=error)
-                    self._catalog.note_error(
-                        self._subscription.oid, Worker.RECEIVER, error.describe()
-                    )
-                    self._stop.wait(_STORAGE_RETRY_SECONDS)
-                    unsealed = True
-                else:
-                    if unsealed:
-                        unsealed = False
-                        self._note_hold()
-        except BaseException as error:
-            self._fail(error)
-
-    def _compare_with_limit(self) -> None:
-        directory = self._settings.log_directory / str(int(self._subscription.oid))
-        if not self._settings.log.size_limit_bytes:
-            return
-        size = log_size(directory)
-        state = check_limit(size, self._settings.log)
-        if state is LimitState.REACHED:
-            self._hold(
-                _LIMIT_REACHED,
-                StorageError(
-                    f"change log has {size.limited_bytes} bytes, limit is"
-                    f" {self._settings.log.size_limit_bytes}",
-                    hint="See wal2lake.subscription_errors for what holds apply up,"
-                    " or raise log.size_limit_bytes.",
-                ),
-            )
-        elif state is LimitState.NEAR and self._limit_state is LimitState.BELOW:
-            # Once, and not at every look.
-            limit = self._settings.log.size_limit_bytes
-            near = StorageError(
-                f'the change log of subscription "{self._subscription.name}" is near its'
-                f" size limit: {size.limited_bytes} of {limit} bytes",
-                hint="At the limit receiving is paused, and the publisher keeps its WAL."
-                " See wal2lake.log_readers for who needs the log, and"
-                " wal2lake.subscription_errors for why.",
-            )
-            self._events.warning(near.message, error=near)
-        if state is not LimitState.REACHED:
-            self._resume(_LIMIT_REACHED)
-        self._limit_state = state
+    @property
+    def _directory(self) -> Path:
+        return self._settings.log_directory / str(int(self._subscription.oid))
 
     # ---- between the threads ------------------------------------------------------------
-
-    def _fail(self, error: BaseException) -> None:
-        self._failure = error
-        self._wake()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -571,6 +429,16 @@ class WalReceiver:
             os.write(self._wake_write, b"x")
         except (BlockingIOError, OSError):
             return
+
+    def _close_pipe(self) -> None:
+        """Nobody reads it any more, and whoever wakes the reader is gone: a number that is
+        somebody else's by now must not be written to."""
+        if any(thread.is_alive() for thread in self._threads):
+            return
+        ends = (self._wake_read, self._wake_write)
+        self._wake_read = self._wake_write = _CLOSED
+        for end in ends:
+            os.close(end)
 
     def _drain_wake(self) -> None:
         try:

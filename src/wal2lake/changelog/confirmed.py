@@ -1,0 +1,154 @@
+"""How far the publisher's slot may have been told that everything is durable here.
+
+    confirmed     one page: two records of 92 bytes, at 0 and at 512, written in turn
+
+In: positions, before they go upstream. Out: the highest that can have gone. The log's own end
+does not say it: while nothing is pending the confirmed position follows the publisher's
+keepalives, above all that the log holds. A slot that starts above both has been made anew, or was
+moved by hand: what lies between will never be sent.
+
+A record is written in place and fdatasynced, the older one first, so a crash in the middle leaves
+the other one, which has what was sent last. It names the slot: what was confirmed to one says
+nothing of another. A log of an older version has no such file.
+
+Called by the receiver: opened and closed by its reader, ``record`` on a thread of its own in
+between.
+
+Source: docs/formats/confirmed.md; open(2), fdatasync(2).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from wal2lake.changelog import files
+from wal2lake.errors import CorruptLogError, StorageError
+from wal2lake.model import Lsn
+from wal2lake.observe import failpoint
+
+_NAME: Final = "confirmed"
+_MAGIC: Final = b"w2lconf\x01"
+_RECORD: Final = struct.Struct(">8sQQ64sI")
+"""Magic and version, number of the write, LSN, slot's name (at most 63 bytes), CRC-32 of what
+is before it."""
+
+_APART: Final = 512
+"""A sector is written whole or not at all; two records never share one."""
+
+_SIZE: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """What the file says."""
+
+    slot_name: str
+    position: Lsn
+
+
+class ConfirmedFile:
+    """The file of one log directory. A context manager; use ``open``."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        """Use ``open``."""
+        self._path = path
+        self._descriptor = descriptor
+        self._guard = threading.Lock()
+        """Its number is not written to once it may be another file's."""
+        self._number = 0
+        self._last: Confirmed | None = None
+
+    @classmethod
+    def open(cls, directory: Path) -> ConfirmedFile:
+        """Read it; it is made if missing. Raises StorageError, and CorruptLogError if neither
+        record is whole."""
+        path = directory / _NAME
+        try:
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                files.write_temporary(path, bytes(_SIZE)).rename(path)
+                files.sync_directory(directory)
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            made = cls(path, descriptor)
+            try:
+                made._read()
+            except BaseException:
+                os.close(descriptor)
+                raise
+        except OSError as error:
+            raise files.storage_error("open file", path, error) from error
+        return made
+
+    @property
+    def last(self) -> Confirmed | None:
+        """What was recorded last; None: nothing yet."""
+        return self._last
+
+    def record(self, slot_name: str, position: Lsn) -> None:
+        """Durable on return. Raises StorageError: then it must not be sent."""
+        number = self._number + 1
+        fields = (_MAGIC, number, int(position), slot_name.encode())
+        body = _RECORD.pack(*fields, 0)[:-4]
+        data = body + files.checksum(body).to_bytes(4, "big")
+        with self._guard:
+            if self._descriptor < 0:
+                raise StorageError(f'file "{self._path}" is closed', sqlstate="58030")
+            try:
+                os.pwrite(self._descriptor, data, number % 2 * _APART)
+                files.sync_data(self._descriptor)
+            except OSError as error:
+                raise files.storage_error("write to file", self._path, error) from error
+            # After a failure the same place is written again: the other is the good one.
+            self._number, self._last = number, Confirmed(slot_name, position)
+        failpoint("confirmed.recorded")
+
+    def close(self) -> None:
+        """The file stays. Safe to call twice, and beside a ``record``."""
+        with self._guard:
+            descriptor, self._descriptor = self._descriptor, -1
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def __enter__(self) -> ConfirmedFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _read(self) -> None:
+        content = os.pread(self._descriptor, _SIZE, 0)
+        if not any(content) and len(content) == _SIZE:
+            return
+        others = set()
+        for place in (0, _APART):
+            data = content[place : place + _RECORD.size]
+            if len(data) < _RECORD.size:
+                continue
+            magic, number, position, name, checksum = _RECORD.unpack(data)
+            if magic != _MAGIC or checksum != files.checksum(data[:-4]):
+                if magic[:-1] == _MAGIC[:-1]:
+                    others.add(magic[-1])
+                continue
+            if number > self._number:
+                self._number = number
+                slot_name = name.rstrip(b"\0").decode()
+                self._last = Confirmed(slot_name, Lsn(position))
+        for version in others - {_MAGIC[-1]}:
+            if self._last is None:
+                raise files.unsupported_version(self._path, version, _MAGIC[-1])
+        if self._last is None:
+            raise CorruptLogError(
+                f'invalid checksum in file "{self._path}"', hint=files.RESTORE_HINT
+            )

@@ -1,0 +1,93 @@
+"""What one read of the socket has brought, divided for those who want it. Pure.
+
+In: CopyData payloads. Out: the changes among them, for the log, with what the reader must know of
+them before anybody decodes them; keepalives.
+
+Called by the reader for each read: no step for a single message but where it is a keepalive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from wal2lake.changelog.journal.gulp import Lengths
+from wal2lake.pg import Payloads
+from wal2lake.wire.copyboth import (
+    XLOGDATA_HEADER,
+    Keepalive,
+    XLogData,
+    read_from_server,
+)
+from wal2lake.wire.stream import read_header
+
+_XLOGDATA: Final = ord("w")
+
+_ENDS: Final = b"CEcAPpKr"
+"""Kinds behind which nothing is open that would come to an end with later messages. A
+transaction between two blocks of its stream is none: it will be sent again."""
+_MESSAGE: Final = ord("M")
+
+
+@dataclass(frozen=True, slots=True)
+class Gulp:
+    """Payloads of changes, one after the other."""
+
+    data: bytes
+    lengths: Lengths
+    open_at_end: bool
+    """A transaction has begun on the wire and not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One read."""
+
+    gulp: Gulp | None
+    newest: XLogData | None
+    """Header of the gulp's last message; its message is left out."""
+    keepalives: tuple[Keepalive, ...]
+
+
+def divide(payloads: Payloads, *, is_open: bool) -> Taken:
+    """``is_open``: a transaction is open before them. ProtocolViolation for what is neither a
+    keepalive nor begins as XLogData; more is found out when the gulp is decoded."""
+    data = bytes(payloads.data)
+    lengths = np.array(payloads.sizes, np.uint32)
+    ends = np.cumsum(lengths, dtype=np.int64)
+    first = np.frombuffer(data, np.uint8)[ends - lengths]
+    special = np.flatnonzero(first != _XLOGDATA).tolist()
+    keepalives = []
+    if special:
+        changes, begin = [], 0
+        for i in special:
+            end = int(ends[i])
+            start = end - int(lengths[i])
+            message = read_from_server(data[start:end])
+            if isinstance(message, Keepalive):
+                keepalives.append(message)
+            changes.append(data[begin:start])
+            begin = end
+        data = b"".join((*changes, data[begin:]))
+        lengths = np.delete(lengths, special)
+    if not len(lengths):
+        return Taken(None, None, tuple(keepalives))
+    last = len(data) - int(lengths[-1])
+    newest = read_header(data[last : last + XLOGDATA_HEADER])
+    gulp = Gulp(data, lengths, _open_at_end(data, lengths, is_open))
+    return Taken(gulp, newest, tuple(keepalives))
+
+
+def _open_at_end(data: bytes, lengths: Lengths, before: bool) -> bool:
+    """Whether a transaction is open behind a gulp. Only a Commit ends one, or what else
+    ``_ENDS`` has, and logical messages, inside and between transactions, change nothing."""
+    end = len(data)
+    # One step as a rule: numbers are taken out of the array one by one.
+    for length in lengths[::-1]:
+        end -= int(length)
+        kind = data[end + XLOGDATA_HEADER] if length > XLOGDATA_HEADER else None
+        if kind != _MESSAGE:
+            return kind is None or kind not in _ENDS
+    return before

@@ -1,0 +1,115 @@
+"""Is the slot still the one that has sent what we have? Pure.
+
+In: the slot as the publisher shows it, and how far everything has been received. Out: where it
+goes on, or an error with PostgreSQL's text and what to do. Asked at every connect, before
+START_REPLICATION: a slot that is gone, was invalidated or was made anew under its name cannot send
+what was committed meanwhile. PostgreSQL's subscriber does not ask; from a slot that was made anew
+it goes on above the gap, in silence.
+
+*Received* is the end of the log, or what was confirmed above it while nothing was pending
+(``changelog.confirmed``); None before the first start. It says nothing of a slot that the
+subscription was told to use in another's place, and a log of an older version does not have it
+all: then the slot's own position is taken for it.
+
+Source: reference 4.1 (errors of replication commands); ReplicationSlotAcquire() in slot.c,
+CreateDecodingContext() in logical.c, PostgreSQL 18.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from wal2lake.errors import PublisherError, Retry
+from wal2lake.model import INVALID_LSN, Lsn
+
+_AGAIN: Final = (
+    "DROP TABLE (or TRUNCATE) its tables, and CREATE SUBSCRIPTION, which copies them"
+)
+
+_WITHOUT_SLOT: Final = (
+    "ALTER SUBSCRIPTION ... DISABLE, ALTER SUBSCRIPTION ... SET (slot_name = NONE), DROP"
+    f" SUBSCRIPTION, {_AGAIN}."
+)
+
+_WITH_SLOT: Final = f"DROP SUBSCRIPTION, which drops the slot too, {_AGAIN}."
+
+_OTHER_SLOT: Final = (
+    "Name the subscription's own slot with ALTER SUBSCRIPTION ... SET (slot_name = ...)."
+    f" If there is none: {_WITHOUT_SLOT}"
+)
+
+
+class UnusableSlot(PublisherError):
+    """The slot cannot send what is missing here; somebody must act on the hint."""
+
+    sqlstate = "55000"
+    retry = Retry.NEVER
+
+
+def check_slot(
+    slot: Mapping[str, str | None] | None,
+    *,
+    name: str,
+    database: str | None,
+    received: Lsn | None,
+    same: bool,
+) -> Lsn:
+    """Its confirmed position; raises UnusableSlot.
+
+    ``slot`` is ``Publisher.slot``'s answer, ``database`` the one we are connected to;
+    ``same``: what was received has come from this slot, as far as its name tells.
+    """
+    if slot is None:
+        raise _missing(name, received)
+    if slot["slot_type"] == "physical":
+        raise UnusableSlot(
+            "cannot use physical replication slot for logical decoding",
+            detail=f'The slot is "{name}".',
+            hint=_OTHER_SLOT,
+        )
+    if slot["database"] != database:
+        raise UnusableSlot(
+            f'replication slot "{name}" was not created in this database',
+            detail=f'It belongs to database "{slot["database"]}".',
+            hint=_OTHER_SLOT,
+        )
+    if slot["plugin"] != "pgoutput":
+        raise UnusableSlot(
+            f'replication slot "{name}" uses output plugin "{slot["plugin"]}", and not'
+            ' "pgoutput"',
+            hint=_OTHER_SLOT,
+        )
+    cause = slot["invalidation_reason"]
+    if cause is not None or slot["wal_status"] == "lost":
+        # Before PostgreSQL 17 a slot does not say why. On a primary there is one cause.
+        raise UnusableSlot(
+            f'can no longer access replication slot "{name}"',
+            detail="This replication slot has been invalidated due to"
+            f' "{cause or "wal_removed"}".',
+            hint=f"What was committed since cannot be received any more: {_WITH_SLOT}",
+        )
+    confirmed = Lsn.parse(slot["confirmed_flush_lsn"] or str(INVALID_LSN))
+    if same and received is not None and confirmed > received:
+        raise UnusableSlot(
+            f'replication slot "{name}" starts at {confirmed}, above {received}, up to'
+            " where everything has been received",
+            detail="It was dropped and created again, or advanced by hand: what was"
+            " committed in between will not be sent.",
+            hint=f"To have it all: {_WITH_SLOT} To go on without it: ALTER SUBSCRIPTION"
+            " ... SET (slot_name = ...) with another slot.",
+        )
+    return confirmed
+
+
+def _missing(name: str, received: Lsn | None) -> UnusableSlot:
+    if received is None:
+        hint = (
+            "Create it on the publisher: SELECT pg_create_logical_replication_slot"
+            f"('{name}', 'pgoutput')."
+        )
+    else:
+        hint = f"A new one would not send what was committed since: {_WITHOUT_SLOT}"
+    return UnusableSlot(
+        f'replication slot "{name}" does not exist', sqlstate="42704", hint=hint
+    )

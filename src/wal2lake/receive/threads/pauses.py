@@ -1,0 +1,54 @@
+"""Why nothing more is taken off the socket, said once: at its begin and at its end.
+
+In: reasons, from any thread. Out: whether there is one; log lines, and the receiver's error in
+the catalog, which is the newest reason that still holds.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from wal2lake.catalog import Catalog, Worker
+from wal2lake.errors import StorageError
+from wal2lake.model import Oid
+from wal2lake.observe import get_logger
+
+
+class Pauses:
+    """Of one run of a receiver. A reason belongs to one thread."""
+
+    def __init__(self, catalog: Catalog, subid: Oid) -> None:
+        self._catalog = catalog
+        self._subid = subid
+        self._reasons: dict[str, str] = {}
+        self._guard = threading.Lock()
+        self._events = get_logger()
+
+    def __bool__(self) -> bool:
+        """Is there any?"""
+        return bool(self._reasons)
+
+    def begin(self, reason: str, error: StorageError) -> None:
+        """Nothing happens if it has begun."""
+        if reason not in self._reasons:
+            self._events.error(f"{reason}; receiving is paused", error=error)
+            with self._guard:
+                self._reasons[reason] = error.describe()
+                self._note()
+
+    def end(self, reason: str) -> None:
+        """Nothing happens if it has not begun."""
+        if reason in self._reasons:
+            self._events.info(f"no longer: {reason}")
+            with self._guard:
+                del self._reasons[reason]
+                self._note()
+
+    def note(self) -> None:
+        """Another error of the receiver has passed: say again what holds still."""
+        with self._guard:
+            self._note()
+
+    def _note(self) -> None:
+        text = next(reversed(self._reasons.values()), None)
+        self._catalog.note_error(self._subid, Worker.RECEIVER, text)

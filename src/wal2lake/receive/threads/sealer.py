@@ -1,0 +1,142 @@
+"""The seal thread: what the journal has, decoded and sealed; the log trimmed, its size watched.
+
+In: the change log, what is applied. Out: segments; the word ``sealed``; a pause while the log is
+at its size limit. A full disk holds it up and is tried again; what cannot be decoded ends the run.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
+from wal2lake.changelog import (
+    ChangeLog,
+    LimitState,
+    LogReader,
+    Retention,
+    check_limit,
+    history_bytes,
+    log_size,
+)
+from wal2lake.errors import StorageError, UnusableLogError
+from wal2lake.model import Lsn
+from wal2lake.observe import get_logger
+from wal2lake.receive.remotetypes import RemoteTypesKeeper
+from wal2lake.receive.threads.logwriter import STORAGE_RETRY_SECONDS
+from wal2lake.receive.threads.pauses import Pauses
+from wal2lake.settings import LogSettings
+
+_UPKEEP_SECONDS: Final = 1.0
+"""How often the log is trimmed and its size compared with the limit."""
+
+_LIMIT_REACHED: Final = "the change log has reached its size limit"
+
+
+class Sealer:
+    """Of one connection. The thread is started and joined by whoever made it."""
+
+    def __init__(
+        self,
+        log: ChangeLog,
+        directory: Path,
+        settings: LogSettings,
+        catalog: Catalog,
+        subscription: Subscription,
+        progress: ProgressFile,
+        types: RemoteTypesKeeper,
+        pauses: Pauses,
+        *,
+        applied: Callable[[], Lsn],
+        stop: threading.Event,
+    ) -> None:
+        """``directory`` is the log's; ``applied``: what need not be kept any more."""
+        self._log = log
+        self._directory = directory
+        self._settings = settings
+        self._catalog = catalog
+        self._subscription = subscription
+        self._progress = progress
+        self._types = types
+        self._pauses = pauses
+        self._applied = applied
+        self._stop = stop
+        self._reader = LogReader(directory)
+        self._retention = Retention(directory, history_bytes=history_bytes(settings))
+        self._noticed = log.last_segment
+        self._limit_state = LimitState.BELOW
+        """Of the log's size, as last looked at."""
+        self._events = get_logger()
+
+    def work(self) -> None:
+        """The thread. Raises what must end the run."""
+        interval = self._settings.segment_interval_ms / 1000
+        last_seal = last_upkeep = time.monotonic()
+        unsealed = False
+        while not self._stop.is_set():
+            try:
+                self._log.absorb(interval)
+                now = time.monotonic()
+                if now - last_seal >= interval:
+                    self._log.seal()
+                    last_seal = now
+                self._notice()
+                if now - last_upkeep >= _UPKEEP_SECONDS:
+                    self._retention.trim(self._applied())
+                    self._compare_with_limit()
+                    last_upkeep = now
+            except UnusableLogError:
+                # Recovery makes of the journal what is not known to be durable.
+                raise
+            except StorageError as error:
+                self._events.error("could not seal a segment", error=error)
+                self._catalog.note_error(
+                    self._subscription.oid, Worker.RECEIVER, error.describe()
+                )
+                unsealed = True
+                self._stop.wait(STORAGE_RETRY_SECONDS)
+            else:
+                if unsealed:
+                    unsealed = False
+                    self._pauses.note()
+
+    def _notice(self) -> None:
+        """New segments: not by ``seal`` alone, a large transaction is sealed when it commits."""
+        if self._log.last_segment > self._noticed:
+            if self._subscription.binary:
+                for one in self._reader.after(self._noticed):
+                    self._types.notice(one)
+            self._noticed = self._log.last_segment
+            self._progress.set(sealed=self._log.sealed)
+
+    def _compare_with_limit(self) -> None:
+        limit = self._settings.size_limit_bytes
+        if not limit:
+            return
+        size = log_size(self._directory)
+        state = check_limit(size, self._settings)
+        if state is LimitState.REACHED:
+            self._pauses.begin(
+                _LIMIT_REACHED,
+                StorageError(
+                    f"change log has {size.limited_bytes} bytes, limit is {limit}",
+                    hint="See wal2lake.subscription_errors for what holds apply up,"
+                    " or raise log.size_limit_bytes.",
+                ),
+            )
+        else:
+            self._pauses.end(_LIMIT_REACHED)
+        if state is LimitState.NEAR and self._limit_state is LimitState.BELOW:
+            # Once, and not at every look.
+            near = StorageError(
+                f'the change log of subscription "{self._subscription.name}" is near its'
+                f" size limit: {size.limited_bytes} of {limit} bytes",
+                hint="At the limit receiving is paused, and the publisher keeps its WAL."
+                " See wal2lake.log_readers for who needs the log, and"
+                " wal2lake.subscription_errors for why.",
+            )
+            self._events.warning(near.message, error=near)
+        self._limit_state = state

@@ -1,0 +1,121 @@
+"""Slots as a user meets them: one that was lost, and none that is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.conftest import FAST_RETRY, Database
+
+from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.pg.publisher import quote_literal
+from wal2lake.testing.mirror import Mirror
+from wal2lake.testing.node import Node
+from wal2lake.testing.waits import wait_until
+
+SLOTS = (
+    "select slot_name from pg_replication_slots where database = current_database()"
+    " order by 1"
+)
+ERROR = "select error from wal2lake.subscription_errors where subname = '{}'"
+
+
+def test_a_lost_slot_is_an_error_until_its_hint_has_been_followed(
+    make_node: Callable[..., Node], pg18: Database
+) -> None:
+    node = make_node(settings=FAST_RETRY).start()
+    pg18.psql(
+        "create table t (id int primary key); insert into t values (1);"
+        " create publication p for table t"
+    )
+    create = (
+        f"create subscription lost connection {quote_literal(pg18.conninfo())}"
+        " publication p"
+    )
+    node.sql(create)
+    mirror = Mirror(node, pg18.conninfo(), "lost")
+    mirror.synced()
+    pg18.psql("insert into t values (2)")
+    mirror.caught_up()
+    node.sql("alter subscription lost disable")
+    drop = "select pg_drop_replication_slot('lost')"
+    wait_until(
+        lambda: pg18.psql("select active from pg_replication_slots") == "f",
+        describe="the slot is free",
+    )
+    pg18.psql(drop)
+    pg18.psql("insert into t values (3)")
+    node.sql("alter subscription lost enable")
+    missing = 'replication slot "lost" does not exist'
+    (error,) = node.wait_for(ERROR.format("lost"), lambda r: missing in str(r))[0]
+    assert "SET (slot_name = NONE), DROP SUBSCRIPTION" in str(error)
+    # Made anew it would skip the third row.
+    pg18.psql("select pg_create_logical_replication_slot('lost', 'pgoutput')")
+    anew = "It was dropped and created again, or advanced by hand"
+    (error,) = node.wait_for(ERROR.format("lost"), lambda r: anew in str(r))[0]
+    assert "DROP SUBSCRIPTION, which drops the slot too" in str(error)
+    assert node.sql("select id from t order by id") == [("1",), ("2",)]
+    pg18.psql(drop)
+    # The way out that the first hint names, word by word.
+    node.sql("alter subscription lost disable")
+    node.sql("alter subscription lost set (slot_name = none)")
+    node.sql("drop subscription lost")
+    node.sql("drop table t")
+    node.sql(create)
+    mirror.synced()
+    pg18.psql("insert into t values (4)")
+    mirror.assert_equal(["public.t"])
+    assert node.sql(ERROR.format("lost")) == []
+    # And the second one's, of a slot that is there.
+    node.sql("drop subscription lost")
+    assert pg18.psql(SLOTS) == ""
+
+
+def test_no_slot_is_left_by_a_drop_or_a_kill_in_the_middle_of_a_copy(
+    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+) -> None:
+    points = tmp_path / "points"
+    points.mkdir()
+    node = make_node(settings=FAST_RETRY, environ={VARIABLE: str(points)}).start()
+    pg18.psql(
+        "create table t (id int primary key);"
+        " insert into t select generate_series(1, 1000);"
+        " create publication p for table t"
+    )
+    mirror = Mirror(node, pg18.conninfo(), "cut")
+
+    def create() -> None:
+        """Until its copy has begun, which then stands still for a while."""
+        arm(points, "copy.range_recorded", "pause 5")
+        node.sql(
+            f"create subscription cut connection {quote_literal(pg18.conninfo())}"
+            " publication p"
+        )
+        wait_until(
+            lambda: not (points / "copy.range_recorded").exists(),
+            timeout_seconds=60,
+            describe="the copy has begun",
+        )
+        assert "_sync_" in pg18.psql(SLOTS)
+
+    create()
+    node.sql("drop subscription cut")
+    wait_until(lambda: pg18.psql(SLOTS) == "", describe="all slots are gone")
+    node.sql("drop table t")
+    create()
+    node.kill("receiver")
+    mirror.synced()
+    wait_until(lambda: pg18.psql(SLOTS) == "cut", describe="the copy's slot is gone")
+    node.sql("drop subscription cut")
+    node.sql("drop table t")
+    create()
+    node.kill("tree")
+    wait_until(
+        lambda: "_sync_" not in pg18.psql(SLOTS), describe="it dies with its connection"
+    )
+    node.start()
+    mirror.synced()
+    pg18.psql("insert into t values (0)")
+    mirror.assert_equal(["public.t"])
+    node.sql("drop subscription cut")
+    wait_until(lambda: pg18.psql(SLOTS) == "", describe="all slots are gone")

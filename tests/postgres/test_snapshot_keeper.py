@@ -1,0 +1,213 @@
+"""The keeper's snapshot at a real server: for the stream it was started with, and not for ever."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.conftest import Database
+
+from wal2lake.catalog import Catalog, Subscription, SubscriptionRel
+from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.pg.client import Client
+from wal2lake.receive import keeper as module
+from wal2lake.receive.keeper import SnapshotKeeper
+from wal2lake.receive.patience import Patience
+from wal2lake.testing.waits import wait_until
+
+SUBSCRIPTION = Oid(1)
+T, U = Oid(7), Oid(8)
+
+LOCKS = (
+    "select count(*) from pg_locks l join pg_class c on c.oid = l.relation"
+    " where c.relname in ('t', 'u') and mode = 'AccessShareLock'"
+)
+
+
+class World:
+    """A catalog with a subscription to tables t and u, and their publisher."""
+
+    def __init__(self, directory: Path, source: Database) -> None:
+        self.source = source
+        source.psql("create table t (id int); create table u (id int)")
+        self.catalog = Catalog.create(directory / "catalog.sqlite", "boss", None)
+        self.catalog.create_subscription(
+            Subscription(
+                SUBSCRIPTION, "s", Oid(10), True, source.conninfo(), "s", ("p",)
+            ),
+            [self.rel(T, "t")],
+            {},
+        )
+
+    def rel(self, oid: Oid, name: str) -> SubscriptionRel:
+        return SubscriptionRel(
+            SUBSCRIPTION, oid, "public", name, SyncState.INIT, None, int(oid)
+        )
+
+    @contextmanager
+    def keeping(self, retry: float = 0.1) -> Iterator[None]:
+        subscription = self.catalog.subscription(SUBSCRIPTION)
+        assert subscription is not None
+        streaming = threading.Event()
+        streaming.set()
+        one = SnapshotKeeper(
+            self.catalog, subscription, streaming, retry_interval_seconds=retry
+        )
+        one.start()
+        try:
+            yield
+        finally:
+            one.stop()
+        wait_until(self.nothing_held, describe="nothing is held at the publisher")
+
+    def states(self) -> dict[str, str]:
+        return {r.remote_name: r.state.value for r in self.catalog.rels(SUBSCRIPTION)}
+
+    def held(self) -> tuple[int, ...]:
+        """Relids that a published snapshot covers."""
+        found = self.catalog.snapshot_held(SUBSCRIPTION)
+        return () if found is None else found.relids
+
+    def slots(self) -> str:
+        return self.source.psql(
+            "select slot_name from pg_replication_slots where database ="
+            " current_database()"
+        )
+
+    def nothing_held(self) -> bool:
+        return self.slots() == "" and self.source.psql(LOCKS) == "0"
+
+    def fail(self, oid: Oid) -> None:
+        """As tablesync notes it."""
+        self.catalog.update_rel(SUBSCRIPTION, oid, error="duplicate key")
+
+
+@pytest.fixture
+def world(pg18: Database, tmp_path: Path) -> World:
+    return World(tmp_path, pg18)
+
+
+def test_a_snapshot_is_held_until_its_tables_are_copied(world: World) -> None:
+    with world.keeping():
+        wait_until(lambda: world.held() == (T,))
+        assert world.states() == {"t": "d"}
+        assert world.slots().startswith("pg_1_sync_")
+        world.catalog.add_rels([world.rel(U, "u")])
+        world.catalog.finish_copy(SUBSCRIPTION, T)
+        wait_until(lambda: world.held() == (U,), describe="the next one's turn")
+        world.catalog.finish_copy(SUBSCRIPTION, U)
+        wait_until(world.nothing_held)
+        assert world.held() == ()
+
+
+def test_tables_of_another_generation_are_left_to_the_next_receiver(
+    world: World,
+) -> None:
+    with world.keeping():
+        wait_until(lambda: world.held() == (T,))
+        # As ALTER SUBSCRIPTION ... ADD PUBLICATION.
+        world.catalog.update_subscription(
+            SUBSCRIPTION, publications=("p", "q"), bump=True
+        )
+        world.catalog.add_rels([world.rel(U, "u")])
+        wait_until(world.nothing_held, describe="the old stream's snapshot is let go")
+        assert world.held() == ()
+        assert world.states()["u"] == "i"
+    with world.keeping():
+        wait_until(lambda: world.held() == (T, U))
+
+
+def test_a_change_while_the_slot_is_being_made_publishes_nothing(world: World) -> None:
+    making = (
+        "select count(*) from pg_stat_activity where query like"
+        " 'CREATE_REPLICATION_SLOT%' and state = 'active'"
+        " and datname = current_database()"
+    )
+    with Client(world.source.conninfo()) as client:
+        # A slot waits for transactions that run.
+        client.rows("begin; insert into public.t values (1)")
+        with world.keeping():
+            wait_until(lambda: world.source.psql(making) == "1")
+            world.catalog.update_subscription(
+                SUBSCRIPTION, publications=("p", "q"), bump=True
+            )
+            client.rows("commit")
+            wait_until(
+                lambda: world.nothing_held() and world.states() == {"t": "i"},
+                describe="it has given up what it had made",
+            )
+            assert world.held() == ()
+
+
+def test_a_snapshot_is_not_held_for_failing_copies_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_HELD_SECONDS", 0.5)
+    looks: list[None] = []
+    step = SnapshotKeeper._step
+
+    def counted(self: SnapshotKeeper) -> None:
+        looks.append(None)
+        step(self)
+
+    monkeypatch.setattr(SnapshotKeeper, "_step", counted)
+    world.catalog.add_rels([world.rel(U, "u")])
+    with world.keeping():
+        wait_until(lambda: world.held() == (T, U))
+        first = world.catalog.snapshot_held(SUBSCRIPTION)
+        world.fail(T)
+        world.catalog.update_rel(SUBSCRIPTION, U, rows_copied=10)
+        # One of them is copied still: it is worth it.
+        looks.clear()
+        wait_until(lambda: len(looks) >= 5, describe="a second has passed")
+        assert world.catalog.snapshot_held(SUBSCRIPTION) == first
+        world.catalog.finish_copy(SUBSCRIPTION, U)
+        wait_until(world.nothing_held, describe="locks, slot and xmin are let go")
+        assert world.held() == ()
+        # The floor stays for the one whose copy may be committed.
+        assert world.states() == {"t": "d", "u": "f"}
+        world.catalog.update_rel(SUBSCRIPTION, U, lsn=Lsn(2**40))
+        assert world.catalog.publish(SUBSCRIPTION, Lsn(2**40), {}) == 0
+        wait_until(lambda: world.held() == (T,), describe="it is tried again")
+        assert first is not None
+        again = world.catalog.snapshot_held(SUBSCRIPTION)
+        assert again is not None and again.lsn > first.lsn
+        assert world.catalog.publish(SUBSCRIPTION, Lsn(2**40), {}) == again.lsn
+
+
+def test_what_somebody_does_about_a_failing_table_ends_its_pause(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_HELD_SECONDS", 0.3)
+    failed = Patience.failed
+
+    def long(
+        self: Patience, rel: SubscriptionRel, version: int | None, now: float, _: float
+    ) -> None:
+        failed(self, rel, version, now, 600.0)
+
+    monkeypatch.setattr(Patience, "failed", long)
+    with world.keeping():
+        wait_until(lambda: world.held() == (T,))
+        world.fail(T)
+        wait_until(world.nothing_held)
+        # A DELETE at the front door publishes a version.
+        world.catalog.publish(SUBSCRIPTION, Lsn(0), {int(T): 5})
+        wait_until(lambda: world.held() == (T,), timeout_seconds=10)
+
+
+def test_a_table_that_cannot_be_locked_waits_for_itself(world: World) -> None:
+    world.source.psql("drop table u")
+    world.catalog.add_rels([world.rel(U, "u")])
+    with world.keeping(retry=0.5):
+        wait_until(lambda: world.held() == (T,), describe="the other one is copied")
+        world.catalog.finish_copy(SUBSCRIPTION, T)
+        # No copy of it can have begun: the floor need not wait.
+        wait_until(lambda: world.states() == {"t": "f", "u": "i"})
+        (rel,) = [r for r in world.catalog.rels(SUBSCRIPTION) if r.relid == U]
+        assert 'relation "public.u" does not exist' in str(rel.error)
+        world.source.psql("create table u (id int)")
+        wait_until(lambda: world.held() == (U,))
