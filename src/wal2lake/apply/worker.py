@@ -109,11 +109,6 @@ def _hint(table: TableDef, failure: RowFailure) -> str:
     return f"Transactions before this one have been applied. {what}"
 
 
-def cursor_name(node: int, subid: Oid, epoch: int) -> str:
-    """The application id of a table's cursor (invariant 2)."""
-    return f"wal2lake:{node}:{subid}:{epoch}"
-
-
 @dataclass(slots=True)
 class _Table:
     """One participating table, as this worker knows it."""
@@ -293,7 +288,7 @@ class ApplyWorker:
                 self._tables[rel.relid] = before
                 continue
             state = self._port.state(definition.location)
-            name = cursor_name(self._node, self._subid, rel.epoch)
+            name = rel.cursor_name(self._node)
             cursor = state.cursor(name)
             if cursor is None and rel.state is SyncState.FINISHEDCOPY:
                 self._copy_again(definition)
@@ -557,7 +552,7 @@ class ApplyWorker:
 
     def _commit(self, part: TableChanges, staged: Staged, reached: Lsn) -> None:
         known = self._tables[part.relid]
-        name = cursor_name(self._node, self._subid, known.rel.epoch)
+        name = known.rel.cursor_name(self._node)
         try:
             done = self._batches.commit(staged, Cursor(name, int(reached)))
         except CommitConflict:

@@ -32,7 +32,7 @@ from wal2lake.catalog.records import (
     SyncSnapshot,
     TableDef,
 )
-from wal2lake.model import Coercion, Lsn, Oid, SyncState
+from wal2lake.model import Coercion, Lsn, Oid
 
 
 class Catalog:
@@ -225,30 +225,47 @@ class Catalog:
         with self._database.transaction() as transaction:
             subscriptions.update_rel(transaction, subid, relid, changes)
 
-    def record_range(self, done: CopyRange) -> None:
-        """A finished range of a copy, and its rows in the table's progress."""
+    def begin_copies(self, started: Sequence[SubscriptionRel]) -> None:
+        """Attempts begin: ``copy_plan``, ``rows_expected`` and ``lsn`` (the S that their
+        commits may have) are stored, ranges that are not of the plan's snapshot are void.
+        """
         with self._database.transaction() as transaction:
-            copies.record_range(transaction, done)
+            for rel in started:
+                copies.begin_copy(transaction, rel)
+
+    def record_ranges(self, done: Sequence[CopyRange]) -> None:
+        """Finished ranges of copies, and their rows in the tables' progress."""
+        with self._database.transaction() as transaction:
+            for one in done:
+                copies.record_range(transaction, one)
 
     def ranges(self, subid: Oid, relid: Oid) -> list[CopyRange]:
         """The finished ranges of a table's running copy."""
         return copies.ranges(self._database.connection(), subid, relid)
 
-    def forget_ranges(self, subid: Oid, relid: Oid) -> None:
-        """The copy is committed, or starts again."""
+    def end_attempts(
+        self, ended: Sequence[tuple[SubscriptionRel, str | None, bool]]
+    ) -> None:
+        """Copies that have not reached f, each with its error (None: the one it has stays)
+        and whether its commit may have been made all the same: the floor still waits for
+        that one's S."""
         with self._database.transaction() as transaction:
-            copies.forget_ranges(transaction, subid, relid)
+            for rel, error, made in ended:
+                copies.end_attempt(transaction, rel, error, made=made)
 
-    def finish_copy(self, subid: Oid, relid: Oid) -> None:
-        """A copy is committed (d -> f): what its ranges have changed is known."""
+    def finish_copies(self, copied: Sequence[SubscriptionRel]) -> set[Oid]:
+        """Copies are committed (d -> f), each with its S as ``lsn``: what their ranges have
+        changed is known, and the ranges are forgotten.
+
+        Returns the tables that were waiting for just that: one that has left meanwhile,
+        or has come back in another epoch, is as it is.
+        """
+        finished = set()
         with self._database.transaction() as transaction:
-            coercions.finish_copy(transaction, subid, relid)
-            subscriptions.update_rel(
-                transaction,
-                subid,
-                relid,
-                {"state": SyncState.FINISHEDCOPY, "error": None},
-            )
+            for rel in copied:
+                if copies.finish_copy(transaction, rel):
+                    finished.add(rel.relid)
+        return finished
 
     def hold_snapshot(self, held: SyncSnapshot) -> None:
         """A receiver holds an exported snapshot for this subscription's copies."""

@@ -20,6 +20,7 @@ from wal2lake.errors import (
 )
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node, require_superuser
+from wal2lake.frontend.commands.subscription.drop import halt_copies
 from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
@@ -73,6 +74,8 @@ def alter_enabled(
         subscription.oid, enabled=statement.enabled, bump=True
     )
     node.changed()
+    if not statement.enabled:
+        halt_copies(node, subscription)
     return "ALTER SUBSCRIPTION"
 
 
@@ -152,9 +155,12 @@ def alter_refresh(
                 if relid in known and known[relid].trusted and not target.whole:
                     node.catalog.update_rel(subscription.oid, relid, trusted=False)
             publish_present(node, subscription.oid, new)
-            for relid in known.keys() - present:
+            gone = known.keys() - present
+            for relid in gone:
                 node.catalog.remove_rel(subscription.oid, relid)
                 node.catalog.forget_version(subscription.oid, relid)
+            if gone:
+                halt_copies(node, subscription, gone)
     node.changed()
     return "ALTER SUBSCRIPTION"
 
