@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,8 +152,8 @@ def test_a_copy_counts_its_ranges_and_replaces_an_earlier_one(world: World) -> N
         catalog: Catalog = world.catalog
 
         def copy(count: int, *, snapshot: str, epoch: int = 1) -> None:
-            for number in (0, 1):
-                catalog.record_range(
+            catalog.record_ranges(
+                [
                     CopyRange(
                         Oid(1),
                         Oid(101),
@@ -163,20 +164,26 @@ def test_a_copy_counts_its_ranges_and_replaces_an_earlier_one(world: World) -> N
                         "[]",
                         (coercion(count, 50),),
                     )
-                )
+                    for number in (0, 1)
+                ]
+            )
+
+        def finish() -> None:
+            catalog.update_rel(Oid(1), Oid(101), state=SyncState.DATASYNC)
+            (rel,) = [r for r in catalog.rels(Oid(1)) if r.relid == 101]
+            assert catalog.finish_copies([replace(rel, lsn=Lsn(40))]) == {101}
 
         copy(1, snapshot="a")
         # A range that is read again after a crash is the same range.
         copy(1, snapshot="a")
         assert catalog.coercions() == []
-        catalog.finish_copy(Oid(1), Oid(101))
+        finish()
         (total,) = catalog.coercions()
         assert (total.phase, total.coercion) == ("copy", coercion(2, 50))
         assert catalog.rels(Oid(1))[0].state is SyncState.FINISHEDCOPY
         # Its commit was lost to a power cut: copied again.
-        catalog.forget_ranges(Oid(1), Oid(101))
         copy(3, snapshot="b")
-        catalog.finish_copy(Oid(1), Oid(101))
+        finish()
         (total,) = catalog.coercions()
         assert total.coercion.count == 6
 

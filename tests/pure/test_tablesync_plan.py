@@ -13,11 +13,16 @@ from wal2lake.model import Oid, ReplicaIdentity
 from wal2lake.pg import RemoteTable
 from wal2lake.pg.publisher import RemoteColumn
 from wal2lake.tablesync.plan import (
+    SMALL_BYTES,
     PageRange,
+    Part,
+    bundles,
     copy_statement,
     decode_plan,
     encode_plan,
+    groups,
     page_ranges,
+    range_bytes,
 )
 
 
@@ -144,3 +149,56 @@ def test_what_one_range_asks(
     asked: RemoteTable, pages: PageRange, expected: str
 ) -> None:
     assert copy_statement(asked, pages) == expected
+
+
+SIZES = st.one_of(st.none(), st.integers(0, 4 * SMALL_BYTES))
+
+
+@given(st.lists(SIZES, max_size=200), st.integers(1, 8))
+def test_bundles_have_every_part_once_and_large_ones_alone(
+    sizes: list[int | None], readers: int
+) -> None:
+    parts = [Part(i, PageRange(0, None, None), size) for i, size in enumerate(sizes)]
+    found = bundles(parts, readers=readers)
+    assert sorted(part.table for one in found for part in one) == list(
+        range(len(sizes))
+    )
+    small = [s for s in sizes if s is not None and s <= SMALL_BYTES]
+    for one in found:
+        if len(one) > 1:
+            assert len(one) <= 32
+            assert all(p.size is not None and p.size <= SMALL_BYTES for p in one)
+    alone = len(sizes) - len(small)
+    assert len(found) - alone >= min(readers, len(small)) * 0.5
+    assert len(found) - alone <= max(readers, -(-len(small) // 32))
+
+
+@given(st.lists(SIZES, max_size=200), st.integers(0, 8))
+def test_groups_keep_the_order_and_put_no_table_beside_a_large_one(
+    sizes: list[int | None], workers: int
+) -> None:
+    tables = list(enumerate(sizes))
+    found = groups(tables, workers=workers)
+    assert len(found) == min(workers, len(found))
+    assert bool(found) == bool(tables and workers)
+    chosen = [number for group in found for number in group]
+    assert len(set(chosen)) == len(chosen)
+    for group in found:
+        assert list(group) == sorted(group)
+        if len(group) > 1:
+            assert len(group) <= 32
+            assert all((sizes[n] or 0) <= SMALL_BYTES for n in group)
+            assert all(sizes[n] is not None for n in group)
+
+
+def test_small_tables_are_shared_out_among_the_workers() -> None:
+    tables = [(n, 1000) for n in range(10)]
+    assert [len(group) for group in groups(tables, workers=2)] == [5, 5]
+    assert [len(group) for group in groups(tables * 20, workers=2)] == [32, 32]
+
+
+def test_how_large_a_range_is() -> None:
+    assert range_bytes(table(10), PageRange(0, None, None)) == 10 * 8192
+    assert range_bytes(table(10), PageRange(1, 4, 6)) == 2 * 8192
+    assert range_bytes(table(10), PageRange(1, 4, None)) == 6 * 8192
+    assert range_bytes(table(0, kind="p"), PageRange(0, None, None)) is None

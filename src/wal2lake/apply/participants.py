@@ -46,11 +46,6 @@ _UNPUBLISHED_COMMITS: Final = 8
 _JOINING: Final = (SyncState.FINISHEDCOPY, SyncState.SYNCDONE, SyncState.READY)
 
 
-def cursor_name(node: int, subid: Oid, epoch: int) -> str:
-    """The application id of a table's cursor (invariant 2)."""
-    return f"wal2lake:{node}:{subid}:{epoch}"
-
-
 @dataclass(slots=True)
 class Participant:
     """One table; see the module's table of facts."""
@@ -113,10 +108,6 @@ class Participants:
         """Read everything anew at the next ``refresh``: what is known may be wrong."""
         self._known.clear()
 
-    def cursor_name(self, participant: Participant) -> str:
-        """The application id of its cursor."""
-        return cursor_name(self._node, self._subid, participant.rel.epoch)
-
     def positions(self, floor: Lsn) -> Mapping[RelationName, tuple[Oid, Lsn]]:
         """By the name that the publisher gives them: the table, and where its changes
         begin."""
@@ -173,7 +164,7 @@ class Participants:
                 self._known[rel.relid] = before
                 continue
             state = self._port.state(definition.location)
-            name = cursor_name(self._node, self._subid, rel.epoch)
+            name = rel.cursor_name(self._node)
             cursor = state.cursor(name)
             if cursor is None and rel.state is SyncState.FINISHEDCOPY:
                 self._copy_again(definition)

@@ -348,7 +348,7 @@ class ApplyWorker:
 
     def _commit(self, part: TableChanges, staged: Staged, reached: Lsn) -> None:
         known = self._tables[part.relid]
-        name = self._tables.cursor_name(known)
+        name = known.rel.cursor_name(self._catalog.system_identifier)
         try:
             done = self._batches.commit(staged, Cursor(name, int(reached)))
         except CommitConflict:

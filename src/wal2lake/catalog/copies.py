@@ -9,13 +9,97 @@ from __future__ import annotations
 import json
 import sqlite3
 
+from wal2lake.catalog.published import coercions
 from wal2lake.catalog.published.coercions import from_json, to_json
-from wal2lake.catalog.records import CopyRange, SyncSnapshot
-from wal2lake.model import Lsn, Oid
+from wal2lake.catalog.records import CopyRange, SubscriptionRel, SyncSnapshot
+from wal2lake.model import Lsn, Oid, SyncState
+
+
+def begin_copy(connection: sqlite3.Connection, rel: SubscriptionRel) -> None:
+    """An attempt begins: its plan, and the S that its commit may have."""
+    snapshot = json.loads(rel.copy_plan or "{}").get("snapshot")
+    connection.execute(
+        "delete from copy_range where subid = ? and relid = ?"
+        " and (snapshot is not ? or epoch <> ?)",
+        (rel.subid, rel.relid, snapshot, rel.epoch),
+    )
+    rows = connection.execute(
+        "select sum(rows) from copy_range where subid = ? and relid = ?",
+        (rel.subid, rel.relid),
+    ).fetchone()[0]
+    connection.execute(
+        "update subscription_rel set copy_plan = ?, rows_expected = ?, lsn = ?,"
+        " rows_copied = ?, bytes_copied = case when ? then 0 else bytes_copied end"
+        " where subid = ? and relid = ? and epoch = ?",
+        (
+            rel.copy_plan,
+            rel.rows_expected,
+            rel.lsn,
+            rows or 0,
+            rows is None,
+            rel.subid,
+            rel.relid,
+            rel.epoch,
+        ),
+    )
+
+
+def end_attempt(
+    connection: sqlite3.Connection,
+    rel: SubscriptionRel,
+    error: str | None,
+    *,
+    made: bool,
+) -> None:
+    """One that has not reached f; ``made``: its commit may have been made all the same."""
+    connection.execute(
+        "update subscription_rel set error = coalesce(?, error),"
+        " lsn = case when ? then lsn end"
+        " where subid = ? and relid = ? and epoch = ? and state in (?, ?)",
+        (
+            error,
+            made,
+            rel.subid,
+            rel.relid,
+            rel.epoch,
+            SyncState.INIT.value,
+            SyncState.DATASYNC.value,
+        ),
+    )
+
+
+def finish_copy(connection: sqlite3.Connection, rel: SubscriptionRel) -> bool:
+    """d -> f at ``rel.lsn``; False if the table is not in d, or in another epoch."""
+    found = connection.execute(
+        "update subscription_rel set state = ?, lsn = ?, error = null"
+        " where subid = ? and relid = ? and epoch = ? and state = ?",
+        (
+            SyncState.FINISHEDCOPY.value,
+            rel.lsn,
+            rel.subid,
+            rel.relid,
+            rel.epoch,
+            SyncState.DATASYNC.value,
+        ),
+    )
+    if found.rowcount == 0:
+        return False
+    coercions.finish_copy(connection, rel.subid, rel.relid)
+    connection.execute(
+        "delete from copy_range where subid = ? and relid = ?", (rel.subid, rel.relid)
+    )
+    return True
 
 
 def record_range(connection: sqlite3.Connection, done: CopyRange) -> None:
-    """A finished range, and its rows in the table's progress."""
+    """A finished range, and its rows in the table's progress; nothing if the table has left,
+    or has come back in another epoch."""
+    here = connection.execute(
+        "select 1 from subscription_rel where subid = ? and relid = ? and epoch = ?",
+        (done.subid, done.relid, done.epoch),
+    )
+    if here.fetchone() is None:
+        return
     size = sum(int(add["size"]) for add in json.loads(done.files))
     connection.execute(
         "insert or replace into copy_range (subid, relid, epoch, snapshot, number, rows,"
@@ -57,13 +141,6 @@ def ranges(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> list[CopyR
         )
         for r in rows
     ]
-
-
-def forget_ranges(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
-    """The copy is committed, or starts again."""
-    connection.execute(
-        "delete from copy_range where subid = ? and relid = ?", (subid, relid)
-    )
 
 
 def hold_snapshot(connection: sqlite3.Connection, held: SyncSnapshot) -> None:

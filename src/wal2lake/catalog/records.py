@@ -236,7 +236,9 @@ class SubscriptionRel:
     remote_name: str
     state: SyncState
     lsn: Lsn | None
-    """srsublsn: the consistent point S once copied; None in i and d."""
+    """srsublsn: the consistent point S once copied, then the vector's that took the table
+    in. In i and d not srsublsn: the S at which an attempt may have committed without a word
+    to the catalog; the floor does not pass it. None: there is no such attempt."""
     epoch: int
     """Part of the table's cursor name; a re-copy starts the next one."""
     rows_copied: int = 0
@@ -250,6 +252,11 @@ class SubscriptionRel:
     trusted: bool = True
     """Nobody but the subscription has written the table since its copy, so an INSERT
     cannot meet a row that the publisher does not know."""
+
+    def cursor_name(self, node: int) -> str:
+        """The application id of the table's cursor (invariant 2); ``node`` is the node's
+        system identifier."""
+        return f"wal2lake:{node}:{self.subid}:{self.epoch}"
 
 
 @dataclass(frozen=True, slots=True)

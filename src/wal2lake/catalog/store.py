@@ -40,7 +40,7 @@ from wal2lake.catalog.records import (
 )
 from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
 from wal2lake.errors import Retry, StorageError, Wal2LakeError
-from wal2lake.model import INVALID_LSN, Coercion, Lsn, Oid, SyncState
+from wal2lake.model import INVALID_LSN, Coercion, Lsn, Oid
 from wal2lake.observe import get_logger
 
 
@@ -297,13 +297,6 @@ class Catalog:
                 raise
             get_logger().error("could not note an error", error=error)
 
-    def note_copy_error(self, subid: Oid, relid: Oid, text: str) -> None:
-        """What an attempt to copy a table has failed with; it counts, and stands until the
-        table's copy is committed."""
-        with self._database.transaction() as transaction:
-            subscriptions.update_rel(transaction, subid, relid, {"error": text})
-            subscriptions.count_error(transaction, subid, Worker.COPY)
-
     def disable_if_asked(self, oid: Oid, error: BaseException) -> None:
         """disable_on_error: after an error that a worker has noted, the subscription is
         disabled instead of tried again.
@@ -372,31 +365,50 @@ class Catalog:
         with self._database.transaction() as transaction:
             subscriptions.update_rel(transaction, subid, relid, changes)
 
-    def record_range(self, done: CopyRange) -> None:
-        """A finished range of a copy, and its rows in the table's progress."""
+    def begin_copies(self, started: Sequence[SubscriptionRel]) -> None:
+        """Attempts begin: ``copy_plan``, ``rows_expected`` and ``lsn`` (the S that their
+        commits may have) are stored, ranges that are not of the plan's snapshot are void.
+        """
         with self._database.transaction() as transaction:
-            copies.record_range(transaction, done)
+            for rel in started:
+                copies.begin_copy(transaction, rel)
+
+    def record_ranges(self, done: Sequence[CopyRange]) -> None:
+        """Finished ranges of copies, and their rows in the tables' progress."""
+        with self._database.transaction() as transaction:
+            for one in done:
+                copies.record_range(transaction, one)
 
     def ranges(self, subid: Oid, relid: Oid) -> list[CopyRange]:
         """The finished ranges of a table's running copy."""
         with self._database.reading() as connection:
             return copies.ranges(connection, subid, relid)
 
-    def forget_ranges(self, subid: Oid, relid: Oid) -> None:
-        """The copy is committed, or starts again."""
+    def end_attempts(
+        self, ended: Sequence[tuple[SubscriptionRel, str | None, bool]]
+    ) -> None:
+        """Copies that have not reached f, each with its error (None: the one it has stays)
+        and whether its commit may have been made all the same: the floor still waits for
+        that one's S."""
         with self._database.transaction() as transaction:
-            copies.forget_ranges(transaction, subid, relid)
+            for rel, error, made in ended:
+                copies.end_attempt(transaction, rel, error, made=made)
+                if error is not None:
+                    subscriptions.count_error(transaction, rel.subid, Worker.COPY)
 
-    def finish_copy(self, subid: Oid, relid: Oid) -> None:
-        """A copy is committed (d -> f): what its ranges have changed is known."""
+    def finish_copies(self, copied: Sequence[SubscriptionRel]) -> set[Oid]:
+        """Copies are committed (d -> f), each with its S as ``lsn``: what their ranges have
+        changed is known, and the ranges are forgotten.
+
+        Returns the tables that were waiting for just that: one that has left meanwhile,
+        or has come back in another epoch, is as it is.
+        """
+        finished = set()
         with self._database.transaction() as transaction:
-            coercions.finish_copy(transaction, subid, relid)
-            subscriptions.update_rel(
-                transaction,
-                subid,
-                relid,
-                {"state": SyncState.FINISHEDCOPY, "error": None},
-            )
+            for rel in copied:
+                if copies.finish_copy(transaction, rel):
+                    finished.add(rel.relid)
+        return finished
 
     def hold_snapshot(
         self, held: SyncSnapshot, *, generation: int | None = None

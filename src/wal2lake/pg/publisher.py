@@ -7,13 +7,14 @@ them. Nothing here decides anything.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from wal2lake.errors import PublisherError
 from wal2lake.model import Lsn, Oid, ReplicaIdentity
-from wal2lake.pg.connection import Rows, Session
+from wal2lake.pg.connection import Session
 from wal2lake.pgtypes import FIRST_NORMAL_OID, MONEY_SAMPLES, RemoteType, money_type
 
 _UNDEFINED_OBJECT: Final = "42704"
@@ -332,41 +333,65 @@ class Publisher:
         self, namespace: str, name: str, publications: tuple[str, ...]
     ) -> RemoteTable:
         """All about one published table; PublisherError (42P01) if it is gone."""
+        found = self.tables([(namespace, name)], publications)
+        if not found:
+            raise PublisherError(
+                f'table "{namespace}.{name}" not found on publisher', sqlstate="42P01"
+            )
+        return found[namespace, name]
+
+    def tables(
+        self, names: Sequence[tuple[str, str]], publications: tuple[str, ...]
+    ) -> dict[tuple[str, str], RemoteTable]:
+        """The same of many, (schema, table), by their names: those that are there.
+
+        As many questions as for one table.
+        """
+        if not names:
+            return {}
+        pairs = ", ".join(f"({quote_literal(s)}, {quote_literal(t)})" for s, t in names)
         rows = self.session.query(
             "SELECT c.oid, c.relreplident, c.relkind, c.reltuples::bigint,"
             " pg_catalog.pg_relation_size(c.oid)"
             " / pg_catalog.current_setting('block_size')::bigint,"
             " pg_catalog.pg_relation_filenode(c.oid), c.relpersistence,"
-            " c.relrowsecurity"
+            " c.relrowsecurity, n.nspname, c.relname"
             " FROM pg_catalog.pg_class c"
             " INNER JOIN pg_catalog.pg_namespace n ON (c.relnamespace = n.oid)"
-            f" WHERE n.nspname = {quote_literal(namespace)}"
-            f" AND c.relname = {quote_literal(name)}"
+            f" WHERE (n.nspname, c.relname) IN ({pairs})"
         )
         if not rows:
-            raise PublisherError(
-                f'table "{namespace}.{name}" not found on publisher', sqlstate="42P01"
+            return {}
+        relids = tuple(_oid(row[0]) for row in rows)
+        published = self._published(relids, publications)
+        columns = self._columns(relids, published)
+        indexes = self._index_columns(relids)
+        found = {}
+        for relid, row in sorted(
+            zip(relids, rows, strict=True), key=lambda one: one[1][8:]
+        ):
+            _, identity, kind, tuples, pages, node, persistence, security, *name = row
+            namespace, table = map(str, name)
+            key, identity_key = indexes[relid]
+            found[namespace, table] = RemoteTable(
+                oid=relid,
+                namespace=namespace,
+                name=table,
+                kind=str(kind),
+                identity=ReplicaIdentity(identity),
+                columns=columns.get(relid, ()),
+                key=key,
+                identity_key=identity_key,
+                row_filters=published[relid].filters,
+                estimated_rows=None
+                if tuples is None or int(tuples) < 0
+                else int(tuples),
+                pages=int(pages or 0),
+                file_node=node,
+                persistence=str(persistence),
+                row_security=security == "t",
             )
-        oid, identity, kind, tuples, pages, node, persistence, security = rows[0]
-        relid = Oid(int(str(oid)))
-        attnums = self._column_list(relid, publications)
-        columns = self._columns(relid, attnums)
-        return RemoteTable(
-            oid=relid,
-            namespace=namespace,
-            name=name,
-            kind=str(kind),
-            identity=ReplicaIdentity(identity),
-            columns=columns,
-            key=self._index_columns(relid, "i.indisprimary"),
-            identity_key=self._index_columns(relid, "i.indisreplident"),
-            row_filters=self._row_filters(relid, publications),
-            estimated_rows=None if tuples is None or int(tuples) < 0 else int(tuples),
-            pages=int(pages or 0),
-            file_node=node,
-            persistence=str(persistence),
-            row_security=security == "t",
-        )
+        return found
 
     def published_types(
         self, names: tuple[str, ...]
@@ -447,26 +472,27 @@ class Publisher:
         )
 
     def _columns(
-        self, relid: Oid, attnums: tuple[int, ...] | None
-    ) -> tuple[RemoteColumn, ...]:
-        # A column list has generated columns only if they are published.
-        generated = " AND a.attgenerated = ''" if attnums is None else ""
+        self, relids: Sequence[Oid], published: Mapping[Oid, _Published]
+    ) -> dict[Oid, tuple[RemoteColumn, ...]]:
         rows = self.session.query(
-            "WITH RECURSIVE below(attnum, typid, typmod, dimensions) AS ("
-            "SELECT a.attnum, a.atttypid, a.atttypmod, a.attndims::pg_catalog.int4"
+            "WITH RECURSIVE below(relid, attnum, typid, typmod, dimensions) AS ("
+            "SELECT a.attrelid, a.attnum, a.atttypid, a.atttypmod,"
+            " a.attndims::pg_catalog.int4"
             " FROM pg_catalog.pg_attribute a"
             " WHERE a.attnum > 0::pg_catalog.int2 AND NOT a.attisdropped"
-            f"{generated} AND a.attrelid = {int(relid)}"
-            " UNION ALL SELECT below.attnum, t.typbasetype, t.typtypmod, t.typndims"
+            f" AND a.attrelid IN ({_numbers(relids)})"
+            " UNION ALL SELECT below.relid, below.attnum,"
+            " t.typbasetype, t.typtypmod, t.typndims"
             " FROM below JOIN pg_catalog.pg_type t ON t.oid = below.typid"
             " WHERE t.typtype = 'd')"
             " SELECT a.attnum, a.attname, t.oid, below.typmod,"
             f" {_TYPE_NAME.format('t', 'tn')}, t.typtype, below.dimensions,"
             " a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid),"
             " COALESCE(a.attnum = ANY(i.indkey), false), a.attstorage <> 'p',"
-            f" CASE WHEN t.oid <> a.atttypid THEN {_TYPE_NAME.format('o', 'own')} END"
+            f" CASE WHEN t.oid <> a.atttypid THEN {_TYPE_NAME.format('o', 'own')} END,"
+            " a.attrelid, a.attgenerated"
             " FROM below JOIN pg_catalog.pg_attribute a"
-            f" ON a.attrelid = {int(relid)} AND a.attnum = below.attnum"
+            " ON a.attrelid = below.relid AND a.attnum = below.attnum"
             " JOIN pg_catalog.pg_type t"
             " ON t.oid = below.typid AND t.typtype <> 'd'"
             " JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace"
@@ -475,47 +501,73 @@ class Publisher:
             " LEFT JOIN pg_catalog.pg_attrdef d"
             " ON d.adrelid = a.attrelid AND d.adnum = a.attnum"
             " AND a.attgenerated = ''"
-            " LEFT JOIN pg_catalog.pg_index i ON i.indexrelid ="
-            f" pg_catalog.pg_get_replica_identity_index({int(relid)})"
-            " ORDER BY a.attnum"
+            # OFFSET 0: asked once for each table, not for each pair with an index.
+            " LEFT JOIN (SELECT r.relid, x.indkey FROM (SELECT c.oid AS relid,"
+            " pg_catalog.pg_get_replica_identity_index(c.oid) AS identity"
+            f" FROM pg_catalog.pg_class c WHERE c.oid IN ({_numbers(relids)})"
+            " OFFSET 0) r JOIN pg_catalog.pg_index x ON x.indexrelid = r.identity) i"
+            " ON i.relid = a.attrelid"
+            " ORDER BY a.attrelid, a.attnum"
         )
-        return tuple(
-            RemoteColumn(
-                name=str(r[1]),
-                type_oid=Oid(int(str(r[2]))),
-                typmod=int(str(r[3])),
-                type_name=str(r[4]),
-                type_kind=str(r[5]),
-                dimensions=int(str(r[6])),
-                not_null=r[7] == "t",
-                default=r[8],
-                is_identity_key=r[9] == "t",
-                toastable=r[10] == "t",
-                domain=r[11],
+        found: dict[Oid, list[RemoteColumn]] = {}
+        for r in rows:
+            relid, generated = _oid(r[12]), r[13] != ""
+            listed = published[relid].columns
+            # A column list has generated columns only if they are published.
+            if generated if listed is None else int(str(r[0])) not in listed:
+                continue
+            found.setdefault(relid, []).append(
+                RemoteColumn(
+                    name=str(r[1]),
+                    type_oid=Oid(int(str(r[2]))),
+                    typmod=int(str(r[3])),
+                    type_name=str(r[4]),
+                    type_kind=str(r[5]),
+                    dimensions=int(str(r[6])),
+                    not_null=r[7] == "t",
+                    default=r[8],
+                    is_identity_key=r[9] == "t",
+                    toastable=r[10] == "t",
+                    domain=r[11],
+                )
             )
-            for r in rows
-            if attnums is None or int(str(r[0])) in attnums
-        )
+        return {relid: tuple(columns) for relid, columns in found.items()}
 
-    def _index_columns(self, relid: Oid, which: str) -> tuple[str, ...]:
+    def _index_columns(
+        self, relids: Sequence[Oid]
+    ) -> dict[Oid, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Columns of the primary key, and of the replica identity index."""
         rows = self.session.query(
-            "SELECT a.attname FROM pg_catalog.pg_index i,"
+            "SELECT i.indrelid, i.indisprimary, i.indisreplident, a.attname"
+            " FROM pg_catalog.pg_index i,"
             " pg_catalog.unnest(i.indkey::pg_catalog.int2[])"
             " WITH ORDINALITY AS k(attnum, position),"
             " pg_catalog.pg_attribute a"
-            f" WHERE i.indrelid = {int(relid)} AND {which} AND i.indisvalid"
+            f" WHERE i.indrelid IN ({_numbers(relids)})"
+            " AND (i.indisprimary OR i.indisreplident) AND i.indisvalid"
             " AND k.position <= i.indnkeyatts AND a.attrelid = i.indrelid"
             " AND a.attnum = k.attnum ORDER BY k.position"
         )
-        return tuple(str(r[0]) for r in rows)
+        keys: dict[Oid, list[str]] = {}
+        identities: dict[Oid, list[str]] = {}
+        for relid, primary, identity, name in rows:
+            if primary == "t":
+                keys.setdefault(_oid(relid), []).append(str(name))
+            if identity == "t":
+                identities.setdefault(_oid(relid), []).append(str(name))
+        return {
+            relid: (tuple(keys.get(relid, ())), tuple(identities.get(relid, ())))
+            for relid in relids
+        }
 
-    def _column_list(
-        self, relid: Oid, publications: tuple[str, ...]
-    ) -> tuple[int, ...] | None:
-        """Which columns are published; None: all that are not generated."""
+    def _published(
+        self, relids: Sequence[Oid], publications: tuple[str, ...]
+    ) -> dict[Oid, _Published]:
+        """What the publications say of tables: columns and rows."""
         version = self.session.server_version
+        found = dict.fromkeys(relids, _Published(None, ()))
         if version < 150000:
-            return None
+            return found
         # Before 18 no generated column can be published; since then the list is whole, with
         # those of publish_generated_columns.
         listed = (
@@ -525,33 +577,43 @@ class Publisher:
             " THEN NULL ELSE gpt.attrs END"
         )
         rows = self.session.query(
-            f"SELECT DISTINCT {listed}"
+            f"SELECT DISTINCT c.oid, {listed},"
+            " pg_catalog.pg_get_expr(gpt.qual, gpt.relid)"
             " FROM pg_catalog.pg_publication p,"
             " LATERAL pg_catalog.pg_get_publication_tables(p.pubname) gpt,"
             " pg_catalog.pg_class c"
-            f" WHERE gpt.relid = {int(relid)} AND c.oid = gpt.relid"
+            f" WHERE c.oid IN ({_numbers(relids)}) AND c.oid = gpt.relid"
             f" AND p.pubname IN ({_literals(publications)})"
         )
-        if not rows or rows[0][0] is None:
-            return None
-        return tuple(int(part) for part in rows[0][0].split())
+        by_table: dict[Oid, list[tuple[str | None, str | None]]] = {}
+        for relid, columns, condition in rows:
+            by_table.setdefault(_oid(relid), []).append((columns, condition))
+        for oid, said in by_table.items():
+            columns = said[0][0]
+            filters = list(dict.fromkeys(condition for _, condition in said))
+            found[oid] = _Published(
+                None if columns is None else tuple(map(int, columns.split())),
+                # One publication without a filter publishes every row.
+                () if None in filters else tuple(map(str, filters)),
+            )
+        return found
 
-    def _row_filters(
-        self, relid: Oid, publications: tuple[str, ...]
-    ) -> tuple[str, ...]:
-        if self.session.server_version < 150000:
-            return ()
-        rows: Rows = self.session.query(
-            "SELECT DISTINCT pg_catalog.pg_get_expr(gpt.qual, gpt.relid)"
-            " FROM pg_catalog.pg_publication p,"
-            " LATERAL pg_catalog.pg_get_publication_tables(p.pubname) gpt"
-            f" WHERE gpt.relid = {int(relid)}"
-            f" AND p.pubname IN ({_literals(publications)})"
-        )
-        # One publication without a filter publishes every row.
-        if any(r[0] is None for r in rows):
-            return ()
-        return tuple(str(r[0]) for r in rows)
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """What is published of one table."""
+
+    columns: tuple[int, ...] | None
+    """Attribute numbers; None: all that are not generated."""
+    filters: tuple[str, ...]
+
+
+def _oid(text: str | None) -> Oid:
+    return Oid(int(str(text)))
+
+
+def _numbers(relids: Sequence[Oid]) -> str:
+    return ", ".join(str(int(relid)) for relid in relids)
 
 
 def _literals(names: tuple[str, ...]) -> str:

@@ -1,8 +1,9 @@
-"""One range of one table's copy, as it runs in a Spark executor.
+"""Ranges of tables' copies, as they are read in one Spark task over one connection.
 
-Comes in: a ``CopyTask`` (picklable; nothing of the driver's process). Goes out: a
+Comes in: ``CopyTask`` values (picklable; nothing of the driver's process). Goes out: for each a
 ``CopyResult`` with the finished Parquet files, already in the table's directory and
-fsynced, but not part of the table until somebody commits them.
+fsynced, but not part of the table until somebody commits them; or its error, which is
+nobody else's: the next one has a connection of its own then.
 
 COPY's CSV is parsed by Arrow in blocks of whole rows, its binary format by ``wire/columnar``;
 both are converted by the same kernels that convert
@@ -22,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from wal2lake.errors import ApplyError
+from wal2lake.errors import ApplyError, PublisherError, StorageError
 from wal2lake.lake.delta.datafile import DataFileWriter
 from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.lake.staging.convert import (
@@ -37,6 +38,11 @@ from wal2lake.pg import Session, connect
 from wal2lake.pg.publisher import quote_literal
 from wal2lake.pgtypes import RemoteTypes, remedy
 from wal2lake.wire.columnar.copybinary import BinaryCopy
+
+LOCK_TIMEOUT_MS: Final = 10_000
+"""How long a copy waits for a lock of the table. The snapshot's holder has one that lets
+readers in, but whoever waits for a stronger one (DROP, ALTER) is before us in the queue, and
+waits for the holder, which waits for us: no server could see that."""
 
 _BLOCK_BYTES: Final = 8 << 20
 """CSV parsed at a time: large enough that Arrow's per-block cost does not show."""
@@ -85,15 +91,50 @@ class CopyResult:
     coercions: tuple[Coercion, ...] = ()
 
 
-def copy_range(task: CopyTask) -> CopyResult:
-    """Read, convert and write one range. Raises PublisherError, ApplyError or
-    StorageError; then no file of it is left."""
-    with (
-        connect(task.conninfo, application_name=task.application_name) as session,
-        DataFileWriter(task.location, task.physical_fields) as writer,
-    ):
+def copy_ranges(
+    tasks: tuple[CopyTask, ...],
+) -> list[CopyResult | PublisherError | ApplyError | StorageError]:
+    """Read, convert and write each range; all are of one snapshot of one publisher.
+
+    What failed has left no file. A publisher that cannot be reached is not asked again.
+    """
+    results: list[CopyResult | PublisherError | ApplyError | StorageError] = []
+    session: Session | None = None
+    try:
+        for task in tasks:
+            if session is None:
+                try:
+                    session = _open(task)
+                except PublisherError as error:
+                    results += [error] * (len(tasks) - len(results))
+                    break
+            try:
+                results.append(_copy_range(task, session))
+            except (PublisherError, ApplyError, StorageError) as error:
+                results.append(error)
+                session.close()
+                session = None
+    finally:
+        if session is not None:
+            session.close()
+    return results
+
+
+def _open(task: CopyTask) -> Session:
+    """A session that sees the snapshot."""
+    session = connect(task.conninfo, application_name=task.application_name)
+    try:
+        session.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}")
         session.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         session.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(task.snapshot)}")
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def _copy_range(task: CopyTask, session: Session) -> CopyResult:
+    with DataFileWriter(task.location, task.physical_fields) as writer:
         held: list[pa.Table] = []
         held_bytes = 0
         coercions: list[Coercion] = []
@@ -106,7 +147,6 @@ def copy_range(task: CopyTask) -> CopyResult:
                 held, held_bytes = [], 0
         if held:
             writer.write(pa.concat_tables(held))
-        session.execute("COMMIT")
         rows = writer.rows
         added = writer.finish()
     files = () if added is None else (added,)

@@ -11,14 +11,28 @@ Source: reference 3.5 step 8 (what PostgreSQL's tablesync asks); DESIGN 6.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from wal2lake.pg import RemoteTable
 from wal2lake.pg.publisher import quote_ident
 from wal2lake.pgtypes import NoDecoder, RemoteTypes, check_decoder, sent_as_text
 
+T = TypeVar("T")
+
 _PAGE_BYTES: Final = 8192
+
+SMALL_BYTES: Final = 512 << 10
+"""A range under 64 pages is not worth a connection of its own, nor a Spark task."""
+
+_BUNDLE_TABLES: Final = 32
+"""Small ranges that one task reads: 16 MiB at most."""
+
+_GROUP_TABLES: Final = 32
+"""Small tables that one worker copies together. What a crash can leave committed without the
+catalog's knowledge, and what one error of the whole group can hold up; beyond about as many
+the shared costs do not show any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +55,7 @@ def page_ranges(
     if table.kind != "r" or table.pages == 0:
         return (PageRange(0, None, None),)
     by_size = -(-table.pages * _PAGE_BYTES // range_bytes)
-    # A range under 64 pages is not worth a connection of its own.
-    count = max(1, by_size, min(min_ranges, table.pages // 64))
+    count = max(1, by_size, min(min_ranges, table.pages * _PAGE_BYTES // SMALL_BYTES))
     step = -(-table.pages // count)
     bounds = list(range(0, table.pages, step))
     return tuple(
@@ -53,6 +66,69 @@ def page_ranges(
         )
         for i, first in enumerate(bounds)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A range of one of several tables."""
+
+    table: int
+    """Which of them, by its place."""
+    pages: PageRange
+    size: int | None
+    """Bytes, as far as known."""
+
+
+def table_bytes(table: RemoteTable | None) -> int | None:
+    """About how large it is; 0 if it is gone, None if it is not known."""
+    if table is None:
+        return 0
+    return table.pages * _PAGE_BYTES if table.kind == "r" else None
+
+
+def range_bytes(table: RemoteTable, pages: PageRange) -> int | None:
+    """About how many bytes of heap a range has; None: the table's size is not known."""
+    if table_bytes(table) is None:
+        return None
+    end = table.pages if pages.end is None else pages.end
+    return max(0, end - (pages.first or 0)) * _PAGE_BYTES
+
+
+def bundles(parts: Sequence[Part], *, readers: int) -> list[tuple[Part, ...]]:
+    """What is read by one reader over one connection: a large range is alone, small ones
+    come together, as evenly over the readers as their number allows."""
+    alone = [part for part in parts if part.size is None or part.size > SMALL_BYTES]
+    small = [
+        part for part in parts if part.size is not None and part.size <= SMALL_BYTES
+    ]
+    step = min(_BUNDLE_TABLES, -(-len(small) // readers)) or 1
+    return [(part,) for part in alone] + [
+        tuple(small[first : first + step]) for first in range(0, len(small), step)
+    ]
+
+
+def groups(
+    tables: Sequence[tuple[T, int | None]], *, workers: int
+) -> list[tuple[T, ...]]:
+    """Tables, each with its bytes as far as known, for the next ``workers`` workers.
+
+    A large table is alone; the small ones before it come together, in their order.
+    """
+    small = sum(1 for _, size in tables if size is not None and size <= SMALL_BYTES)
+    most = min(_GROUP_TABLES, -(-small // workers)) if workers else 0
+    found: list[tuple[T, ...]] = []
+    together: list[T] = []
+    for table, size in tables:
+        if size is None or size > SMALL_BYTES:
+            found.append((table,))
+            continue
+        together.append(table)
+        if len(together) == most:
+            found.append(tuple(together))
+            together = []
+    if together:
+        found.append(tuple(together))
+    return found[:workers]
 
 
 def encode_plan(snapshot: str, ranges: tuple[PageRange, ...]) -> str:

@@ -122,14 +122,19 @@ def _bounded(
     for row in connection.execute(
         "select relid, state, lsn from subscription_rel where subid = ?", (subid,)
     ):
-        if row["state"] == SyncState.INIT.value or row["relid"] in participants:
-            # Its snapshot is still to come, and will be above all that is logged now.
+        if row["relid"] in participants:
             continue
-        if row["state"] == SyncState.DATASYNC.value:
+        if row["state"] == SyncState.INIT.value:
+            # Its snapshot is still to come, and will be above all that is logged now.
+            needed = bound
+        elif row["state"] == SyncState.DATASYNC.value:
             # Not covered: a snapshot is about to be taken, no lower than the floor.
             needed = int(held["lsn"]) if row["relid"] in covered else 0
         else:
             needed = int(row["lsn"] or 0)
+        if row["lsn"] is not None:
+            # An attempt may have committed at this S, whatever snapshot is held now.
+            needed = min(needed, int(row["lsn"]))
         bound = min(bound, needed)
     return bound
 

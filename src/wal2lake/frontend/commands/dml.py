@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from wal2lake.apply.participants import cursor_name
 from wal2lake.catalog import TableDef
 from wal2lake.frontend.commands.node import Caller, Node, need_table
 from wal2lake.frontend.grammar.statements import Truncate
@@ -77,7 +76,7 @@ def _publish(node: Node, subid: Oid, table: TableDef, state: TableState) -> None
     rel = next((r for r in node.catalog.rels(subid) if r.relid == table.oid), None)
     if newest is None or rel is None:
         return
-    cursor = state.cursor(cursor_name(node.catalog.system_identifier, subid, rel.epoch))
+    cursor = state.cursor(rel.cursor_name(node.catalog.system_identifier))
     joined = rel.state in (SyncState.SYNCDONE, SyncState.READY)
     # The vector's LSN, not the floor: a running copy holds that one below it.
     if cursor is None or (joined and cursor <= newest.lsn):

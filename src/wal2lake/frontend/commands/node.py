@@ -15,6 +15,7 @@ from wal2lake.lake import TablePort
 from wal2lake.lake.query import Queries
 from wal2lake.model import Oid
 from wal2lake.settings import Settings
+from wal2lake.tablesync.worker import TableSync
 
 PERMISSION_DENIED = "42501"
 
@@ -41,6 +42,7 @@ class Node:
     tables: TablePort
     queries: Queries
     apply: ApplyLauncher
+    sync: TableSync
     locks: CommitLocks
     changed: Callable[[], None]
     """Tell the supervisor that subscriptions have changed."""

@@ -43,6 +43,9 @@ OWNER_PROPERTY: Final = "wal2lake.table"
 
 _DEPENDENT: Final = "2BP01"
 
+_COPY_STOP_SECONDS: Final = 30.0
+"""How long DROP TABLE waits for the commit of a copy."""
+
 _SAFE: Final = "-_."
 
 
@@ -228,6 +231,13 @@ def _drop_one(node: Node, table: TableDef) -> None:
             with node.locks.of(rel.subid):
                 node.catalog.remove_rel(rel.subid, rel.relid)
     node.catalog.drop_table(table.oid)
+    # A copy of it must not write into the next table of that name.
+    if not node.sync.halt(relids=[table.oid], timeout_seconds=_COPY_STOP_SECONDS):
+        raise UsageError(
+            f'table "{table.name}" is being copied',
+            sqlstate="55006",
+            hint="It is dropped; what it holds is removed when it is created again.",
+        )
     node.tables.drop(table.location)
 
 

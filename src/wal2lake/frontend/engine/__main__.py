@@ -126,6 +126,7 @@ class _Engine:
                 tables=tables,
                 queries=Queries(spark),
                 apply=apply,
+                sync=sync,
                 locks=locks,
                 changed=lambda: _tell(settings, CHANGED),
             )

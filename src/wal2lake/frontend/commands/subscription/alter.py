@@ -27,6 +27,7 @@ from wal2lake.frontend.commands.node import (
     require_superuser,
 )
 from wal2lake.frontend.commands.subscription.blocks import outside_block
+from wal2lake.frontend.commands.subscription.drop import halt_copies
 from wal2lake.frontend.commands.subscription.slotoptions import (
     alter_slot,
     check_failover,
@@ -80,6 +81,8 @@ def alter_enabled(
         subscription.oid, enabled=statement.enabled, bump=True
     )
     node.changed()
+    if not statement.enabled:
+        halt_copies(node, subscription)
     return _COMMAND
 
 

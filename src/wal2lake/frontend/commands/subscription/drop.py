@@ -1,7 +1,8 @@
 """DROP SUBSCRIPTION, in the order of its durable steps:
 
     mark it as being dropped, and disabled          catalog
-    wait until its receiver and apply worker end    nothing durable
+    wait until its receiver, its apply worker       nothing durable
+      and the copies of its tables end
     drop the slot (the publisher waits until        publisher
       the walsender has let it go)
     forget the slot's name                          catalog
@@ -21,6 +22,7 @@ import contextlib
 import os
 import shutil
 import time
+from collections.abc import Collection
 from typing import Final
 
 from wal2lake.catalog import Subscription
@@ -34,11 +36,12 @@ from wal2lake.frontend.commands.subscription.publisher import (
     drop_slot,
 )
 from wal2lake.frontend.grammar.statements import DropSubscription
+from wal2lake.model import Oid
 from wal2lake.observe import failpoint
 from wal2lake.pg import Session
 
-_WORKER_STOP_SECONDS: Final = 30.0
-"""How long DROP waits for the receiver and the apply worker to end."""
+WORKER_STOP_SECONDS: Final = 30.0
+"""How long a command waits for a subscription's workers to end."""
 
 
 def drop_subscription(node: Node, caller: Caller, statement: DropSubscription) -> str:
@@ -71,7 +74,7 @@ def _drop(node: Node, subscription: Subscription) -> bool:
     node.changed()
     failpoint("subscription.drop_marked")
     try:
-        await_workers(node, subscription, _WORKER_STOP_SECONDS)
+        await_workers(node, subscription, WORKER_STOP_SECONDS)
         session = connect_to_drop(subscription) if subscription.slot_name else None
         with session or contextlib.nullcontext():
             dropped = _drop_slot(node, session, subscription)
@@ -127,8 +130,8 @@ def _forget(node: Node, subscription: Subscription) -> None:
 def await_workers(
     node: Node, subscription: Subscription, timeout_seconds: float
 ) -> None:
-    """Wait until neither the receiver nor the apply worker is at work; 55006 if they do
-    not end in time."""
+    """Wait until neither the receiver nor the apply worker nor a copy is at work; 55006 if
+    they do not end in time."""
     deadline = time.monotonic() + timeout_seconds
     with ProgressFile(node.settings.run_directory, subscription.oid) as progress:
         while (alive := _runs(progress.word("receiver_pid"))) and (
@@ -146,6 +149,28 @@ def await_workers(
             f'apply worker of subscription "{subscription.name}" is busy',
             sqlstate="55006",
             hint="Try again when its present batch is done.",
+        )
+    halt_copies(
+        node, subscription, timeout_seconds=max(0.0, deadline - time.monotonic())
+    )
+
+
+def halt_copies(
+    node: Node,
+    subscription: Subscription,
+    relids: Collection[Oid] | None = None,
+    *,
+    timeout_seconds: float = WORKER_STOP_SECONDS,
+) -> None:
+    """Nothing of a copy (of some of its tables) is committed from now on; the caller has
+    written to the catalog why no new one begins. 55006 if a commit does not end in time."""
+    if not node.sync.halt(
+        subid=subscription.oid, relids=relids, timeout_seconds=timeout_seconds
+    ):
+        raise UsageError(
+            f'tablesync worker of subscription "{subscription.name}" is busy',
+            sqlstate="55006",
+            hint="Try again when its present commit is done.",
         )
 
 

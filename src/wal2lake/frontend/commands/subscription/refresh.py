@@ -26,6 +26,7 @@ from wal2lake.frontend.commands.node import (
     require_superuser,
 )
 from wal2lake.frontend.commands.subscription.blocks import outside_block
+from wal2lake.frontend.commands.subscription.drop import halt_copies
 from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
@@ -216,6 +217,7 @@ def _refresh(
     with node.locks.of(subscription.oid):
         known = {rel.relid: rel for rel in node.catalog.rels(subscription.oid)}
         new = [t for t in targets if t.table.oid not in known]
+        gone = known.keys() - {t.table.oid for t in targets}
         node.catalog.set_publications(
             subscription.oid,
             publications,
@@ -223,6 +225,8 @@ def _refresh(
                 new_rel(node, subscription.oid, t, copy_data=copy_data) for t in new
             ],
             versions=present_versions(node, new),
-            removed=known.keys() - {t.table.oid for t in targets},
+            removed=gone,
             distrusted={t.table.oid for t in targets if not t.whole},
         )
+        if gone:
+            halt_copies(node, subscription, gone)

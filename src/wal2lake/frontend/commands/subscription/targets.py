@@ -92,9 +92,10 @@ def find_targets(
     planned: list[TableDef | NewTable] = []
     trusted: dict[tuple[str, str], bool] = {}
     columns: list[SourceColumn] = []
-    for namespace, name in publisher.published_tables(names):
+    for (namespace, name), remote in publisher.tables(
+        publisher.published_tables(names), names
+    ).items():
         table: TableDef | NewTable | None = node.catalog.table(namespace, name)
-        remote = publisher.table(namespace, name, names)
         columns += _source_columns(remote)
         if table is None:
             if not create_tables:

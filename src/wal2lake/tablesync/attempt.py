@@ -1,0 +1,110 @@
+"""One attempt to copy one table, as long as it is in somebody's hands.
+
+In: what it is about to copy. Out: whether it may still write. A command that ends the copy
+(DROP, DISABLE, REFRESH that removes the table) calls ``end`` from its own thread and knows when
+it returns that nothing of the attempt will ever be committed; whoever works for the attempt
+commits inside ``writing``, which refuses from then on.
+
+Called by ``worker`` (makes them, ends them) and ``group`` (works for them).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from wal2lake.catalog import Subscription, SubscriptionRel, SyncSnapshot
+from wal2lake.errors import Wal2LakeError
+from wal2lake.pg import RemoteTable
+
+
+class Halted(Exception):
+    """The attempt has been ended from outside."""
+
+
+class SnapshotGone(Exception):
+    """The copy cannot go on under this snapshot."""
+
+
+class Attempt:
+    """See the module. ``rel`` is replaced by whoever works for it."""
+
+    __slots__ = (
+        "_ended",
+        "_lock",
+        "error",
+        "may_be_committed",
+        "rel",
+        "remote",
+        "snapshot",
+        "subscription",
+    )
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        rel: SubscriptionRel,
+        snapshot: SyncSnapshot,
+        remote: RemoteTable | None,
+    ) -> None:
+        """``remote``: the table at the publisher; None: it is not there any more."""
+        self.subscription = subscription
+        self.rel = rel
+        self.snapshot = snapshot
+        self.remote = remote
+        self.error: Exception | None = None
+        """Why it has failed."""
+        self.may_be_committed = rel.lsn is not None
+        """By this attempt or an earlier one, as far as the table was looked at."""
+        self._lock = threading.Lock()
+        self._ended = False
+
+    @property
+    def name(self) -> str:
+        """The table's, as the log shows it."""
+        return f"{self.rel.remote_namespace}.{self.rel.remote_name}"
+
+    @property
+    def over(self) -> bool:
+        """There is nothing more to do for it."""
+        return self._ended or self.error is not None
+
+    @property
+    def ended(self) -> bool:
+        """From outside."""
+        return self._ended
+
+    def take(self, rel: SubscriptionRel) -> None:
+        """The relation as it is now, before anything is done."""
+        self.rel = rel
+        self.may_be_committed = rel.lsn is not None
+
+    def fail(self, error: Exception) -> None:
+        """The first error counts."""
+        if self.error is None:
+            self.error = error
+
+    def describe(self) -> str:
+        """The error, as the catalog keeps it."""
+        if isinstance(self.error, Wal2LakeError):
+            return self.error.describe()
+        return f"internal error: {self.error!r}"
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Around a commit. Raises Halted."""
+        with self._lock:
+            if self._ended:
+                raise Halted
+            yield
+
+    def end(self, timeout_seconds: float) -> bool:
+        """Let it write no more; False if a commit does not end in time."""
+        if not self._lock.acquire(timeout=timeout_seconds):
+            return False
+        try:
+            self._ended = True
+        finally:
+            self._lock.release()
+        return True

@@ -1,0 +1,372 @@
+"""Copies of a few tables, from what is known of them to state f.
+
+In: attempts of one subscription under one snapshot. Out: one commit per table, and its state;
+or the attempt's error. A large table comes alone and is read by several readers; small ones
+come together, so that they share connections, Spark tasks and transactions of the catalog. An
+error of one of them is its own.
+
+    resume   committed before a crash?           the cursor in the table says so
+    plan     columns, ranges; what is read already
+    begin    plans and the S of their commits    ONE catalog transaction
+    read     bundles of ranges, a Spark task each; finished ones are recorded
+    commit   per table: keys, then ONE commit, all files, cursor S
+    finish   d -> f                              ONE catalog transaction
+
+From begin on the catalog knows the S that a commit may have (``lsn`` of a table in d), and the
+floor does not pass it: whoever finds the commit after a crash, under whatever snapshot, finds
+its changes still in the log. An attempt that surely did not commit takes that back.
+
+Called by ``worker``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeVar
+
+from wal2lake.catalog import Catalog, CopyRange, TableDef
+from wal2lake.errors import ApplyError, PublisherError, Wal2LakeError
+from wal2lake.lake import (
+    AddedFile,
+    CommitConflict,
+    Cursor,
+    TablePort,
+    TableState,
+    files_from_json,
+    files_to_json,
+)
+from wal2lake.lake.spark.executors import Executors
+from wal2lake.lake.spark.session import Pool
+from wal2lake.lake.staging.convert import Rules
+from wal2lake.model import Lsn
+from wal2lake.observe import failpoint, get_logger
+from wal2lake.pg import RemoteTable
+from wal2lake.pgtypes import COPIED_ANEW, ValuePolicies, remote_types_from_json
+from wal2lake.settings import Settings
+from wal2lake.tablesync.attempt import Attempt, Halted, SnapshotGone
+from wal2lake.tablesync.copy import CopyTask, copy_ranges
+from wal2lake.tablesync.plan import (
+    PageRange,
+    Part,
+    bundles,
+    copies_in_binary,
+    copy_statement,
+    decode_plan,
+    encode_plan,
+    page_ranges,
+    range_bytes,
+)
+from wal2lake.tablesync.turns import RangePool
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+_ROW_GROUP_BYTES: Final = 32 << 20
+"""Arrow bytes per row group: what one range holds in memory, twice over."""
+
+_AT_ONCE: Final = 4
+"""Tables of a group that are looked at, or commit, at the same time: the driver's steps of one
+overlap with another's waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """One table whose copy is under way."""
+
+    attempt: Attempt
+    table: TableDef
+    remote: RemoteTable
+    state: TableState
+    cursor: Cursor
+    ranges: tuple[PageRange, ...]
+
+
+class GroupCopy:
+    """Safe for many threads; each call of ``copy`` is one group."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        settings: Settings,
+        tables: TablePort,
+        executors: Executors,
+        readers: int,
+    ) -> None:
+        """``readers``: how many ranges are read at once, of all groups."""
+        self._catalog = catalog
+        self._settings = settings
+        self._port = tables
+        self._executors = executors
+        self._readers = readers
+        self._pool = RangePool(readers)
+        self._events = get_logger()
+
+    def wake(self) -> None:
+        """Attempts have been ended: look at them."""
+        self._pool.wake()
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._pool.stop()
+
+    def copy(self, attempts: Sequence[Attempt]) -> None:
+        """Until each is in state f, or has its ``error``, or is ended from outside.
+
+        Raises SnapshotGone, and what makes the whole group impossible.
+        """
+        found = _each(self._guarded_plan, attempts)
+        planned = [one for one in found if one is not None]
+        if planned:
+            self._catalog.begin_copies([one.attempt.rel for one in planned])
+        for one in planned:
+            self._tell(one.attempt, "started")
+        self._read(planned)
+        planned = [one for one in planned if not one.attempt.over]
+        self._check_snapshot(planned)
+        _each(self._guarded_commit, planned)
+        self._finish([one.attempt for one in planned if not one.attempt.over])
+
+    # ---- before the first row ---------------------------------------------------------
+
+    def _guarded_plan(self, attempt: Attempt) -> _Planned | None:
+        """None: there is nothing to copy, or it cannot be."""
+        try:
+            return self._plan(attempt)
+        except Exception as error:
+            attempt.fail(error)
+        return None
+
+    def _plan(self, attempt: Attempt) -> _Planned | None:
+        rel, snapshot = attempt.rel, attempt.snapshot
+        table = self._catalog.table_by_oid(rel.relid)
+        if table is None:
+            raise Halted
+        state = self._port.state(table.location)
+        name = rel.cursor_name(self._catalog.system_identifier)
+        done = state.cursor(name)
+        if done is not None:
+            # Committed before a crash; only the catalog did not hear of it. The cursor
+            # is that commit's S, whatever snapshot is held now.
+            attempt.may_be_committed = True
+            self._port.sync(table.location, state.version)
+            attempt.rel = replace(rel, lsn=Lsn(done))
+            self._finish([attempt])
+            return None
+        attempt.may_be_committed = False
+        remote = attempt.remote
+        if remote is None:
+            raise PublisherError(
+                f'table "{attempt.name}" not found on publisher', sqlstate="42P01"
+            )
+        _check_columns(table, remote)
+        ranges = decode_plan(rel.copy_plan, snapshot.snapshot) or page_ranges(
+            remote,
+            range_bytes=self._settings.subscription.copy_range_bytes,
+            min_ranges=self._readers,
+        )
+        attempt.rel = replace(
+            rel,
+            lsn=snapshot.lsn,
+            copy_plan=encode_plan(snapshot.snapshot, ranges),
+            rows_expected=remote.estimated_rows,
+        )
+        cursor = Cursor(name, int(snapshot.lsn))
+        return _Planned(attempt, table, remote, state, cursor, ranges)
+
+    def _finished(self, attempt: Attempt) -> dict[int, CopyRange]:
+        """Ranges of this very copy; others are void."""
+        rel = attempt.rel
+        return {
+            one.number: one
+            for one in self._catalog.ranges(rel.subid, rel.relid)
+            if one.snapshot == attempt.snapshot.snapshot and one.epoch == rel.epoch
+        }
+
+    # ---- reading ----------------------------------------------------------------------
+
+    def _read(self, planned: Sequence[_Planned]) -> None:
+        parts = []
+        for number, one in enumerate(planned):
+            finished = self._finished(one.attempt)
+            parts += [
+                Part(number, pages, range_bytes(one.remote, pages))
+                for pages in one.ranges
+                if pages.number not in finished
+            ]
+        if not parts:
+            return
+        self._pool.run(
+            planned[0].attempt.subscription.oid,
+            [
+                partial(self._read_bundle, planned, bundle)
+                for bundle in bundles(parts, readers=self._readers)
+            ],
+            lambda: all(one.attempt.over for one in planned),
+        )
+
+    def _read_bundle(self, planned: Sequence[_Planned], bundle: Sequence[Part]) -> None:
+        """One Spark task; an error of a table's own ends that table's attempt."""
+        mine = [part for part in bundle if not planned[part.table].attempt.over]
+        if not mine:
+            return
+        self._check_snapshot([planned[mine[0].table]])
+        results = self._executors.run(
+            Pool.SYNC,
+            copy_ranges,
+            tuple(self._task(planned[part.table], part) for part in mine),
+        )
+        done = []
+        for part, result in zip(mine, results, strict=True):
+            attempt = planned[part.table].attempt
+            if isinstance(result, Wal2LakeError):
+                attempt.fail(result)
+            elif not attempt.over:
+                done.append(
+                    CopyRange(
+                        attempt.rel.subid,
+                        attempt.rel.relid,
+                        attempt.rel.epoch,
+                        attempt.snapshot.snapshot,
+                        part.pages.number,
+                        result.rows,
+                        files_to_json(result.files),
+                        result.coercions,
+                    )
+                )
+        self._catalog.record_ranges(done)
+        failpoint("copy.range_recorded")
+
+    def _task(self, one: _Planned, part: Part) -> CopyTask:
+        attempt, remote = one.attempt, one.remote
+        subscription = attempt.subscription
+        types = remote_types_from_json(subscription.remote_types)
+        binary = subscription.binary and copies_in_binary(remote, types)
+        return CopyTask(
+            conninfo=subscription.conninfo,
+            application_name=(
+                f"pg_{subscription.oid}_sync_{attempt.rel.relid}"
+                f"_{self._catalog.system_identifier}"
+            ),
+            snapshot=attempt.snapshot.snapshot,
+            statement=copy_statement(remote, part.pages, binary=binary),
+            columns=tuple(c.name for c in remote.columns),
+            location=one.state.location,
+            fields=one.state.fields,
+            physical_fields=one.state.physical_fields,
+            row_group_bytes=_ROW_GROUP_BYTES,
+            table=one.table.name,
+            key=one.table.key,
+            binary_types=tuple(c.type_oid for c in remote.columns) if binary else None,
+            types=types,
+            namespace=remote.namespace,
+            column_types=tuple((c.type_oid, c.typmod) for c in remote.columns),
+            lsn=attempt.snapshot.lsn,
+            rules=Rules(
+                ValuePolicies.parse(subscription.value_policies),
+                frozenset(c.name for c in one.table.columns if c.not_null),
+                frozenset(one.table.key),
+                self._settings.apply.max_value_bytes,
+            ),
+        )
+
+    def _check_snapshot(self, planned: Sequence[_Planned]) -> None:
+        """Stop as soon as the catalog says that the snapshot is another one."""
+        for one in planned[:1]:
+            attempt = one.attempt
+            held = self._catalog.snapshot_held(attempt.subscription.oid)
+            if held != attempt.snapshot:
+                raise SnapshotGone
+
+    # ---- after the last row -------------------------------------------------------------
+
+    def _guarded_commit(self, one: _Planned) -> None:
+        try:
+            self._commit(one)
+        except Exception as error:
+            one.attempt.fail(error)
+
+    def _commit(self, one: _Planned) -> None:
+        attempt = one.attempt
+        finished = self._finished(attempt)
+        if set(finished) != {pages.number for pages in one.ranges}:
+            # The node stops: nobody waits for the others.
+            raise Halted
+        files: list[AddedFile] = []
+        for done in finished.values():
+            files.extend(files_from_json(done.files))
+        version = self._check_keys(one.table, files)
+        with attempt.writing():
+            attempt.may_be_committed = True
+            try:
+                self._port.commit_files(
+                    one.table.location,
+                    files,
+                    one.cursor,
+                    read_version=version,
+                    operation="COPY",
+                )
+            except CommitConflict:
+                attempt.may_be_committed = False
+                raise
+            failpoint("copy.committed")
+
+    def _check_keys(self, table: TableDef, files: Sequence[AddedFile]) -> int | None:
+        """The version in which no row has the key of a copied one; None: there is no key.
+
+        Rows may be there: of an earlier subscription, of another source, of a local write.
+        """
+        if not table.key:
+            return None
+        state = self._port.state(table.location)
+        if self._port.any_key_taken(state, files, table.key):
+            raise ApplyError(
+                "duplicate key value violates unique constraint"
+                f' "{table.key_name or f"{table.name}_pkey"}"',
+                sqlstate="23505",
+                hint="The table has rows that are copied now. Remove them (TRUNCATE, if"
+                " they are of an earlier subscription), and the copy goes on; or create"
+                " the subscription with copy_data = false.",
+                context=f"COPY {table.name}",
+            )
+        return state.version
+
+    def _finish(self, attempts: Sequence[Attempt]) -> None:
+        """d -> f, of those that are still to do that."""
+        if not attempts:
+            return
+        finished = self._catalog.finish_copies([one.rel for one in attempts])
+        failpoint("copy.state_written")
+        for one in attempts:
+            if one.rel.relid in finished:
+                self._tell(one, "finished")
+
+    def _tell(self, attempt: Attempt, what: str) -> None:
+        self._events.info(
+            "logical replication table synchronization worker for subscription"
+            f' "{attempt.subscription.name}", table "{attempt.rel.remote_name}" has {what}'
+        )
+
+
+def _each(function: Callable[[A], R], items: Sequence[A]) -> list[R]:
+    """``function`` of each, a few at the same time."""
+    if len(items) < 2:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(min(_AT_ONCE, len(items)), "copy-table") as threads:
+        return list(threads.map(function, items))
+
+
+def _check_columns(table: TableDef, remote: RemoteTable) -> None:
+    names = {c.name for c in table.columns}
+    missing = [c.name for c in remote.columns if c.name not in names]
+    if missing:
+        plural = "columns" if len(missing) > 1 else "column"
+        shown = ", ".join(f'"{name}"' for name in missing)
+        raise ApplyError(
+            f'logical replication target relation "{table.qualified}" is'
+            f" missing replicated {plural}: {shown}",
+            sqlstate="55000",
+            hint=f"There is no ALTER TABLE here: {COPIED_ANEW}.",
+        )

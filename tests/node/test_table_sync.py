@@ -1,0 +1,365 @@
+"""Table synchronisation on a real node: one table's failure is its own, commands end copies
+before they answer, and what dies in any state ends equal."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.conftest import FAST_RETRY, Database
+from tests.node.conftest import Psql
+
+from wal2lake.errors import PublisherError
+from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.pg.publisher import quote_literal
+from wal2lake.testing.mirror import Mirror
+from wal2lake.testing.node import Node
+from wal2lake.testing.waits import wait_until
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node whose copies come again soon, and whose failpoints can be armed."""
+    directory = tmp_path_factory.mktemp("sync")
+    points = directory / "points"
+    points.mkdir()
+    environ = {VARIABLE: str(points)}
+    with Node(directory / "node", settings=FAST_RETRY, environ=environ) as found:
+        yield found.init().start()
+
+
+@pytest.fixture
+def points(quick: Node) -> Iterator[Path]:
+    """Where failpoints are armed; none is left for the next test."""
+    directory = quick.directory.parent / "points"
+    yield directory
+    for path in directory.iterdir():
+        path.unlink()
+
+
+Subscribe = Callable[..., Mirror]
+
+
+@pytest.fixture
+def subscribe(quick: Node) -> Iterator[Subscribe]:
+    """Subscribe to a publication of the subscription's name; it goes after the test, and so
+    does the schema of that name."""
+    made: list[str] = []
+
+    def go(source: Database, name: str, options: str = "") -> Mirror:
+        made.append(name)
+        create(quick, source, name, options)
+        return Mirror(quick, source.conninfo(), name)
+
+    yield go
+    for name in made:
+        quick.sql(f"drop subscription if exists {name}")
+        quick.sql(f"drop schema if exists {name} cascade")
+
+
+def create(node: Node, source: Database, name: str, options: str = "") -> None:
+    node.sql(
+        f"create subscription {name} connection {quote_literal(source.conninfo())}"
+        f" publication {name} {options}"
+    )
+
+
+def publish(source: Database, name: str, *tables: str) -> None:
+    """Tables of three rows each in a schema of the publication's name."""
+    source.psql(
+        f"create schema {name};"
+        + "".join(
+            f"create table {name}.{table} (id int primary key, v text);"
+            f"insert into {name}.{table} select i, '{table} ' || i"
+            " from generate_series(1, 3) i;"
+            for table in tables
+        )
+        + f"create publication {name} for tables in schema {name}"
+    )
+
+
+def states(node: Node, name: str) -> dict[str, str]:
+    rows = node.sql(
+        "select tablename, state from wal2lake.sync_progress"
+        f" where subname = '{name}' order by 1"
+    )
+    return {str(table): str(state) for table, state in rows}
+
+
+def reaches(node: Node, name: str, expected: dict[str, str]) -> None:
+    wait_until(
+        lambda: states(node, name) == expected,
+        timeout_seconds=60,
+        describe=lambda: (
+            f"{expected}; it is {states(node, name)}\n{node.log_text()[-3000:]}"
+        ),
+    )
+
+
+def fails(node: Node, name: str, table: str, text: str) -> None:
+    """Until the copy of a table shows an error that begins so."""
+    node.wait_for(
+        "select error from wal2lake.subscription_errors"
+        f" where subname = '{name}' and tablename = '{table}'",
+        lambda rows: bool(rows) and str(rows[0][0]).startswith(text),
+    )
+
+
+# ---- one fails, the others go on ---------------------------------------------------------
+
+
+def test_tables_that_cannot_be_copied_show_why_and_the_others_go_on(
+    pg18: Database, quick: Node, subscribe: Subscribe
+) -> None:
+    """As many as there are workers, and the first in order."""
+    publish(pg18, "s1", "a", "b", "c", "d", "e")
+    quick.sql("create schema s1")
+    for table in ("a", "b"):
+        quick.sql(f"create table s1.{table} (id int primary key, v text)")
+        quick.sql(f"insert into s1.{table} values (2, 'ours')")
+    mirror = subscribe(pg18, "s1")
+    reaches(quick, "s1", {"a": "d", "b": "d", "c": "r", "d": "r", "e": "r"})
+    for table in ("a", "b"):
+        fails(quick, "s1", table, "duplicate key value violates unique constraint")
+    pg18.psql("insert into s1.c values (10, 'streamed')")
+    quick.wait_for("select 1 from s1.c where id = 10")
+    assert quick.sql("select * from s1.a") == [("2", "ours")]
+    assert quick.sql(
+        "select srsubstate, count(*), count(srsublsn) from pg_subscription_rel r"
+        " join pg_subscription s on s.oid = srsubid where subname = 's1'"
+        " group by 1 order by 1"
+    ) == [("d", "2", "0"), ("r", "3", "3")]
+    for table in ("a", "b"):
+        quick.sql(f"delete from s1.{table}")
+    mirror.synced()
+    mirror.assert_equal([f"s1.{table}" for table in "abcde"])
+    assert not quick.sql(
+        "select 1 from wal2lake.subscription_errors where tablename in ('a', 'b')"
+    )
+
+
+def test_a_value_that_does_not_fit_stops_its_table_until_a_new_snapshot(
+    pg18: Database, quick: Node, subscribe: Subscribe
+) -> None:
+    publish(pg18, "s2", "a", "b")
+    quick.sql("create schema s2")
+    quick.sql("create table s2.a (id int primary key, v int)")
+    mirror = subscribe(pg18, "s2")
+    reaches(quick, "s2", {"a": "d", "b": "r"})
+    fails(quick, "s2", "a", "invalid input syntax for type integer")
+    pg18.psql("update s2.a set v = id * 10")
+    # What the snapshot sees does not change. A new one is taken.
+    quick.sql("alter subscription s2 disable")
+    quick.sql("alter subscription s2 enable")
+    mirror.synced()
+    mirror.assert_equal(["s2.a", "s2.b"])
+
+
+def test_two_subscriptions_copy_at_the_same_time_and_one_that_fails_harms_nobody(
+    pg18: Database,
+    pg16: Database,
+    quick: Node,
+    subscribe: Subscribe,
+) -> None:
+    names = [f"t{n}" for n in range(12)]
+    publish(pg18, "s3", *names)
+    publish(pg16, "s4", "u1")
+    quick.sql("create schema s3")
+    for name in names[:4]:
+        quick.sql(f"create table s3.{name} (id int primary key, v int)")
+    subscribe(pg18, "s3")
+    mirror = subscribe(pg16, "s4")
+    mirror.synced()
+    mirror.assert_equal(["s4.u1"])
+    bad = dict.fromkeys(names[:4], "d")
+    reaches(quick, "s3", {**bad, **dict.fromkeys(names[4:], "r")})
+    for name in names[:4]:
+        fails(quick, "s3", name, "invalid input syntax for type integer")
+
+
+# ---- tables that go -----------------------------------------------------------------------
+
+
+def test_a_drop_at_the_source_that_waits_for_the_copy_does_not_stop_it_for_ever(
+    pg18: Database, quick: Node, subscribe: Subscribe, psql: Psql
+) -> None:
+    """DROP waits for the snapshot's lock, and readers queue behind it: a deadlock that no
+    server sees."""
+    publish(pg18, "s5", "a", "b")
+    quick.sql("create schema s5")
+    quick.sql("create table s5.a (id int primary key, v text)")
+    quick.sql("insert into s5.a values (2, 'ours')")
+    mirror = subscribe(pg18, "s5")
+    reaches(quick, "s5", {"a": "d", "b": "r"})
+    drop = threading.Thread(
+        target=psql, args=(pg18.conninfo(), "-c", "drop table s5.a"), daemon=True
+    )
+    drop.start()
+    fails(quick, "s5", "a", "canceling statement due to lock timeout")
+    pg18.psql("insert into s5.b values (10, 'streamed')")
+    quick.wait_for("select 1 from s5.b where id = 10")
+    pg18.psql(
+        "select pg_cancel_backend(pid) from pg_stat_activity"
+        " where query = 'drop table s5.a'"
+    )
+    drop.join(60)
+    quick.sql("delete from s5.a")
+    mirror.synced()
+    mirror.assert_equal(["s5.a", "s5.b"])
+
+
+def test_a_table_dropped_at_the_node_during_its_copy_takes_the_copy_with_it(
+    pg18: Database, quick: Node, subscribe: Subscribe, points: Path
+) -> None:
+    publish(pg18, "s6", "a")
+    arm(points, "lake.files_synced", "pause 3")
+    mirror = subscribe(pg18, "s6")
+    wait_until(lambda: not (points / "lake.files_synced").exists())
+    quick.sql("drop table s6.a")
+    quick.sql("create table s6.a (id int primary key, v text)")
+    # Only what is copied from now on.
+    quick.sql("alter subscription s6 refresh publication")
+    mirror.synced()
+    mirror.assert_equal(["s6.a"])
+    assert not quick.sql("select 1 from wal2lake.subscription_errors")
+
+
+# ---- commands that end a copy ------------------------------------------------------------
+
+
+def test_nothing_of_a_dropped_subscriptions_copy_is_committed_afterwards(
+    pg18: Database, quick: Node, subscribe: Subscribe, points: Path
+) -> None:
+    """Its commit was under way, and met the copy of the next subscription."""
+    publish(pg18, "s7", "a")
+    arm(points, "lake.files_synced", "pause 5")
+    subscribe(pg18, "s7")
+    wait_until(lambda: not (points / "lake.files_synced").exists())
+    quick.sql("drop subscription s7")
+    quick.sql("truncate s7.a")
+    mirror = subscribe(pg18, "s7")
+    mirror.synced()
+    mirror.assert_equal(["s7.a"])
+
+
+def test_drop_does_not_wait_for_ranges_that_are_still_read(
+    pg18: Database, quick: Node, subscribe: Subscribe, points: Path
+) -> None:
+    publish(pg18, "s8", "a")
+    arm(points, "copy.range_recorded", "pause 20")
+    subscribe(pg18, "s8")
+    wait_until(lambda: not (points / "copy.range_recorded").exists())
+    quick.sql("drop subscription s8")
+    mirror = subscribe(pg18, "s8")
+    mirror.synced()
+    mirror.assert_equal(["s8.a"])
+    assert not quick.sql("select 1 from wal2lake.subscription_errors")
+
+
+def test_nothing_is_committed_while_the_subscription_is_disabled(
+    pg18: Database, quick: Node, subscribe: Subscribe, points: Path
+) -> None:
+    publish(pg18, "s9", "a")
+    arm(points, "copy.range_recorded", "pause 2")
+    mirror = subscribe(pg18, "s9")
+    wait_until(lambda: not (points / "copy.range_recorded").exists())
+    quick.sql("alter subscription s9 disable")
+    quick.sql("insert into s9.a values (2, 'ours')")
+    quick.sql("alter subscription s9 enable")
+    fails(quick, "s9", "a", "duplicate key value")
+    assert quick.sql("select * from s9.a") == [("2", "ours")]
+    quick.sql("delete from s9.a")
+    mirror.synced()
+    mirror.assert_equal(["s9.a"])
+
+
+def test_refresh_ends_the_copy_of_a_table_that_it_removes(
+    pg18: Database, quick: Node, subscribe: Subscribe, points: Path
+) -> None:
+    pg18.psql(
+        "create schema s10; create table s10.a (id int primary key, v text);"
+        " create table s10.b (id int primary key, v text);"
+        " insert into s10.a values (1, 'one'); insert into s10.b values (1, 'one');"
+        " create publication s10 for table s10.a"
+    )
+    mirror = subscribe(pg18, "s10")
+    mirror.synced()
+    pg18.psql("alter publication s10 add table s10.b")
+    arm(points, "copy.range_recorded", "pause 3")
+    quick.sql("alter subscription s10 refresh publication")
+    wait_until(lambda: not (points / "copy.range_recorded").exists())
+    pg18.psql("alter publication s10 drop table s10.b")
+    quick.sql("alter subscription s10 refresh publication")
+    assert quick.sql("select * from s10.b") == []
+    # It comes back while the first copy's range is still in somebody's hands.
+    pg18.psql("alter publication s10 add table s10.b")
+    quick.sql("alter subscription s10 refresh publication")
+    mirror.synced()
+    mirror.assert_equal(["s10.a", "s10.b"])
+
+
+# ---- death in each state --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("point", "action"),
+    [
+        pytest.param("subscription.recorded", "kill", id="i"),
+        pytest.param("copy.snapshot_taken", "kill-tree", id="d"),
+        pytest.param("copy.committed", "kill-tree", id="d, committed"),
+        pytest.param("copy.state_written", "kill-tree", id="f"),
+        pytest.param("apply.vector_recorded", "kill-tree", id="s"),
+    ],
+)
+def test_sigkill_in_each_state_of_a_table_ends_equal(
+    point: str,
+    action: str,
+    make_node: Callable[..., Node],
+    pg18: Database,
+    tmp_path: Path,
+) -> None:
+    points = tmp_path / "points"
+    points.mkdir()
+    node = make_node(settings=FAST_RETRY, environ={VARIABLE: str(points)}).start()
+    tables = [f"t{n}" for n in range(6)]
+    publish(pg18, "k", *tables)
+    names = [f"k.{table}" for table in tables]
+
+    def write(round_: int) -> None:
+        # One transaction over all tables: none may have a part of it.
+        pg18.transactions(
+            [
+                ";".join(
+                    f"insert into {name} values ({100 * round_ + n}, 'round {round_}');"
+                    f"update {name} set v = v || '.' where id = 1;"
+                    f"delete from {name} where id = {100 * (round_ - 1) + n}"
+                    for name in names
+                )
+                for n in range(10, 20)
+            ]
+        )
+
+    arm(points, point, action)
+    try:
+        create(node, pg18, "k")
+    except PublisherError:
+        assert point == "subscription.recorded"
+    write(1)
+    wait_until(
+        lambda: not (points / point).exists(),
+        timeout_seconds=60,
+        describe=f"{point} is reached",
+    )
+    if action == "kill-tree":
+        node.wait_end()
+    write(2)
+    if action == "kill-tree":
+        node.start()
+    else:
+        node.wait_ready()
+    write(3)
+    mirror = Mirror(node, pg18.conninfo(), "k")
+    mirror.synced()
+    mirror.assert_equal(names)

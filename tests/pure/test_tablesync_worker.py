@@ -1,0 +1,558 @@
+"""The tablesync workers over a real catalog, a lake made of lists and a publisher made of pages:
+whose copy goes on when another fails, and what a command that ends copies may rely on."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from wal2lake.catalog import (
+    Catalog,
+    ColumnDef,
+    Subscription,
+    SubscriptionRel,
+    SyncSnapshot,
+    TableDef,
+)
+from wal2lake.errors import ApplyError, PublisherError, StorageError
+from wal2lake.lake import AddedFile, Committed, Cursor, TableState
+from wal2lake.model import Lsn, Oid, ReplicaIdentity, SyncState
+from wal2lake.pg import RemoteTable
+from wal2lake.pg.publisher import RemoteColumn
+from wal2lake.settings import ApplySettings, LogSettings, Settings, SubscriptionSettings
+from wal2lake.tablesync import worker
+from wal2lake.tablesync.copy import CopyResult, CopyTask
+from wal2lake.tablesync.worker import TableSync
+from wal2lake.testing.waits import wait_until
+
+pytestmark = pytest.mark.usefixtures("no_fsync")
+
+SMALL, MIDDLE, LARGE = 1, 100, 1000
+"""Pages: a table that comes with others, one of one range, one of eight."""
+
+
+@dataclass
+class World:
+    """A node's catalog, its lake and its publishers; the executors are this process."""
+
+    catalog: Catalog
+    settings: Settings
+    pages: dict[str, int] = field(default_factory=dict)
+    """Tables at the publisher; one that is not here is gone."""
+    bad: dict[str, Exception] = field(default_factory=dict)
+    """What reading a range of a table ends with."""
+    unreachable: bool = False
+    versions: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """By location: files and cursor position of each commit."""
+    cursors: dict[str, dict[str, int]] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    """Locations that have rows of the copied keys."""
+    reading: Callable[[str], None] = lambda table: None
+    committing: Callable[[str], None] = lambda location: None
+    committed: Callable[[str], None] = lambda location: None
+    tasks: list[tuple[str, ...]] = field(default_factory=list)
+    """Tables of each Spark task."""
+    questions: list[int] = field(default_factory=list)
+    """How many tables the publisher was asked about at once."""
+    sync: TableSync | None = None
+
+    # ---- the publisher
+
+    def connect(self, conninfo: str, **_: object) -> World:
+        if self.unreachable:
+            raise PublisherError("connection refused")
+        return self
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def execute(self, sql: str) -> str:
+        return ""
+
+    def tables(
+        self, names: Sequence[tuple[str, str]], publications: tuple[str, ...]
+    ) -> dict[tuple[str, str], RemoteTable]:
+        self.questions.append(len(names))
+        return {
+            (namespace, name): RemoteTable(
+                Oid(1),
+                namespace,
+                name,
+                "r",
+                ReplicaIdentity.DEFAULT,
+                (
+                    RemoteColumn(
+                        "id", Oid(23), -1, "int4", "b", 0, True, None, True, False
+                    ),
+                ),
+                ("id",),
+                (),
+                (),
+                None,
+                self.pages[name],
+                "1",
+                "p",
+                False,
+            )
+            for namespace, name in names
+            if name in self.pages
+        }
+
+    # ---- the executors
+
+    def run(
+        self, pool: object, function: object, tasks: tuple[CopyTask, ...]
+    ) -> list[Any]:
+        self.tasks.append(tuple(task.table for task in tasks))
+        results: list[Any] = []
+        for task in tasks:
+            self.reading(task.table)
+            error = self.bad.get(task.table)
+            results.append(CopyResult(10, (file(),)) if error is None else error)
+        return results
+
+    # ---- the lake
+
+    def state(self, location: str) -> TableState:
+        return TableState(
+            location=location,
+            table_id="1",
+            version=len(self.versions.get(location, ())),
+            cursors=dict(self.cursors.get(location, {})),
+            fields=(),
+            physical_fields=(),
+            column_mapping=False,
+            properties={},
+        )
+
+    def any_key_taken(self, state: TableState, adds: object, key: object) -> bool:
+        return state.location in self.taken
+
+    def commit_files(
+        self, location: str, adds: Sequence[AddedFile], cursor: Cursor, **_: object
+    ) -> Committed:
+        self.committing(location)
+        self.versions.setdefault(location, []).append((len(adds), cursor.version))
+        self.cursors.setdefault(location, {})[cursor.app_id] = cursor.version
+        self.committed(location)
+        return Committed(len(self.versions[location]))
+
+    def sync_to(self, location: str, version: int) -> None: ...
+
+    # ---- a test's hands
+
+    def subscribe(
+        self, subid: int, tables: dict[int, int], *, enabled: bool = True
+    ) -> None:
+        """Tables t<relid> of so many pages, all waiting in d."""
+        rels = []
+        for relid, pages in tables.items():
+            name = f"t{relid}"
+            self.pages[name] = pages
+            if self.catalog.table_by_oid(Oid(relid)) is None:
+                self.catalog.create_table(
+                    TableDef(
+                        Oid(relid),
+                        "public",
+                        name,
+                        Oid(10),
+                        (ColumnDef("id", Oid(23)),),
+                        ("id",),
+                        f"/{name}",
+                    )
+                )
+            rels.append(
+                SubscriptionRel(
+                    Oid(subid),
+                    Oid(relid),
+                    "public",
+                    name,
+                    SyncState.DATASYNC,
+                    None,
+                    int(self.catalog.new_oid()),
+                )
+            )
+        self.catalog.create_subscription(
+            Subscription(
+                Oid(subid), f"s{subid}", Oid(10), enabled, "host=x", "s", ("p",)
+            ),
+            rels,
+        )
+
+    def hold(self, subid: int, snapshot: str, lsn: int, *relids: int) -> None:
+        found = relids or tuple(int(r.relid) for r in self.catalog.rels(Oid(subid)))
+        self.catalog.hold_snapshot(
+            SyncSnapshot(Oid(subid), snapshot, Lsn(lsn), "me", found)
+        )
+
+    def start(self) -> TableSync:
+        self.sync = TableSync(
+            self.catalog,
+            self.settings,
+            _Port(self),  # type: ignore[arg-type]
+            self,  # type: ignore[arg-type]
+            2,
+        )
+        self.sync.start()
+        return self.sync
+
+    def stop(self) -> None:
+        if self.sync is not None:
+            self.sync.stop()
+            self.sync = None
+
+    def rel(self, subid: int, relid: int) -> SubscriptionRel:
+        return next(r for r in self.catalog.rels(Oid(subid)) if r.relid == relid)
+
+    def states(self, subid: int) -> dict[int, str]:
+        return {int(r.relid): r.state.value for r in self.catalog.rels(Oid(subid))}
+
+    def reaches(self, subid: int, expected: dict[int, str]) -> None:
+        wait_until(
+            lambda: self.states(subid) == expected,
+            timeout_seconds=20,
+            describe=lambda: f"{expected}; it is {self.states(subid)}",
+        )
+
+    def fails(self, subid: int, relid: int, text: str) -> None:
+        wait_until(
+            lambda: text in (self.rel(subid, relid).error or ""),
+            timeout_seconds=20,
+            describe=lambda: f"{text!r}; it is {self.rel(subid, relid)}",
+        )
+
+
+class _Port:
+    """The world's lake, where ``sync`` is a method."""
+
+    def __init__(self, world: World) -> None:
+        self.state = world.state
+        self.any_key_taken = world.any_key_taken
+        self.commit_files = world.commit_files
+        self.sync = world.sync_to
+
+
+def file() -> AddedFile:
+    return AddedFile("part-1.parquet", 100, 0, json.dumps({"numRecords": 10}))
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    settings = Settings(
+        directory=tmp_path,
+        log=LogSettings(),
+        subscription=SubscriptionSettings(
+            wal_retrieve_retry_interval_ms=100, copy_range_bytes=1 << 20
+        ),
+        apply=ApplySettings(),
+    )
+    made = World(Catalog.create(settings.catalog_file, "boss", None), settings)
+    monkeypatch.setattr(worker, "connect", made.connect)
+    monkeypatch.setattr(worker, "Publisher", lambda session: session)
+    yield made
+    made.stop()
+
+
+class Gate:
+    """Holds up whoever passes until it is opened."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, name: str) -> None:
+        if name in self.names:
+            self.reached.set()
+            assert self.opened.wait(20)
+
+    def wait(self) -> None:
+        wait_until(self.reached.is_set, describe=f"{self.names} is reached")
+
+
+# ---- a copy -----------------------------------------------------------------------------
+
+
+def test_tables_of_all_sizes_are_copied_in_one_commit_each(world: World) -> None:
+    world.subscribe(1, {101: SMALL, 102: LARGE, 103: SMALL, 104: 0})
+    world.hold(1, "a", 500)
+    world.start()
+    world.reaches(1, {101: "f", 102: "f", 103: "f", 104: "f"})
+    ranges = -(-LARGE * 8192 // (1 << 20))
+    assert world.versions == {
+        "/t101": [(1, 500)],
+        "/t102": [(ranges, 500)],
+        "/t103": [(1, 500)],
+        "/t104": [(1, 500)],
+    }
+    assert [world.rel(1, n).lsn for n in (101, 102, 103, 104)] == [500] * 4
+    assert world.rel(1, 102).rows_copied == ranges * 10
+    assert world.catalog.ranges(Oid(1), Oid(102)) == []
+
+
+def test_many_small_tables_share_questions_tasks_and_transactions(world: World) -> None:
+    tables = {1000 + n: SMALL for n in range(120)}
+    world.subscribe(1, tables)
+    world.hold(1, "a", 500)
+    before = world.catalog.change_counter
+    world.start()
+    world.reaches(1, dict.fromkeys(tables, "f"))
+    assert world.questions == [120]
+    assert len(world.tasks) <= 10
+    assert sum(map(len, world.tasks)) == 120
+    # Begin, two bundles of ranges, finish: for four groups.
+    assert world.catalog.change_counter - before <= 20
+
+
+def test_a_task_that_fails_as_a_whole_is_made_again_table_by_table(
+    world: World,
+) -> None:
+    """One table that kills its reader does not take the others with it for ever."""
+    world.subscribe(1, dict.fromkeys(range(101, 107), SMALL))
+
+    def die(table: str) -> None:
+        if table == "t103":
+            raise MemoryError
+
+    world.reading = die
+    world.hold(1, "a", 500)
+    world.start()
+    world.reaches(1, {n: "d" if n == 103 else "f" for n in range(101, 107)})
+    world.fails(1, 103, "internal error: MemoryError()")
+
+
+# ---- one fails, the others go on ---------------------------------------------------------
+
+
+def test_tables_that_fail_for_ever_keep_no_worker_from_the_others(world: World) -> None:
+    """Two with the lowest numbers used to have both workers, for ever."""
+    tables = dict.fromkeys(range(101, 109), LARGE)
+    world.subscribe(1, tables)
+    for relid in (101, 102, 103):
+        world.bad[f"t{relid}"] = ApplyError(f"no t{relid}", sqlstate="22P02")
+    world.hold(1, "a", 500)
+    world.start()
+    world.reaches(1, {n: "d" if n <= 103 else "f" for n in tables})
+    for relid in (101, 102, 103):
+        world.fails(1, relid, f"no t{relid}")
+    assert all(world.rel(1, n).error is None for n in range(104, 109))
+    # Nothing of them can have been committed: the floor need not wait for them.
+    wait_until(lambda: world.rel(1, 101).lsn is None)
+    # The cause goes, and so does the error.
+    world.bad.clear()
+    world.reaches(1, dict.fromkeys(tables, "f"))
+    assert world.rel(1, 101).error is None
+
+
+def test_an_error_stays_visible_while_the_copy_is_tried_again(world: World) -> None:
+    world.subscribe(1, {101: LARGE})
+    world.taken.add("/t101")
+    world.hold(1, "a", 500)
+    world.start()
+    world.fails(1, 101, "duplicate key value")
+    read = len(world.tasks)
+    assert read == 8
+    for _ in range(20):
+        assert world.rel(1, 101).error is not None
+        before = world.catalog.change_counter
+        wait_until(lambda before=before: world.catalog.change_counter != before)
+    assert len(world.tasks) == read, "finished ranges are not read again"
+    world.taken.clear()
+    world.reaches(1, {101: "f"})
+    assert world.rel(1, 101).error is None
+
+
+def test_a_table_that_is_gone_at_the_publisher_is_its_own_error(world: World) -> None:
+    world.subscribe(1, {101: SMALL, 102: SMALL})
+    del world.pages["t101"]
+    world.hold(1, "a", 500)
+    world.start()
+    world.reaches(1, {101: "d", 102: "f"})
+    world.fails(1, 101, 'table "public.t101" not found on publisher')
+
+
+def test_a_publisher_that_cannot_be_reached_is_the_error_of_each_table(
+    world: World,
+) -> None:
+    world.subscribe(1, {101: SMALL, 102: SMALL})
+    world.unreachable = True
+    world.hold(1, "a", 500)
+    world.start()
+    for relid in (101, 102):
+        world.fails(1, relid, "connection refused")
+    world.unreachable = False
+    world.reaches(1, {101: "f", 102: "f"})
+
+
+def test_a_table_whose_reader_hangs_does_not_hold_up_another_subscription(
+    world: World,
+) -> None:
+    gate = Gate("t101")
+    world.reading = gate
+    world.subscribe(1, {101: MIDDLE})
+    world.hold(1, "a", 500)
+    world.start()
+    gate.wait()
+    world.subscribe(2, {201: LARGE, 202: SMALL})
+    world.hold(2, "b", 600)
+    world.reaches(2, {201: "f", 202: "f"})
+    assert world.states(1) == {101: "d"}
+    gate.opened.set()
+    world.reaches(1, {101: "f"})
+
+
+# ---- crashes ----------------------------------------------------------------------------
+
+
+def test_a_commit_that_the_catalog_did_not_hear_of_is_found_with_its_own_position(
+    world: World,
+) -> None:
+    slow = replace(world.settings.subscription, wal_retrieve_retry_interval_ms=60_000)
+    world.settings = replace(world.settings, subscription=slow)
+    world.subscribe(1, {101: SMALL, 102: SMALL})
+    world.hold(1, "a", 500)
+
+    def crash(location: str) -> None:
+        if location == "/t101":
+            raise StorageError("killed", sqlstate="58030")
+
+    world.committed = crash
+    world.start()
+    world.reaches(1, {101: "d", 102: "f"})
+    world.fails(1, 101, "killed")
+    world.stop()
+    assert world.rel(1, 101).lsn == 500, "its commit may have been made"
+    # A later snapshot moves the floor no further than that.
+    world.hold(1, "b", 900)
+    assert world.catalog.publish(Oid(1), Lsn(1000), {}, participants=[102]) == 500
+    world.committed = lambda location: None
+    world.start()
+    world.reaches(1, {101: "f", 102: "f"})
+    assert world.rel(1, 101).lsn == 500
+    assert world.versions["/t101"] == [(1, 500)]
+
+
+def test_ranges_of_a_lost_snapshot_are_void(world: World) -> None:
+    world.subscribe(1, {101: LARGE})
+
+    def some(table: str) -> None:
+        if len(world.tasks) > 4:
+            world.bad["t101"] = ApplyError("no", sqlstate="22P02")
+
+    world.reading = some
+    world.hold(1, "a", 500)
+    world.start()
+    world.fails(1, 101, "no")
+    assert world.catalog.ranges(Oid(1), Oid(101))
+    world.hold(1, "b", 600)
+    world.reading = lambda table: None
+    world.bad.clear()
+    world.tasks.clear()
+    world.reaches(1, {101: "f"})
+    assert len(world.tasks) == 8
+    assert world.versions == {"/t101": [(8, 600)]}
+    assert world.rel(1, 101).rows_copied == 80
+
+
+def test_a_copy_under_a_snapshot_that_has_gone_commits_nothing(world: World) -> None:
+    gate = Gate("t101")
+    world.reading = gate
+    world.subscribe(1, {101: SMALL})
+    world.hold(1, "a", 500)
+    world.start()
+    gate.wait()
+    world.catalog.release_snapshot(Oid(1))
+    gate.opened.set()
+    wait_until(lambda: world.rel(1, 101).lsn is None, describe="the attempt is over")
+    assert world.versions == {}
+    world.hold(1, "b", 700)
+    world.reaches(1, {101: "f"})
+    assert world.versions == {"/t101": [(1, 700)]}
+
+
+# ---- halt -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["drop", "disable", "refresh", "drop table"])
+def test_nothing_is_committed_once_halt_has_returned(world: World, how: str) -> None:
+    gate = Gate("t101")
+    world.reading = gate
+    world.subscribe(1, {101: SMALL, 102: LARGE})
+    world.hold(1, "a", 500, 101)
+    sync = world.start()
+    gate.wait()
+    epoch = world.rel(1, 101).epoch
+    # As the commands do: the catalog first.
+    if how == "drop":
+        world.catalog.update_subscription(Oid(1), enabled=False, bump=True)
+        assert sync.halt(subid=Oid(1), timeout_seconds=20)
+        world.catalog.drop_subscription(Oid(1))
+    elif how == "disable":
+        world.catalog.update_subscription(Oid(1), enabled=False, bump=True)
+        assert sync.halt(subid=Oid(1), timeout_seconds=20)
+    elif how == "refresh":
+        world.catalog.remove_rel(Oid(1), Oid(101))
+        assert sync.halt(subid=Oid(1), relids=[Oid(101)], timeout_seconds=20)
+    else:
+        world.catalog.drop_table(Oid(101))
+        assert sync.halt(relids=[Oid(101)], timeout_seconds=20)
+    gate.opened.set()
+    wait_until(lambda: not sync._workers[Oid(1)], describe="the worker has ended")
+    assert world.versions == {}
+    if how == "disable":
+        world.catalog.update_subscription(Oid(1), enabled=True, bump=True)
+        world.reaches(1, {101: "f", 102: "d"})
+    elif how == "refresh":
+        # It comes back: only the new copy counts.
+        world.catalog.add_rels(
+            [replace(world.rel(1, 102), relid=Oid(101), remote_name="t101",
+                     epoch=epoch + 1000, lsn=None)]
+        )  # fmt: skip
+        world.hold(1, "b", 800, 101)
+        world.reaches(1, {101: "f", 102: "d"})
+        assert world.versions == {"/t101": [(1, 800)]}
+
+
+def test_halt_waits_for_a_commit_that_is_under_way(world: World) -> None:
+    gate = Gate("/t101")
+    world.committing = gate
+    world.subscribe(1, {101: SMALL})
+    world.hold(1, "a", 500)
+    sync = world.start()
+    gate.wait()
+    world.catalog.update_subscription(Oid(1), enabled=False, bump=True)
+    assert not sync.halt(subid=Oid(1), timeout_seconds=0.05)
+    opener = threading.Timer(0.1, gate.opened.set)
+    opener.start()
+    assert sync.halt(subid=Oid(1), timeout_seconds=20)
+    assert world.versions == {"/t101": [(1, 500)]}, "it was made before halt returned"
+
+
+def test_others_are_not_halted(world: World) -> None:
+    gate = Gate("t101", "t201")
+    world.reading = gate
+    world.subscribe(1, {101: MIDDLE})
+    world.subscribe(2, {201: MIDDLE})
+    world.hold(1, "a", 500)
+    world.hold(2, "a", 500)
+    sync = world.start()
+    wait_until(lambda: {("t101",), ("t201",)} <= set(world.tasks))
+    world.catalog.update_subscription(Oid(1), enabled=False, bump=True)
+    assert sync.halt(subid=Oid(1), timeout_seconds=20)
+    gate.opened.set()
+    world.reaches(2, {201: "f"})
+    assert world.states(1) == {101: "d"}
