@@ -55,6 +55,7 @@ class World:
     taken: set[str] = field(default_factory=set)
     """Locations that have rows of the copied keys."""
     reading: Callable[[str], None] = lambda table: None
+    checking: Callable[[str], None] = lambda location: None
     committing: Callable[[str], None] = lambda location: None
     committed: Callable[[str], None] = lambda location: None
     tasks: list[tuple[str, ...]] = field(default_factory=list)
@@ -140,6 +141,7 @@ class World:
         )
 
     def any_key_taken(self, state: TableState, adds: object, key: object) -> bool:
+        self.checking(state.location)
         return state.location in self.taken
 
     def commit_files(
@@ -278,7 +280,7 @@ class Gate:
     def __call__(self, name: str) -> None:
         if name in self.names:
             self.reached.set()
-            assert self.opened.wait(20)
+            assert self.opened.wait(30)
 
     def wait(self) -> None:
         wait_until(self.reached.is_set, describe=f"{self.names} is reached")
@@ -322,7 +324,8 @@ def test_a_task_that_fails_as_a_whole_is_made_again_table_by_table(
     world: World,
 ) -> None:
     """One table that kills its reader does not take the others with it for ever."""
-    world.subscribe(1, dict.fromkeys(range(101, 107), SMALL))
+    tables = range(101, 125)
+    world.subscribe(1, dict.fromkeys(tables, SMALL))
 
     def die(table: str) -> None:
         if table == "t103":
@@ -331,7 +334,9 @@ def test_a_task_that_fails_as_a_whole_is_made_again_table_by_table(
     world.reading = die
     world.hold(1, "a", 500)
     world.start()
-    world.reaches(1, {n: "d" if n == 103 else "f" for n in range(101, 107)})
+    world.reaches(1, {n: "d" if n == 103 else "f" for n in tables})
+    with_others = [task for task in world.tasks if "t103" in task and len(task) > 1]
+    assert len(with_others) == 1
     world.fails(1, 103, "internal error: MemoryError()")
 
 
@@ -510,8 +515,13 @@ def test_nothing_is_committed_once_halt_has_returned(world: World, how: str) -> 
     else:
         world.catalog.drop_table(Oid(101))
         assert sync.halt(relids=[Oid(101)], timeout_seconds=20)
+    # The reader hangs; the worker does not wait for it.
+    wait_until(
+        lambda: not sync._workers[Oid(1)],
+        timeout_seconds=10,
+        describe="the worker has ended",
+    )
     gate.opened.set()
-    wait_until(lambda: not sync._workers[Oid(1)], describe="the worker has ended")
     assert world.versions == {}
     if how == "disable":
         world.catalog.update_subscription(Oid(1), enabled=True, bump=True)
@@ -525,6 +535,23 @@ def test_nothing_is_committed_once_halt_has_returned(world: World, how: str) -> 
         world.hold(1, "b", 800, 101)
         world.reaches(1, {101: "f", 102: "d"})
         assert world.versions == {"/t101": [(1, 800)]}
+
+
+def test_an_attempt_that_is_halted_just_before_its_commit_does_not_make_it(
+    world: World,
+) -> None:
+    gate = Gate("/t101")
+    world.checking = gate
+    world.subscribe(1, {101: SMALL})
+    world.hold(1, "a", 500)
+    sync = world.start()
+    gate.wait()
+    world.catalog.update_subscription(Oid(1), enabled=False, bump=True)
+    assert sync.halt(subid=Oid(1), timeout_seconds=20)
+    gate.opened.set()
+    wait_until(lambda: not sync._workers[Oid(1)], describe="the worker has ended")
+    assert world.versions == {}
+    assert world.rel(1, 101).error is None
 
 
 def test_halt_waits_for_a_commit_that_is_under_way(world: World) -> None:
