@@ -31,7 +31,7 @@ from tests.fakes import fuzz_streams
 from tests.fakes.publisher import gulp
 
 from wal2lake.errors import ProtocolViolation
-from wal2lake.wire.columnar import Decoded, Decoder, boundaries
+from wal2lake.wire.columnar import Decoded, Decoder
 from wal2lake.wire.copyboth import read_from_client, read_from_server
 from wal2lake.wire.frontback import BackendReader, FrontendReader, StartupMessage
 from wal2lake.wire.pgoutput import (
@@ -237,7 +237,6 @@ def _check_columnar(
             assert decoder.open_transaction == before, "the state of before"
             break
         found += _columnar_events(decoded)
-        _check_boundaries(run)
     else:
         assert violation is None
     kinds = ("row", "message", "commit")
@@ -248,11 +247,6 @@ def _check_columnar(
         assert got == wanted[kind][: len(got)]
         if violation is None:
             assert len(got) == len(wanted[kind])
-
-
-def _check_boundaries(run: tuple[bytes, Any]) -> None:
-    """What the decoder takes, the socket's thread can be told of."""
-    boundaries(*run, transaction_open=False)
 
 
 def _columnar_events(decoded: Decoded) -> list[Event]:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from wal2lake.catalog import Catalog, Subscription
 from wal2lake.errors import PublisherError, UsageError
-from wal2lake.pg.connection import Session, open_pgconn
+from wal2lake.model import Oid
+from wal2lake.pg.connection import (
+    CONNECT_TIMEOUT,
+    Session,
+    connect,
+    limit_connecting,
+    open_pgconn,
+)
+from wal2lake.settings import Settings
 
 
 @pytest.mark.parametrize("given", ["abc", "", "1.5", "1_0", "10s", "0x10", "\u0665"])
@@ -58,6 +71,65 @@ def silent_server() -> Iterator[int]:
             thread.join(10)
             for client in clients:
                 client.close()
+
+
+@pytest.mark.parametrize(
+    ("variable", "given", "seconds"), [("1", "", 1), ("60", "connect_timeout=1", 1)]
+)
+def test_a_server_that_says_nothing_is_given_up_at_the_limit(
+    monkeypatch: pytest.MonkeyPatch, variable: str, given: str, seconds: float
+) -> None:
+    monkeypatch.setenv(CONNECT_TIMEOUT, variable)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        start = time.monotonic()
+        with pytest.raises(PublisherError, match="timeout expired") as caught:
+            connect(f"host=127.0.0.1 port={port} {given}", application_name="x")
+        assert seconds <= time.monotonic() - start < seconds + 10
+        assert "subscription.connect_timeout_ms" in str(caught.value.hint)
+
+
+def test_the_limit_is_in_whole_seconds_and_never_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(CONNECT_TIMEOUT, "7")
+    for milliseconds, seconds in ((1000, "1"), (1001, "2"), (30_000, "30")):
+        assert limit_connecting(milliseconds) == {CONNECT_TIMEOUT: seconds}
+        assert os.environ[CONNECT_TIMEOUT] == seconds
+
+
+def test_a_receivers_setting_holds_for_its_connections(tmp_path: Path) -> None:
+    settings = Settings(directory=tmp_path)
+    settings.run_directory.mkdir(parents=True)
+    (tmp_path / "wal2lake.toml").write_text(
+        "[subscription]\nconnect_timeout_ms = 1000\n"
+    )
+    catalog = Catalog.create(settings.catalog_file, "boss", None)
+    about = ("--subscription", "1")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        catalog.create_subscription(
+            Subscription(
+                Oid(1),
+                "s",
+                Oid(10),
+                True,
+                f"host=127.0.0.1 port={listener.getsockname()[1]}",
+                "s",
+                ("p",),
+            ),
+            [],
+        )
+        start = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "wal2lake.receive", "-D", tmp_path, *about],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "connection to server failed: timeout expired" in done.stderr
+    assert time.monotonic() - start < 25
 
 
 def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_said() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +16,7 @@ from tests.fakes.publisher import Gulp, gulp, xlogdata
 
 from wal2lake.errors import InternalError, ProtocolViolation
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
-from wal2lake.wire.columnar import Decoded, Decoder, boundaries
+from wal2lake.wire.columnar import Decoded, Decoder
 from wal2lake.wire.pgoutput import (
     UNCHANGED,
     Begin,
@@ -218,19 +217,14 @@ def test_columnar_decoding_equals_the_scalar_model(data: st.DataObject) -> None:
     skip_below = data.draw(st.sampled_from((0, 0, 0, 2**39, 2**40 + 100)))
     decoder = Decoder(skip_below=Lsn(skip_below))
     model, reader = Model(skip_below), StreamReader(StreamState())
-    is_open = False
     for run in data.draw(ws.split(payloads)):
         own = _cut(*run)
-        found = boundaries(*run, transaction_open=is_open)
         decoded = decoder.feed(*run)
         _assert_same(decoded, model.feed(own))
         for payload in own:
             reader.read(payload)
         assert decoder.open_transaction == reader.state.transaction
-        is_open = found.transaction_open
-        assert is_open == (model.begin is not None)
-        assert found.last_end_lsn == decoded.last_end_lsn
-        assert list(found.descriptions) == [p for p in own if p[25:26] in (b"R", b"Y")]
+        assert (decoder.open_transaction is None) == (model.begin is None)
     ends = [p[35:43] for p in payloads if p[25:26] == b"C"]
     ends += [p[27:35] for p in payloads if p[25:27] == b"M\0"]
     assert reader.state.last_end_lsn == max(map(int.from_bytes, ends), default=0)
@@ -267,26 +261,19 @@ def _judged_alike(
         assert raised.value.describe() == expected.describe()
         assert raised.value.offset == expected.offset
         assert decoder.open_transaction == before
-        with suppress(ProtocolViolation):
-            boundaries(*run, transaction_open=False)
         return False
     _assert_same(decoder.feed(*run), model.feed(own))
     assert decoder.open_transaction == reader.state.transaction
-    boundaries(*run, transaction_open=False)
     return True
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5))
 def test_any_bytes_are_messages_or_a_protocol_violation(parts: list[bytes]) -> None:
     run = gulp([b"w" + bytes(24) + part for part in parts])
-    for read in (
-        lambda: Decoder().feed(*run),
-        lambda: boundaries(*run, transaction_open=False),
-    ):
-        try:
-            read()
-        except ProtocolViolation as error:
-            assert error.sqlstate == "08P01"
+    try:
+        Decoder().feed(*run)
+    except ProtocolViolation as error:
+        assert error.sqlstate == "08P01"
 
 
 K = Relation(
@@ -560,7 +547,6 @@ def test_an_empty_feed_gives_nothing() -> None:
     assert decoded.last_end_lsn is None
     assert decoded.transactions.num_rows == 0
     assert decoded.transactions.schema == _decode([BEGIN, COMMIT]).transactions.schema
-    assert boundaries(*gulp([]), transaction_open=True).transaction_open
 
 
 def test_the_batches_do_not_keep_the_received_bytes_alive() -> None:
@@ -662,13 +648,6 @@ def test_lengths_that_do_not_fit_the_data_are_our_own_bug() -> None:
     data, lengths = gulp([BEGIN, COMMIT])
     with pytest.raises(InternalError):
         Decoder().feed(data + b"x", lengths)
-    with pytest.raises(InternalError):
-        boundaries(b"x", lengths[:0], transaction_open=False)
-
-
-def test_boundaries_refuses_a_commit_of_the_wrong_length() -> None:
-    with pytest.raises(ProtocolViolation, match="insufficient data"):
-        boundaries(*gulp([BEGIN, COMMIT[:-1]]), transaction_open=False)
 
 
 def test_many_relations_are_put_back_in_stream_order() -> None:

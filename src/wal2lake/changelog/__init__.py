@@ -2,7 +2,7 @@
 
 Takes: raw messages of a publisher, a decoder for them. Gives: the logged LSN; sealed
 segments of whole transactions in commit order. Owns: the files of one log directory and
-their formats (docs/formats/journal.md, docs/formats/segments.md). Never: converts a value,
+their formats (docs/formats/). Never: converts a value,
 talks to a server, knows who applies what it keeps.
 
     log                          the whole, as the receiver uses it; start here
@@ -12,6 +12,7 @@ talks to a server, knows who applies what it keeps.
     segments, manifest, parquet  decoded changes, sealed
     reader, retention            for those who apply; what may go
     messages                     logical messages, for those who look
+    confirmed                    what the publisher may have been told above the log
     files                        names, and how a file becomes durable
 """
 

@@ -10,6 +10,7 @@ One directory per subscription holds everything, flat, so that ``ls`` shows the 
     spool-<n>.json                    checkpoint of the transaction in spool n
     spool-<n>-<relid>-<k>.parquet     rows of a transaction that has not committed
     spool-<n>-messages-<k>.parquet    logical messages of one
+    confirmed                         what may be confirmed above the log (see ``confirmed``)
     <any of these>.tmp                being written, or left by a crash
 
 ``<n>`` has 20 decimal digits, so that names sort as numbers. A file other than a journal

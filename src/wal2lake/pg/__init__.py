@@ -6,7 +6,13 @@ sockets. Never: decides when to connect, retry or what a row means.
 """
 
 from wal2lake.pg.binaryformat import require_binary
-from wal2lake.pg.connection import Session, connect, parse_conninfo, redact
+from wal2lake.pg.connection import (
+    Session,
+    connect,
+    limit_connecting,
+    parse_conninfo,
+    redact,
+)
 from wal2lake.pg.nudge import nudged
 from wal2lake.pg.publisher import (
     Identity,
@@ -27,6 +33,7 @@ __all__ = [
     "Session",
     "SlotCreated",
     "connect",
+    "limit_connecting",
     "nudged",
     "parse_conninfo",
     "redact",

@@ -18,6 +18,7 @@ Source: PostgreSQL manual, 32.1 (libpq connection), libpqwalreceiver.c.
 
 from __future__ import annotations
 
+import os
 import re
 import select
 import threading
@@ -34,6 +35,9 @@ _OUTPUT_SETTINGS: Final = (
     "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3"
     " -c timezone=UTC -c bytea_output=hex"
 )
+
+CONNECT_TIMEOUT: Final = "PGCONNECT_TIMEOUT"
+"""libpq's environment variable for a conninfo that does not say connect_timeout."""
 
 _INTEGER: Final = re.compile(r"\s*[-+]?[0-9]+\s*\Z", re.ASCII)
 """What libpq takes for one (strtol)."""
@@ -65,6 +69,15 @@ def redact(text: str) -> str:
         if name in parsed:
             parsed[name] = "********"
     return conninfo.make_conninfo("", **parsed)
+
+
+def limit_connecting(milliseconds: int) -> dict[str, str]:
+    """How long connections of this process may take from here on, and those of the processes
+    that it starts, unless their conninfo says; returns it for the environment of others."""
+    # Whole seconds, as libpq counts.
+    limit = {CONNECT_TIMEOUT: str(-(-milliseconds // 1000))}
+    os.environ.update(limit)
+    return limit
 
 
 class Session:
@@ -258,10 +271,13 @@ def open_pgconn(text: str) -> pq.abc.PGconn:
     """Connect without holding the interpreter: libpq's blocking call would stop every
     thread of this process for as long as the server does not answer.
 
-    Honours connect_timeout (seconds, for all hosts together; 0: no limit). UsageError with
-    libpq's text if it is no number.
+    Honours connect_timeout (seconds, for all hosts together; 0: no limit), or else
+    PGCONNECT_TIMEOUT: libpq does so only where it blocks. UsageError with libpq's text if it
+    is no number.
     """
-    given = parse_conninfo(text).get("connect_timeout", "0")
+    given = parse_conninfo(text).get("connect_timeout")
+    if given is None:
+        given = os.environ.get(CONNECT_TIMEOUT) or "0"
     if not _INTEGER.match(given):
         raise UsageError(
             f'invalid integer value "{given}" for connection option "connect_timeout"'
@@ -298,7 +314,6 @@ def connect(
     *,
     application_name: str,
     replication: bool = False,
-    connect_timeout_seconds: int = 30,
     answer_timeout_seconds: float | None = None,
     on_notice: Callable[[str], None] | None = None,
 ) -> Session:
@@ -313,7 +328,6 @@ def connect(
     parameters["options"] = f"{own} {_OUTPUT_SETTINGS}".strip()
     parameters["client_encoding"] = "UTF8"
     parameters.setdefault("application_name", application_name)
-    parameters.setdefault("connect_timeout", str(connect_timeout_seconds))
     if replication:
         parameters["replication"] = "database"
     pgconn = open_pgconn(conninfo.make_conninfo("", **parameters))

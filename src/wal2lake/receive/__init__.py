@@ -5,4 +5,12 @@ positions upstream; an exported snapshot while tables are being copied. Owns: th
 connections to the publisher, the journal, the words ``received`` and ``logged`` of the
 progress file. Never: waits for the lake, reports a position that a power cut could
 take back.
+
+    walreceiver                  one run: connect, check, stream, report; start here
+    gulps, feedback              what was read, divided; what is said upstream (pure)
+    threads/                     what stands beside the reader: log, segments, the server's word
+    history, slotcheck           can this source, and its slot, go on from here? (pure)
+    negotiation, twophase        what is asked of the walsender
+    remotetypes                  the publisher's types, for binary values
+    keeper, patience             the snapshot of copies, and when a failing table's turn comes
 """

@@ -19,6 +19,7 @@ from wal2lake.changelog import ChangeLog
 from wal2lake.errors import Wal2LakeError
 from wal2lake.model import Oid
 from wal2lake.observe import configure, get_logger
+from wal2lake.pg import limit_connecting
 from wal2lake.receive.keeper import SnapshotKeeper
 from wal2lake.receive.walreceiver import WalReceiver
 from wal2lake.settings import Settings, load
@@ -35,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     # have its turn sooner than after the default 5 ms.
     sys.setswitchinterval(0.001)
     settings = load(options.directory, os.environ)
+    limit_connecting(settings.subscription.connect_timeout_ms)
     catalog = Catalog(settings.catalog_file)
     subscription = catalog.subscription(Oid(options.subscription))
     if subscription is None or subscription.slot_name is None:

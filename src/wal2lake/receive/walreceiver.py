@@ -128,8 +128,6 @@ class WalReceiver:
             subscription.conninfo,
             application_name=subscription.name,
             replication=True,
-            connect_timeout_seconds=self._settings.subscription.connect_timeout_ms
-            // 1000,
             on_notice=lambda text: self._events.warning(
                 f"publisher says: {text}", subscription=subscription.name
             ),
@@ -302,8 +300,6 @@ class WalReceiver:
         return connect(
             self._subscription.conninfo,
             application_name=f"pg_{self._subscription.oid}_check",
-            connect_timeout_seconds=self._settings.subscription.connect_timeout_ms
-            // 1000,
             answer_timeout_seconds=_ANSWER_SECONDS,
         )
 

@@ -47,6 +47,7 @@ from wal2lake.lake.warmup import warm_up
 from wal2lake.launch.child import EXIT_CONFIGURATION, listening_sockets
 from wal2lake.launch.wakeup import CHANGED, READY, notify
 from wal2lake.observe import configure, get_logger
+from wal2lake.pg import limit_connecting
 from wal2lake.settings import Settings, load
 from wal2lake.tablesync.worker import TableSync
 
@@ -94,6 +95,9 @@ class _Engine:
         signal.signal(signal.SIGUSR2, lambda *_: self._drain.set())
         self._listener.start()
         settings = self._settings
+        limit = limit_connecting(settings.subscription.connect_timeout_ms)
+        # The ranges of a copy are read there.
+        for_executors = {f"spark.executorEnv.{k}": v for k, v in limit.items()}
         environment = dict(os.environ)
         if settings.spark.jars_dir:
             environment["WAL2LAKE_JARS_DIR"] = settings.spark.jars_dir
@@ -103,7 +107,7 @@ class _Engine:
             warehouse=settings.warehouse,
             master=settings.spark.master,
             driver_memory=settings.spark.driver_memory,
-            extra=settings.spark.conf,
+            extra={**for_executors, **settings.spark.conf},
         )
         spark = start_session(options)
         try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from wal2lake.wire.columnar.blocks import ChangeBlock
 from wal2lake.wire.columnar.decoder import Decoded, Decoder
-from wal2lake.wire.columnar.framing import Boundaries, boundaries
 from wal2lake.wire.columnar.messages import MESSAGES_SCHEMA, no_messages
 from wal2lake.wire.columnar.streamed import (
     Definition,
@@ -36,7 +35,6 @@ __all__ = [
     "MESSAGES_SCHEMA",
     "STREAMED_MESSAGES_SCHEMA",
     "TRANSACTIONS_SCHEMA",
-    "Boundaries",
     "ChangeBlock",
     "Decoded",
     "Decoder",
@@ -51,7 +49,6 @@ __all__ = [
     "StreamDecoder",
     "Streamed",
     "as_messages",
-    "boundaries",
     "caches",
     "no_messages",
     "no_transactions",

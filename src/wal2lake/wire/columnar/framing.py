@@ -1,9 +1,7 @@
 """A run of XLogData payloads seen as columns of numbers.
 
 In: ``data``, the payloads of n CopyData messages one after the other, and ``lengths``,
-their n lengths. Out: Frames, which finds fixed-size fields of many messages at once, and
-``boundaries()``, the little that the receiver's socket thread must know of a gulp before
-anybody decodes it.
+their n lengths. Out: Frames, which finds fixed-size fields of many messages at once.
 
 Why NumPy over the raw buffer: a Python object for a message costs a microsecond, a gather
 of one field of one message three nanoseconds. The trick is a view of the buffer that has
@@ -16,7 +14,6 @@ the caller then lets the scalar wire/stream.py find out.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -37,8 +34,6 @@ SIZE_LIMIT: Final = 1 << 31
 """Bytes in one run: Arrow's binary arrays have 32-bit offsets."""
 
 _SHORTEST: Final = XLOGDATA_HEADER + 1
-_MESSAGE_HEADER: Final = 10
-"""Bytes of a logical message up to its prefix."""
 COMMIT_LENGTH: Final = 26
 """Bytes of a Commit message."""
 _XID_BYTES: Final = 4
@@ -192,68 +187,15 @@ class Frames:
         return int.from_bytes(self.data[time : time + 8], "big", signed=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Boundaries:
-    """Where transactions end in a run of payloads."""
-
-    last_end_lsn: Lsn | None
-    """End LSN of the last Commit or of a later message outside of transactions: what may
-    be confirmed once the run is durable."""
-    transaction_open: bool
-    """A transaction is open behind the run."""
-    descriptions: tuple[bytes, ...]
-    """The payloads, headers included, of all Relation and Type messages, in order: what
-    a reader that starts behind this run must be fed first."""
-
-
-def boundaries(
-    data: bytes, lengths: NDArray[np.uint32], *, transaction_open: bool
-) -> Boundaries:
-    """Look at the kinds of a run, at its last Commit and its messages, at nothing else.
-
-    ``transaction_open``: whether one is open before the run. Raises ProtocolViolation for
-    payloads that are no XLogData and for a Commit or message cut short; everything else
-    is checked when the run is decoded.
-    """
-    try:
-        frames = Frames(data, lengths)
-        kinds = frames.kinds
-        commits = where(kinds == ord("C"))
-        last_end_lsn = None
-        if len(commits):
-            require((frames.lengths(commits) == COMMIT_LENGTH).all())
-            last_end_lsn = Lsn(int(frames.words(frames.fields[commits[-1:]] + 9)[0]))
-        outside = where(kinds == ord("M"))
-        require((frames.lengths(outside) >= _MESSAGE_HEADER).all())
-        outside = outside[frames.bytes[frames.fields[outside]] == 0]
-        if len(outside):
-            lsn = Lsn(int(frames.words(frames.fields[outside[-1:]] + 1)[0]))
-            last_end_lsn = max(last_end_lsn or lsn, lsn)
-        begins = where(kinds == ord("B"))
-        if len(begins) or len(commits):
-            transaction_open = len(begins) > 0 and (
-                len(commits) == 0 or bool(begins[-1] > commits[-1])
-            )
-        described = where((kinds == ord("R")) | (kinds == ord("Y")))
-        return Boundaries(
-            last_end_lsn,
-            transaction_open,
-            tuple(frames.payload(at) for at in described.tolist()),
-        )
-    except Suspect:
-        raise misframed(data, lengths, looked_at=b"CM")[1] from None
-
-
 def misframed(
-    data: bytes, lengths: NDArray[np.uint32], *, looked_at: bytes = b""
+    data: bytes, lengths: NDArray[np.uint32]
 ) -> tuple[int, ProtocolViolation]:
-    """The first payload that is no XLogData with a message, or whose message is of one of the
-    kinds ``looked_at`` and cannot be read; and what is wrong with it."""
+    """The first payload that is no XLogData with a message, and what is wrong with it."""
     start = 0
     for number, length in enumerate(lengths.tolist()):
         try:
             message = read_header(data[start : start + length]).message
-            if not message or message[0] in looked_at:
+            if not message:
                 read_message(message)
         except ProtocolViolation as error:
             return number, error

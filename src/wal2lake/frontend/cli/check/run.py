@@ -24,7 +24,8 @@ from wal2lake.frontend.cli.check.findings import (
     lines,
     summary,
 )
-from wal2lake.pg import Publisher, Session, connect, redact
+from wal2lake.pg import Publisher, Session, connect, limit_connecting, redact
+from wal2lake.settings import SubscriptionSettings
 
 _APPLICATION: Final = "wal2lake check"
 
@@ -40,6 +41,7 @@ _SETTINGS: Final = (
 def run(options: argparse.Namespace) -> int:
     """Look at the server and print the report."""
     print(f"publisher: {redact(options.conninfo)}")
+    limit_connecting(SubscriptionSettings().connect_timeout_ms)
     with connect(options.conninfo, application_name=_APPLICATION) as session:
         server = ask_server(session, options.conninfo)
         findings = judge_server(server)

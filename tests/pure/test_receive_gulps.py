@@ -1,0 +1,69 @@
+"""What one read of the socket has brought, divided for those who want it."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fakes.publisher import Emitted, inserts, payloads
+
+from wal2lake.errors import ProtocolViolation
+from wal2lake.model import Lsn
+from wal2lake.pg import Payloads
+from wal2lake.receive.gulps import Taken, divide
+from wal2lake.wire.copyboth import Keepalive, write_payload
+
+
+def alive(end: int, *, reply: bool = False) -> bytes:
+    return write_payload(Keepalive(Lsn(end), 5, reply_requested=reply))
+
+
+def take(parts: list[bytes], *, is_open: bool = False) -> Taken:
+    read = Payloads(bytearray(b"".join(parts)), [len(p) for p in parts])
+    return divide(read, is_open=is_open)
+
+
+BEGIN, RELATION, ROW, COMMIT = payloads(inserts(100, 1))
+OUTSIDE = payloads(Emitted(200, b"x"))[0]
+
+
+@given(
+    st.lists(st.sampled_from((BEGIN, RELATION, ROW, COMMIT, OUTSIDE, None))),
+    st.booleans(),
+)
+def test_keepalives_are_taken_out_and_changes_stay_in_order(
+    sent: list[bytes | None], is_open: bool
+) -> None:
+    taken = take([alive(7) if p is None else p for p in sent], is_open=is_open)
+    changes = [p for p in sent if p is not None]
+    assert len(taken.keepalives) == len(sent) - len(changes)
+    if not changes:
+        assert taken.gulp is None and taken.newest is None
+        return
+    assert taken.gulp is not None and taken.newest is not None
+    assert taken.gulp.data == b"".join(changes)
+    assert taken.gulp.lengths.tolist() == [len(p) for p in changes]
+    assert taken.gulp.lengths.dtype == np.uint32
+    kinds = [p for p in changes if p is not OUTSIDE]
+    assert taken.gulp.open_at_end == (kinds[-1] is not COMMIT if kinds else is_open)
+    end = struct.unpack_from(">Q", changes[-1], 9)[0]
+    assert (taken.newest.end_lsn, taken.newest.send_time) == (end, 7)
+    assert taken.newest.message == b""
+
+
+def test_a_keepalive_is_told_with_what_it_asks() -> None:
+    assert take([alive(7), alive(9, reply=True)]).keepalives == (
+        Keepalive(Lsn(7), 5, reply_requested=False),
+        Keepalive(Lsn(9), 5, reply_requested=True),
+    )
+
+
+@pytest.mark.parametrize(
+    "bad", [b"x" + bytes(24), b"k" + bytes(3), b"w" + bytes(9)], ids=repr
+)
+def test_what_is_neither_is_a_violation(bad: bytes) -> None:
+    with pytest.raises(ProtocolViolation):
+        take([BEGIN, bad])
