@@ -77,7 +77,6 @@ def test_options_that_are_honoured_are_accepted_and_shown(
 @pytest.mark.parametrize(
     ("option", "name"),
     [
-        ("disable_on_error = true", "disable_on_error"),
         ("table_format = 'iceberg'", "table_format"),
     ],
 )
@@ -261,8 +260,6 @@ def test_what_is_not_there_or_not_yet_possible_is_refused_in_postgresqls_words(
             "connect = false and create_slot = true are mutually exclusive options",
         ),
         ("alter subscription a3 owner to postgres", "0A000", None),
-        ("alter subscription a3 skip (lsn = '0/1')", "0A000", None),
-        ("alter subscription a3 set (disable_on_error = true)", "0A000", None),
         (
             "alter subscription a3 set (two_phase = true)",
             "55000",

@@ -158,7 +158,6 @@ def test_wrong_options_of_alter_are_refused(
 @pytest.mark.parametrize(
     ("sql", "shown"),
     [
-        ("disable_on_error = 1", "disable_on_error = true"),
         ("table_format = iceberg", "table_format = iceberg"),
     ],
 )
@@ -166,12 +165,6 @@ def test_values_of_later_versions_are_named(sql: str, shown: str) -> None:
     with pytest.raises(FeatureNotSupportedError) as caught:
         _options(sql)
     assert caught.value.message == f'subscription option "{shown}" is not supported yet'
-
-
-def test_a_transaction_cannot_be_skipped_yet_but_none_can() -> None:
-    assert _options("lsn = NONE", OptionSet.SKIP).lsn is None
-    with pytest.raises(FeatureNotSupportedError, match='"lsn = 0/64" is not supported'):
-        _options("lsn = '0/64'", OptionSet.SKIP)
 
 
 def test_values_that_are_honoured_today_are_accepted() -> None:
@@ -212,6 +205,7 @@ def test_connect_false_turns_what_would_connect_off() -> None:
 
 
 def test_skip_takes_a_position_or_none() -> None:
+    assert _options("lsn = '1/2'", OptionSet.SKIP).lsn == Lsn.parse("1/2")
     assert _options("lsn = none", OptionSet.SKIP).lsn is None
     assert _options("slot_name = none", OptionSet.SET).slot_name is None
 

@@ -108,8 +108,6 @@ def _on(value: bool) -> str:
 
 # What a later version of the node brings: the option, and whether this value asks for it.
 _LATER: Final[dict[str, Callable[[Any], bool]]] = {
-    "disable_on_error": bool,
-    "lsn": lambda value: value is not None,
     "table_format": lambda value: value != "delta",
 }
 
