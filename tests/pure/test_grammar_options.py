@@ -13,6 +13,7 @@ from wal2lake.frontend.grammar import (
     subscription_options,
 )
 from wal2lake.frontend.grammar.statements import CreateSubscription
+from wal2lake.model import Lsn
 
 
 def _options(text: str, accepted: OptionSet = OptionSet.CREATE) -> SubscriptionOptions:
