@@ -296,7 +296,7 @@ def test_a_log_near_its_limit_is_reported_long_before_receiving_pauses(
     )
     assert ("apply", "t") in readers
     # And on, until it bites for good: a sealed segment lets the journal go, and receiving goes
-    # on. (subscription_errors has the last error only, which is apply's.)
+    # on.
     for _ in range(60):
         lsn = write()
         try:

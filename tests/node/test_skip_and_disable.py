@@ -1,14 +1,10 @@
-"""A transaction that cannot be applied: ALTER SUBSCRIPTION ... SKIP, and disable_on_error.
-
-As PostgreSQL's manual tells it (Conflicts): the error names the finish LSN, which SKIP takes.
-"""
+"""ALTER SUBSCRIPTION ... SKIP and disable_on_error, against a real publisher."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
-import pytest
 from tests.conftest import Database
 
 from wal2lake.errors import PublisherError
@@ -18,62 +14,92 @@ from wal2lake.testing.node import Node
 Subscribe = Callable[..., Mirror]
 
 
-def finish_lsn(node: Node, name: str) -> str:
-    """Of the transaction that the subscription has stopped at."""
-
-    def told(rows: list[tuple[str | None, ...]]) -> bool:
-        return any("finished at" in str(row) for row in rows)
-
-    rows = node.wait_for(
-        f"select error from wal2lake.subscription_errors where subname = '{name}'", told
+def publish(source: Database, name: str) -> None:
+    """Two tables with a row each."""
+    source.psql(
+        f"create schema {name};"
+        f" create table {name}.t (id int primary key, v text);"
+        f" create table {name}.u (id int primary key, v text);"
+        f" insert into {name}.t values (1, 'one'); insert into {name}.u values (1, 'one');"
+        f" create publication {name} for tables in schema {name}"
     )
-    found = re.search(r"finished at ([0-9A-F]+/[0-9A-F]+)", str(rows))
-    assert found is not None
+
+
+def stopped(node: Node, name: str) -> str:
+    """The finish LSN of the transaction that cannot be applied."""
+    (row,) = node.wait_for(
+        "select error from wal2lake.subscription_errors"
+        f" where subname = '{name}' and worker = 'apply'"
+    )
+    found = re.search(r"finished at ([0-9A-F]+/[0-9A-F]+)", str(row[0]))
+    assert found is not None, row
     return found[1]
 
 
-def test_the_transaction_that_an_error_names_is_left_out_whole(
+def cannot_be_applied(source: Database, node: Node, name: str) -> None:
+    """A transaction with a key of table t that the node has a row of, and one behind it."""
+    node.sql(f"insert into {name}.t values (5, 'ours')")
+    source.transactions(
+        [
+            f"insert into {name}.u values (2, 'before')",
+            f"insert into {name}.u values (3, 'with it');"
+            f" insert into {name}.t values (5, 'theirs'), (6, 'with it')",
+            f"insert into {name}.t values (7, 'behind')",
+        ]
+    )
+
+
+def test_the_transaction_of_the_reported_lsn_is_skipped_and_no_other(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
-    pg18.psql(
-        "create schema sk; create table sk.t (id int primary key, v text);"
-        " create table sk.u (id int primary key);"
-        " insert into sk.t values (1, 'copied');"
-        " create publication sk for tables in schema sk"
-    )
+    publish(pg18, "sk")
     mirror = subscribe(pg18, "sk")
     mirror.synced()
-    node.sql("insert into sk.t values (5, 'ours')")
-    pg18.psql("insert into sk.t values (2, 'before')")
-    pg18.psql(
-        "begin; insert into sk.t values (5, 'theirs'); insert into sk.u values (1); commit"
-    )
-    pg18.psql("insert into sk.t values (6, 'behind'); insert into sk.u values (2)")
-    lsn = finish_lsn(node, "sk")
-    assert node.sql("select id from sk.t order by id") == [("1",), ("2",), ("5",)]
-    with pytest.raises(PublisherError) as caught:
+    cannot_be_applied(pg18, node, "sk")
+    lsn = stopped(node, "sk")
+    assert node.sql("select v from sk.u order by id") == [("one",), ("before",)]
+    origin = node.value("select remote_lsn from pg_replication_origin_status")
+    try:
         node.sql("alter subscription sk skip (lsn = '0/1')")
-    assert caught.value.sqlstate == "22023"
-    assert "must be greater than origin LSN" in caught.value.message
+    except PublisherError as error:
+        assert (error.sqlstate, error.message) == (
+            "22023",
+            f"skip WAL location (LSN 0/1) must be greater than origin LSN {origin}",
+        )
+    else:
+        raise AssertionError("not refused")
     node.sql(f"alter subscription sk skip (lsn = '{lsn}')")
     mirror.caught_up()
-    assert node.sql("select id, v from sk.t order by id") == [
-        ("1", "copied"),
-        ("2", "before"),
+    assert node.sql("select * from sk.t order by id") == [
+        ("1", "one"),
         ("5", "ours"),
-        ("6", "behind"),
+        ("7", "behind"),
     ]
-    assert node.sql("select id from sk.u") == [("2",)], "it is left out in every table"
-    assert (
-        node.value("select subskiplsn from pg_subscription where subname = 'sk'")
-        == "0/0"
+    assert node.sql("select v from sk.u order by id") == [("one",), ("before",)]
+    state = "select subskiplsn, subenabled from pg_subscription where subname = 'sk'"
+    assert node.sql(state) == [("0/0", "t")]
+    node.wait_for(
+        "select 1 from wal2lake.subscription_errors where subname = 'sk'",
+        lambda rows: rows == [],
     )
-    for word in ("starts", "completed"):
-        assert f"{word} skipping transaction at LSN {lsn}" in node.log_text()
-    # What was left out can be met again: still an error, never a second row.
-    pg18.psql("update sk.t set v = 'changed' where id = 5")
-    mirror.caught_up()
-    assert node.value("select v from sk.t where id = 5") == "changed"
+    log = node.log_text()
+    assert f"logical replication starts skipping transaction at LSN {lsn}" in log
+    assert f"logical replication completed skipping transaction at LSN {lsn}" in log
+
+
+def test_a_position_to_be_skipped_can_be_taken_back(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    publish(pg18, "sn")
+    mirror = subscribe(pg18, "sn", "with (enabled = true)")
+    mirror.synced()
+    node.sql("alter subscription sn skip (lsn = 'FF/1')")
+    state = "select subskiplsn from pg_subscription where subname = 'sn'"
+    assert node.value(state) == "FF/1"
+    node.sql("alter subscription sn skip (lsn = none)")
+    assert node.value(state) == "0/0"
+    pg18.psql("insert into sn.t values (2, 'two')")
+    mirror.assert_equal(["sn.t", "sn.u"])
 
 
 def test_a_name_that_is_not_the_next_ones_is_cleared(
@@ -106,49 +132,49 @@ def test_a_name_that_is_not_the_next_ones_is_cleared(
     mirror.assert_equal(["sc.t"])
 
 
-def test_an_error_disables_the_subscription_that_asks_for_it(
+def test_an_error_disables_a_subscription_that_asks_for_it(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
-    pg18.psql(
-        "create schema sd; create table sd.t (id int primary key);"
-        " create publication sd for tables in schema sd"
-    )
-    mirror = subscribe(pg18, "sd", "with (disable_on_error = true)")
+    publish(pg18, "de")
+    mirror = subscribe(pg18, "de", "with (disable_on_error = true)")
     mirror.synced()
-    assert (
-        node.value("select subdisableonerr from pg_subscription where subname = 'sd'")
-        == "t"
+    cannot_be_applied(pg18, node, "de")
+    disabled = (
+        "select subenabled, subdisableonerr from pg_subscription where subname = 'de'"
     )
-    node.sql("insert into sd.t values (1)")
-    pg18.psql("insert into sd.t values (1)")
+    node.wait_for(disabled, lambda rows: rows == [("f", "t")])
+    stopped(node, "de")
+    counts = (
+        "select apply_error_count, sync_error_count from pg_stat_subscription_stats"
+        " where subname = 'de'"
+    )
+    assert node.sql(counts) == [("1", "0")], "it was not tried again"
+    assert 'subscription "de" has been disabled because of an error' in node.log_text()
+    node.sql("delete from de.t where id = 5")
+    node.sql("alter subscription de enable")
+    mirror.assert_equal(["de.t", "de.u"])
+    assert node.sql(disabled) == [("t", "t")]
+
+
+def test_an_error_of_a_copy_disables_it_too(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    publish(pg18, "dc")
+    node.sql("create schema dc; create table dc.t (id int primary key, v text)")
+    node.sql("insert into dc.t values (1, 'ours')")
+    mirror = subscribe(pg18, "dc", "with (disable_on_error = true)")
     node.wait_for(
-        "select subenabled from pg_subscription where subname = 'sd'",
+        "select subenabled from pg_subscription where subname = 'dc'",
         lambda rows: rows == [("f",)],
     )
-    lsn = finish_lsn(node, "sd")
-    assert 'subscription "sd" has been disabled because of an error' in node.log_text()
-    assert (
-        int(
-            str(
-                node.value(
-                    "select apply_error_count from pg_stat_subscription_stats"
-                    " where subname = 'sd'"
-                )
-            )
-        )
-        >= 1
-    )
-    node.wait_for(
-        "select pid from pg_stat_subscription where subname = 'sd'",
-        lambda rows: rows == [(None,)],
-    )
-    node.sql(f"alter subscription sd skip (lsn = '{lsn}')")
-    node.sql("alter subscription sd enable")
-    pg18.psql("insert into sd.t values (2)")
-    mirror.caught_up()
-    assert node.sql("select id from sd.t order by id") == [("1",), ("2",)]
-    node.sql("alter subscription sd set (disable_on_error = false)")
-    assert (
-        node.value("select subdisableonerr from pg_subscription where subname = 'sd'")
-        == "f"
-    )
+    assert node.sql(
+        "select tablename, worker from wal2lake.subscription_errors"
+        " where subname = 'dc'"
+    ) == [("t", "table synchronization")]
+    assert node.sql(
+        "select sync_error_count from pg_stat_subscription_stats where subname = 'dc'"
+    ) == [("1",)]
+    node.sql("delete from dc.t")
+    node.sql("alter subscription dc enable")
+    mirror.synced()
+    mirror.assert_equal(["dc.t", "dc.u"])

@@ -13,6 +13,7 @@ from wal2lake.frontend.grammar import (
     subscription_options,
 )
 from wal2lake.frontend.grammar.statements import CreateSubscription
+from wal2lake.model import Lsn
 
 
 def _options(text: str, accepted: OptionSet = OptionSet.CREATE) -> SubscriptionOptions:
@@ -206,6 +207,7 @@ def test_connect_false_turns_what_would_connect_off() -> None:
 
 
 def test_skip_takes_a_position_or_none() -> None:
+    assert _options("lsn = '1/2'", OptionSet.SKIP).lsn == Lsn.parse("1/2")
     assert _options("lsn = none", OptionSet.SKIP).lsn is None
     assert _options("slot_name = none", OptionSet.SET).slot_name is None
 

@@ -17,7 +17,6 @@ from wal2lake.frontend.backend import Outcome, TransactionKind
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.engine import lakebackend
 from wal2lake.frontend.engine.lakebackend import LakeBackend
-from wal2lake.frontend.grammar import options
 from wal2lake.lake import FieldSpec
 from wal2lake.model import Lsn, Oid
 from wal2lake.settings import Settings
@@ -282,10 +281,8 @@ def run(backend: LakeBackend, sql: str) -> str:
 
 
 def test_skip_takes_an_lsn_that_is_not_below_the_floor(
-    backend: LakeBackend, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+    backend: LakeBackend, catalog: Catalog
 ) -> None:
-    monkeypatch.setattr(options, "_LATER", {})
-
     def skip() -> tuple[int, bool, int]:
         found = catalog.subscription(Oid(20000))
         assert found is not None
