@@ -82,6 +82,36 @@ def test_sigkill_at_each_durable_step_of_streaming(
     mirror.assert_equal(TABLES)
 
 
+def test_sigkill_before_a_position_above_the_log_is_sent(
+    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+) -> None:
+    points = tmp_path / "points"
+    points.mkdir()
+    node, workload = start(make_node, points, pg18, 30)
+    node.sql(
+        f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
+    )
+    mirror = Mirror(node, pg18.conninfo(), "k")
+    mirror.synced()
+    pg18.transactions([workload.transaction()])
+    mirror.caught_up()
+    for action in ("kill", "enospc", "kill-tree"):
+        arm(points, "confirmed.recorded", action)
+        # WAL that has nothing for us: the position follows keepalives.
+        pg18.psql("create table passing (id int); drop table passing")
+        wait_until(
+            lambda: not (points / "confirmed.recorded").exists(),
+            timeout_seconds=60,
+            describe="a position is recorded",
+        )
+        if action == "kill-tree":
+            node.wait_end()
+            node.start()
+        pg18.transactions([workload.transaction() for _ in range(5)])
+        mirror.caught_up()
+    mirror.assert_equal(TABLES)
+
+
 def test_sigkill_of_the_whole_tree_in_the_middle_of_everything(
     make_node: Callable[..., Node], pg18: Database, tmp_path: Path
 ) -> None:
