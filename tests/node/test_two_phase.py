@@ -225,4 +225,6 @@ def test_a_table_is_copied_while_two_phase_is_enabled_whatever_is_prepared(
     prepared("after")
     ended("after")
     mirror.assert_equal((*TABLES, "tp.n"))
-    assert source.psql("select count(*) from tp.n") == "8", "0, five commits, one plain"
+    assert source.psql("select count(*) from tp.n") == "8", (
+        "row 0, six commits, one plain"
+    )
