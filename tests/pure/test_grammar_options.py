@@ -190,7 +190,8 @@ def test_values_that_are_honoured_today_are_accepted() -> None:
         "off",
         "parallel",
     ]
-    assert options.display["password_required"] == "false"
+    assert options.stored()["password_required"] == "false"
+    assert options.stored()["disable_on_error"] == "false"
     assert [
         _options(f"origin = {word}").origin for word in ("NONE", "'none'", "Any")
     ] == [
@@ -216,3 +217,8 @@ def test_a_publication_is_named_once() -> None:
     check_publications(["p", "P"])
     with pytest.raises(Wal2LakeError, match='publication name "p" used more than once'):
         check_publications(["p", "q", "p"])
+
+
+def test_what_set_was_not_given_is_not_stored() -> None:
+    options = _options("binary, origin = 'NONE', slot_name = s", OptionSet.SET)
+    assert options.stored(given_only=True) == {"binary": "true", "origin": "none"}

@@ -142,6 +142,11 @@ class Subscription:
         return self.options.get("password_required", "true") == "true"
 
     @property
+    def failover(self) -> bool:
+        """The slot is one that standbys of the publisher may have."""
+        return self.options.get("failover") == "true"
+
+    @property
     def run_as_owner(self) -> bool:
         """Whose privileges apply: the subscription owner's, or the tables' owners'."""
         return self.options.get("run_as_owner") == "true"

@@ -29,7 +29,12 @@ from wal2lake.errors import (
 )
 from wal2lake.frontend.grammar.statements import Option, ValueKind
 from wal2lake.model import Lsn
-from wal2lake.pgtypes import TypeMappings, ValuePolicies
+from wal2lake.pgtypes import (
+    TYPE_MAPPINGS,
+    VALUE_POLICIES,
+    TypeMappings,
+    ValuePolicies,
+)
 
 
 def _words(text: str) -> frozenset[str]:
@@ -86,20 +91,23 @@ class SubscriptionOptions:
     lsn: Lsn | None = None
     """None with ``lsn`` given: SKIP (lsn = NONE)."""
 
-    @property
-    def display(self) -> dict[str, str]:
-        """The options that pg_subscription shows and no worker needs, as text."""
-        return {
+    def stored(self, *, given_only: bool = False) -> dict[str, str]:
+        """Those that the catalog keeps just as they are, as text; or only those that the
+        statement has."""
+        values = {
             "binary": _on(self.binary),
             "streaming": self.streaming,
-            "two_phase": _on(self.two_phase),
             "disable_on_error": _on(self.disable_on_error),
             "password_required": _on(self.password_required),
             "run_as_owner": _on(self.run_as_owner),
             "failover": _on(self.failover),
             "origin": self.origin,
-            "table_format": self.table_format,
+            TYPE_MAPPINGS: self.type_mappings,
+            VALUE_POLICIES: self.value_policies,
         }
+        if not given_only:
+            return values
+        return {name: text for name, text in values.items() if name in self.given}
 
 
 def _on(value: bool) -> str:

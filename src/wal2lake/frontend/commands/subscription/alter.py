@@ -44,23 +44,10 @@ from wal2lake.frontend.grammar.statements import (
 )
 from wal2lake.model import INVALID_LSN
 from wal2lake.pg import parse_conninfo
-from wal2lake.pgtypes import TYPE_MAPPINGS, VALUE_POLICIES
+from wal2lake.pgtypes import TYPE_MAPPINGS
 
 _PREREQUISITE: Final = "55000"
 _COMMAND: Final = "ALTER SUBSCRIPTION"
-
-_STORED: Final = (
-    "binary",
-    "streaming",
-    "disable_on_error",
-    "password_required",
-    "run_as_owner",
-    "failover",
-    "origin",
-    TYPE_MAPPINGS,
-    VALUE_POLICIES,
-)
-"""Options of SET that are kept as they are given."""
 
 
 def alter_enabled(
@@ -153,9 +140,7 @@ def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> st
     for name in ("synchronous_commit", "create_tables"):
         if name in options.given:
             changes[name] = getattr(options, name)
-    asked: dict[str, str] = {
-        name: _text(getattr(options, name)) for name in _STORED if name in options.given
-    }
+    asked = options.stored(given_only=True)
     if "two_phase" in options.given:
         check_two_phase(node, caller, subscription, options)
         asked["two_phase"] = "p" if options.two_phase else "d"
@@ -180,11 +165,6 @@ def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> st
         )
     node.changed()
     return _COMMAND
-
-
-def _text(value: object) -> str:
-    """An option as the catalog keeps it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _refuse_dropping(subscription: Subscription) -> None:

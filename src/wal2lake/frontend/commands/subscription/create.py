@@ -46,12 +46,7 @@ from wal2lake.frontend.grammar.statements import CreateSubscription
 from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import failpoint
 from wal2lake.pg import Publisher, nudged, parse_conninfo, require_binary
-from wal2lake.pgtypes import (
-    TYPE_MAPPINGS,
-    VALUE_POLICIES,
-    RemoteType,
-    remote_types_to_json,
-)
+from wal2lake.pgtypes import RemoteType, remote_types_to_json
 
 
 def create_subscription(
@@ -241,16 +236,8 @@ def _record(
         create_tables=options.create_tables,
         floor=start,
         options={
-            "password_required": str(options.password_required).lower(),
-            "run_as_owner": str(options.run_as_owner).lower(),
-            "disable_on_error": str(options.disable_on_error).lower(),
-            "failover": str(options.failover).lower(),
-            "origin": options.origin,
-            "binary": str(options.binary).lower(),
-            "streaming": options.streaming,
+            **options.stored(),
             "two_phase": two_phase,
-            TYPE_MAPPINGS: options.type_mappings,
-            VALUE_POLICIES: options.value_policies,
             REMOTE_TYPES: remote_types_to_json(types),
         },
     )

@@ -8,6 +8,14 @@ generation: it is replaced, and takes no snapshot for the tables that have come.
 Tables that are no longer published leave the subscription with their rows. Removing and adding a
 table again copies it again.
 
+PostgreSQL refuses a copy while two_phase is enabled, for its tables catch up with slots of their
+own, which know nothing of what is prepared. Here they catch up from the log, where a prepared
+transaction stands at its COMMIT PREPARED. If that is below the copy's snapshot, its rows are in the
+copy: a slot is not consistent, and exports nothing, before every transaction that ran or was
+prepared when it was being made has ended. If it is above, it is applied from the log, and was
+prepared after the slot was being made, by which time its publication had the table and the receiver
+the publication.
+
 Source: AlterSubscription(), AlterSubscription_refresh() and merge_publications() in
 subscriptioncmds.c, PostgreSQL 18.
 """
@@ -18,7 +26,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from wal2lake.catalog import Subscription, TableDef
-from wal2lake.errors import DuplicateObjectError, SqlSyntaxError, UsageError
+from wal2lake.errors import DuplicateObjectError, UsageError
 from wal2lake.frontend.commands.node import (
     Caller,
     Node,
@@ -70,13 +78,6 @@ def alter_refresh(
                 sqlstate=_PREREQUISITE,
             )
         options = subscription_options(statement.options, OptionSet.REFRESH)
-        if subscription.two_phase == "e" and options.copy_data:
-            raise SqlSyntaxError(
-                "ALTER SUBSCRIPTION ... REFRESH with copy_data is not allowed when"
-                " two_phase is enabled",
-                hint="Use ALTER SUBSCRIPTION ... REFRESH with copy_data = false, or use"
-                " DROP/CREATE SUBSCRIPTION.",
-            )
         outside_block(caller, _COMMAND, refused_as="ALTER SUBSCRIPTION ... REFRESH")
         _refresh(
             node,
@@ -103,7 +104,7 @@ def alter_publication(
             outside_block(caller, _COMMAND, refused_as=None)
             node.catalog.set_publications(subscription.oid, publications)
         else:
-            _check_refresh(subscription, statement.change, copy_data=options.copy_data)
+            _check_refresh(subscription, statement.change)
             outside_block(
                 caller, _COMMAND, refused_as="ALTER SUBSCRIPTION with refresh"
             )
@@ -149,24 +150,14 @@ def _changed(
     return left
 
 
-def _check_refresh(
-    subscription: Subscription, change: PublicationChange, *, copy_data: bool
-) -> None:
-    command = f"ALTER SUBSCRIPTION ... {change.value} PUBLICATION"
+def _check_refresh(subscription: Subscription, change: PublicationChange) -> None:
     if not subscription.enabled:
+        command = f"ALTER SUBSCRIPTION ... {change.value} PUBLICATION"
         hint = f"Use {command} ... WITH (refresh = false)"
         raise UsageError(
             "ALTER SUBSCRIPTION with refresh is not allowed for disabled subscriptions",
             sqlstate=_PREREQUISITE,
             hint=f"{hint}." if change is PublicationChange.SET else f"{hint} instead.",
-        )
-    if subscription.two_phase == "e" and copy_data:
-        raise UsageError(
-            "ALTER SUBSCRIPTION with refresh and copy_data is not allowed when"
-            " two_phase is enabled",
-            sqlstate=_PREREQUISITE,
-            hint=f"Use {command} with refresh = false, or with copy_data = false, or use"
-            " DROP/CREATE SUBSCRIPTION.",
         )
 
 

@@ -103,11 +103,6 @@ _CONFLICTS: Final = (
 def pg_subscription(state: Replication) -> Iterator[Row]:
     """All subscriptions; options that were not given have the node's defaults."""
     for sub in state.subscriptions:
-        options = sub.options
-
-        def enabled(name: str, default: str, options: dict[str, str] = options) -> bool:
-            return options.get(name, default) == "true"
-
         yield {
             "oid": sub.oid,
             "subdbid": DATABASE_OID,
@@ -115,13 +110,13 @@ def pg_subscription(state: Replication) -> Iterator[Row]:
             "subname": sub.name,
             "subowner": sub.owner,
             "subenabled": sub.enabled,
-            "subbinary": enabled("binary", "false"),
+            "subbinary": sub.binary,
             "substream": _STREAMING.get(sub.streaming, "f"),
             "subtwophasestate": sub.two_phase,
             "subdisableonerr": sub.disable_on_error,
             "subpasswordrequired": sub.password_required,
             "subrunasowner": sub.run_as_owner,
-            "subfailover": enabled("failover", "false"),
+            "subfailover": sub.failover,
             "subconninfo": mask_password(sub.conninfo),
             "subslotname": sub.slot_name,
             "subsynccommit": sub.synchronous_commit,
