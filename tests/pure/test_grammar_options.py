@@ -171,7 +171,7 @@ def test_the_transaction_to_skip_is_an_lsn_or_none() -> None:
 
 def test_values_that_are_honoured_today_are_accepted() -> None:
     options = _options(
-        "binary = on, streaming = false, two_phase = 0, disable_on_error = 1,"
+        "binary = on, streaming = false, two_phase = 0, disable_on_error = false,"
         " failover = off, origin = Any, synchronous_commit = 'REMOTE_APPLY',"
         " slot_name = my_slot, password_required = false, run_as_owner,"
         " create_tables = false, table_format = Delta"
