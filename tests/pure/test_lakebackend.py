@@ -108,6 +108,7 @@ def backend(
         tables=unused,
         queries=below,
         apply=unused,
+        sync=unused,
         locks=unused,
         changed=lambda: None,
     )
