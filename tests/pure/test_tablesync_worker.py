@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from wal2lake.catalog import (
     Catalog,
@@ -62,6 +63,7 @@ class World:
     """Tables of each Spark task."""
     questions: list[int] = field(default_factory=list)
     """How many tables the publisher was asked about at once."""
+    log: list[Any] = field(default_factory=list)
     sync: TableSync | None = None
 
     # ---- the publisher
@@ -265,8 +267,10 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World(Catalog.create(settings.catalog_file, "boss", None), settings)
     monkeypatch.setattr(worker, "connect", made.connect)
     monkeypatch.setattr(worker, "Publisher", lambda session: session)
-    yield made
-    made.stop()
+    # Not configured, the log would draw each traceback with all its values.
+    with capture_logs() as made.log:
+        yield made
+        made.stop()
 
 
 class Gate:
@@ -399,6 +403,8 @@ def test_a_publisher_that_cannot_be_reached_is_the_error_of_each_table(
     world.start()
     for relid in (101, 102):
         world.fails(1, relid, "connection refused")
+    wait_until(lambda: world.log)
+    assert world.log[0]["event"] == 'could not copy table "public.t101" and 1 more'
     world.unreachable = False
     world.reaches(1, {101: "f", 102: "f"})
 

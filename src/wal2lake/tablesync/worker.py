@@ -341,14 +341,21 @@ class TableSync:
                 for one in attempts
             ]
         )
+        by_error: dict[int, list[Attempt]] = {}
         for one in failed:
-            text = f'could not copy table "{one.name}"'
-            if isinstance(one.error, Wal2LakeError):
-                self._events.error(text, error=one.error)
+            by_error.setdefault(id(one.error), []).append(one)
+        for alike in by_error.values():
+            # A publisher that is away is one line, not one for each table.
+            text = f'could not copy table "{alike[0].name}"'
+            if len(alike) > 1:
+                text += f" and {len(alike) - 1} more"
+            error = alike[0].error
+            if isinstance(error, Wal2LakeError):
+                self._events.error(text, error=error)
             else:
-                self._events.error(text, exc_info=one.error)
-            if one.error is not None:
-                self._catalog.disable_if_asked(subscription.oid, one.error)
+                self._events.error(text, exc_info=error)
+            if error is not None:
+                self._catalog.disable_if_asked(subscription.oid, error)
 
 
 def _key(rel: SubscriptionRel) -> Key:
