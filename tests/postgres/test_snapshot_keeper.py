@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,17 @@ class World:
     def nothing_held(self) -> bool:
         return self.slots() == "" and self.source.psql(LOCKS) == "0"
 
+    def present(self, oid: Oid) -> SubscriptionRel:
+        """The relation as it is, with the S of the snapshot that is held."""
+        held = self.catalog.snapshot_held(SUBSCRIPTION)
+        assert held is not None
+        (found,) = [r for r in self.catalog.rels(SUBSCRIPTION) if r.relid == oid]
+        return replace(found, lsn=held.lsn)
+
+    def finish(self, oid: Oid) -> None:
+        """A copy is committed."""
+        assert self.catalog.finish_copies([self.present(oid)]) == {oid}
+
     def fail(self, oid: Oid) -> None:
         """As tablesync notes it."""
         self.catalog.update_rel(SUBSCRIPTION, oid, error="duplicate key")
@@ -96,9 +108,9 @@ def test_a_snapshot_is_held_until_its_tables_are_copied(world: World) -> None:
         assert world.states() == {"t": "d"}
         assert world.slots().startswith("pg_1_sync_")
         world.catalog.add_rels([world.rel(U, "u")])
-        world.catalog.finish_copy(SUBSCRIPTION, T)
+        world.finish(T)
         wait_until(lambda: world.held() == (U,), describe="the next one's turn")
-        world.catalog.finish_copy(SUBSCRIPTION, U)
+        world.finish(U)
         wait_until(world.nothing_held)
         assert world.held() == ()
 
@@ -164,7 +176,7 @@ def test_a_snapshot_is_not_held_for_failing_copies_alone(
         looks.clear()
         wait_until(lambda: len(looks) >= 5, describe="a second has passed")
         assert world.catalog.snapshot_held(SUBSCRIPTION) == first
-        world.catalog.finish_copy(SUBSCRIPTION, U)
+        world.finish(U)
         wait_until(world.nothing_held, describe="locks, slot and xmin are let go")
         assert world.held() == ()
         # The floor stays for the one whose copy may be committed.
@@ -176,6 +188,31 @@ def test_a_snapshot_is_not_held_for_failing_copies_alone(
         again = world.catalog.snapshot_held(SUBSCRIPTION)
         assert again is not None and again.lsn > first.lsn
         assert world.catalog.publish(SUBSCRIPTION, Lsn(2**40), {}) == again.lsn
+
+
+def test_an_attempt_at_work_keeps_its_snapshot_whatever_the_one_before_ended_with(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is shown until the copy has succeeded, however long its only range takes."""
+    monkeypatch.setattr(module, "_HELD_SECONDS", 0.3)
+    looks: list[None] = []
+    step = SnapshotKeeper._step
+
+    def counted(self: SnapshotKeeper) -> None:
+        looks.append(None)
+        step(self)
+
+    monkeypatch.setattr(SnapshotKeeper, "_step", counted)
+    with world.keeping():
+        wait_until(lambda: world.held() == (T,))
+        first = world.catalog.snapshot_held(SUBSCRIPTION)
+        world.catalog.begin_copies([world.present(T)])
+        world.fail(T)
+        looks.clear()
+        wait_until(lambda: len(looks) >= 5, describe="a second has passed")
+        assert world.catalog.snapshot_held(SUBSCRIPTION) == first
+        world.catalog.end_attempts([(world.present(T), "again", False)])
+        wait_until(world.nothing_held, describe="it is let go")
 
 
 def test_what_somebody_does_about_a_failing_table_ends_its_pause(
@@ -204,7 +241,7 @@ def test_a_table_that_cannot_be_locked_waits_for_itself(world: World) -> None:
     world.catalog.add_rels([world.rel(U, "u")])
     with world.keeping(retry=0.5):
         wait_until(lambda: world.held() == (T,), describe="the other one is copied")
-        world.catalog.finish_copy(SUBSCRIPTION, T)
+        world.finish(T)
         # No copy of it can have begun: the floor need not wait.
         wait_until(lambda: world.states() == {"t": "f", "u": "i"})
         (rel,) = [r for r in world.catalog.rels(SUBSCRIPTION) if r.relid == U]

@@ -180,8 +180,11 @@ class SnapshotKeeper:
         if copied != held.copied:
             held.copied, held.copied_at = copied, now
         patience = max(_HELD_SECONDS, 2 * self._retry_seconds)
-        # An attempt at work has no error.
-        if all(r.error for r in covered) and now - held.copied_at >= patience:
+        # An attempt at work has its S in ``lsn``, and the error of the one before.
+        if (
+            all(r.error and r.lsn is None for r in covered)
+            and now - held.copied_at >= patience
+        ):
             get_logger().warning(
                 "let an exported snapshot go: every table that it is held for fails",
                 tables=[f"{r.remote_namespace}.{r.remote_name}" for r in covered],
