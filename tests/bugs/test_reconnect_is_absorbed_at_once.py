@@ -7,7 +7,7 @@ import threading
 
 from tests.fakes.publisher import gulp, inserts, payloads
 
-from wal2lake.changelog.handover import Connected, Handover
+from wal2lake.changelog.journal.handover import Connected, Handover
 from wal2lake.changelog.journal.journal import Place
 
 LONG = 60.0

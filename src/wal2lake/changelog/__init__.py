@@ -6,8 +6,7 @@ their formats (docs/formats/). Never: converts a value,
 talks to a server, knows who applies what it keeps.
 
     log                          the whole, as the receiver uses it; start here
-    journal/                     raw bytes, durable within milliseconds
-    handover                     from the journal's thread to the seal thread
+    journal/                     raw bytes, durable within milliseconds; handed over
     spool/                       transactions that have not committed
     segments, manifest, parquet  decoded changes, sealed
     reader, retention            for those who apply; what may go

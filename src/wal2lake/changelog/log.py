@@ -42,14 +42,14 @@ from typing import Final
 import numpy as np
 
 from wal2lake.changelog import files, recovery, segments
-from wal2lake.changelog.handover import (
+from wal2lake.changelog.journal.format import JournalRecord
+from wal2lake.changelog.journal.gulp import Lengths
+from wal2lake.changelog.journal.handover import (
     DEFAULT_MEMORY_BYTES,
     Connected,
     Gulp,
     Handover,
 )
-from wal2lake.changelog.journal.format import JournalRecord
-from wal2lake.changelog.journal.gulp import Lengths
 from wal2lake.changelog.journal.journal import Journal
 from wal2lake.changelog.manifest import Manifest
 from wal2lake.changelog.recovery import Undecodable

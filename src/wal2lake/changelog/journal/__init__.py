@@ -6,5 +6,6 @@ records again after a crash. Owns: the ``journal-<n>`` files and their bytes
 
     journal   append, sync, recover, drop what is sealed; start here
     format    the bytes of a file: every writer next to its reader
+    handover  what was appended, for the thread that decodes it: bounded, never a wait
     gulp      what must be known of the messages in a record, found without decoding
 """

@@ -3,13 +3,14 @@
 Takes payloads as received, gives record batches in the log layout (described in decoder,
 where to start). framing sees the messages as numbers, timeline finds the transactions,
 blocks the rows of each relation version, columns their values, messages the logical
-messages. streams, which the log uses, adds transactions that arrive before they commit, and
-streamed what is known of one. Imports NumPy and pyarrow.
+messages. streams, which the log uses, adds transactions that arrive before they commit, changes
+reads what one of them brings, and streamed is what is known of it. Imports NumPy and pyarrow.
 """
 
 from __future__ import annotations
 
 from wal2lake.wire.columnar.blocks import ChangeBlock
+from wal2lake.wire.columnar.changes import STREAMED_MESSAGES_SCHEMA, as_messages
 from wal2lake.wire.columnar.decoder import Decoded, Decoder
 from wal2lake.wire.columnar.messages import MESSAGES_SCHEMA, no_messages
 from wal2lake.wire.columnar.streamed import (
@@ -23,12 +24,7 @@ from wal2lake.wire.columnar.streamed import (
     Streamed,
     caches,
 )
-from wal2lake.wire.columnar.streams import (
-    STREAMED_MESSAGES_SCHEMA,
-    Event,
-    StreamDecoder,
-    as_messages,
-)
+from wal2lake.wire.columnar.streams import Event, StreamDecoder
 from wal2lake.wire.columnar.timeline import TRANSACTIONS_SCHEMA, no_transactions
 
 __all__ = [

@@ -42,23 +42,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from wal2lake.errors import InternalError, ProtocolViolation
 from wal2lake.model import INVALID_LSN, Lsn, Xid
-from wal2lake.wire.columnar.blocks import (
-    KnownRelations,
-    change_blocks,
-    read_rows,
-    read_truncates,
+from wal2lake.wire.columnar.changes import (
+    described,
+    explain_changes,
+    located,
+    read_changes,
+    wrong,
 )
 from wal2lake.wire.columnar.decoder import Decoded, Decoder
-from wal2lake.wire.columnar.framing import Frames, Suspect, misframed, require, where
-from wal2lake.wire.columnar.messages import no_messages, read_messages
+from wal2lake.wire.columnar.framing import Frames, Suspect, misframed, where
 from wal2lake.wire.columnar.streamed import (
     Definition,
     Described,
@@ -72,15 +71,8 @@ from wal2lake.wire.columnar.streamed import (
 )
 from wal2lake.wire.columnar.timeline import (
     CLASS_OF_KIND,
-    CLASSES,
     DESCRIPTION,
-    MESSAGE,
-    ROW,
-    TRUNCATE,
-    one_transaction,
 )
-from wal2lake.wire.copyboth import XLOGDATA_HEADER
-from wal2lake.wire.fields import violation
 from wal2lake.wire.pgoutput import (
     BeginPrepare,
     CommitPrepared,
@@ -98,9 +90,7 @@ from wal2lake.wire.pgoutput import (
 from wal2lake.wire.stream import (
     LSN_LIMIT,
     OpenTransaction,
-    StreamReader,
     StreamState,
-    read_header,
 )
 
 Event: TypeAlias = (
@@ -113,22 +103,9 @@ Event: TypeAlias = (
     | PreparedRolledBack
 )
 
-STREAMED_MESSAGES_SCHEMA: Final = pa.schema(
-    [
-        pa.field("xid", pa.int64(), nullable=False),
-        pa.field("lsn", pa.int64(), nullable=False),
-        pa.field("prefix", pa.string(), nullable=False),
-        pa.field("content", pa.binary(), nullable=False),
-    ]
-)
-
 _ORIGIN: Final = ord("O")
 _PARALLEL_ABORT_LENGTH: Final = 25
 """Of a Stream Abort that has LSN and time: the option decides, and the length tells."""
-
-_LATEST: Final = 64
-"""How many subtransactions of the last changes are remembered: savepoints inside of one another
-that are all rolled back, with a message between. A guess."""
 
 _MARK: Final = np.zeros(256, np.bool_)
 _MARK[list(b"SEcAbPpKr")] = True
@@ -213,7 +190,7 @@ class StreamDecoder:
                 try:
                     event = self._mark(frames, at)
                 except ProtocolViolation as error:
-                    raise _located(error, frames, at) from None
+                    raise located(error, frames, at) from None
                 if event is not None:
                     events.append(event)
             first = at + 1
@@ -229,9 +206,9 @@ class StreamDecoder:
                 return
             if stream.lost:
                 try:
-                    self._keep(_described(frames, stream))
+                    self._keep(described(frames, stream))
                 except (Suspect, ProtocolViolation):
-                    raise _explain(
+                    raise explain_changes(
                         frames, stream, stream.state, in_stream=True
                     ) from None
             else:
@@ -275,7 +252,7 @@ class StreamDecoder:
             try:
                 origin = read_message(frames.message(0), in_stream=in_stream)
             except ProtocolViolation as error:
-                raise _located(error, frames, 0) from None
+                raise located(error, frames, 0) from None
             if not isinstance(origin, Origin):
                 raise InternalError("an ORIGIN message was read as something else")
             stream = replace(stream, origin=origin.name)
@@ -287,9 +264,9 @@ class StreamDecoder:
             shifted = (
                 frames.streamed() if in_stream else frames.of_transaction(stream.xid)
             )
-            streamed = _read(shifted, stream, caches, own=in_stream)
+            streamed = read_changes(shifted, stream, caches, own=in_stream)
         except (Suspect, ProtocolViolation):
-            raise _explain(frames, stream, caches, in_stream=in_stream) from None
+            raise explain_changes(frames, stream, caches, in_stream=in_stream) from None
         events.append(streamed)
         return streamed.stream
 
@@ -330,7 +307,7 @@ class StreamDecoder:
                 return self._prepared(message, _whole(stream))
             case BeginPrepare():
                 if not message.gid:
-                    raise _wrong("empty two-phase transaction ID", data[0])
+                    raise wrong("empty two-phase transaction ID", data[0])
                 begun = OpenStream(message.xid, just_begun=True)
                 self._state = replace(state, preparing=message, prepared=begun)
                 return Streamed(begun, [], None, whole=True)
@@ -358,7 +335,7 @@ class StreamDecoder:
     def _outside(self, kind: int) -> None:
         """Nothing that comes whole is half here."""
         if self._plain.open_transaction is not None or self._state.preparing:
-            raise _wrong(f"{message_name(kind)} message inside of a transaction", kind)
+            raise wrong(f"{message_name(kind)} message inside of a transaction", kind)
 
     def _start(self, message: StreamStart) -> Streamed | None:
         state = self._state
@@ -366,13 +343,13 @@ class StreamDecoder:
         known = message.xid in state.streams
         if known is message.first_segment and message.xid not in self.covered:
             if known:
-                raise _wrong(
+                raise wrong(
                     f"first block of streamed transaction {message.xid}, of which a"
                     " block has come before",
                     ord("S"),
                 )
             if not self._headless:
-                raise _wrong(
+                raise wrong(
                     f"block of streamed transaction {message.xid} without the first",
                     ord("S"),
                 )
@@ -388,7 +365,7 @@ class StreamDecoder:
         streams = dict(self._state.streams)
         stream = streams.pop(xid, None)
         if stream is None and not self._headless:
-            raise _wrong(f"streamed transaction {xid} is not known", kind)
+            raise wrong(f"streamed transaction {xid} is not known", kind)
         self._state = replace(self._state, streams=streams)
         return stream
 
@@ -409,19 +386,19 @@ class StreamDecoder:
         begun, changes = self._state.preparing, self._state.prepared
         kind = ord("P")
         if self._plain.open_transaction is not None:
-            raise _wrong("PREPARE message inside of a transaction", kind)
+            raise wrong("PREPARE message inside of a transaction", kind)
         if begun is None:
             # Of a headless run, too: whoever let the Begin Prepare go has the changes.
             return self._prepared(message, OpenStream(message.xid))
         if message.prepare_lsn != begun.prepare_lsn:
-            raise _wrong(
+            raise wrong(
                 f"incorrect prepare LSN {message.prepare_lsn} in prepare message"
                 f" (expected {begun.prepare_lsn})",
                 kind,
                 2,
             )
         if (message.xid, message.gid) != (begun.xid, begun.gid):
-            raise _wrong("prepare message of another transaction", kind)
+            raise wrong("prepare message of another transaction", kind)
         self._state = replace(self._state, preparing=None, prepared=None)
         return self._prepared(message, changes)
 
@@ -430,7 +407,7 @@ class StreamDecoder:
     ) -> Prepared:
         kind = ord("P") if isinstance(message, Prepare) else ord("p")
         if not message.gid:
-            raise _wrong("empty two-phase transaction ID", kind)
+            raise wrong("empty two-phase transaction ID", kind)
         self._ended(message.prepare_lsn, message.end_lsn, kind, late=True)
         return Prepared(
             message.xid,
@@ -447,11 +424,11 @@ class StreamDecoder:
         """A transaction ends here, whole or prepared."""
         last = self._plain.state.last_end_lsn
         if end >= LSN_LIMIT:
-            raise _wrong(f"end_lsn {end} is out of range", kind)
+            raise wrong(f"end_lsn {end} is out of range", kind)
         if commit is not None and end <= commit:
-            raise _wrong(f"end_lsn {end} is not after {commit}", kind)
+            raise wrong(f"end_lsn {end} is not after {commit}", kind)
         if not late and (end if commit is None else commit) < last:
-            raise _wrong(
+            raise wrong(
                 f"commit_lsn {commit or end} is before the end of the previous"
                 f" transaction, {last}",
                 kind,
@@ -477,164 +454,3 @@ class StreamDecoder:
 def _whole(stream: OpenStream | None) -> OpenStream | None:
     """The stream, if all of it is here."""
     return None if stream is None or stream.lost else stream
-
-
-def _described(frames: Frames, stream: OpenStream) -> OpenStream:
-    """The stream with the descriptions of a block."""
-    frames = frames.streamed()
-    described = where(CLASS_OF_KIND[frames.kinds] == DESCRIPTION)
-    known = KnownRelations.of(stream.state.relations)
-    after, _ = known.described(frames, described, stream.state)
-    return stream.defined(_definitions(frames, described.tolist()), after)
-
-
-def _read(
-    frames: Frames, stream: OpenStream, caches: StreamState, *, own: bool
-) -> Streamed:
-    """The changes of one transaction, column by column; raises Suspect."""
-    classes = CLASS_OF_KIND[frames.kinds]
-    present = np.bincount(classes, minlength=CLASSES)
-    require(
-        present[[ROW, TRUNCATE, DESCRIPTION, MESSAGE]].sum(dtype=np.int64)
-        == len(frames)
-    )
-    timeline = one_transaction(classes, stream.next_ordinal)
-    rows = read_rows(frames, where(classes == ROW), timeline, INVALID_LSN)
-    if present[TRUNCATE]:
-        truncates = where(classes == TRUNCATE)
-        rows = rows.merged(read_truncates(frames, truncates, timeline, INVALID_LSN))
-    messages = None
-    if present[MESSAGE]:
-        messages = _messages(frames, where(classes == MESSAGE), classes, stream)
-    described = where(classes == DESCRIPTION)
-    after, versions = KnownRelations.of(caches.relations).described(
-        frames, described, caches
-    )
-    blocks = change_blocks(frames, rows, versions)
-    ordinal = stream.next_ordinal + int(present[ROW] + present[TRUNCATE])
-    stream = replace(stream, next_ordinal=ordinal)
-    if own:
-        stream = replace(stream, latest=_latest(frames, classes, stream))
-        stream = stream.defined(_definitions(frames, described.tolist()), after)
-    else:
-        # Its descriptions are the connection's at once: this hands them over.
-        stream = replace(stream, state=after)
-    return Streamed(stream, blocks, messages, whole=not own)
-
-
-def _definitions(frames: Frames, described: list[int]) -> list[Definition]:
-    xids = frames.xids
-    if xids is None:
-        return []
-    return [
-        Definition(
-            frames.message(at), frames.send_time(at), frozenset((int(xids[at]),))
-        )
-        for at in described
-    ]
-
-
-def _latest(
-    frames: Frames, classes: NDArray[np.uint8], stream: OpenStream
-) -> tuple[int, ...]:
-    """Whose the last changes are, behind this run."""
-    changes = where((classes == ROW) | (classes == TRUNCATE))
-    if frames.xids is None or not len(changes):
-        return stream.latest
-    xids = frames.xids[changes]
-    # Of each the last one: the first from the end.
-    found, first = np.unique(xids[::-1], return_index=True)
-    here = found[np.argsort(-first)].tolist()
-    mine = set(here)
-    return (*(x for x in stream.latest if x not in mine), *here)[-_LATEST:]
-
-
-def _messages(
-    frames: Frames,
-    at: NDArray[np.int64],
-    classes: NDArray[np.uint8],
-    stream: OpenStream,
-) -> Any:
-    """A message says the top-level xid only. It is taken for one of the subtransaction that has
-    made the change before it, and is not rolled back yet: whatever undoes the message undoes that
-    change, and nothing else that is still to come does."""
-    found = read_messages(frames, at)
-    require(found.transactional.all())
-    if frames.xids is None:
-        raise InternalError("messages of a stream have no xid")
-    changes = where((classes == ROW) | (classes == TRUNCATE))
-    before = stream.latest[-1] if stream.latest else int(stream.xid)
-    owners = np.concatenate(([before], frames.xids[changes]))
-    own = frames.xids[at]
-    owner = owners[np.searchsorted(changes, at)]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(np.where(own == int(stream.xid), owner, own).astype(np.int64)),
-            pa.array(found.lsn),
-            found.prefix,
-            found.content,
-        ],
-        schema=STREAMED_MESSAGES_SCHEMA,
-    )
-
-
-def _wrong(problem: str, kind: int, offset: int = 0) -> ProtocolViolation:
-    return violation(problem, message=message_name(kind), offset=offset)
-
-
-def _located(error: ProtocolViolation, frames: Frames, at: int) -> ProtocolViolation:
-    start = read_header(frames.payload(at)).start_lsn
-    error.context = f"{error.context}, in XLogData at {start}"
-    return error
-
-
-def _explain(
-    frames: Frames, stream: OpenStream, caches: StreamState, *, in_stream: bool
-) -> ProtocolViolation:
-    """The violation among changes that are suspect, found message by message."""
-    state = caches.copy()
-    state.transaction = OpenTransaction(stream.xid, Lsn(1), 0, None, None, 0, False)
-    reader = StreamReader(state)
-    for at in range(len(frames)):
-        payload = frames.payload(at)
-        try:
-            if payload[XLOGDATA_HEADER] == _ORIGIN:
-                raise _wrong("ORIGIN message sent out of order", _ORIGIN)
-            if in_stream:
-                body = payload[XLOGDATA_HEADER:]
-                if stream.lost and body[0] not in b"RY" and any(body[1:5]) and body[4:]:
-                    continue  # Nothing but descriptions counts.
-                read_message(body, in_stream=True)
-                payload = payload[: XLOGDATA_HEADER + 1] + body[5:]
-            if payload[XLOGDATA_HEADER] not in b"RYIUDTM":
-                raise _wrong(
-                    f"{message_name(payload[XLOGDATA_HEADER])} message inside of a"
-                    " prepared transaction",
-                    payload[XLOGDATA_HEADER],
-                )
-            if payload[XLOGDATA_HEADER] == ord("M") and payload[26:27] == b"\0":
-                raise _wrong(
-                    "non-transactional message inside of a transaction", ord("M"), 1
-                )
-        except ProtocolViolation as error:
-            return _located(error, frames, at)
-        try:
-            reader.read(payload)
-        except ProtocolViolation as error:
-            return error
-    raise InternalError("the columnar decoder refuses what the scalar reader accepts")
-
-
-def as_messages(batch: Any, commit_lsn: Lsn) -> Any:
-    """Messages of a stream that has committed, as any other's (MESSAGES_SCHEMA)."""
-    count = batch.num_rows
-    return pa.RecordBatch.from_arrays(
-        [
-            batch.column("lsn"),
-            pa.array(np.full(count, int(commit_lsn), np.int64)),
-            pa.array(np.ones(count, np.bool_)),
-            batch.column("prefix"),
-            batch.column("content"),
-        ],
-        schema=no_messages().schema,
-    )
