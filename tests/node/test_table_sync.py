@@ -303,6 +303,8 @@ def test_refresh_ends_the_copy_of_a_table_that_it_removes(
 # ---- death in each state --------------------------------------------------------------------
 
 
+# The steps of a copy are killed with one victim in tests/faults/test_kill.py.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "action"),
     [
