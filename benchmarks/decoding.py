@@ -21,7 +21,9 @@ import pyarrow as pa
 from benchmarks.report import rate
 from benchmarks.stage import Stage
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
-from wal2lake.wire.columnar import Decoder, boundaries
+from wal2lake.pg import Payloads
+from wal2lake.receive.gulps import divide
+from wal2lake.wire.columnar import Decoder
 from wal2lake.wire.copyboth import XLogData, write_payload
 from wal2lake.wire.pgoutput import (
     UNCHANGED,
@@ -156,7 +158,8 @@ def bound(runs: list[Feed]) -> int:
     """What the receiver's socket thread does with the same runs."""
     is_open = False
     for data, lengths in runs:
-        is_open = boundaries(data, lengths, transaction_open=is_open).transaction_open
+        taken = divide(Payloads(bytearray(data), lengths.tolist()), is_open=is_open)
+        is_open = taken.gulp is not None and taken.gulp.open_at_end
     return sum(len(lengths) for _, lengths in runs)
 
 

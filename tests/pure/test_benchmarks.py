@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 
+import benchmarks
 import pytest
 from benchmarks.latency import Positions
 from benchmarks.options import WORKLOADS, parse
@@ -160,3 +163,9 @@ def test_a_transaction_has_arrived_only_beyond_its_mark() -> None:
 )
 def test_a_process_is_known_by_its_command_line(command: str, role: str) -> None:
     assert role_of(command) == role
+
+
+def test_every_workload_still_fits_the_product() -> None:
+    for module in pkgutil.iter_modules(benchmarks.__path__):
+        if module.name != "__main__":
+            importlib.import_module(f"benchmarks.{module.name}")
