@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import FAST_RETRY, Database
+from tests.fakes.outside import assert_equal_outside
 
 from wal2lake.observe.failpoints import VARIABLE, arm
 from wal2lake.pg.publisher import quote_literal
@@ -80,6 +81,7 @@ def test_sigkill_at_each_durable_step_of_streaming(
         mirror.caught_up()
         assert node.value(BALANCE) == "0"
     mirror.assert_equal(TABLES)
+    assert_equal_outside(node, pg18.conninfo(), TABLES)
 
 
 def test_sigkill_before_a_position_above_the_log_is_sent(
@@ -129,6 +131,7 @@ def test_sigkill_of_the_whole_tree_in_the_middle_of_everything(
     node.start()
     assert node.value(BALANCE) == "0"
     mirror.assert_equal(TABLES)
+    assert_equal_outside(node, pg18.conninfo(), TABLES)
 
 
 @pytest.mark.slow
