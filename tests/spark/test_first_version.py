@@ -69,7 +69,8 @@ def test_our_first_version_says_what_deltas_own_says(
     ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
     lake.create(ours, _fields(columns))
     properties = ", ".join(
-        f"'{name}' = '{value}'" for name, value in {**DEFAULT_PROPERTIES, **more}.items()
+        f"'{name}' = '{value}'"
+        for name, value in {**DEFAULT_PROPERTIES, **more}.items()
     )
     spark_session.sql(
         f"create table delta.`{theirs}` ({columns}) using delta"
@@ -82,7 +83,9 @@ def test_our_first_version_says_what_deltas_own_says(
     for name, value in other["protocol"].items():
         same = mine["protocol"][name]
         assert sorted(same) == sorted(value) if "Features" in name else same == value
-    properties_said = json.loads(mine["commitInfo"]["operationParameters"]["properties"])
+    properties_said = json.loads(
+        mine["commitInfo"]["operationParameters"]["properties"]
+    )
     assert properties_said == mine["metaData"]["configuration"]
 
     summed, expected = _checksum(ours), _checksum(theirs)
@@ -99,9 +102,7 @@ def test_delta_derives_the_next_versions_from_our_first_checksum(
 ) -> None:
     state = lake.create(location, _fields("`id` bigint, `name` string"))
     rows = pa.table({"id": [1, 2], "name": ["a", None]})
-    added = write_data_file(
-        rows, state.location, state.fields, state.physical_fields
-    )
+    added = write_data_file(rows, state.location, state.fields, state.physical_fields)
     tracker = spark_session.sparkContext.statusTracker()
     before = tracker.getJobIdsForGroup(None)
     lake.commit_files(location, [added], Cursor("one", 7), read_version=0)
