@@ -24,8 +24,11 @@ from wal2lake.pgtypes import (
     RemoteType,
     check_decoder,
     convert_sent,
+    decodes_whole,
+    format_type,
     mapping_for,
     money_type,
+    numeric_typmod,
     remote_types_from_json,
     remote_types_to_json,
 )
@@ -500,3 +503,18 @@ def test_copy_is_binary_only_if_every_column_can_be(
     everything = PageRange(0, None, None)
     statement = copy_statement(table, everything, binary=binary)
     assert statement.endswith(f"(FORMAT {'binary' if binary else 'csv'})")
+
+
+def test_copy_prefers_binary_where_no_value_needs_a_text_of_its_own() -> None:
+    def whole(oid: int, typmod: int = -1, spark: str | None = None) -> bool:
+        chosen = {format_type(oid, typmod): spark} if spark else {}
+        mapping = mapping_for(oid, typmod, overrides=chosen)
+        return decodes_whole(oid, {}, mapping)
+
+    money_like = numeric_typmod(12, 2)
+    assert whole(20) and whole(25) and whole(1184) and whole(3802) and whole(2950)
+    assert whole(1700, money_like) and whole(1007) and whole(1009)
+    # Stored as their texts, which only the server makes for nothing.
+    assert not whole(1700) and not whole(1083) and not whole(1186)
+    assert not whole(20, spark="string")
+    assert not whole(99_999)

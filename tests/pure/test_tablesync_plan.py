@@ -82,7 +82,7 @@ def test_the_ranges_cover_every_page_once_however_the_table_grows(
         (63, 1 << 20, 4, 1),
         (128, 1 << 30, 4, 2),
         (1000, 1 << 30, 4, 4),
-        (1280, 1 << 20, 4, 10),
+        (1280, 1 << 20, 4, 12),
     ],
 )
 def test_how_many_ranges_a_table_gets(

@@ -2,7 +2,8 @@
 
 The supervisor starts ``python -m wal2lake.launch MODULE ARGUMENT...``. ``main`` ties the new
 process to the supervisor's life and then runs MODULE in it, as ``python -m`` would. So no
-worker has to know who watches it, and the watch stands before the first heavy import.
+worker has to know who watches it, and the watch stands before the first heavy import. With
+``--spare MODULE`` it imports first and is told later what to run.
 
 Two ties, because each has a gap. The kernel's parent-death signal works in any state of
 this process, but only on Linux. The *lifeline*, a pipe of which only the supervisor has the
@@ -17,6 +18,8 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import importlib
+import json
 import os
 import runpy
 import signal
@@ -24,6 +27,7 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 SUPERVISOR_PID: Final = "WAL2LAKE_SUPERVISOR_PID"
@@ -35,6 +39,9 @@ LIFELINE_FD: Final = "WAL2LAKE_LIFELINE_FD"
 LISTEN_FD: Final = "WAL2LAKE_LISTEN_FD"
 """Environment variable of the engine: descriptors of the listening sockets, commas
 between them."""
+
+SPARE: Final = "--spare"
+"""In place of MODULE: the one behind it will be run, with what standard input says."""
 
 EXIT_CONFIGURATION: Final = 78
 """Exit code (EX_CONFIG) of an engine that cannot run before somebody changes
@@ -86,10 +93,29 @@ def main(arguments: Sequence[str]) -> None:
     # waiting for, prints the stacks of all threads into the log.
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
+    if arguments[0] == SPARE:
+        _name_process("spare")
+        told = _become(arguments[1])
+        if told is None:
+            return
+        arguments = told
     module, *rest = arguments
     _name_process(module)
     sys.argv = [module, *rest]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _become(module: str) -> Sequence[str] | None:
+    """Import what ``module`` needs, then wait for a module and its arguments; see
+    ``spare``."""
+    importlib.import_module(f"{module}.__main__")
+    line = sys.stdin.readline()
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), sys.stdin.fileno())
+    if not line.endswith("\n"):
+        return None
+    told: list[str] = json.loads(line)
+    return told
 
 
 def _read_lifeline(lifeline: int) -> None:

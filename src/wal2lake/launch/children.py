@@ -21,10 +21,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from wal2lake.launch.child import LIFELINE_FD, LISTEN_FD, SUPERVISOR_PID
+from wal2lake.launch.child import LIFELINE_FD, LISTEN_FD, SPARE, SUPERVISOR_PID
 from wal2lake.launch.directory.status import WorkerStatus
 from wal2lake.launch.plan import Desired, Role, Running, WorkerKey
 from wal2lake.launch.processes import MARKER, kill_session
+from wal2lake.launch.spare import Spare
 from wal2lake.model import Oid
 
 _CHILD: Final = (sys.executable, "-m", "wal2lake.launch")
@@ -36,6 +37,8 @@ class Commands:
 
     engine: tuple[str, ...]
     receiver: Callable[[Oid], tuple[str, ...]]
+    spare: tuple[str, ...] = ()
+    """Starts a process that becomes a receiver when it is told to; empty: there is none."""
 
 
 def node_commands(directory: Path) -> Commands:
@@ -54,6 +57,7 @@ def node_commands(directory: Path) -> Commands:
     return Commands(
         engine=(*_CHILD, "wal2lake.frontend.engine", "-D", str(directory)),
         receiver=receiver,
+        spare=(*_CHILD, SPARE, "wal2lake.receive"),
     )
 
 
@@ -112,6 +116,7 @@ class Children:
             SUPERVISOR_PID: str(os.getpid()),
             LIFELINE_FD: str(lifeline),
         }
+        self._spare = Spare(commands.spare, self._environ, lifeline)
         self._children: dict[WorkerKey, Child] = {}
         self._starts: dict[WorkerKey, int] = {}
 
@@ -123,8 +128,10 @@ class Children:
         return self._children.get(key)
 
     def has_pid(self, pid: int) -> bool:
-        """Whether this pid is one of them, reaped or not."""
-        return any(c.process.pid == pid for c in self._children.values())
+        """Whether this pid is one of them, reaped or not; or waits to become one."""
+        return pid == self._spare.pid or any(
+            c.process.pid == pid for c in self._children.values()
+        )
 
     def running(self) -> list[Running]:
         """All, as the plan sees them."""
@@ -150,8 +157,25 @@ class Children:
             )
         )
 
+    def prepare(self, now: float) -> None:
+        """Have a process at hand for the next receiver."""
+        self._spare.prepare(now)
+
+    def dismiss_spare(self) -> None:
+        """Nothing more will be started."""
+        self._spare.dismiss()
+
     def start(self, worker: Desired, now: float) -> Child:
         """Start a process; OSError if the system has none to give."""
+        process = self._spawn(worker, now)
+        child = Child(
+            process, worker, Running(worker.key, worker.generation, now), time.time()
+        )
+        self._children[worker.key] = child
+        self._starts[worker.key] = self._starts.get(worker.key, 0) + 1
+        return child
+
+    def _spawn(self, worker: Desired, now: float) -> subprocess.Popen[bytes]:
         environ = dict(self._environ)
         descriptors = [self._lifeline]
         command: tuple[str, ...]
@@ -161,19 +185,16 @@ class Children:
             descriptors.extend(self._listeners)
         else:
             command = self._commands.receiver(worker.key.subid)
-        process = subprocess.Popen(
+            waiting = self._spare.become(command[len(_CHILD) :], now)
+            if waiting is not None:
+                return waiting
+        return subprocess.Popen(
             command,
             env=environ,
             stdin=subprocess.DEVNULL,
             pass_fds=descriptors,
             start_new_session=True,
         )
-        child = Child(
-            process, worker, Running(worker.key, worker.generation, now), time.time()
-        )
-        self._children[worker.key] = child
-        self._starts[worker.key] = self._starts.get(worker.key, 0) + 1
-        return child
 
     def stop(self, key: WorkerKey, number: signal.Signals, now: float) -> None:
         """Ask one to end; its deadline counts from the first time."""

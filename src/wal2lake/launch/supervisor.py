@@ -203,6 +203,7 @@ class Supervisor:
                     self._on_word(word)
         finally:
             # Also after a bug of ours: no child without a supervisor.
+            self._children.dismiss_spare()
             for key in self._children.workers():
                 self._children.kill(key)
         if self._exit_code == 0:
@@ -223,6 +224,10 @@ class Supervisor:
             self._policy(),
         )
         self._report_out_of_slots(decided)
+        if self._phase is not Phase.RUNNING:
+            self._children.dismiss_spare()
+        elif self._state == "ready":
+            self._children.prepare(now)
         wake_at = decided.wake_at
         for action in decided.actions:
             if isinstance(action, Start):

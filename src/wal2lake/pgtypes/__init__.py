@@ -32,7 +32,7 @@ from wal2lake.pgtypes.encode.binary import arrow_to_binary
 from wal2lake.pgtypes.encode.text import arrow_to_text
 from wal2lake.pgtypes.mapping import Kind, TypeMapping, mapping_for, result_type
 from wal2lake.pgtypes.params import binary_param_to_text, text_param_to_python
-from wal2lake.pgtypes.receive.columns import convert_sent
+from wal2lake.pgtypes.receive.columns import convert_sent, decodes_whole
 from wal2lake.pgtypes.receive.remote import (
     FIRST_NORMAL_OID,
     NoDecoder,
@@ -92,6 +92,7 @@ __all__ = [
     "convert_sent",
     "ddl_from_arrow",
     "declared_length",
+    "decodes_whole",
     "format_type",
     "mapping_for",
     "money_type",

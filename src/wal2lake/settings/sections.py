@@ -205,7 +205,7 @@ class SubscriptionSettings:
         restart=True,
     )
     copy_range_bytes: int = setting(
-        64 * _MIB,
+        256 * _MIB,
         "A table is copied in ranges of about this size, in parallel.",
         minimum=_MIB,
         maximum=_BYTES_MAX,

@@ -49,13 +49,15 @@ def page_ranges(
 ) -> tuple[PageRange, ...]:
     """Divide a table into ranges of about ``range_bytes`` of heap.
 
-    At least ``min_ranges`` (the number of readers) where there are that many pages. The
+    At least ``min_ranges`` (the number of readers) where there are that many pages, and a
+    multiple of it, so that the readers end together. The
     table may grow meanwhile: a resumed copy uses the division that was recorded.
     """
     if table.kind != "r" or table.pages == 0:
         return (PageRange(0, None, None),)
     by_size = -(-table.pages * _PAGE_BYTES // range_bytes)
-    count = max(1, by_size, min(min_ranges, table.pages * _PAGE_BYTES // SMALL_BYTES))
+    even = -(-by_size // min_ranges) * min_ranges
+    count = max(1, min(even, table.pages * _PAGE_BYTES // SMALL_BYTES))
     step = -(-table.pages // count)
     bounds = list(range(0, table.pages, step))
     return tuple(

@@ -55,6 +55,13 @@ from wal2lake.lake.delta.durability import (
     sync_files,
 )
 from wal2lake.lake.delta.fields import from_struct_field, metadata_of
+from wal2lake.lake.delta.firstversion import (
+    CHECKSUM,
+    COMMIT,
+    checksum_line,
+    commit_lines,
+    write_locally,
+)
 from wal2lake.lake.delta.fit import check_files
 from wal2lake.lake.delta.uniqueness import any_key_taken
 from wal2lake.lake.port import (
@@ -108,6 +115,7 @@ class DeltaTables:
         self._synced: dict[str, int] = {}
         self._listings: dict[str, _Listing] = {}
         self._lock = threading.Lock()
+        self._bins: tuple[Sequence[int], int] | None = None
 
     def create(
         self,
@@ -138,8 +146,7 @@ class DeltaTables:
                     for field in fields
                 ]
             )
-            # What DeltaTable.create commits, without Spark's planning, which costs more
-            # than the commit.
+            # Delta decides what the table needs of a reader and of a writer.
             transaction = self._log(location).startTransaction()
             metadata = {
                 "id": str(uuid.uuid4()),
@@ -150,12 +157,7 @@ class DeltaTables:
                 "createdTime": int(time.time() * 1000),
             }
             transaction.updateMetadataForNewTable(self._action({"metaData": metadata}))
-            transaction.commit(
-                self._seq([]),
-                getattr(
-                    self._jvm.org.apache.spark.sql.delta, "DeltaOperations$CreateTable"
-                )(transaction.metadata(), False, False, self._jvm.scala.Option.empty()),
-            )
+            self._write_first(location, transaction)
         sync_created(location)
         state = self.state(location)
         with self._lock:
@@ -163,6 +165,38 @@ class DeltaTables:
             if state.version == 0:
                 self._keep(location, _Listing(state.table_id, 0, {}))
         return state
+
+    def _write_first(self, location: str, transaction: Any) -> None:
+        """Commit version 0; see ``firstversion``."""
+        metadata = json.loads(transaction.metadata().json())["metaData"]
+        protocol = json.loads(transaction.protocol().json())["protocol"]
+        txn_id = transaction.txnId()
+        bounds, bins = self._histograms()
+        commit = commit_lines(metadata, protocol, txn_id)
+        checksum = checksum_line(
+            metadata, protocol, txn_id, size_bounds=bounds, deleted_bins=bins
+        )
+        root = local_path(location)
+        if root is not None:
+            write_locally(root, commit, checksum)
+            return
+        log = self._log(location)
+        log.createLogDirectoriesIfNotExists()
+        for name, lines in ((CHECKSUM, [checksum]), (COMMIT, commit)):
+            path = self._jvm.org.apache.hadoop.fs.Path(location, f"_delta_log/{name}")
+            log.store().write(
+                path, self._seq(lines).iterator(), False, self._hadoop_conf()
+            )
+
+    def _histograms(self) -> tuple[Sequence[int], int]:
+        """Delta's bounds of file sizes, and its number of bins for deleted rows."""
+        with self._lock:
+            if self._bins is None:
+                stats = self._jvm.org.apache.spark.sql.delta.stats
+                sizes = stats.FileSizeHistogramUtils.DEFAULT_BINS()
+                deleted = stats.DeletedRecordCountsHistogramUtils.NUMBER_OF_BINS()
+                self._bins = (self._from_java(sizes), deleted)
+            return self._bins
 
     def _need_empty(self, location: str) -> None:
         """A table that is made among somebody else's files would take them along when it is
@@ -388,15 +422,13 @@ class DeltaTables:
         return state.newHadoopConf()
 
     def _state_of(self, location: str, snapshot: Any) -> TableState:
-        converters = self._jvm.scala.jdk.javaapi.CollectionConverters
-        metadata = snapshot.metadata()
-        schema = json.loads(metadata.schemaString())
-        struct = StructType.fromJson(schema)
-        properties = self._python_dict(metadata.configuration())
+        metadata = json.loads(snapshot.metadata().json())["metaData"]
+        struct = StructType.fromJson(json.loads(metadata["schemaString"]))
+        properties = metadata["configuration"]
         fields = tuple(from_struct_field(field) for field in struct.fields)
         return TableState(
             location=location,
-            table_id=metadata.id(),
+            table_id=metadata["id"],
             version=snapshot.version(),
             cursors=self._cursors(snapshot),
             fields=fields,
@@ -411,22 +443,22 @@ class DeltaTables:
             ),
             column_mapping=properties.get("delta.columnMapping.mode", "none") != "none",
             properties=properties,
-            partition_columns=tuple(converters.asJava(metadata.partitionColumns())),
+            partition_columns=tuple(metadata["partitionColumns"]),
         )
 
     def _cursors(self, snapshot: Any) -> dict[str, int]:
         checksum = snapshot.checksumOpt()
         known = checksum.get().setTransactions() if checksum.isDefined() else checksum
         if known.isEmpty():
-            return self._python_dict(snapshot.transactions())
-        converters = self._jvm.scala.jdk.javaapi.CollectionConverters
-        return {
-            token.appId(): token.version() for token in converters.asJava(known.get())
-        }
+            found: dict[str, int] = self._from_java(snapshot.transactions())
+            return found
+        return {one["appId"]: one["version"] for one in self._from_java(known.get())}
 
-    def _python_dict(self, scala_map: Any) -> dict[str, Any]:
-        converters = self._jvm.scala.jdk.javaapi.CollectionConverters
-        return dict(converters.asJava(scala_map))
+    def _from_java(self, value: Any) -> Any:
+        """A Scala collection as Delta writes it in JSON: one call over py4j. Its iterators end
+        with an exception, whose translation takes longer than all the rest."""
+        mapper = self._jvm.org.apache.spark.sql.delta.util.JsonUtils.mapper()
+        return json.loads(mapper.writeValueAsString(value))
 
     def _actions(
         self, changes: Sequence[_Action], cursor: Cursor, removes: Any | None

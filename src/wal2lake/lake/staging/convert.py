@@ -41,6 +41,7 @@ from wal2lake.pgtypes import (
     coerce,
     ddl_from_arrow,
     declared_length,
+    decodes_whole,
     format_type,
     mapping_for,
     result_type,
@@ -207,6 +208,16 @@ def convert_column(
     ]
     found.sort(key=lambda bad: bad.row)
     return Converted(converted.array, tuple(found[:FAILURES_KEPT]), converted.changes)
+
+
+def decodes_whole_in_binary(
+    field: FieldSpec, type_oid: Oid, typmod: int, types: RemoteTypes
+) -> bool:
+    """Whether values of this type of the publisher's go into the field without a text of
+    each, if they come in binary format."""
+    sent = SentColumn(pa.nulls(0, pa.binary()), None, type_oid, typmod, types)
+    mapping = _with_length(mapping_of(field), field, sent)
+    return decodes_whole(int(type_oid), types, mapping)
 
 
 def _with_length(

@@ -70,6 +70,22 @@ def sent_to_arrow(
     return _repaired(array, values, np.flatnonzero(odd), base, types, mapping)
 
 
+def decodes_whole(type_oid: int, types: RemoteTypes, mapping: TypeMapping) -> bool:
+    """Whether ``sent_to_arrow`` needs no text of single values, but for odd ones: then
+    binary format is the faster one."""
+    if binary_is_text(type_oid, types):
+        return True
+    base = base_type(type_oid, types)
+    if base == _JSONB:
+        return True
+    element = element_type(base, types)
+    if mapping.kind is Kind.ARRAY and element is not None:
+        return mapping.element is not None and decodes_whole(
+            element, types, mapping.element
+        )
+    return mapping.length is None and kernel_for(base, mapping) is not None
+
+
 def _arrays(
     values: pa.BinaryArray,
     type_oid: int,

@@ -1,0 +1,93 @@
+"""A receiver that has been started before anybody needs one.
+
+A Python process that can decode a stream needs half a CPU-second for its imports, and that is
+what a new subscription, a changed one and one whose receiver was killed would wait for. So
+the supervisor keeps one process that has them behind it and waits on its standard input for
+what to become: one line, a JSON array of the module and its arguments. The end of that input
+ends it.
+
+Comes in: command lines. Goes out: the process, to whoever becomes its owner. Called by
+children; the other side is ``child.main``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from wal2lake.launch.processes import kill_session
+
+QUIET_SECONDS: Final = 5.0
+"""The next one is made when nothing was asked of this one for so long: what has just been
+started needs the processor more."""
+
+RETRY_SECONDS: Final = 60.0
+"""One that died before it was needed would do so again."""
+
+
+class Spare:
+    """At most one process. Not thread-safe: the supervisor has one thread."""
+
+    def __init__(
+        self, command: Sequence[str], environ: Mapping[str, str], lifeline: int
+    ) -> None:
+        """``command`` starts one; empty: there is never one."""
+        self._command = tuple(command)
+        self._environ = dict(environ)
+        self._lifeline = lifeline
+        self._process: subprocess.Popen[bytes] | None = None
+        self._due = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that waits, if there is one."""
+        return None if self._process is None else self._process.pid
+
+    def prepare(self, now: float) -> None:
+        """Have one ready if it is time for it. That there is none does no harm."""
+        if self._process is not None and self._process.poll() is not None:
+            self._bury(self._process)
+            self._due = now + RETRY_SECONDS
+        if self._command and self._process is None and now >= self._due:
+            with suppress(OSError):
+                self._process = subprocess.Popen(
+                    self._command,
+                    env=self._environ,
+                    stdin=subprocess.PIPE,
+                    pass_fds=[self._lifeline],
+                    start_new_session=True,
+                )
+            self._due = now + RETRY_SECONDS
+
+    def become(
+        self, arguments: Sequence[str], now: float
+    ) -> subprocess.Popen[bytes] | None:
+        """The waiting process, now running ``arguments``; None if there is none."""
+        process, self._process = self._process, None
+        self._due = now + QUIET_SECONDS
+        if process is None:
+            return None
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(list(arguments)).encode() + b"\n")
+            process.stdin.close()
+        except OSError:
+            self._bury(process)
+            return None
+        return process
+
+    def dismiss(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._bury(self._process)
+
+    def _bury(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = None
+        kill_session(process.pid)
+        process.wait()
+        if process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.close()
