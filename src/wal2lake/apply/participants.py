@@ -6,6 +6,8 @@ may meet a row. What is known of a table (``Participant``), and who changes it:
 
     fact         set                                       cleared, or moved on
     cursor       refresh: read from the table              committed: end of the batch
+    decided      refresh: the vector's LSN, if readers     passed: end of a batch that it took
+                 see the table                             part in, with changes or without
     version      refresh: the newest found                 committed: the one made; look (before
                                                            a batch is staged, and before it is
                                                            published): the newest, under the lock
@@ -37,7 +39,7 @@ from typing import Final
 from wal2lake.apply.batch import RelationName
 from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, TableDef
 from wal2lake.lake import TablePort, TableState
-from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.model import INVALID_LSN, Lsn, Oid, SyncState
 from wal2lake.observe import get_logger
 
 _UNPUBLISHED_COMMITS: Final = 8
@@ -58,6 +60,9 @@ class Participant:
     """The newest Delta version that the worker has made or found."""
     trusted: bool
     """Every version since the copy is ours."""
+    decided: Lsn
+    """Nothing below it is still to be applied. A copy that goes on holds the floor, not what
+    is known of the other tables."""
     unpublished: bool
     """No vector has ``version``, or the floor is not at ``cursor`` yet; as far as we know."""
 
@@ -73,7 +78,11 @@ class Participant:
 
     def position(self, floor: Lsn) -> Lsn:
         """Below it the table has every transaction."""
-        return Lsn(max(self.cursor, floor))
+        return Lsn(max(self.cursor, self.decided, floor))
+
+    def passed(self, reached: Lsn) -> None:
+        """A batch up to ``reached`` is behind it."""
+        self.decided = Lsn(max(self.decided, reached))
 
     def committed(self, cursor: Lsn, version: int) -> None:
         """A batch up to ``cursor`` is in the table."""
@@ -145,6 +154,7 @@ class Participants:
         known, self._known = self._known, {}
         vector = self._catalog.newest_vector(self._subid)
         published = vector.versions if vector is not None else {}
+        seen = INVALID_LSN if vector is None else vector.lsn
         floor = subscription.floor
         rels = self._catalog.rels(self._subid)
         self._copying = self._is_copying(rels)
@@ -175,8 +185,11 @@ class Participants:
                 Lsn(cursor or 0),
                 state.version,
                 trusted=rel.trusted,
+                decided=INVALID_LSN,
                 unpublished=state.version != expected or (cursor or 0) > floor,
             )
+            if table.visible:
+                table.passed(seen)
             if rel.trusted and not self._is_ours(
                 definition.location, expected, state.version, name
             ):

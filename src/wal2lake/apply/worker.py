@@ -10,7 +10,8 @@ the log. A table that had committed when the crash came has a cursor above the f
 skips what it has; the vector was not published, so no reader saw it alone. Its version is
 published with the others', once they have caught up with it.
 
-Positions. A table's position is the higher of its cursor and the floor. A table that was just
+Positions. A table's position is the highest of its cursor, the floor, the newest vector's LSN if
+readers see it, and the end of the last batch. A table that was just
 copied joins with its cursor S; the batch starts at the lowest position, so it catches up
 while the others skip. It turns visible (f -> s -> r) with the first vector whose LSN has
 reached S.
@@ -277,6 +278,8 @@ class ApplyWorker:
                 raise
             self._commit_all(parts, staged, reached)
             failpoint("apply.tables_committed")
+            for table in self._tables:
+                table.passed(reached)
             self._publish(reached, committed=[part.relid for part in parts], skip=skip)
         return None
 
