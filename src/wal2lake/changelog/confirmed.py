@@ -9,7 +9,9 @@ moved by hand: what lies between will never be sent.
 
 A record is written in place and fdatasynced, the older one first, so a crash in the middle leaves
 the other one, which has what was sent last. It names the slot: what was confirmed to one says
-nothing of another. A log of an older version has no such file.
+nothing of another. It does not name the timeline: that is the catalog's, which learns another one
+only after the record has been lowered to where ours was left. A log of an older version has no
+such file.
 
 Called by the receiver: opened and closed by its reader, ``record`` on a thread of its own in
 between.

@@ -16,8 +16,7 @@ transaction behind an fsync. *applied* is the engine's word in the progress file
 upstream is ``feedback.Feedback``'s decision, made anew whenever one of the three moves. What
 it says beyond the log needs the server's word, and is on record before it is said.
 
-Before it streams: is it the same source (``history``), and can its slot send what is missing
-(``slotcheck``)?
+Before it streams: is it the same source, and can its slot send what is missing (``source``)?
 
 One object is one connection; an error ends it with an exception, the process exits and
 the supervisor starts another after wal_retrieve_retry_interval.
@@ -39,11 +38,10 @@ from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
 from wal2lake.changelog import ChangeLog
 from wal2lake.changelog.confirmed import ConfirmedFile
 from wal2lake.errors import PublisherError
-from wal2lake.model import INVALID_LSN, Lsn
+from wal2lake.model import Lsn
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import (
     CopyBothStream,
-    Identity,
     Payloads,
     Publisher,
     Session,
@@ -51,10 +49,9 @@ from wal2lake.pg import (
 )
 from wal2lake.receive.feedback import Feedback
 from wal2lake.receive.gulps import divide
-from wal2lake.receive.history import check_history
 from wal2lake.receive.negotiation import negotiate
 from wal2lake.receive.remotetypes import RemoteTypesKeeper
-from wal2lake.receive.slotcheck import check_slot
+from wal2lake.receive.source.source import Source
 from wal2lake.receive.threads.logwriter import RECORD_BYTES, LogWriter
 from wal2lake.receive.threads.pauses import Pauses
 from wal2lake.receive.threads.sealer import Sealer
@@ -134,8 +131,14 @@ class WalReceiver:
         )
         verifier: Verifier | None = None
         try:
-            identity = self._check_source(session)
-            known = self._check_slot(Publisher(session), identity, confirmed)
+            source = Source(
+                self._catalog,
+                subscription,
+                self._log,
+                confirmed,
+                self._ordinary_session,
+            )
+            source.check(Publisher(session))
             self._types.learn(Publisher(session))
             start = self._log.logged
             asked = negotiate(
@@ -146,7 +149,7 @@ class WalReceiver:
                 two_phase=self._two_phase.wanted(session.server_version),
             )
             stream = CopyBothStream(session, asked.command)
-            self._drop_undecodable(identity.database)
+            known = source.accepted()
             self._log.connected(
                 start, streaming=asked.streaming, two_phase=asked.may_prepare
             )
@@ -217,84 +220,6 @@ class WalReceiver:
         thread = threading.Thread(target=run, name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
-
-    def _check_source(self, session: Session) -> Identity:
-        publisher = Publisher(session)
-        identity = publisher.identify()
-        known = self._subscription
-        history = None
-        if known.timeline is not None and known.timeline != identity.timeline:
-            history = publisher.timeline_history(identity.timeline)
-        check_history(
-            identity,
-            known_system=known.system_identifier,
-            known_timeline=known.timeline,
-            logged=self._log.logged,
-            timeline_history=history,
-        )
-        if (known.system_identifier, known.timeline) != (
-            identity.system_identifier,
-            identity.timeline,
-        ):
-            self._catalog.update_subscription(
-                known.oid,
-                system_identifier=identity.system_identifier,
-                timeline=identity.timeline,
-            )
-        return identity
-
-    def _check_slot(
-        self, publisher: Publisher, identity: Identity, confirmed: ConfirmedFile
-    ) -> Lsn:
-        """Raises UnusableSlot if it cannot send what is missing; returns what is on record as
-        confirmed."""
-        name, last = str(self._subscription.slot_name), confirmed.last
-        known = INVALID_LSN if last is None else last.position
-        received = max(known, self._log.logged)
-        same = last is not None and last.slot_name == name
-        start = check_slot(
-            publisher.slot(name),
-            name=name,
-            database=identity.database,
-            received=received or None,
-            # What the journal has and cannot give may be confirmed: ``_drop_undecodable``.
-            same=same and self._log.undecodable is None,
-        )
-        if last is not None and same:
-            if identity.position < last.position:
-                # Nothing of ours is lost with what this server does not have
-                # (``check_history``), and from here on it counts anew.
-                confirmed.record(name, identity.position)
-            return min(identity.position, last.position)
-        if last is not None and start > received:
-            self._events.warning(
-                f'replication slot "{name}" starts at {start}, above {received}, up to'
-                " where everything has been received; what was committed in between is"
-                " not received",
-                subscription=self._subscription.name,
-            )
-        confirmed.record(name, start)
-        return start
-
-    def _drop_undecodable(self, database: str | None) -> None:
-        """Have what the journal cannot give sent again, or raise why that cannot be.
-
-        Streaming has begun: the slot is ours, and nobody moves its position but we.
-        """
-        if self._log.undecodable is None:
-            return
-        name = str(self._subscription.slot_name)
-        with self._ordinary_session() as session:
-            slot = Publisher(session).slot(name)
-        self._log.ask_again(
-            check_slot(
-                slot,
-                name=name,
-                database=database,
-                received=self._log.logged,
-                same=False,
-            )
-        )
 
     def _ordinary_session(self) -> Session:
         return connect(
