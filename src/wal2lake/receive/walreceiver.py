@@ -34,7 +34,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
+from wal2lake.catalog import Catalog, ProgressFile, Subscription
 from wal2lake.changelog import ChangeLog
 from wal2lake.changelog.confirmed import ConfirmedFile
 from wal2lake.errors import PublisherError
@@ -156,7 +156,8 @@ class WalReceiver:
             if asked.two_phase:
                 self._two_phase.accepted()
             on_streaming.set()
-            self._catalog.note_error(subscription.oid, Worker.RECEIVER, None)
+            # The run before may have ended with an error.
+            self._pauses.note()
             self._events.info(
                 f'walreceiver for subscription "{subscription.name}" has started',
                 streaming_from=start,
