@@ -151,6 +151,12 @@ class ConfirmedFile:
             if self._last is None:
                 raise files.unsupported_version(self._path, version, _MAGIC[-1])
         if self._last is None:
+            # Not the remedy of the log's other files: no change is lost with this one.
             raise CorruptLogError(
-                f'invalid checksum in file "{self._path}"', hint=files.RESTORE_HINT
+                f'invalid checksum in file "{self._path}"',
+                detail="It says how far the publisher's replication slot was told that"
+                " everything is received. The changes themselves are not in it.",
+                hint=f'Remove "{self._path}". The slot is then taken as it is, once: if it'
+                " was dropped and created again meanwhile, what was committed in between"
+                " is missing.",
             )
