@@ -163,6 +163,25 @@ def test_a_position_that_cannot_be_recorded_is_not_verified() -> None:
         reached(one, 1000)
 
 
+def test_a_full_disk_is_told_as_such_and_costs_the_publisher_no_connection(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server = Server()
+    with verifying(server) as one:
+        one.ask(Lsn(900))
+        reached(one, 1000)
+        server.disk_full, server.position = True, Lsn(2000)
+        one.ask(Lsn(1500))
+        wait_until(lambda: server.questions >= 4)
+        assert one.position == 1000
+        server.disk_full = False
+        reached(one, 2000)
+    assert server.connections == 1
+    told = capsys.readouterr()
+    assert (told.out + told.err).count("could not record the publisher's position") == 1
+    assert "could not verify" not in told.out + told.err
+
+
 def test_a_keepalive_that_lies_is_not_asked_about_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
