@@ -15,6 +15,7 @@ from tests.fakes.publisher import inserts, payloads
 from tests.fakes.receiver import SUBSCRIPTION, Receiver
 from tests.fakes.walsender import FakeWalsender, Scripted
 
+from wal2lake.catalog import MADE_SLOT
 from wal2lake.changelog.confirmed import Confirmed
 from wal2lake.errors import PublisherError, StorageError
 from wal2lake.model import Lsn
@@ -166,3 +167,44 @@ def test_a_slot_that_somebody_else_reads_is_not_recorded_before_it_is_ours(
     goes_on(receiver, publisher)
     assert receiver.confirmed() == Confirmed("other", Lsn(1200))
     goes_on(receiver, publisher)
+
+
+@pytest.mark.parametrize(
+    ("made", "slot", "start", "refused"),
+    [
+        ("s", "s", 100, False),
+        # Dropped and created again before anything had been received.
+        ("s", "s", 150, True),
+        # Made by somebody else, or named in the other one's place: taken as it is.
+        (None, "s", 150, False),
+        ("s", "other", 150, False),
+    ],
+)
+def test_the_first_start_is_where_create_subscription_made_the_slot(
+    publisher: FakeWalsender,
+    tmp_path: Path,
+    made: str | None,
+    slot: str,
+    start: int,
+    refused: bool,
+) -> None:
+    receiver = Receiver(tmp_path, publisher)
+    receiver.catalog.update_subscription(SUBSCRIPTION, floor=Lsn(100), slot_name=slot)
+    if made is not None:
+        receiver.catalog.set_options(SUBSCRIPTION, {MADE_SLOT: made})
+    publisher.confirmed = Lsn(start)
+    if not refused:
+        goes_on(receiver, publisher)
+        assert receiver.confirmed() == Confirmed(slot, Lsn(start))
+        # From here on it counts what was received.
+        receiver.confirm(1000, slot)
+        publisher.confirmed = Lsn(900)
+        goes_on(receiver, publisher)
+        return
+    for _ in range(2):
+        error = receiver.run(until=lambda: False)
+        assert isinstance(error, UnusableSlot), error
+        assert error.message.startswith(
+            f'replication slot "{slot}" starts at {Lsn(start)}, above {Lsn(100)}'
+        )
+        assert receiver.confirmed() is None

@@ -42,8 +42,12 @@ class _Found:
     identity: Identity
     received: Lsn
     """Up to here everything has been received that this server has."""
+    same: bool
+    """That has come from this slot, or nothing has and it is the one that was made for it."""
     known: Lsn | None
     """Up to here it is on record as confirmed to this slot; None: nothing is."""
+    seen: Lsn
+    """The slot's confirmed position, before it was ours."""
 
 
 class Source:
@@ -80,20 +84,38 @@ class Source:
             logged=self._log.logged,
             timeline_history=history,
         )
-        last = self._confirmed.last
-        known = None
-        if last is not None:
-            # Nothing of ours is lost with what this server does not have
-            # (``check_history``), and from here on it counts anew.
-            known = min(last.position, identity.position)
-            if history is not None and ours.timeline is not None:
-                left = switch_point(history, ours.timeline)
-                known = min(known, left or INVALID_LSN)
+        known = self._on_record(identity, history)
         received = max(known or INVALID_LSN, self._log.logged)
-        if last is not None and last.slot_name != self._slot_name:
+        last = self._confirmed.last
+        if last is None:
+            known = self._made_at()
+            received = max(known or INVALID_LSN, received)
+        elif last.slot_name != self._slot_name:
             known = None
-        self._found = _Found(identity, received, known)
-        self._look(publisher, self._found)
+        same = known is not None
+        seen = self._look(publisher, identity, received, same=same)
+        recorded = known if last is not None else None
+        self._found = _Found(identity, received, same, recorded, seen)
+
+    def _on_record(self, identity: Identity, history: str | None) -> Lsn | None:
+        """What was confirmed, as far as this server has it."""
+        last, timeline = self._confirmed.last, self._subscription.timeline
+        if last is None:
+            return None
+        # Nothing of ours is lost with what this server does not have
+        # (``check_history``), and from here on it counts anew.
+        known = min(last.position, identity.position)
+        if history is not None and timeline is not None:
+            known = min(known, switch_point(history, timeline) or INVALID_LSN)
+        return known
+
+    def _made_at(self) -> Lsn | None:
+        """Before anything was ever received: the consistent point of a slot that CREATE
+        SUBSCRIPTION has made."""
+        ours = self._subscription
+        if ours.system_identifier is not None or ours.made_slot != self._slot_name:
+            return None
+        return ours.floor
 
     def accepted(self) -> Lsn:
         """START_REPLICATION was: write down what holds from here on. Before the first status
@@ -105,10 +127,14 @@ class Source:
         found = self._found
         if found is None:
             raise InternalError("a source is accepted that was not checked")
-        start, known = INVALID_LSN, found.known
+        start, known = found.seen, found.known
         if known is None or self._log.undecodable is not None:
             with self._ask() as session:
-                start = self._look(Publisher(session), found)
+                now = self._look(
+                    Publisher(session), found.identity, found.received, same=found.same
+                )
+            # Another session may have found another server, whose slot lags.
+            start = max(start, now)
         if known is None:
             known = start
             self._warn_of_gap(found, start)
@@ -117,15 +143,17 @@ class Source:
         self._log.ask_again(start)
         return known
 
-    def _look(self, publisher: Publisher, found: _Found) -> Lsn:
+    def _look(
+        self, publisher: Publisher, identity: Identity, received: Lsn, *, same: bool
+    ) -> Lsn:
         """The slot's confirmed position; raises UnusableSlot."""
         return check_slot(
             publisher.slot(self._slot_name),
             name=self._slot_name,
-            database=found.identity.database,
-            received=found.received or None,
+            database=identity.database,
+            received=received or None,
             # What the journal has and cannot give may be confirmed: ``ask_again``.
-            same=found.known is not None and self._log.undecodable is None,
+            same=same and self._log.undecodable is None,
         )
 
     def _warn_of_gap(self, found: _Found, start: Lsn) -> None:
