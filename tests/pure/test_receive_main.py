@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from tests.fakes.walsender import FakeWalsender, Scripted
 
 from wal2lake.catalog import Worker
 from wal2lake.changelog import ChangeLog
-from wal2lake.errors import CorruptLogError, PublisherError
+from wal2lake.errors import CorruptLogError, LogInUseError, PublisherError
 from wal2lake.receive import __main__ as module
+from wal2lake.receive import walreceiver
+from wal2lake.receive.threads.logwriter import LogWriter
 from wal2lake.receive.walreceiver import WalReceiver
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
@@ -118,3 +121,36 @@ def test_a_bug_is_told_in_sql_and_its_traceback_in_the_log(
     told = capsys.readouterr()
     assert "Traceback" in told.out + told.err
     assert enabled(receiver) is not streams
+
+
+def test_a_log_that_a_thread_still_writes_is_left_to_the_end_of_the_process(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An fsync may hang. Closed under its thread, the journal's descriptor could be another
+    file's by the time it returns, the catalog's for one."""
+    over, begun = threading.Event(), threading.Event()
+
+    def hang(self: LogWriter) -> None:
+        begun.set()
+        assert over.wait(60)
+
+    def read(*_: object) -> None:
+        assert begun.wait(60)
+        raise PublisherError("gone")
+
+    monkeypatch.setattr(walreceiver, "_JOIN_SECONDS", 0.1, raising=False)
+    monkeypatch.setattr(LogWriter, "work", hang)
+    monkeypatch.setattr(WalReceiver, "_read", read)
+    closed: list[ChangeLog] = []
+    close = ChangeLog.close
+    monkeypatch.setattr(ChangeLog, "close", lambda log: closed.append(log))
+    try:
+        assert run(receiver) == "gone"
+        assert closed == []
+        with pytest.raises(LogInUseError):
+            ChangeLog.open(receiver.log)
+    finally:
+        over.set()
+    monkeypatch.undo()
+    for one in closed:
+        close(one)

@@ -100,7 +100,8 @@ def _run(
         finally:
             keeper.stop()
             progress.set(receiver_pid=0)
-            log.close()
+            if not receiver.at_work:
+                log.close()
     return 0
 
 

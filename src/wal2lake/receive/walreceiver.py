@@ -66,6 +66,9 @@ _WATCH_SECONDS: Final = 0.02
 _ANSWER_SECONDS: Final = 10.0
 """A server that takes longer for a look at one of its own numbers is not well. A guess."""
 
+_JOIN_SECONDS: Final = 10.0
+"""What a thread has in hand ends by then, or hangs in the kernel: it ends with the process."""
+
 _CLOSED: Final = -1
 
 
@@ -85,7 +88,7 @@ class WalReceiver:
         log: ChangeLog,
         progress: ProgressFile,
     ) -> None:
-        """The log is open and recovered; it stays the caller's to close."""
+        """The log is open and recovered; it stays the caller's to close (see ``at_work``)."""
         self._catalog = catalog
         self._subscription = subscription
         self._settings = settings
@@ -109,6 +112,12 @@ class WalReceiver:
         """End the run in order; safe in a signal handler."""
         self._stop.set()
         self._wake()
+
+    @property
+    def at_work(self) -> bool:
+        """Is a thread at work still? After ``run`` that is one that hangs: then the log must not
+        be closed under it."""
+        return any(thread.is_alive() for thread in self._threads)
 
     def run(self, on_streaming: threading.Event) -> None:
         """Stream until stopped. Raises what ended it; sets ``on_streaming`` once the
@@ -177,7 +186,7 @@ class WalReceiver:
             self._writer.end()
             self._log.wake()
             for thread in self._threads:
-                thread.join(timeout=10.0)
+                thread.join(timeout=_JOIN_SECONDS)
             session.close()
             if verifier is not None:
                 self._threads.append(verifier.stop())
@@ -355,7 +364,7 @@ class WalReceiver:
     def _close_pipe(self) -> None:
         """Nobody reads it any more, and whoever wakes the reader is gone: a number that is
         somebody else's by now must not be written to."""
-        if any(thread.is_alive() for thread in self._threads):
+        if self.at_work:
             return
         ends = (self._wake_read, self._wake_write)
         self._wake_read = self._wake_write = _CLOSED
