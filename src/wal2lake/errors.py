@@ -7,6 +7,7 @@
      |   |- DuplicateObjectError      42710 (and 42P07, 42P06)
      |   |- FeatureNotSupportedError  0A000
      |   `- ConfigurationError        F0000: settings, ports, directories, prerequisites
+     |       `- LogInUseError             55006: another process has the change log
      |- PublisherError            the other server refused or cannot be reached
      |   `- DivergedHistory           55000: another source, or one that has lost WAL
      |- ProtocolViolation         the peer's bytes break the protocol, 08P01
@@ -126,6 +127,13 @@ class ConfigurationError(UsageError):
     """Settings, ports, directories or prerequisites are not as they must be."""
 
     sqlstate = "F0000"
+
+
+class LogInUseError(ConfigurationError):
+    """Another process has the change log; it may end."""
+
+    sqlstate = "55006"
+    retry = Retry.LATER
 
 
 class PublisherError(Wal2LakeError):

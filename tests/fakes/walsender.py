@@ -15,7 +15,7 @@ import contextlib
 import re
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -30,6 +30,7 @@ from wal2lake.wire.frontback import (
     CopyDone,
     CopyResponse,
     DataRow,
+    ErrorResponse,
     FieldDescription,
     FrontendReader,
     ParameterStatus,
@@ -64,7 +65,16 @@ class FakeWalsender:
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self.confirmed = Lsn(0)
-        """The highest flush position that was reported."""
+        """The highest flush position that was reported; a test may move the slot."""
+        self.timeline, self.history = 1, ""
+        self.end: Lsn | None = None
+        """Where its WAL ends; None: with the last transaction of the scripts."""
+        self.refusal: ErrorResponse | None = None
+        """The answer to START_REPLICATION, instead of a stream."""
+        self.on_start: Callable[[], None] = lambda: None
+        """Called at START_REPLICATION, before it is answered."""
+        self.heard = 0
+        """How many status updates have come."""
         self.streamed = 0
         """How many connections have been sent their script."""
 
@@ -139,17 +149,25 @@ class FakeWalsender:
         if isinstance(status, StandbyStatus):
             with self._guard:
                 self.confirmed = max(self.confirmed, status.flush_lsn)
+                self.heard += 1
 
     def _answer(self, client: socket.socket, sql: str) -> None:
         streaming = re.match(r"START_REPLICATION SLOT \S+ LOGICAL (\S+)", sql)
         if streaming:
+            self.on_start()
+            if self.refusal is not None:
+                _send(client, self.refusal, ReadyForQuery(TransactionStatus.IDLE))
+                return
             _send(client, CopyResponse(CopyMode.BOTH, 0))
             self._stream(client, Lsn.parse(streaming[1]))
             return
-        end = str(Lsn(max(s.end_lsn for script in self._scripts for s in script)))
+        last = max(s.end_lsn for script in self._scripts for s in script)
+        end = str(Lsn(last) if self.end is None else self.end)
         rows: list[tuple[str | None, ...]] = [("",)]
         if sql == "IDENTIFY_SYSTEM":
-            rows = [(SYSTEM, "1", end, "d")]
+            rows = [(SYSTEM, str(self.timeline), end, "d")]
+        elif sql.startswith("TIMELINE_HISTORY"):
+            rows = [("x.history", self.history)]
         elif "pg_replication_slots" in sql:
             columns = sql.partition("FROM")[0].count(",") + 1
             named: dict[int, str] = {0: "pgoutput", 1: "d", 4: str(self.confirmed)}

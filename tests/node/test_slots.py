@@ -71,6 +71,25 @@ def test_a_lost_slot_is_an_error_until_its_hint_has_been_followed(
     assert pg18.psql(SLOTS) == ""
 
 
+def test_a_slot_made_anew_before_the_first_start_is_refused(
+    make_node: Callable[..., Node], pg18: Database
+) -> None:
+    node = make_node(settings=FAST_RETRY).start()
+    pg18.psql("create table t (id int primary key); create publication p for table t")
+    node.sql(
+        f"create subscription anew connection {quote_literal(pg18.conninfo())}"
+        " publication p with (enabled = false, copy_data = false)"
+    )
+    pg18.psql("select pg_drop_replication_slot('anew')")
+    pg18.psql("insert into t values (1)")
+    pg18.psql("select pg_create_logical_replication_slot('anew', 'pgoutput')")
+    node.sql("alter subscription anew enable")
+    anew = "It was dropped and created again, or advanced by hand"
+    node.wait_for(ERROR.format("anew"), lambda r: anew in str(r))
+    node.sql("drop subscription anew")
+    assert pg18.psql(SLOTS) == ""
+
+
 def test_no_slot_is_left_by_a_drop_or_a_kill_in_the_middle_of_a_copy(
     make_node: Callable[..., Node], pg18: Database, tmp_path: Path
 ) -> None:

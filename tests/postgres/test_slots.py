@@ -16,7 +16,7 @@ from wal2lake.catalog import Catalog, ProgressFile, Subscription
 from wal2lake.changelog import ChangeLog
 from wal2lake.changelog.confirmed import ConfirmedFile
 from wal2lake.model import Lsn, Oid
-from wal2lake.receive.slotcheck import UnusableSlot
+from wal2lake.receive.source.slotcheck import UnusableSlot
 from wal2lake.receive.walreceiver import WalReceiver
 from wal2lake.settings import Settings
 from wal2lake.testing.postgres import PostgresServer

@@ -236,6 +236,42 @@ def test_what_somebody_does_about_a_failing_table_ends_its_pause(
         wait_until(lambda: world.held() == (T,), timeout_seconds=10)
 
 
+def test_a_table_that_has_left_and_come_back_gets_a_snapshot_of_its_own(
+    world: World,
+) -> None:
+    """Its relid was covered still, so the old snapshot was held for it, for ever, and it was
+    never copied: what was committed while it was not published is not in that one's stream."""
+    world.catalog.add_rels([world.rel(U, "u")])
+    with world.keeping():
+        wait_until(lambda: world.held() == (T, U))
+        first = world.catalog.snapshot_held(SUBSCRIPTION)
+        assert first is not None
+        # Two REFRESHes of the same publications: the generation stays.
+        world.catalog.remove_rel(SUBSCRIPTION, T)
+        world.catalog.add_rels([replace(world.rel(T, "t"), epoch=99)])
+        world.finish(U)
+        wait_until(lambda: world.held() == (T,), describe="the next one's turn")
+        again = world.catalog.snapshot_held(SUBSCRIPTION)
+        assert again is not None and again.lsn > first.lsn
+        assert world.states() == {"t": "d", "u": "f"}
+
+
+def test_a_snapshot_below_what_is_complete_already_is_not_published(
+    world: World,
+) -> None:
+    """The connection has found another server than the stream's, one that lags: what lies
+    between would be neither in the copy nor applied."""
+    world.catalog.update_subscription(SUBSCRIPTION, floor=Lsn(2**40))
+    with world.keeping():
+        wait_until(lambda: world.catalog.errors(), describe="it says so")
+        (noted,) = world.catalog.errors()
+        assert f"below {Lsn(2**40)}" in noted.error
+        assert world.held() == ()
+        world.catalog.update_subscription(SUBSCRIPTION, floor=Lsn(1))
+        wait_until(lambda: world.held() == (T,))
+        assert world.catalog.errors() == []
+
+
 def test_a_table_that_cannot_be_locked_waits_for_itself(world: World) -> None:
     world.source.psql("drop table u")
     world.catalog.add_rels([world.rel(U, "u")])

@@ -68,11 +68,15 @@ def test_a_file_without_a_whole_record_is_corrupt(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[SECTOR + 20] ^= 1
     path.write_bytes(content)
-    with pytest.raises(CorruptLogError, match="invalid checksum in file"):
+    with pytest.raises(CorruptLogError, match="invalid checksum in file") as caught:
         ConfirmedFile.open(tmp_path)
+    assert f'Remove "{path}"' in str(caught.value.hint)
     path.write_bytes(b"")
     with pytest.raises(CorruptLogError):
         ConfirmedFile.open(tmp_path)
+    # What the hint says.
+    path.unlink()
+    assert last(tmp_path) is None
     content[SECTOR + 20] ^= 1
     content[SECTOR + 7] = 2
     path.write_bytes(content)

@@ -89,16 +89,31 @@ def test_a_server_that_says_nothing_is_given_up_at_the_limit(
         assert "subscription.connect_timeout_ms" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize("unset", [None, ""])
 def test_the_limit_is_in_whole_seconds_and_never_none(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, unset: str | None
 ) -> None:
-    monkeypatch.setenv(CONNECT_TIMEOUT, "7")
     for milliseconds, seconds in ((1000, "1"), (1001, "2"), (30_000, "30")):
+        monkeypatch.setenv(CONNECT_TIMEOUT, unset or "")
+        if unset is None:
+            monkeypatch.delenv(CONNECT_TIMEOUT)
         assert limit_connecting(milliseconds) == {CONNECT_TIMEOUT: seconds}
         assert os.environ[CONNECT_TIMEOUT] == seconds
 
 
-def test_a_receivers_setting_holds_for_its_connections(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", ["7", "0", "soon"])
+def test_the_environment_that_an_operator_has_set_wins_over_the_setting(
+    monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv(CONNECT_TIMEOUT, given)
+    assert limit_connecting(1000) == {CONNECT_TIMEOUT: given}
+    assert os.environ[CONNECT_TIMEOUT] == given
+
+
+def test_a_receivers_setting_holds_for_its_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(CONNECT_TIMEOUT, raising=False)
     settings = Settings(directory=tmp_path)
     settings.run_directory.mkdir(parents=True)
     (tmp_path / "wal2lake.toml").write_text(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -67,3 +68,25 @@ def test_a_keepalive_is_told_with_what_it_asks() -> None:
 def test_what_is_neither_is_a_violation(bad: bytes) -> None:
     with pytest.raises(ProtocolViolation):
         take([BEGIN, bad])
+
+
+@pytest.mark.parametrize("sent", [[b""], [BEGIN, b""], [b"", BEGIN], [BEGIN, b"", ROW]])
+def test_an_empty_one_is_a_violation_wherever_it_stands(sent: list[bytes]) -> None:
+    """libpq keeps them to itself; at the end one was an IndexError, elsewhere a change."""
+    with pytest.raises(ProtocolViolation, match="insufficient data left in message"):
+        take(sent)
+
+
+@pytest.mark.parametrize("between", [[], [alive(7)]], ids=["changes", "keepalive"])
+def test_the_bytes_of_a_read_are_copied_once(between: list[bytes]) -> None:
+    rows = [ROW * 1000] * 1000
+    parts = [BEGIN, *rows[:500], *between, *rows[500:]]
+    read = Payloads(bytearray(b"".join(parts)), [len(p) for p in parts])
+    tracemalloc.start()
+    try:
+        taken = divide(read, is_open=False)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken.gulp is not None
+    assert peak < 1.5 * len(read.data)

@@ -1,4 +1,4 @@
-"""Is it still the source whose changes are in our log? (receive/history.py)"""
+"""Is it still the source whose changes are in our log? (receive/source/history.py)"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from wal2lake.errors import Retry
 from wal2lake.model import Lsn
 from wal2lake.pg import Identity
-from wal2lake.receive.history import DivergedHistory, check_history, switch_point
+from wal2lake.receive.source.history import DivergedHistory, check_history, switch_point
 
 HISTORY = (
     "1\t0/3000000\tno recovery target specified\n"

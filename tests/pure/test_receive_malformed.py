@@ -4,26 +4,20 @@ nothing of it, and loses nothing once the next connection behaves."""
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.fakes.publisher import content, inserts, payloads
+from tests.fakes.receiver import Receiver
 from tests.fakes.walsender import FakeWalsender, Scripted
 
-from wal2lake.catalog import Catalog, ProgressFile, Subscription
-from wal2lake.changelog import ChangeLog
 from wal2lake.errors import ProtocolViolation
-from wal2lake.model import Lsn, Oid
-from wal2lake.receive.walreceiver import WalReceiver
-from wal2lake.settings import LogSettings, Settings
-from wal2lake.testing.waits import wait_until
+from wal2lake.model import Lsn
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
-SUBSCRIPTION = Oid(1)
 FIRST, SECOND, THIRD = inserts(100, 3), inserts(200, 3), inserts(300, 2)
 
 # Messages of SECOND: Begin, Relation, three rows, Commit.
@@ -55,52 +49,6 @@ def script(spoil: Spoil | None = None) -> list[Scripted]:
             return [*out, Scripted(one.end_lsn, tuple(messages))]
         out.append(Scripted(one.end_lsn, tuple(messages)))
     return out
-
-
-class Receiver:
-    """The receiver of a subscription to a fake publisher, in this process."""
-
-    def __init__(self, directory: Path, publisher: FakeWalsender) -> None:
-        self.settings = Settings(
-            directory=directory, log=LogSettings(segment_interval_ms=10)
-        )
-        self.settings.run_directory.mkdir(parents=True)
-        self.catalog = Catalog.create(self.settings.catalog_file, "boss", None)
-        self.catalog.create_subscription(
-            Subscription(
-                SUBSCRIPTION, "s", Oid(10), True, publisher.conninfo, "s", ("p",)
-            ),
-            [],
-        )
-        self.log = self.settings.log_directory / str(int(SUBSCRIPTION))
-
-    def run(self, until: Callable[[], object]) -> BaseException | None:
-        """One run, until something holds or it ends by itself; what ended it."""
-        subscription = self.catalog.subscription(SUBSCRIPTION)
-        assert subscription is not None
-        log = ChangeLog.open(self.log, self.settings.log)
-        ended: list[BaseException] = []
-        with ProgressFile(self.settings.run_directory, SUBSCRIPTION) as progress:
-            receiver = WalReceiver(
-                self.catalog, subscription, self.settings, log, progress
-            )
-
-            def work() -> None:
-                try:
-                    receiver.run(threading.Event())
-                except BaseException as error:
-                    ended.append(error)
-
-            thread = threading.Thread(target=work)
-            thread.start()
-            try:
-                wait_until(lambda: ended or until(), describe="it ends, or is there")
-            finally:
-                receiver.request_stop()
-                thread.join(30)
-                log.close()
-        assert not thread.is_alive()
-        return ended[0] if ended else None
 
 
 def change(at: int, where: int, data: bytes) -> Spoil:

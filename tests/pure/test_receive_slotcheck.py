@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wal2lake.model import Lsn
-from wal2lake.receive.slotcheck import UnusableSlot, check_slot
+from wal2lake.receive.source.slotcheck import UnusableSlot, check_slot
 
 OURS: dict[str, str | None] = {
     "plugin": "pgoutput",

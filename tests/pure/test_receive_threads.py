@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.fakes.publisher import gulp, inserts, payloads
 
+from wal2lake.catalog import Worker
 from wal2lake.changelog import ChangeLog
 from wal2lake.errors import PublisherError, StorageError
 from wal2lake.model import Lsn, Oid
@@ -162,6 +163,25 @@ def test_a_position_that_cannot_be_recorded_is_not_verified() -> None:
         reached(one, 1000)
 
 
+def test_a_full_disk_is_told_as_such_and_costs_the_publisher_no_connection(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server = Server()
+    with verifying(server) as one:
+        one.ask(Lsn(900))
+        reached(one, 1000)
+        server.disk_full, server.position = True, Lsn(2000)
+        one.ask(Lsn(1500))
+        wait_until(lambda: server.questions >= 4)
+        assert one.position == 1000
+        server.disk_full = False
+        reached(one, 2000)
+    assert server.connections == 1
+    told = capsys.readouterr()
+    assert (told.out + told.err).count("could not record the publisher's position") == 1
+    assert "could not verify" not in told.out + told.err
+
+
 def test_a_keepalive_that_lies_is_not_asked_about_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -231,3 +251,84 @@ def test_the_reader_stops_at_the_bound_and_goes_on_below_it(
     writer.end()
     thread.join(30)
     log.close()
+
+
+class Notes:
+    """The catalog's errors of a receiver, on a disk that may be full."""
+
+    def __init__(self) -> None:
+        self.error: str | None = "an older one"
+        self.full = False
+
+    def note_error(self, oid: Oid, worker: Worker, text: str | None) -> None:
+        if not self.full:
+            self.error = text
+        elif text is None:
+            raise StorageError("no space")
+
+
+def pauses_on(notes: Notes) -> Pauses:
+    catalog: Any = notes
+    return Pauses(catalog, Oid(1))
+
+
+def test_an_error_that_cannot_be_cleared_does_not_stop_what_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "wal2lake.receive.threads.logwriter.STORAGE_RETRY_SECONDS", 0.01
+    )
+    notes = Notes()
+    pauses = pauses_on(notes)
+    log = ChangeLog.open(tmp_path)
+    log.connected(Lsn(0))
+    refused = []
+    append, sync = log.append, log.sync
+
+    def full_once(data: bytes, lengths: Any) -> None:
+        if not refused:
+            refused.append(True)
+            raise StorageError("no space")
+        notes.full = True
+        append(data, lengths)
+
+    def told_before_it_is_durable() -> Lsn:
+        assert pauses, "the pause ends with what is durable, not before"
+        return sync()
+
+    monkeypatch.setattr(log, "append", full_once)
+    monkeypatch.setattr(log, "sync", told_before_it_is_durable)
+    writer = LogWriter(log, pauses, stop=threading.Event(), wake=lambda: None)
+    data, lengths = gulp(payloads(inserts(100, 3)))
+    writer.put(Gulp(data, lengths, open_at_end=False))
+    writer.end()
+    writer.work()
+    assert [int(one.lsn) for one in writer.collect()] == [108]
+    assert not pauses
+    assert notes.error == "no space", "as long as it cannot be written"
+    pauses.settle()
+    notes.full = False
+    pauses.settle()
+    assert notes.error is None
+    log.close()
+
+
+def test_what_is_noted_last_is_what_holds_when_there_is_space_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    notes = Notes()
+    pauses = pauses_on(notes)
+    pauses.settle()
+    assert notes.error == "an older one", "nothing is owed"
+    notes.full = True
+    for _ in range(3):
+        pauses.note()
+    told = capsys.readouterr()
+    assert (told.out + told.err).count("could not clear an error") == 1
+    notes.full = False
+    pauses.begin("the log is full", StorageError("no space"))
+    assert notes.error == "no space"
+    pauses.settle()
+    assert notes.error == "no space"
+    pauses.end("the log is full")
+    assert notes.error is None

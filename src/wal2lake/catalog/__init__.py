@@ -13,6 +13,7 @@ are in ``progress``), connects to anything, imports Spark or NumPy.
 
 from wal2lake.catalog.progress import Progress, ProgressFile
 from wal2lake.catalog.records import (
+    MADE_SLOT,
     REMOTE_TYPES,
     CoercionTotal,
     ColumnDef,
@@ -34,6 +35,7 @@ from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
 from wal2lake.catalog.store import Catalog
 
 __all__ = [
+    "MADE_SLOT",
     "REMOTE_TYPES",
     "SUBSCRIPTION_CATALOG",
     "Catalog",

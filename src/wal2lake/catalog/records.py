@@ -79,6 +79,10 @@ class TableDef:
 REMOTE_TYPES: Final = "remote_types"
 """Not an option: what decoders of binary values must know of the publisher's types."""
 
+MADE_SLOT: Final = "made_slot"
+"""Not an option: the slot that CREATE SUBSCRIPTION has made. Until a receiver has streamed, the
+floor is its consistent point."""
+
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
@@ -105,7 +109,7 @@ class Subscription:
     """A DROP has begun; repeating it finishes it, whatever became of the slot."""
     options: dict[str, str] = field(default_factory=dict)
     """Further options as accepted (binary, streaming, origin ...), and under
-    ``REMOTE_TYPES`` what the publisher says of its types."""
+    ``REMOTE_TYPES`` and ``MADE_SLOT`` what is no option."""
     skip_lsn: Lsn = INVALID_LSN
     """subskiplsn: the finish LSN of the transaction that ALTER ... SKIP leaves out; 0: none."""
     skipping: bool = False
@@ -160,6 +164,11 @@ class Subscription:
     def value_policies(self) -> str:
         """The option as it was written; empty: every value is stored exactly."""
         return self.options.get("value_policies", "")
+
+    @property
+    def made_slot(self) -> str | None:
+        """The slot that CREATE SUBSCRIPTION has made; None: it has made none."""
+        return self.options.get(MADE_SLOT)
 
     @property
     def remote_types(self) -> str | None:

@@ -9,7 +9,9 @@ moved by hand: what lies between will never be sent.
 
 A record is written in place and fdatasynced, the older one first, so a crash in the middle leaves
 the other one, which has what was sent last. It names the slot: what was confirmed to one says
-nothing of another. A log of an older version has no such file.
+nothing of another. It does not name the timeline: that is the catalog's, which learns another one
+only after the record has been lowered to where ours was left. A log of an older version has no
+such file.
 
 Called by the receiver: opened and closed by its reader, ``record`` on a thread of its own in
 between.
@@ -149,6 +151,12 @@ class ConfirmedFile:
             if self._last is None:
                 raise files.unsupported_version(self._path, version, _MAGIC[-1])
         if self._last is None:
+            # Not the remedy of the log's other files: no change is lost with this one.
             raise CorruptLogError(
-                f'invalid checksum in file "{self._path}"', hint=files.RESTORE_HINT
+                f'invalid checksum in file "{self._path}"',
+                detail="It says how far the publisher's replication slot was told that"
+                " everything is received. The changes themselves are not in it.",
+                hint=f'Remove "{self._path}". The slot is then taken as it is, once: if it'
+                " was dropped and created again meanwhile, what was committed in between"
+                " is missing.",
             )

@@ -57,7 +57,7 @@ from wal2lake.changelog.retention import journal_file_bytes
 from wal2lake.changelog.segments import SegmentWriter
 from wal2lake.changelog.spool.intake import Intake
 from wal2lake.changelog.spool.spools import Spools
-from wal2lake.errors import ConfigurationError, InternalError
+from wal2lake.errors import InternalError, LogInUseError
 from wal2lake.model import Lsn
 from wal2lake.observe import get_logger
 from wal2lake.settings import LogSettings
@@ -114,7 +114,7 @@ class ChangeLog:
         Undecoded gulps up to ``handover_bytes`` wait in memory for the seal thread.
 
         Raises CorruptLogError, StorageError (call again), ConfigurationError (a newer
-        format, or another process uses the directory). A message that cannot be decoded
+        format), LogInUseError (another process has the directory). A message that cannot be decoded
         raises nothing here: see ``undecodable``.
         """
         lock = _lock(directory)
@@ -317,9 +317,8 @@ def _lock(directory: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        raise ConfigurationError(
+        raise LogInUseError(
             f'change log in "{directory}" is in use by another process',
-            sqlstate="55006",
             hint="Wait for the other receiver of this subscription to end.",
         ) from error
     return descriptor

@@ -73,9 +73,11 @@ def redact(text: str) -> str:
 
 def limit_connecting(milliseconds: int) -> dict[str, str]:
     """How long connections of this process may take from here on, and those of the processes
-    that it starts, unless their conninfo says; returns it for the environment of others."""
+    that it starts, unless their conninfo or the operator's environment says; returns what
+    holds, for the environment of others."""
     # Whole seconds, as libpq counts.
-    limit = {CONNECT_TIMEOUT: str(-(-milliseconds // 1000))}
+    seconds = os.environ.get(CONNECT_TIMEOUT) or str(-(-milliseconds // 1000))
+    limit = {CONNECT_TIMEOUT: seconds}
     os.environ.update(limit)
     return limit
 
@@ -298,7 +300,8 @@ def open_pgconn(text: str) -> pq.abc.PGconn:
                 "connection to server failed: timeout expired",
                 sqlstate="08006",
                 hint="The longest wait is connect_timeout in the connection string, or"
-                ' else "subscription.connect_timeout_ms".',
+                f" else {CONNECT_TIMEOUT} in the environment, or else"
+                ' "subscription.connect_timeout_ms".',
             )
         state = pq.PollingStatus(pgconn.connect_poll())
     if pgconn.status != pq.ConnStatus.OK:

@@ -9,7 +9,7 @@ take back.
     walreceiver                  one run: connect, check, stream, report; start here
     gulps, feedback              what was read, divided; what is said upstream (pure)
     threads/                     what stands beside the reader: log, segments, the server's word
-    history, slotcheck           can this source, and its slot, go on from here? (pure)
+    source/                      can this source, and its slot, go on from here?
     negotiation, twophase        what is asked of the walsender
     remotetypes                  the publisher's types, for binary values
     keeper, patience             the snapshot of copies, and when a failing table's turn comes

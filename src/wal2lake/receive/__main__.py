@@ -1,8 +1,9 @@
 """Process of one subscription's receiver: ``python -m wal2lake.receive -D DIR --subscription OID``.
 
 Started by the supervisor. Recovers the log, then runs one connection; ends with 0 when told
-to (SIGTERM), with 1 after an error, which is in the log and in the catalog. The
-supervisor decides when to start it again.
+to (SIGTERM), with 1 after an error, a bug among them, which is in the log and in the
+catalog. The supervisor decides when to start it again. disable_on_error is about errors behind
+the publisher's consent to stream: what goes wrong before is tried again.
 """
 
 from __future__ import annotations
@@ -41,20 +42,38 @@ def main(arguments: list[str] | None = None) -> int:
     subscription = catalog.subscription(Oid(options.subscription))
     if subscription is None or subscription.slot_name is None:
         return 0
+    streaming = threading.Event()
     try:
-        return _run(settings, catalog, subscription)
-    except Wal2LakeError as error:
-        catalog.note_error(subscription.oid, Worker.RECEIVER, error.describe())
-        catalog.disable_if_asked(subscription.oid, error)
-        get_logger().error(
-            f'walreceiver for subscription "{subscription.name}" ended:'
-            f" {error.message}",
-            error=error,
-        )
+        return _run(settings, catalog, subscription, streaming)
+    except Exception as error:
+        _report(catalog, subscription, error, streaming=streaming.is_set())
         return 1
 
 
-def _run(settings: Settings, catalog: Catalog, subscription: Subscription) -> int:
+def _report(
+    catalog: Catalog, subscription: Subscription, error: Exception, *, streaming: bool
+) -> None:
+    """Where an operator looks: in SQL, and in the log; a bug of ours with its traceback there."""
+    text = f'walreceiver for subscription "{subscription.name}" ended'
+    if isinstance(error, Wal2LakeError):
+        described = error.describe()
+        get_logger().error(f"{text}: {error.message}", error=error)
+    else:
+        described = f"internal error: {error!r}"
+        get_logger().error(f"{text}: {described}", exc_info=error)
+    catalog.note_error(subscription.oid, Worker.RECEIVER, described)
+    if streaming:
+        # PostgreSQL too disables for what goes wrong with changes, and not for a
+        # connection, a password or a slot: start_apply() in worker.c.
+        catalog.disable_if_asked(subscription.oid, error)
+
+
+def _run(
+    settings: Settings,
+    catalog: Catalog,
+    subscription: Subscription,
+    streaming: threading.Event,
+) -> int:
     directory = settings.log_directory / str(int(subscription.oid))
     log = ChangeLog.open(
         directory,
@@ -68,7 +87,6 @@ def _run(settings: Settings, catalog: Catalog, subscription: Subscription) -> in
         receiver = WalReceiver(catalog, subscription, settings, log, progress)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: receiver.request_stop())
-        streaming = threading.Event()
         keeper = SnapshotKeeper(
             catalog,
             subscription,
@@ -82,7 +100,8 @@ def _run(settings: Settings, catalog: Catalog, subscription: Subscription) -> in
         finally:
             keeper.stop()
             progress.set(receiver_pid=0)
-            log.close()
+            if not receiver.at_work:
+                log.close()
     return 0
 
 

@@ -21,6 +21,7 @@ from wal2lake.wire.copyboth import (
     XLogData,
     read_from_server,
 )
+from wal2lake.wire.fields import violation
 from wal2lake.wire.stream import read_header
 
 _XLOGDATA: Final = ord("w")
@@ -52,26 +53,28 @@ class Taken:
 
 
 def divide(payloads: Payloads, *, is_open: bool) -> Taken:
-    """``is_open``: a transaction is open before them. ProtocolViolation for what is neither a
-    keepalive nor begins as XLogData; more is found out when the gulp is decoded."""
-    data = bytes(payloads.data)
+    """``is_open``: a transaction is open before them. ProtocolViolation for what is empty, and
+    for what is neither a keepalive nor begins as XLogData; more is found out when the gulp is
+    decoded."""
     lengths = np.array(payloads.sizes, np.uint32)
+    if not lengths.all():
+        raise violation("insufficient data left in message", message="", offset=0)
     ends = np.cumsum(lengths, dtype=np.int64)
-    first = np.frombuffer(data, np.uint8)[ends - lengths]
-    special = np.flatnonzero(first != _XLOGDATA).tolist()
-    keepalives = []
-    if special:
-        changes, begin = [], 0
-        for i in special:
-            end = int(ends[i])
-            start = end - int(lengths[i])
-            message = read_from_server(data[start:end])
-            if isinstance(message, Keepalive):
-                keepalives.append(message)
-            changes.append(data[begin:start])
-            begin = end
-        data = b"".join((*changes, data[begin:]))
-        lengths = np.delete(lengths, special)
+    view = memoryview(payloads.data)
+    first = np.frombuffer(view, np.uint8)[ends - lengths]
+    special = np.flatnonzero(first != _XLOGDATA)
+    keepalives, changes, begin = [], [], 0
+    for i in special.tolist():
+        end = int(ends[i])
+        start = end - int(lengths[i])
+        message = read_from_server(bytes(view[start:end]))
+        if isinstance(message, Keepalive):
+            keepalives.append(message)
+        changes.append(view[begin:start])
+        begin = end
+    # The one copy of what may be megabytes.
+    data = b"".join((*changes, view[begin:]))
+    lengths = np.delete(lengths, special)
     if not len(lengths):
         return Taken(None, None, tuple(keepalives))
     last = len(data) - int(lengths[-1])

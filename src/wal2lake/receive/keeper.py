@@ -31,7 +31,9 @@ at an S that the floor would pass. Each next snapshot takes the floor to its own
 not grow for ever. A table that was in i, and that no snapshot came to cover, goes back to i: no
 copy of it can have begun.
 
-A temporary slot disappears with its connection, so nothing can leak.
+A temporary slot disappears with its connection, so nothing can leak. Killed at any moment, it
+leaves a row in the catalog, which the next one withdraws as it starts, and tables in d, which the
+next snapshot covers.
 
 Source: DESIGN 6; tablesync.c; PostgreSQL manual 9.28.5 (snapshot synchronisation).
 """
@@ -53,7 +55,7 @@ from wal2lake.catalog import (
     Worker,
 )
 from wal2lake.errors import PublisherError, Wal2LakeError
-from wal2lake.model import SyncState
+from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Publisher, Session, connect, nudged
 from wal2lake.pg.publisher import quote_ident, quote_literal
@@ -72,11 +74,17 @@ _WAITING: Final = (SyncState.INIT, SyncState.DATASYNC)
 class _Held:
     exporter: Session
     holder: Session
-    relids: frozenset[int]
+    tables: frozenset[tuple[Oid, int]]
+    """By relid and epoch: one that has left and come back is another one, whose changes before
+    that are in no stream."""
     copied: tuple[object, ...] = ()
     """What was copied of these tables when last looked at."""
     copied_at: float = 0.0
     """When that was another one before."""
+
+    def covers(self, rel: SubscriptionRel) -> bool:
+        """Is it held for this table?"""
+        return (rel.relid, rel.epoch) in self.tables
 
     def alive(self) -> bool:
         return self.exporter.is_alive() and self.holder.is_alive()
@@ -158,9 +166,7 @@ class SnapshotKeeper:
             return
         waiting = [r for r in self._catalog.rels(self._subid) if r.state in _WAITING]
         if self._held is not None:
-            self._look_after(
-                self._held, [r for r in waiting if int(r.relid) in self._held.relids]
-            )
+            self._look_after(self._held, [r for r in waiting if self._held.covers(r)])
         if not waiting:
             self._catalog.note_error(self._subid, Worker.SNAPSHOT, None)
         elif self._held is None and (due := self._due(waiting)):
@@ -223,8 +229,9 @@ class SnapshotKeeper:
             self._cover(waiting)
         finally:
             held = self._held
-            covered = held.relids if held is not None else frozenset()
-            self._set([r for r in first if int(r.relid) not in covered], SyncState.INIT)
+            self._set(
+                [r for r in first if held is None or not held.covers(r)], SyncState.INIT
+            )
 
     def _set(self, rels: Sequence[SubscriptionRel], state: SyncState) -> None:
         for rel in rels:
@@ -244,6 +251,7 @@ class SnapshotKeeper:
                 created = Publisher(exporter).create_slot(
                     slot, temporary=True, snapshot="export"
                 )
+            self._check_point(created.consistent_point)
             snapshot = str(created.snapshot)
             holder.execute(
                 "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -258,7 +266,9 @@ class SnapshotKeeper:
                 holder.close()
                 exporter.close()
                 return
-            held = _Held(exporter, holder, frozenset(map(int, pinned)))
+            held = _Held(
+                exporter, holder, frozenset((r.relid, r.epoch) for r in covered)
+            )
             held.copied_at = time.monotonic()
             # Before it is known to be published: whatever happens then, it may be.
             self._held = held
@@ -286,6 +296,19 @@ class SnapshotKeeper:
             f" for {len(covered)} tables"
         )
         failpoint("copy.snapshot_taken")
+
+    def _check_point(self, point: Lsn) -> None:
+        """What lies between a lower S and the floor would be neither copied nor applied. The
+        floor stands still: a table is in d that no snapshot covers."""
+        now = self._catalog.subscription(self._subid)
+        if now is not None and point < now.floor:
+            raise PublisherError(
+                f"snapshot for the copy is at {point}, below {now.floor}, up to where the"
+                " subscription's tables are complete",
+                sqlstate="55000",
+                hint="The connection string has found another server than the one that"
+                " streams: a standby that lags, perhaps. Let it name one.",
+            )
 
     def _pin(self, holder: Session, rel: SubscriptionRel) -> bool:
         """Lock one table and check that its rows are where the snapshot sees them."""

@@ -16,8 +16,7 @@ transaction behind an fsync. *applied* is the engine's word in the progress file
 upstream is ``feedback.Feedback``'s decision, made anew whenever one of the three moves. What
 it says beyond the log needs the server's word, and is on record before it is said.
 
-Before it streams: is it the same source (``history``), and can its slot send what is missing
-(``slotcheck``)?
+Before it streams: is it the same source, and can its slot send what is missing (``source``)?
 
 One object is one connection; an error ends it with an exception, the process exits and
 the supervisor starts another after wal_retrieve_retry_interval.
@@ -35,15 +34,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
+from wal2lake.catalog import Catalog, ProgressFile, Subscription
 from wal2lake.changelog import ChangeLog
 from wal2lake.changelog.confirmed import ConfirmedFile
 from wal2lake.errors import PublisherError
-from wal2lake.model import INVALID_LSN, Lsn
+from wal2lake.model import Lsn
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import (
     CopyBothStream,
-    Identity,
     Payloads,
     Publisher,
     Session,
@@ -51,10 +49,9 @@ from wal2lake.pg import (
 )
 from wal2lake.receive.feedback import Feedback
 from wal2lake.receive.gulps import divide
-from wal2lake.receive.history import check_history
 from wal2lake.receive.negotiation import negotiate
 from wal2lake.receive.remotetypes import RemoteTypesKeeper
-from wal2lake.receive.slotcheck import check_slot
+from wal2lake.receive.source.source import Source
 from wal2lake.receive.threads.logwriter import RECORD_BYTES, LogWriter
 from wal2lake.receive.threads.pauses import Pauses
 from wal2lake.receive.threads.sealer import Sealer
@@ -68,6 +65,9 @@ _WATCH_SECONDS: Final = 0.02
 
 _ANSWER_SECONDS: Final = 10.0
 """A server that takes longer for a look at one of its own numbers is not well. A guess."""
+
+_JOIN_SECONDS: Final = 10.0
+"""What a thread has in hand ends by then, or hangs in the kernel: it ends with the process."""
 
 _CLOSED: Final = -1
 
@@ -88,7 +88,7 @@ class WalReceiver:
         log: ChangeLog,
         progress: ProgressFile,
     ) -> None:
-        """The log is open and recovered; it stays the caller's to close."""
+        """The log is open and recovered; it stays the caller's to close (see ``at_work``)."""
         self._catalog = catalog
         self._subscription = subscription
         self._settings = settings
@@ -113,6 +113,12 @@ class WalReceiver:
         self._stop.set()
         self._wake()
 
+    @property
+    def at_work(self) -> bool:
+        """Is a thread at work still? After ``run`` that is one that hangs: then the log must not
+        be closed under it."""
+        return any(thread.is_alive() for thread in self._threads)
+
     def run(self, on_streaming: threading.Event) -> None:
         """Stream until stopped. Raises what ended it; sets ``on_streaming`` once the
         publisher has accepted the publications."""
@@ -134,8 +140,14 @@ class WalReceiver:
         )
         verifier: Verifier | None = None
         try:
-            identity = self._check_source(session)
-            known = self._check_slot(Publisher(session), identity, confirmed)
+            source = Source(
+                self._catalog,
+                subscription,
+                self._log,
+                confirmed,
+                self._ordinary_session,
+            )
+            source.check(Publisher(session))
             self._types.learn(Publisher(session))
             start = self._log.logged
             asked = negotiate(
@@ -146,14 +158,15 @@ class WalReceiver:
                 two_phase=self._two_phase.wanted(session.server_version),
             )
             stream = CopyBothStream(session, asked.command)
-            self._drop_undecodable(identity.database)
+            known = source.accepted()
             self._log.connected(
                 start, streaming=asked.streaming, two_phase=asked.may_prepare
             )
             if asked.two_phase:
                 self._two_phase.accepted()
             on_streaming.set()
-            self._catalog.note_error(subscription.oid, Worker.RECEIVER, None)
+            # The run before may have ended with an error.
+            self._pauses.note()
             self._events.info(
                 f'walreceiver for subscription "{subscription.name}" has started',
                 streaming_from=start,
@@ -173,7 +186,7 @@ class WalReceiver:
             self._writer.end()
             self._log.wake()
             for thread in self._threads:
-                thread.join(timeout=10.0)
+                thread.join(timeout=_JOIN_SECONDS)
             session.close()
             if verifier is not None:
                 self._threads.append(verifier.stop())
@@ -217,84 +230,6 @@ class WalReceiver:
         thread = threading.Thread(target=run, name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
-
-    def _check_source(self, session: Session) -> Identity:
-        publisher = Publisher(session)
-        identity = publisher.identify()
-        known = self._subscription
-        history = None
-        if known.timeline is not None and known.timeline != identity.timeline:
-            history = publisher.timeline_history(identity.timeline)
-        check_history(
-            identity,
-            known_system=known.system_identifier,
-            known_timeline=known.timeline,
-            logged=self._log.logged,
-            timeline_history=history,
-        )
-        if (known.system_identifier, known.timeline) != (
-            identity.system_identifier,
-            identity.timeline,
-        ):
-            self._catalog.update_subscription(
-                known.oid,
-                system_identifier=identity.system_identifier,
-                timeline=identity.timeline,
-            )
-        return identity
-
-    def _check_slot(
-        self, publisher: Publisher, identity: Identity, confirmed: ConfirmedFile
-    ) -> Lsn:
-        """Raises UnusableSlot if it cannot send what is missing; returns what is on record as
-        confirmed."""
-        name, last = str(self._subscription.slot_name), confirmed.last
-        known = INVALID_LSN if last is None else last.position
-        received = max(known, self._log.logged)
-        same = last is not None and last.slot_name == name
-        start = check_slot(
-            publisher.slot(name),
-            name=name,
-            database=identity.database,
-            received=received or None,
-            # What the journal has and cannot give may be confirmed: ``_drop_undecodable``.
-            same=same and self._log.undecodable is None,
-        )
-        if last is not None and same:
-            if identity.position < last.position:
-                # Nothing of ours is lost with what this server does not have
-                # (``check_history``), and from here on it counts anew.
-                confirmed.record(name, identity.position)
-            return min(identity.position, last.position)
-        if last is not None and start > received:
-            self._events.warning(
-                f'replication slot "{name}" starts at {start}, above {received}, up to'
-                " where everything has been received; what was committed in between is"
-                " not received",
-                subscription=self._subscription.name,
-            )
-        confirmed.record(name, start)
-        return start
-
-    def _drop_undecodable(self, database: str | None) -> None:
-        """Have what the journal cannot give sent again, or raise why that cannot be.
-
-        Streaming has begun: the slot is ours, and nobody moves its position but we.
-        """
-        if self._log.undecodable is None:
-            return
-        name = str(self._subscription.slot_name)
-        with self._ordinary_session() as session:
-            slot = Publisher(session).slot(name)
-        self._log.ask_again(
-            check_slot(
-                slot,
-                name=name,
-                database=database,
-                received=self._log.logged,
-                same=False,
-            )
-        )
 
     def _ordinary_session(self) -> Session:
         return connect(
@@ -429,7 +364,7 @@ class WalReceiver:
     def _close_pipe(self) -> None:
         """Nobody reads it any more, and whoever wakes the reader is gone: a number that is
         somebody else's by now must not be written to."""
-        if any(thread.is_alive() for thread in self._threads):
+        if self.at_work:
             return
         ends = (self._wake_read, self._wake_write)
         self._wake_read = self._wake_write = _CLOSED

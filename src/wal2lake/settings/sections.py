@@ -213,8 +213,8 @@ class SubscriptionSettings:
     )
     connect_timeout_ms: int = setting(
         30_000,
-        "Longest wait for a connection to a publisher, if its connection string does"
-        " not say.",
+        "Longest wait for a connection to a publisher, if neither its connection string"
+        " nor PGCONNECT_TIMEOUT says.",
         minimum=1_000,
         maximum=_INT_MAX,
     )

@@ -133,9 +133,10 @@ class LogWriter:
                 self._pauses.begin(_UNWRITABLE, error)
                 if self._stop.wait(STORAGE_RETRY_SECONDS):
                     return False
-        self._pauses.end(_UNWRITABLE)
         logged = self._log.sync()
         for one in group:
             self._done.put(Logged(logged, one))
         self._wake()
+        # What is durable is told first: the catalog's disk may be slow, or full.
+        self._pauses.end(_UNWRITABLE)
         return True

@@ -1,7 +1,9 @@
 """Why nothing more is taken off the socket, said once: at its begin and at its end.
 
 In: reasons, from any thread. Out: whether there is one; log lines, and the receiver's error in
-the catalog, which is the newest reason that still holds.
+the catalog, which is the newest reason that still holds. None of it raises for a full disk: what
+the catalog could not be told yet holds up nobody who writes the log, and is told later
+(``settle``).
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ class Pauses:
         self._catalog = catalog
         self._subid = subid
         self._reasons: dict[str, str] = {}
+        self._owed = False
+        """The catalog has an error that no longer holds."""
         self._guard = threading.Lock()
         self._events = get_logger()
 
@@ -49,6 +53,18 @@ class Pauses:
         with self._guard:
             self._note()
 
+    def settle(self) -> None:
+        """Tell the catalog what it could not be told; called now and then."""
+        if self._owed:
+            self.note()
+
     def _note(self) -> None:
         text = next(reversed(self._reasons.values()), None)
-        self._catalog.note_error(self._subid, Worker.RECEIVER, text)
+        try:
+            self._catalog.note_error(self._subid, Worker.RECEIVER, text)
+        except StorageError as error:
+            if not self._owed:
+                self._events.error("could not clear an error", error=error)
+            self._owed = True
+        else:
+            self._owed = False

@@ -87,6 +87,7 @@ class Sealer:
                 if now - last_upkeep >= _UPKEEP_SECONDS:
                     self._retention.trim(self._applied())
                     self._compare_with_limit()
+                    self._pauses.settle()
                     last_upkeep = now
             except UnusableLogError:
                 # Recovery makes of the journal what is not known to be durable.

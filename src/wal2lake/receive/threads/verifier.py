@@ -1,14 +1,22 @@
 """How far is the server's WAL really? Asked on an ordinary connection, by a thread of its own.
 
 A keepalive is only believed up to a position that the server was seen to have flushed (see
-``feedback``). In: positions that keepalives have named. Out: the server's own, once it is in
-the log's file ``confirmed`` (see ``slotcheck`` for why it must be durable before it is sent), and
-a byte into the reader's pipe.
+``feedback``). In: positions that keepalives have named. Out: ``position``, the server's own,
+which is in the log's file ``confirmed`` before it is here (``source`` says why), and a byte into
+the reader's pipe.
 
-The reader only leaves its question and reads the answer: neither a server that does not answer,
-nor a refused connection, nor the disk keeps it from answering keepalives. A failure is reported
-once, and tried again no sooner than wal_retrieve_retry_interval. Until then nothing
-is confirmed beyond the log, so an idle slot holds its publisher's WAL.
+    goes wrong                           then
+    ----------                           ----
+    a session that had worked            another one at once, and no word: idle ones get cut off
+    a new connection, its question       a warning; again after wal_retrieve_retry_interval
+    the record of the answer             a warning of its own; the session stays; again after it
+    the server is not as far as asked    no failure: asked again after a second
+
+The warning comes once, until it works again, and goes to the log alone: nothing stands still, so it
+is no error of the subscription. But nothing is confirmed beyond the log meanwhile, and an idle slot
+holds its publisher's WAL. The reader only leaves its question and reads the answer: neither a
+server that does not answer, nor a refused connection, nor the disk keeps it from answering
+keepalives.
 
 It is an ordinary session: it takes no walsender, and pg_stat_replication shows one row for
 the subscription.
@@ -110,34 +118,36 @@ class Verifier:
             if self._session is None:
                 self._session = self._connect()
             flushed = Publisher(self._session).flushed_lsn()
-            if flushed > self._position:
-                self._record(flushed)
-                self._position = flushed
         except Exception as error:
             self._close()
             if waited:
                 # A session that nobody has used for long may have been cut off.
                 return 0.0
-            self._report(error)
-            return self._retry_seconds
+            return self._failed("could not verify the publisher's position", error)
+        if flushed > self._position:
+            try:
+                self._record(flushed)
+            except Exception as error:
+                # Ours: the session has nothing to do with it.
+                return self._failed("could not record the publisher's position", error)
+            self._position = flushed
         self._reported = False
         self._wake()
         return _PAUSE_SECONDS if flushed >= wanted else _NOT_THERE_SECONDS
 
-    def _report(self, error: Exception) -> None:
-        """Once, until it works again."""
-        if self._reported:
-            return
-        self._reported = True
-        text = (
-            "could not verify the publisher's position; none beyond the change log is"
-            f' confirmed for subscription "{self._subscription}", so an idle slot holds'
-            " the publisher's WAL"
-        )
-        if isinstance(error, Wal2LakeError):
-            self._events.warning(text, error=error)
-        else:
-            self._events.warning(text, exc_info=error)
+    def _failed(self, text: str, error: Exception) -> float:
+        """Tell it, once until it works again; seconds until the next attempt."""
+        if not (self._reported or self._stopped):
+            self._reported = True
+            text += (
+                "; none beyond the change log is confirmed for subscription"
+                f' "{self._subscription}", so an idle slot holds the publisher\'s WAL'
+            )
+            if isinstance(error, Wal2LakeError):
+                self._events.warning(text, error=error)
+            else:
+                self._events.warning(text, exc_info=error)
+        return self._retry_seconds
 
     def _close(self) -> None:
         if self._session is not None:

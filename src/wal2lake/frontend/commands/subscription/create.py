@@ -16,7 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wal2lake.catalog import REMOTE_TYPES, PlannedSlot, Subscription, TableDef
+from wal2lake.catalog import (
+    MADE_SLOT,
+    REMOTE_TYPES,
+    PlannedSlot,
+    Subscription,
+    TableDef,
+)
 from wal2lake.errors import DuplicateObjectError, PublisherError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node, require_superuser
@@ -224,13 +230,14 @@ def _record(
 ) -> None:
     oid = node.catalog.new_oid()
     enabled = options.enabled and options.connect
+    slot = _slot_name(statement, options)
     subscription = Subscription(
         oid=oid,
         name=statement.name,
         owner=caller.role.oid,
         enabled=enabled,
         conninfo=statement.conninfo,
-        slot_name=_slot_name(statement, options),
+        slot_name=slot,
         publications=tuple(statement.publications),
         synchronous_commit=options.synchronous_commit,
         create_tables=options.create_tables,
@@ -239,6 +246,7 @@ def _record(
             **options.stored(),
             "two_phase": two_phase,
             REMOTE_TYPES: remote_types_to_json(types),
+            **({MADE_SLOT: slot} if start and slot is not None else {}),
         },
     )
     rels = [

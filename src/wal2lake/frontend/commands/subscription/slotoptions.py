@@ -15,12 +15,13 @@ in libpqwalreceiver.c, PostgreSQL 18.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from wal2lake.catalog import Subscription
 from wal2lake.changelog import ChangeLog, prepared_transactions
 from wal2lake.errors import (
-    ConfigurationError,
+    LogInUseError,
     PublisherError,
     SqlSyntaxError,
     UsageError,
@@ -35,7 +36,6 @@ from wal2lake.frontend.grammar import SubscriptionOptions
 from wal2lake.pg import Publisher
 
 _PREREQUISITE: Final = "55000"
-_IN_USE: Final = "55006"
 
 
 def check_two_phase(
@@ -48,7 +48,11 @@ def check_two_phase(
         raise SqlSyntaxError(
             '"slot_name" and "two_phase" cannot be altered at the same time'
         )
-    if _any_prepared(node, subscription) and disabling:
+    directory = node.settings.log_directory / str(int(subscription.oid))
+    if not directory.exists():
+        return
+    _recover(node, directory)
+    if disabling and prepared_transactions(directory):
         raise UsageError(
             'cannot disable "two_phase" when prepared transactions exist',
             sqlstate=_PREREQUISITE,
@@ -106,18 +110,13 @@ def _check(
     )
 
 
-def _any_prepared(node: Node, subscription: Subscription) -> bool:
-    directory = node.settings.log_directory / str(int(subscription.oid))
-    if not directory.exists():
-        return False
+def _recover(node: Node, directory: Path) -> None:
+    """Have the log hold what so far only its journal may; raises while the receiver has it."""
     try:
         ChangeLog.open(directory, node.settings.log).close()
-    except ConfigurationError as error:
-        if error.sqlstate != _IN_USE:
-            raise
+    except LogInUseError:
         raise UsageError(
             'cannot alter "two_phase" when logical replication worker is still running',
             sqlstate=_PREREQUISITE,
             hint="Try again after some time.",
         ) from None
-    return bool(prepared_transactions(directory))

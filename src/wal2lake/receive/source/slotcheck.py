@@ -7,7 +7,8 @@ what was committed meanwhile. PostgreSQL's subscriber does not ask; from a slot 
 it goes on above the gap, in silence.
 
 *Received* is the end of the log, or what was confirmed above it while nothing was pending
-(``changelog.confirmed``); None before the first start. It says nothing of a slot that the
+(``changelog.confirmed``). Before the first start it is the consistent point of a slot that CREATE
+SUBSCRIPTION has made, and None of one that it was told to use. It says nothing of a slot that the
 subscription was told to use in another's place, and a log of an older version does not have it
 all: then the slot's own position is taken for it.
 

@@ -1,0 +1,184 @@
+"""The publisher of one connection: checked before it is asked to stream, believed once it does.
+
+    check       IDENTIFY_SYSTEM, TIMELINE_HISTORY, the slot: may we go on here?     writes nothing
+                START_REPLICATION: the server lets us have the slot
+    accepted    the file ``confirmed``, then the catalog's timeline, then the journal
+                the first status update
+
+A server that refuses leaves no trace: it may be a standby that lags, and the next one the primary
+again; the slot may be somebody else's still, who moves it. Once it streams, nobody moves the slot
+but we.
+
+What was confirmed counts as far as this server has it. On a timeline that left ours that is up to
+where it left: above, positions name other WAL, and a slot that was made anew there must not pass
+for ours because the old timeline had come as far. The file does not say of which timeline
+it is; the catalog does, and is told after it: after a crash in between the same is found again.
+(The other way round it would find nothing to take back.) Nothing has been sent until both are
+durable.
+
+Called by the walreceiver, on the reader's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wal2lake.catalog import Catalog, Subscription
+from wal2lake.changelog import ChangeLog
+from wal2lake.changelog.confirmed import ConfirmedFile
+from wal2lake.errors import InternalError
+from wal2lake.model import INVALID_LSN, Lsn
+from wal2lake.observe import get_logger
+from wal2lake.pg import Identity, Publisher, Session
+from wal2lake.receive.source.history import check_history, switch_point
+from wal2lake.receive.source.slotcheck import check_slot
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What ``check`` has found."""
+
+    identity: Identity
+    received: Lsn
+    """Up to here everything has been received that this server has."""
+    same: bool
+    """That has come from this slot, or nothing has and it is the one that was made for it."""
+    known: Lsn | None
+    """Up to here it is on record as confirmed to this slot; None: nothing is."""
+    seen: Lsn
+    """The slot's confirmed position, before it was ours."""
+
+
+class Source:
+    """Of one connection: first ``check``, then ``accepted``."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        subscription: Subscription,
+        log: ChangeLog,
+        confirmed: ConfirmedFile,
+        ask: Callable[[], Session],
+    ) -> None:
+        """``ask`` opens an ordinary connection, for what is asked while the other streams."""
+        self._catalog = catalog
+        self._subscription = subscription
+        self._log = log
+        self._confirmed = confirmed
+        self._ask = ask
+        self._slot_name = str(subscription.slot_name)
+        self._found: _Found | None = None
+
+    def check(self, publisher: Publisher) -> None:
+        """Raises DivergedHistory, and UnusableSlot if the slot cannot send what is missing."""
+        ours = self._subscription
+        identity = publisher.identify()
+        history = None
+        if ours.timeline is not None and ours.timeline != identity.timeline:
+            history = publisher.timeline_history(identity.timeline)
+        check_history(
+            identity,
+            known_system=ours.system_identifier,
+            known_timeline=ours.timeline,
+            logged=self._log.logged,
+            timeline_history=history,
+        )
+        known = self._on_record(identity, history)
+        received = max(known or INVALID_LSN, self._log.logged)
+        last = self._confirmed.last
+        if last is None:
+            known = self._made_at()
+            received = max(known or INVALID_LSN, received)
+        elif last.slot_name != self._slot_name:
+            known = None
+        same = known is not None
+        seen = self._look(publisher, identity, received, same=same)
+        recorded = known if last is not None else None
+        self._found = _Found(identity, received, same, recorded, seen)
+
+    def _on_record(self, identity: Identity, history: str | None) -> Lsn | None:
+        """What was confirmed, as far as this server has it."""
+        last, timeline = self._confirmed.last, self._subscription.timeline
+        if last is None:
+            return None
+        # Nothing of ours is lost with what this server does not have
+        # (``check_history``), and from here on it counts anew.
+        known = min(last.position, identity.position)
+        if history is not None and timeline is not None:
+            known = min(known, switch_point(history, timeline) or INVALID_LSN)
+        return known
+
+    def _made_at(self) -> Lsn | None:
+        """Before anything was ever received: the consistent point of a slot that CREATE
+        SUBSCRIPTION has made."""
+        ours = self._subscription
+        if ours.system_identifier is not None or ours.made_slot != self._slot_name:
+            return None
+        return ours.floor
+
+    def accepted(self) -> Lsn:
+        """START_REPLICATION was: write down what holds from here on. Before the first status
+        update. Returns up to where everything is on record as confirmed.
+
+        Raises the error of a message that the journal cannot give and that will not be sent
+        again.
+        """
+        found = self._found
+        if found is None:
+            raise InternalError("a source is accepted that was not checked")
+        start, known = found.seen, found.known
+        if known is None or self._log.undecodable is not None:
+            with self._ask() as session:
+                now = self._look(
+                    Publisher(session), found.identity, found.received, same=found.same
+                )
+            # Another session may have found another server, whose slot lags.
+            start = max(start, now)
+        if known is None:
+            known = start
+            self._warn_of_gap(found, start)
+        self._record(known)
+        self._learn(found.identity)
+        self._log.ask_again(start)
+        return known
+
+    def _look(
+        self, publisher: Publisher, identity: Identity, received: Lsn, *, same: bool
+    ) -> Lsn:
+        """The slot's confirmed position; raises UnusableSlot."""
+        return check_slot(
+            publisher.slot(self._slot_name),
+            name=self._slot_name,
+            database=identity.database,
+            received=received or None,
+            # What the journal has and cannot give may be confirmed: ``ask_again``.
+            same=same and self._log.undecodable is None,
+        )
+
+    def _warn_of_gap(self, found: _Found, start: Lsn) -> None:
+        if self._confirmed.last is not None and start > found.received:
+            get_logger().warning(
+                f'replication slot "{self._slot_name}" starts at {start}, above'
+                f" {found.received}, up to where everything has been received; what was"
+                " committed in between is not received",
+                subscription=self._subscription.name,
+            )
+
+    def _record(self, known: Lsn) -> None:
+        last = self._confirmed.last
+        if last is None or (last.slot_name, last.position) != (self._slot_name, known):
+            self._confirmed.record(self._slot_name, known)
+
+    def _learn(self, identity: Identity) -> None:
+        ours = self._subscription
+        if (ours.system_identifier, ours.timeline) == (
+            identity.system_identifier,
+            identity.timeline,
+        ):
+            return
+        self._catalog.update_subscription(
+            ours.oid,
+            system_identifier=identity.system_identifier,
+            timeline=identity.timeline,
+        )
