@@ -199,6 +199,15 @@ class Catalog:
                 transaction, oid, changes, bump=bump
             )
 
+    def set_connection(self, oid: Oid, conninfo: str) -> Subscription:
+        """Another publisher, or another way to it: the next generation. No snapshot of the
+        one before is taken for one of this one; 42704 if the subscription is gone."""
+        with self._database.transaction() as transaction:
+            copies.release_snapshot(transaction, oid)
+            return subscriptions.update_subscription(
+                transaction, oid, {"conninfo": conninfo}, bump=True
+            )
+
     def set_options(self, oid: Oid, changes: Mapping[str, str]) -> Subscription:
         """Set some of a subscription's options, leaving the others; 42704 if it is gone."""
         with self._database.transaction() as transaction:

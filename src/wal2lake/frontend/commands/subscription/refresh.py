@@ -22,7 +22,8 @@ subscriptioncmds.c, PostgreSQL 18.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from wal2lake.catalog import Subscription, TableDef
@@ -30,11 +31,11 @@ from wal2lake.errors import DuplicateObjectError, UsageError
 from wal2lake.frontend.commands.node import (
     Caller,
     Node,
-    need_subscription,
+    altering,
     require_superuser,
 )
 from wal2lake.frontend.commands.subscription.blocks import outside_block
-from wal2lake.frontend.commands.subscription.drop import halt_copies
+from wal2lake.frontend.commands.subscription.drop import end_copies
 from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
@@ -42,6 +43,7 @@ from wal2lake.frontend.commands.subscription.publisher import (
 )
 from wal2lake.frontend.commands.subscription.targets import (
     Choices,
+    Target,
     drop_made,
     find_targets,
     new_rel,
@@ -57,6 +59,7 @@ from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionRefresh,
     PublicationChange,
 )
+from wal2lake.model import Oid
 from wal2lake.pg import Publisher
 
 _PREREQUISITE: Final = "55000"
@@ -69,8 +72,7 @@ def alter_refresh(
 ) -> str:
     """ALTER SUBSCRIPTION ... REFRESH PUBLICATION."""
     require_superuser(caller, "alter subscription")
-    with node.ddl_lock:
-        subscription = need_subscription(node, statement.name)
+    with node.ddl_lock, altering(node, statement.name) as subscription:
         if not subscription.enabled:
             raise UsageError(
                 "ALTER SUBSCRIPTION ... REFRESH is not allowed for disabled"
@@ -87,7 +89,6 @@ def alter_refresh(
             copy_data=options.copy_data,
             validate=(),
         )
-    node.changed()
     return _COMMAND
 
 
@@ -96,13 +97,13 @@ def alter_publication(
 ) -> str:
     """ALTER SUBSCRIPTION ... SET | ADD | DROP PUBLICATION."""
     require_superuser(caller, "alter subscription")
-    with node.ddl_lock:
-        subscription = need_subscription(node, statement.name)
+    with node.ddl_lock, altering(node, statement.name) as subscription:
         options = subscription_options(statement.options, OptionSet.PUBLICATION)
         publications = _changed(subscription, statement)
         if not options.refresh:
             outside_block(caller, _COMMAND, refused_as=None)
             node.catalog.set_publications(subscription.oid, publications)
+            node.changed()
         else:
             _check_refresh(subscription, statement.change)
             outside_block(
@@ -117,7 +118,6 @@ def alter_publication(
                 copy_data=options.copy_data,
                 validate=() if dropping else statement.publications,
             )
-    node.changed()
     return _COMMAND
 
 
@@ -173,7 +173,11 @@ def _refresh(
     """Take what ``publications`` publish now; ``validate`` are named in a WARNING if they do
     not exist. The caller holds the DDL lock."""
     before = node.catalog.rels(subscription.oid)
-    with connect_publisher(subscription.name, subscription.conninfo) as session:
+    made: list[TableDef] = []
+    with (
+        _undone(node, made),
+        connect_publisher(subscription.name, subscription.conninfo) as session,
+    ):
         publisher = Publisher(session)
         if validate:
             warn_of_missing(caller, publisher, validate)
@@ -186,29 +190,42 @@ def _refresh(
                 copy_data=copy_data,
                 known=[(rel.remote_namespace, rel.remote_name) for rel in before],
             )
-        made: list[TableDef] = []
-        try:
-            targets = find_targets(
-                node,
-                caller,
-                publisher,
-                publications,
-                create_tables=subscription.create_tables,
-                choices=Choices.of(
-                    subscription.type_mappings,
-                    subscription.value_policies,
-                    {rel.relid for rel in before},
-                ),
-                origin=subscription.origin,
-                made=made,
-            )
-        except BaseException:
-            drop_made(node, made)
-            raise
+        targets = find_targets(
+            node,
+            caller,
+            publisher,
+            publications,
+            create_tables=subscription.create_tables,
+            choices=Choices.of(
+                subscription.type_mappings,
+                subscription.value_policies,
+                {rel.relid for rel in before},
+            ),
+            origin=subscription.origin,
+            made=made,
+        )
+        gone = _take(node, subscription, publications, targets, copy_data=copy_data)
+        # They are the subscription's now.
+        made.clear()
+    node.changed()
+    if gone:
+        end_copies(node, caller, subscription, gone)
+
+
+def _take(
+    node: Node,
+    subscription: Subscription,
+    publications: Sequence[str],
+    targets: Sequence[Target],
+    *,
+    copy_data: bool,
+) -> Collection[Oid]:
+    """From now on these are the subscription's tables; returns those that were and are not
+    any more."""
     with node.locks.of(subscription.oid):
-        known = {rel.relid: rel for rel in node.catalog.rels(subscription.oid)}
+        known = {rel.relid for rel in node.catalog.rels(subscription.oid)}
         new = [t for t in targets if t.table.oid not in known]
-        gone = known.keys() - {t.table.oid for t in targets}
+        gone = known - {t.table.oid for t in targets}
         node.catalog.set_publications(
             subscription.oid,
             publications,
@@ -219,5 +236,14 @@ def _refresh(
             removed=gone,
             distrusted={t.table.oid for t in targets if not t.whole},
         )
-        if gone:
-            halt_copies(node, subscription, gone)
+    return gone
+
+
+@contextmanager
+def _undone(node: Node, made: Sequence[TableDef]) -> Iterator[None]:
+    """Tables that were made by a command that fails inside go again."""
+    try:
+        yield
+    except BaseException:
+        drop_made(node, made)
+        raise

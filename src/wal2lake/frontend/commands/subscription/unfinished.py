@@ -174,7 +174,10 @@ class UnfinishedCommands:
         try:
             if subscription.slot_name is not None:
                 session = connect_to_drop(subscription)
-            with self._node.ddl_lock:
+            with (
+                self._node.ddl_lock,
+                self._node.altering.of(subscription.oid),
+            ):
                 now = self._node.catalog.subscription(subscription.oid)
                 # Its slot may have been taken from it meanwhile, or it may be gone.
                 if (
