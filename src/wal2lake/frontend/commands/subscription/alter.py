@@ -27,7 +27,7 @@ from wal2lake.frontend.commands.node import (
     require_superuser,
 )
 from wal2lake.frontend.commands.subscription.blocks import outside_block
-from wal2lake.frontend.commands.subscription.drop import end_copies
+from wal2lake.frontend.commands.subscription.drop import end_copies, refuse_dropping
 from wal2lake.frontend.commands.subscription.slotoptions import (
     alter_slot,
     check_failover,
@@ -61,7 +61,7 @@ def alter_enabled(
     require_superuser(caller, "alter subscription")
     with altering(node, statement.name) as subscription:
         if statement.enabled:
-            _refuse_dropping(subscription)
+            refuse_dropping(subscription)
             if subscription.slot_name is None:
                 raise UsageError(
                     "cannot enable subscription that does not have a slot name",
@@ -90,7 +90,7 @@ def alter_connection(
     with altering(node, statement.name) as subscription:
         parse_conninfo(statement.conninfo)
         # The slot that is still to be dropped is at the old one.
-        _refuse_dropping(subscription)
+        refuse_dropping(subscription)
         outside_block(caller, _COMMAND, refused_as=None)
         node.catalog.set_connection(subscription.oid, statement.conninfo)
         node.changed()
@@ -177,15 +177,6 @@ def _set(
                 "type_mappings hold for tables that the subscription creates from now on;"
                 " present ones keep their columns"
             )
-        )
-
-
-def _refuse_dropping(subscription: Subscription) -> None:
-    if subscription.dropping:
-        raise UsageError(
-            f'subscription "{subscription.name}" is being dropped',
-            sqlstate=_PREREQUISITE,
-            hint="A DROP SUBSCRIPTION was interrupted; repeat it.",
         )
 
 

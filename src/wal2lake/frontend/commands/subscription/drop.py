@@ -25,7 +25,7 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from wal2lake.catalog import Subscription
+from wal2lake.catalog import Recopy, Subscription
 from wal2lake.catalog.progress import ProgressFile, progress_path
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
@@ -113,7 +113,9 @@ def _drop_slot(node: Node, session: Session | None, subscription: Subscription) 
     if session is None:
         return False
     dropped = drop_slot(
-        session, str(subscription.slot_name), missing_ok=subscription.dropping
+        session,
+        str(subscription.slot_name),
+        missing_ok=subscription.dropping or subscription.recopying is not Recopy.NO,
     )
     # From here on the name may be somebody else's: a repeated DROP must not drop it again.
     node.catalog.update_subscription(subscription.oid, slot_name=None)
@@ -130,6 +132,16 @@ def _forget(node: Node, subscription: Subscription) -> None:
     failpoint("subscription.log_removed")
     node.catalog.drop_subscription(subscription.oid)
     node.changed()
+
+
+def refuse_dropping(subscription: Subscription) -> None:
+    """55000 if a DROP of it has begun."""
+    if subscription.dropping:
+        raise UsageError(
+            f'subscription "{subscription.name}" is being dropped',
+            sqlstate="55000",
+            hint="A DROP SUBSCRIPTION was interrupted; repeat it.",
+        )
 
 
 def await_workers(

@@ -35,11 +35,16 @@ from wal2lake.frontend.commands.node import (
     require_superuser,
 )
 from wal2lake.frontend.commands.subscription.blocks import outside_block
-from wal2lake.frontend.commands.subscription.drop import end_copies
+from wal2lake.frontend.commands.subscription.drop import end_copies, refuse_dropping
 from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
     warn_of_missing,
+)
+from wal2lake.frontend.commands.subscription.recopy import (
+    Tables,
+    check_recopy,
+    copy_anew,
 )
 from wal2lake.frontend.commands.subscription.targets import (
     Choices,
@@ -73,13 +78,14 @@ def alter_refresh(
     """ALTER SUBSCRIPTION ... REFRESH PUBLICATION."""
     require_superuser(caller, "alter subscription")
     with node.ddl_lock, altering(node, statement.name) as subscription:
-        if not subscription.enabled:
-            raise UsageError(
-                "ALTER SUBSCRIPTION ... REFRESH is not allowed for disabled"
-                " subscriptions",
-                sqlstate=_PREREQUISITE,
-            )
+        named = {option.name for option in statement.options}
+        if "recopy" not in named:
+            _check_enabled(subscription)
         options = subscription_options(statement.options, OptionSet.REFRESH)
+        if options.recopy:
+            refuse_dropping(subscription)
+        else:
+            _check_enabled(subscription)
         outside_block(caller, _COMMAND, refused_as="ALTER SUBSCRIPTION ... REFRESH")
         _refresh(
             node,
@@ -87,9 +93,18 @@ def alter_refresh(
             subscription,
             subscription.publications,
             copy_data=options.copy_data,
+            recopy=options.recopy,
             validate=(),
         )
     return _COMMAND
+
+
+def _check_enabled(subscription: Subscription) -> None:
+    if not subscription.enabled:
+        raise UsageError(
+            "ALTER SUBSCRIPTION ... REFRESH is not allowed for disabled subscriptions",
+            sqlstate=_PREREQUISITE,
+        )
 
 
 def alter_publication(
@@ -168,10 +183,13 @@ def _refresh(
     publications: Sequence[str],
     *,
     copy_data: bool,
+    recopy: bool = False,
     validate: Sequence[str],
 ) -> None:
     """Take what ``publications`` publish now; ``validate`` are named in a WARNING if they do
-    not exist. The caller holds the DDL lock."""
+    not exist. The caller holds the DDL lock, and the subscription's.
+
+    ``recopy``: also tables that are in the subscription are copied."""
     before = node.catalog.rels(subscription.oid)
     made: list[TableDef] = []
     with (
@@ -188,7 +206,9 @@ def _refresh(
                 subscription.name,
                 publications,
                 copy_data=copy_data,
-                known=[(rel.remote_namespace, rel.remote_name) for rel in before],
+                known=[]
+                if recopy
+                else [(rel.remote_namespace, rel.remote_name) for rel in before],
             )
         targets = find_targets(
             node,
@@ -204,6 +224,13 @@ def _refresh(
             origin=subscription.origin,
             made=made,
         )
+        if recopy:
+            tables = _tables(node, subscription, publications, targets)
+            check_recopy(node, subscription, list(tables.whole))
+            copy_anew(node, caller.notice, subscription, session, tables)
+            # Its workers have ended, and began nothing before it was recorded.
+            made.clear()
+            return
         gone = _take(node, subscription, publications, targets, copy_data=copy_data)
         # They are the subscription's now.
         made.clear()
@@ -237,6 +264,24 @@ def _take(
             distrusted={t.table.oid for t in targets if not t.whole},
         )
     return gone
+
+
+def _tables(
+    node: Node,
+    subscription: Subscription,
+    publications: Sequence[str],
+    targets: Sequence[Target],
+) -> Tables:
+    """The same, to be copied anew."""
+    known = {rel.relid for rel in node.catalog.rels(subscription.oid)}
+    new = [t for t in targets if t.table.oid not in known]
+    return Tables(
+        publications,
+        added=[new_rel(node, subscription.oid, t, copy_data=True) for t in new],
+        versions=present_versions(node, new),
+        removed=known - {t.table.oid for t in targets},
+        whole={t.table.oid: t.whole for t in targets if t.table.oid in known},
+    )
 
 
 @contextmanager
