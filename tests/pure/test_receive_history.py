@@ -51,7 +51,7 @@ def test_another_system_identifier_is_another_source() -> None:
         " than the one subscribed to (7000000000000000001)"
     )
     assert (error.sqlstate, error.retry) == ("55000", Retry.NEVER)
-    assert "drop the subscription" in str(error.hint)
+    assert "REFRESH PUBLICATION WITH (recopy = true)" in str(error.hint)
 
 
 def test_a_history_that_ends_before_what_was_logged_has_lost_it() -> None:

@@ -105,10 +105,10 @@ def test_others_are_refused_in_postgresqls_words_with_a_way_out(
         check(None if changed is None else {**OURS, **changed}, 0x2000)
     error = caught.value
     assert (error.sqlstate, error.message, error.detail) == (sqlstate, message, detail)
-    assert "DROP SUBSCRIPTION" in str(error.hint)
-    # Only where the slot is the subscription's own may DROP take it along.
-    own = changed is not None and not changed.keys() & {"database", "plugin"}
-    assert ("SET (slot_name = NONE)" in str(error.hint)) == (not own)
+    assert "REFRESH PUBLICATION WITH (recopy = true)" in str(error.hint)
+    # A slot that is somebody else's stays: the subscription must name its own.
+    own = changed is None or not changed.keys() & {"database", "plugin"}
+    assert str(error.hint).startswith("Name the subscription's own slot") == (not own)
 
 
 def test_a_slot_that_was_never_there_is_to_be_made() -> None:

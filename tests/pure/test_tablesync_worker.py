@@ -29,6 +29,7 @@ from wal2lake.pg import RemoteTable
 from wal2lake.pg.publisher import RemoteColumn
 from wal2lake.settings import ApplySettings, LogSettings, Settings, SubscriptionSettings
 from wal2lake.tablesync import worker
+from wal2lake.tablesync.attempt import Attempt, Halted
 from wal2lake.tablesync.copy import CopyResult, CopyTask
 from wal2lake.tablesync.worker import TableSync
 from wal2lake.testing.waits import wait_until
@@ -573,6 +574,19 @@ def test_halt_waits_for_a_commit_that_is_under_way(world: World) -> None:
     opener.start()
     assert sync.halt(subid=Oid(1), timeout_seconds=20)
     assert world.versions == {"/t101": [(1, 500)]}, "it was made before halt returned"
+
+
+def test_a_commit_that_halt_did_not_wait_for_is_the_last_one(world: World) -> None:
+    """As the worker's lock: one that waits for it when halt gives up does not commit."""
+    world.subscribe(1, {101: SMALL})
+    snapshot = SyncSnapshot(Oid(1), "a", Lsn(500), "me", (101,))
+    subscription = world.catalog.subscription(Oid(1))
+    assert subscription is not None
+    attempt = Attempt(subscription, world.rel(1, 101), snapshot, None)
+    with attempt.writing():
+        assert not attempt.end(0.01)
+    with pytest.raises(Halted), attempt.writing():
+        pass
 
 
 def test_others_are_not_halted(world: World) -> None:

@@ -105,7 +105,7 @@ class ApplyLauncher:
     def _follow(self) -> None:
         with self._guard:
             # Not before: whoever has disabled one and then halts it wants none to start.
-            wanted = {s.oid: s for s in self._catalog.subscriptions() if s.enabled}
+            wanted = {s.oid: s for s in self._catalog.subscriptions() if s.runs}
             for subid in self._running.keys() - wanted.keys():
                 self._running[subid].worker.request_stop()
             for subid in wanted.keys() - self._running.keys():

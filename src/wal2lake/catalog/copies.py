@@ -15,6 +15,23 @@ from wal2lake.catalog.records import CopyRange, SubscriptionRel, SyncSnapshot
 from wal2lake.model import Lsn, Oid, SyncState
 
 
+def restart(
+    connection: sqlite3.Connection, rel: SubscriptionRel, epoch: int, *, trusted: bool
+) -> None:
+    """Back to i in another epoch, whose copy takes the place of all rows. What is known of
+    the epoch before is void."""
+    connection.execute(
+        "delete from copy_range where subid = ? and relid = ?", (rel.subid, rel.relid)
+    )
+    coercions.forget_pending(connection, rel.subid, rel.relid)
+    connection.execute(
+        "update subscription_rel set state = ?, lsn = null, epoch = ?, rows_copied = 0,"
+        " rows_expected = null, bytes_copied = 0, error = null, copy_plan = null,"
+        " trusted = ?, replaces = 1 where subid = ? and relid = ?",
+        (SyncState.INIT.value, epoch, trusted, rel.subid, rel.relid),
+    )
+
+
 def begin_copy(connection: sqlite3.Connection, rel: SubscriptionRel) -> None:
     """An attempt begins: its plan, and the S that its commit may have."""
     snapshot = json.loads(rel.copy_plan or "{}").get("snapshot")

@@ -83,6 +83,12 @@ class ProgressFile:
         for name, value in words.items():
             self._words[_INDEX[name]] = int(value)
 
+    def reset(self) -> None:
+        """All words are 0, on disk too; only while no worker runs. Positions of another
+        slot are no bound for those of this one."""
+        self._view[:] = bytes(_SIZE)
+        self._map.flush()
+
     def word(self, name: str) -> int:
         """One word, for a loop that watches it."""
         return self._words[_INDEX[name]]

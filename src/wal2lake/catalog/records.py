@@ -84,6 +84,17 @@ MADE_SLOT: Final = "made_slot"
 floor is its consistent point."""
 
 
+class Recopy(Enum):
+    """How far REFRESH PUBLICATION WITH (recopy = true) has come; workers wait for its end."""
+
+    NO = 0
+    """There is none under way."""
+    BEGUN = 1
+    """Its workers are to end. All is still there: it may be taken back."""
+    GIVEN_UP = 2
+    """The slot and the log are. It can only go on to a new slot."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """pg_subscription, and what the launcher needs to run it."""
@@ -114,6 +125,13 @@ class Subscription:
     """subskiplsn: the finish LSN of the transaction that ALTER ... SKIP leaves out; 0: none."""
     skipping: bool = False
     """Leaving it out has begun: after a crash it goes on, though a table is past it."""
+    recopying: Recopy = Recopy.NO
+    """All its tables are to be copied anew; ``unfinished`` ends what a crash interrupts."""
+
+    @property
+    def runs(self) -> bool:
+        """Its workers may work."""
+        return self.enabled and self.recopying is Recopy.NO
 
     @property
     def origin(self) -> str:
@@ -189,6 +207,8 @@ class Worker(Enum):
     """Copies tables. Its errors are the tables' own, ``SubscriptionRel.error``."""
     DROP = "drop"
     """Finishes a DROP SUBSCRIPTION that was interrupted."""
+    RECOPY = "re-copy"
+    """Finishes a REFRESH PUBLICATION WITH (recopy = true) that was interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +260,16 @@ class PlannedSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class NewSource:
+    """Where a subscription that gave up its slot goes on."""
+
+    start: Lsn
+    """The consistent point of its new slot."""
+    system_identifier: str
+    timeline: int
+
+
+@dataclass(frozen=True, slots=True)
 class SubscriptionRel:
     """pg_subscription_rel, with the copy's own progress."""
 
@@ -266,6 +296,8 @@ class SubscriptionRel:
     trusted: bool = True
     """Nobody but the subscription has written the table since its copy, so an INSERT
     cannot meet a row that the publisher does not know."""
+    replaces: bool = False
+    """The copy of this epoch takes the place of all rows that the table has."""
 
     def cursor_name(self, node: int) -> str:
         """The application id of the table's cursor (invariant 2); ``node`` is the node's

@@ -14,7 +14,7 @@ from typing import Final
 
 from wal2lake.model import Oid
 
-VERSION: Final = 3
+VERSION: Final = 4
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -48,7 +48,8 @@ create table subscription (
     create_tables integer not null, generation integer not null,
     floor integer not null, system_identifier text, timeline integer,
     dropping integer not null, options text not null,
-    skip_lsn integer not null default 0, skipping integer not null default 0);
+    skip_lsn integer not null default 0, skipping integer not null default 0,
+    recopying integer not null default 0);
 create table subscription_error (
     subid integer not null references subscription(oid) on delete cascade,
     worker text not null, error text not null, noted_at text not null,
@@ -72,6 +73,7 @@ create table subscription_rel (
     rows_copied integer not null default 0, rows_expected integer,
     bytes_copied integer not null default 0, error text,
     copy_plan text, trusted integer not null default 1,
+    replaces integer not null default 0,
     primary key (subid, relid)) without rowid;
 create table copy_range (
     subid integer not null, relid integer not null, epoch integer not null,
@@ -141,6 +143,10 @@ create table comment (
     classid integer not null, objid integer not null, description text not null,
     primary key (classid, objid)) without rowid;
 insert into subscription_stats (subid) select oid from subscription;
+""",
+    4: """
+alter table subscription add column recopying integer not null default 0;
+alter table subscription_rel add column replaces integer not null default 0;
 """,
 }
 """Version to the statements that make it of the version before (no semicolons within one).

@@ -15,6 +15,7 @@ Called by: commands and system views (frontend), the supervisor (launch), worker
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ from wal2lake.catalog.records import (
     Comment,
     CopyRange,
     Namespace,
+    NewSource,
     PlannedSlot,
+    Recopy,
     Role,
     SnapshotVector,
     Subscription,
@@ -199,6 +202,15 @@ class Catalog:
                 transaction, oid, changes, bump=bump
             )
 
+    def set_connection(self, oid: Oid, conninfo: str) -> Subscription:
+        """Another publisher, or another way to it: the next generation. No snapshot of the
+        one before is taken for one of this one; 42704 if the subscription is gone."""
+        with self._database.transaction() as transaction:
+            copies.release_snapshot(transaction, oid)
+            return subscriptions.update_subscription(
+                transaction, oid, {"conninfo": conninfo}, bump=True
+            )
+
     def set_options(self, oid: Oid, changes: Mapping[str, str]) -> Subscription:
         """Set some of a subscription's options, leaving the others; 42704 if it is gone."""
         with self._database.transaction() as transaction:
@@ -240,18 +252,8 @@ class Catalog:
         their data; inserts into ``distrusted`` ones must look for rows.
         """
         with self._database.transaction() as transaction:
-            subscriptions.add_rels(transaction, added)
+            _change_tables(transaction, oid, added, versions or {}, removed)
             subscriptions.distrust(transaction, oid, distrusted)
-            if versions:
-                newest = snapshot_vectors.newest_vector(transaction, oid)
-                found = subscriptions.subscription_by_oid(transaction, oid)
-                floor = INVALID_LSN if found is None else found.floor
-                reached = floor if newest is None else newest.lsn
-                snapshot_vectors.publish(transaction, oid, reached, versions, (), ())
-            for relid in removed:
-                snapshot_vectors.hand_over(transaction, oid, relid)
-                snapshot_vectors.forget_version(transaction, oid, relid)
-                subscriptions.remove_rel(transaction, oid, relid)
             before = subscriptions.subscription_by_oid(transaction, oid)
             return subscriptions.update_subscription(
                 transaction,
@@ -259,6 +261,60 @@ class Catalog:
                 {"publications": tuple(publications)},
                 bump=before is not None
                 and set(before.publications) != set(publications),
+            )
+
+    def copy_anew(
+        self,
+        oid: Oid,
+        publications: Sequence[str],
+        *,
+        added: Sequence[SubscriptionRel] = (),
+        versions: Mapping[int, int] | None = None,
+        removed: Collection[Oid] = (),
+        whole: Mapping[Oid, bool] | None = None,
+        source: NewSource | None = None,
+    ) -> Subscription:
+        """As ``set_publications``, and every other table waits for a copy that takes the
+        place of its rows; readers have these until then. The next generation, and the
+        end of ``recopying``.
+
+        ``whole`` says of tables whether inserts may be trusted after their copy; without
+        it that is as it was. With a ``source`` everything begins at its slot: nothing
+        that was received before counts any more, and the floor may go back.
+        """
+        known = whole or {}
+        changes: dict[str, Any] = {
+            "publications": tuple(publications),
+            "recopying": Recopy.NO,
+        }
+        options = {}
+        with self._database.transaction() as transaction:
+            before = subscriptions.rels_of(transaction, oid)
+            if source is not None:
+                snapshot_vectors.rebase(transaction, oid, source.start)
+                changes |= {
+                    "floor": source.start,
+                    "system_identifier": source.system_identifier,
+                    "timeline": source.timeline,
+                    "skip_lsn": INVALID_LSN,
+                    "skipping": False,
+                }
+                found = subscriptions.subscription_by_oid(transaction, oid)
+                if found is not None and found.two_phase != "d":
+                    options["two_phase"] = "p"
+            _change_tables(transaction, oid, added, versions or {}, removed)
+            for rel in before:
+                if rel.relid not in removed:
+                    copies.restart(
+                        transaction,
+                        rel,
+                        int(take_oid(transaction)),
+                        trusted=known.get(rel.relid, rel.trusted),
+                    )
+            copies.release_snapshot(transaction, oid)
+            subscriptions.clear_errors(transaction, oid)
+            return subscriptions.update_subscription(
+                transaction, oid, changes, options=options, bump=True
             )
 
     def drop_subscription(self, oid: Oid) -> None:
@@ -498,3 +554,24 @@ class Catalog:
         """All published states that are kept, oldest first."""
         with self._database.reading() as connection:
             return snapshot_vectors.all_vectors(connection)
+
+
+def _change_tables(
+    transaction: sqlite3.Connection,
+    oid: Oid,
+    added: Sequence[SubscriptionRel],
+    versions: Mapping[int, int],
+    removed: Collection[Oid],
+) -> None:
+    """Tables come to a subscription, seen at these versions, and others leave it."""
+    subscriptions.add_rels(transaction, added)
+    if versions:
+        newest = snapshot_vectors.newest_vector(transaction, oid)
+        found = subscriptions.subscription_by_oid(transaction, oid)
+        floor = INVALID_LSN if found is None else found.floor
+        reached = floor if newest is None else newest.lsn
+        snapshot_vectors.publish(transaction, oid, reached, versions, (), ())
+    for relid in removed:
+        snapshot_vectors.hand_over(transaction, oid, relid)
+        snapshot_vectors.forget_version(transaction, oid, relid)
+        subscriptions.remove_rel(transaction, oid, relid)

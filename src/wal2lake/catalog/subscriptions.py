@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from wal2lake.catalog.records import (
     PlannedSlot,
+    Recopy,
     Subscription,
     SubscriptionError,
     SubscriptionRel,
@@ -160,6 +161,11 @@ def clear_error(connection: sqlite3.Connection, oid: Oid, worker: Worker) -> Non
     )
 
 
+def clear_errors(connection: sqlite3.Connection, oid: Oid) -> None:
+    """None of its workers is stopped any more."""
+    connection.execute("delete from subscription_error where subid = ?", (oid,))
+
+
 _COUNTED: Final = {
     Worker.APPLY: "apply_errors",
     Worker.SNAPSHOT: "sync_errors",
@@ -263,8 +269,8 @@ def add_rels(connection: sqlite3.Connection, added: Sequence[SubscriptionRel]) -
     """New tables of subscriptions."""
     connection.executemany(
         "insert into subscription_rel (subid, relid, remote_namespace, remote_name, state,"
-        " lsn, epoch, rows_copied, rows_expected, bytes_copied, error, copy_plan, trusted)"
-        " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " lsn, epoch, rows_copied, rows_expected, bytes_copied, error, copy_plan, trusted,"
+        " replaces) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (
                 rel.subid,
@@ -280,6 +286,7 @@ def add_rels(connection: sqlite3.Connection, added: Sequence[SubscriptionRel]) -
                 rel.error,
                 rel.copy_plan,
                 int(rel.trusted),
+                int(rel.replaces),
             )
             for rel in added
         ],
@@ -329,6 +336,7 @@ _ENCODERS: Final[dict[str, Callable[[Any], Any]]] = {
     "floor": int,
     "skip_lsn": int,
     "skipping": int,
+    "recopying": lambda how: how.value,
 }
 
 
@@ -358,6 +366,7 @@ def _subscription(row: sqlite3.Row) -> Subscription:
         options=json.loads(row["options"]),
         skip_lsn=Lsn(row["skip_lsn"]),
         skipping=bool(row["skipping"]),
+        recopying=Recopy(row["recopying"]),
     )
 
 
@@ -376,4 +385,5 @@ def _rel(row: sqlite3.Row) -> SubscriptionRel:
         error=row["error"],
         copy_plan=row["copy_plan"],
         trusted=bool(row["trusted"]),
+        replaces=bool(row["replaces"]),
     )

@@ -383,7 +383,7 @@ class Supervisor:
                 s.generation + self._reloads * _RELOAD_STEP,
             )
             for s in found
-            if s.enabled and s.slot_name is not None
+            if s.runs and s.slot_name is not None
         ]
         known = {d.key for d in self._subscribed} | {ENGINE}
         known.update(self._children.workers())

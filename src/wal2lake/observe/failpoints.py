@@ -67,6 +67,12 @@ NAMES: Final = frozenset(
         "subscription.drop_marked",
         "subscription.slot_dropped",
         "subscription.log_removed",
+        "recopy.marked",
+        "recopy.slot_dropped",
+        "recopy.given_up",
+        "recopy.log_removed",
+        "recopy.slot_created",
+        "recopy.recorded",
     }
 )
 

@@ -84,6 +84,12 @@ def _run(
         progress.set(
             receiver_pid=os.getpid(), received=logged, logged=logged, sealed=log.sealed
         )
+        # Who ends receivers looks at the word above, after the catalog was written.
+        now = catalog.subscription(subscription.oid)
+        if now is None or not now.runs:
+            progress.set(receiver_pid=0)
+            log.close()
+            return 0
         receiver = WalReceiver(catalog, subscription, settings, log, progress)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: receiver.request_stop())

@@ -100,11 +100,10 @@ class Attempt:
             yield
 
     def end(self, timeout_seconds: float) -> bool:
-        """Let it write no more; False if a commit does not end in time."""
+        """Let it write no more; False if a commit that has begun does not end in time. It is
+        the last one then, too."""
+        self._ended = True
         if not self._lock.acquire(timeout=timeout_seconds):
             return False
-        try:
-            self._ended = True
-        finally:
-            self._lock.release()
+        self._lock.release()
         return True

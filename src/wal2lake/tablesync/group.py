@@ -305,7 +305,10 @@ class GroupCopy:
         files: list[AddedFile] = []
         for done in finished.values():
             files.extend(files_from_json(done.files))
-        version = self._check_keys(one.table, files)
+        if attempt.rel.replaces:
+            version = self._check_alone(one)
+        else:
+            version = self._check_keys(one.table, files)
         with attempt.writing():
             attempt.may_be_committed = True
             try:
@@ -314,12 +317,29 @@ class GroupCopy:
                     files,
                     one.cursor,
                     read_version=version,
+                    replace=attempt.rel.replaces,
                     operation="COPY",
                 )
             except CommitConflict:
                 attempt.may_be_committed = False
                 raise
             failpoint("copy.committed")
+
+    def _check_alone(self, one: _Planned) -> int | None:
+        """The version in which all rows are this subscription's to replace."""
+        version = self._port.state(one.table.location).version
+        rel = one.attempt.rel
+        others = {r.subid for r in self._catalog.rels() if r.relid == rel.relid}
+        if others != {rel.subid}:
+            raise ApplyError(
+                f'table "{one.table.qualified}" cannot be copied again: another'
+                " subscription fills it, too",
+                sqlstate="55000",
+                hint="The copy would replace its rows. Let one of the two have it: ALTER"
+                " SUBSCRIPTION ... DROP PUBLICATION, or DROP SUBSCRIPTION.",
+                context=f"COPY {one.table.name}",
+            )
+        return version
 
     def _check_keys(self, table: TableDef, files: Sequence[AddedFile]) -> int | None:
         """The version in which no row has the key of a copied one; None: there is no key.
@@ -334,9 +354,10 @@ class GroupCopy:
                 "duplicate key value violates unique constraint"
                 f' "{table.key_name or f"{table.name}_pkey"}"',
                 sqlstate="23505",
-                hint="The table has rows that are copied now. Remove them (TRUNCATE, if"
-                " they are of an earlier subscription), and the copy goes on; or create"
-                " the subscription with copy_data = false.",
+                hint="The table has rows that are copied now. Remove them, and the copy"
+                " goes on. ALTER SUBSCRIPTION ... REFRESH PUBLICATION WITH (recopy = true)"
+                " replaces all rows of the subscription's tables instead; with copy_data"
+                " = false at its creation they stay, and nothing is copied.",
                 context=f"COPY {table.name}",
             )
         return state.version

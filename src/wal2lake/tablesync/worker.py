@@ -160,7 +160,7 @@ class TableSync:
             ]
             known += map(_key, rels)
             snapshot = self._catalog.snapshot_held(subscription.oid)
-            if snapshot is None or not subscription.enabled:
+            if snapshot is None or not subscription.runs:
                 continue
             covered = set(snapshot.relids)
             waiting = {
@@ -187,7 +187,9 @@ class TableSync:
             free = (
                 self._settings.max_sync_workers_per_subscription - self._workers[subid]
             )
-            due = self._turns.due((k for k in waiting if k not in self._attempts), now)
+            # Whatever its epoch: of two copies of a table the later one counts.
+            copied = {(of, relid) for of, relid, _ in self._attempts}
+            due = self._turns.due((k for k in waiting if k[:2] not in copied), now)
             told = {
                 key: remote
                 for key in due
@@ -310,7 +312,7 @@ class TableSync:
         """Those that are still to be made. They are in the list that ``halt`` looks at: what it
         does not find there reads here what its caller has written."""
         now = self._catalog.subscription(subscription.oid)
-        if now is None or not now.enabled or now.generation != subscription.generation:
+        if now is None or not now.runs or now.generation != subscription.generation:
             return []
         rels = {_key(rel): rel for rel in self._catalog.rels(subscription.oid)}
         found = []

@@ -97,6 +97,13 @@ def publish(connection: sqlite3.Connection, subid: Oid, reached: Lsn) -> None:
         )
 
 
+def forget_pending(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
+    """What a table has committed and nobody has seen is going to be replaced."""
+    connection.execute(
+        "delete from coercion_pending where subid = ? and relid = ?", (subid, relid)
+    )
+
+
 def finish_copy(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
     """The ranges of a copy are all of it."""
     connection.execute(

@@ -98,6 +98,23 @@ def forget_version(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> No
     )
 
 
+def rebase(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None:
+    """The newest state goes on as that of ``lsn``, in the WAL of another source or slot:
+    positions before it say nothing about those after it."""
+    row = _newest(connection, subid)
+    connection.execute(
+        "insert into snapshot_vector (subid, lsn, committed_at, versions, number)"
+        " values (?, ?, ?, ?, ?)",
+        (
+            subid,
+            lsn,
+            datetime.now(UTC).isoformat(timespec="microseconds"),
+            "{}" if row is None else row["versions"],
+            1 if row is None else int(row["number"]) + 1,
+        ),
+    )
+
+
 def newest_vector(connection: sqlite3.Connection, subid: Oid) -> SnapshotVector | None:
     """The newest state of one subscription."""
     row = _newest(connection, subid)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from wal2lake.apply.launcher import ApplyLauncher
@@ -20,8 +21,8 @@ from wal2lake.tablesync.worker import TableSync
 PERMISSION_DENIED = "42501"
 
 
-class CommitLocks:
-    """One lock per subscription: whoever changes its tables or its vector holds it."""
+class SubscriptionLocks:
+    """One lock for each subscription."""
 
     def __init__(self) -> None:
         self._locks: defaultdict[Oid, threading.RLock] = defaultdict(threading.RLock)
@@ -43,11 +44,16 @@ class Node:
     queries: Queries
     apply: ApplyLauncher
     sync: TableSync
-    locks: CommitLocks
+    locks: SubscriptionLocks
+    """Whoever changes a subscription's tables or its vector holds its lock."""
     changed: Callable[[], None]
     """Tell the supervisor that subscriptions have changed."""
     ddl_lock: threading.RLock = field(default_factory=threading.RLock)
     """Held by commands that create or drop objects, so that two do not interleave."""
+    altering: SubscriptionLocks = field(default_factory=SubscriptionLocks)
+    """Held by commands that change a subscription, inside of ``ddl_lock`` if they hold that
+    one, too: a publisher that does not answer to one subscription's command keeps no other
+    one from being altered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,19 @@ def need_subscription(node: Node, name: str) -> Subscription:
     if found is None:
         raise UndefinedObjectError(f'subscription "{name}" does not exist')
     return found
+
+
+@contextmanager
+def altering(node: Node, name: str) -> Iterator[Subscription]:
+    """The subscription of that name, which no other command changes meanwhile; 42704 if
+    there is none. Source: AlterSubscription() (LockSharedObject)."""
+    while True:
+        named = need_subscription(node, name)
+        with node.altering.of(named.oid):
+            found = need_subscription(node, name)
+            if found.oid == named.oid:
+                yield found
+                return
 
 
 def find_table(

@@ -25,7 +25,7 @@ from wal2lake.apply.launcher import ApplyLauncher
 from wal2lake.catalog import Catalog
 from wal2lake.errors import ConfigurationError, Wal2LakeError
 from wal2lake.frontend.backend import Backend, SessionContext
-from wal2lake.frontend.commands.node import CommitLocks, Node
+from wal2lake.frontend.commands.node import Node, SubscriptionLocks
 from wal2lake.frontend.commands.subscription import UnfinishedCommands
 from wal2lake.frontend.door import AuthMethod, Door, Listener, ListenerSettings
 from wal2lake.frontend.engine.lakebackend import LakeBackend
@@ -112,7 +112,7 @@ class _Engine:
         spark = start_session(options)
         try:
             tables = DeltaTables(spark)
-            locks = CommitLocks()
+            locks = SubscriptionLocks()
             batches = Batches(
                 spark,
                 tables,

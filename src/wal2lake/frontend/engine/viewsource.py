@@ -57,6 +57,8 @@ class ViewSource:
         self._files: dict[Oid, ProgressFile] = {}
         self._histories: dict[Oid, MessageHistory] = {}
         self._inventories: dict[Oid, Inventory] = {}
+        self._inodes: dict[Oid, int] = {}
+        """Of the directories that these are of: a re-copy may begin another log."""
         self._guard = threading.Lock()
         self._started_at = datetime.now(UTC)
 
@@ -136,9 +138,9 @@ class ViewSource:
     def messages(self, subid: Oid) -> Iterable[LoggedMessage]:
         """From the sealed segments of the subscription's log."""
         with self._guard:
+            directory = self._log_directory(subid)
             history = self._histories.get(subid)
             if history is None:
-                directory = self._log_directory(subid)
                 history = self._histories[subid] = MessageHistory(directory)
             table = history.read(limit_bytes=self._settings.log.messages_view_bytes)
         columns = [
@@ -152,15 +154,26 @@ class ViewSource:
     def log(self, subid: Oid) -> LogReading | None:
         """From the files of the subscription's log."""
         with self._guard:
+            directory = self._log_directory(subid)
             inventory = self._inventories.get(subid)
             if inventory is None:
-                inventory = Inventory(self._log_directory(subid))
+                inventory = Inventory(directory)
                 self._inventories[subid] = inventory
             contents = inventory.read()
         return None if contents is None else LogReading(contents, inventory)
 
     def _log_directory(self, subid: Oid) -> Path:
-        return self._settings.log_directory / str(int(subid))
+        """What was known of another directory of that name is forgotten."""
+        directory = self._settings.log_directory / str(int(subid))
+        try:
+            inode = directory.stat().st_ino
+        except FileNotFoundError:
+            return directory
+        if self._inodes.get(subid) != inode:
+            self._histories.pop(subid, None)
+            self._inventories.pop(subid, None)
+            self._inodes[subid] = inode
+        return directory
 
     @property
     def log_settings(self) -> LogSettings:

@@ -7,7 +7,7 @@ combinations that exclude each other; an option value that this node does not ho
 yet is 0A000, after PostgreSQL's own checks.
 
 The defaults are PostgreSQL 18's. ``create_tables``, ``table_format``, ``type_mappings`` and
-``value_policies`` are wal2lake's own.
+``value_policies`` are wal2lake's own, and so is ``recopy`` of REFRESH PUBLICATION.
 
 Source: parse_subscription_options() in src/backend/commands/subscriptioncmds.c; defGetBoolean(),
 defGetString(), defGetStreamingMode(); ReplicationSlotValidateName().
@@ -54,7 +54,7 @@ class OptionSet(Enum):
         " password_required run_as_owner failover origin create_tables type_mappings"
         " value_policies"
     )
-    REFRESH = frozenset(("copy_data",))
+    REFRESH = frozenset(("copy_data", "recopy"))
     PUBLICATION = frozenset(("copy_data", "refresh"))
     """SET, ADD and DROP PUBLICATION; with DROP, copy_data is accepted and means nothing."""
     SKIP = frozenset(("lsn",))
@@ -73,6 +73,8 @@ class SubscriptionOptions:
     """None: slot_name = NONE if it was given, else to be named after the subscription."""
     copy_data: bool = True
     refresh: bool = True
+    recopy: bool = False
+    """Every table is copied anew, and its copy replaces its rows."""
     synchronous_commit: str = "off"
     binary: bool = False
     streaming: str = "parallel"
@@ -146,6 +148,8 @@ def subscription_options(
         values[option.name] = _READERS[option.name](option)
     if accepted is OptionSet.CREATE:
         _check_exclusions(values)
+    if values.get("recopy") and values.get("copy_data") is False:
+        raise _exclusive("copy_data = false", "recopy = true")
     for name, value in values.items():
         asks_too_much = _LATER.get(name)
         if asks_too_much is not None and asks_too_much(value):
@@ -308,6 +312,7 @@ _READERS: Final[dict[str, Callable[[Option], Any]]] = {
     "slot_name": _slot,
     "copy_data": _boolean,
     "refresh": _boolean,
+    "recopy": _boolean,
     "synchronous_commit": _synchronous_commit,
     "binary": _boolean,
     "streaming": _streaming,

@@ -14,8 +14,9 @@ from wal2lake.model import Lsn
 from wal2lake.pg import Identity
 
 _REMEDY = (
-    "Connect to the original server or its promoted standby, or drop the subscription"
-    " and create it again to copy the tables from the new source."
+    "Connect to the original server or its promoted standby. Or take this one as the new"
+    " source: ALTER SUBSCRIPTION ... REFRESH PUBLICATION WITH (recopy = true) copies every"
+    " table from it."
 )
 
 

@@ -25,19 +25,13 @@ from wal2lake.errors import PublisherError, Retry
 from wal2lake.model import INVALID_LSN, Lsn
 
 _AGAIN: Final = (
-    "DROP TABLE (or TRUNCATE) its tables, and CREATE SUBSCRIPTION, which copies them"
+    "ALTER SUBSCRIPTION ... REFRESH PUBLICATION WITH (recopy = true), which makes a new slot"
+    " and copies every table again. Readers have the old rows until then."
 )
-
-_WITHOUT_SLOT: Final = (
-    "ALTER SUBSCRIPTION ... DISABLE, ALTER SUBSCRIPTION ... SET (slot_name = NONE), DROP"
-    f" SUBSCRIPTION, {_AGAIN}."
-)
-
-_WITH_SLOT: Final = f"DROP SUBSCRIPTION, which drops the slot too, {_AGAIN}."
 
 _OTHER_SLOT: Final = (
     "Name the subscription's own slot with ALTER SUBSCRIPTION ... SET (slot_name = ...)."
-    f" If there is none: {_WITHOUT_SLOT}"
+    f" If there is none, name one that is not there, and then: {_AGAIN}"
 )
 
 
@@ -88,7 +82,7 @@ def check_slot(
             f'can no longer access replication slot "{name}"',
             detail="This replication slot has been invalidated due to"
             f' "{cause or "wal_removed"}".',
-            hint=f"What was committed since cannot be received any more: {_WITH_SLOT}",
+            hint=f"What was committed since cannot be received any more: {_AGAIN}",
         )
     confirmed = Lsn.parse(slot["confirmed_flush_lsn"] or str(INVALID_LSN))
     if same and received is not None and confirmed > received:
@@ -97,7 +91,7 @@ def check_slot(
             " where everything has been received",
             detail="It was dropped and created again, or advanced by hand: what was"
             " committed in between will not be sent.",
-            hint=f"To have it all: {_WITH_SLOT} To go on without it: ALTER SUBSCRIPTION"
+            hint=f"To have it all: {_AGAIN} To go on without it: ALTER SUBSCRIPTION"
             " ... SET (slot_name = ...) with another slot.",
         )
     return confirmed
@@ -110,7 +104,7 @@ def _missing(name: str, received: Lsn | None) -> UnusableSlot:
             f"('{name}', 'pgoutput')."
         )
     else:
-        hint = f"A new one would not send what was committed since: {_WITHOUT_SLOT}"
+        hint = f"A new one would not send what was committed since: {_AGAIN}"
     return UnusableSlot(
         f'replication slot "{name}" does not exist', sqlstate="42704", hint=hint
     )

@@ -6,10 +6,11 @@ durable steps on both sides, and what is undone when one of them fails. Never: m
     create       with the order of its steps; start here
     alter        ENABLE, DISABLE, CONNECTION, SET, SKIP, RENAME TO
     refresh      REFRESH PUBLICATION; SET, ADD, DROP PUBLICATION
+    recopy       REFRESH PUBLICATION WITH (recopy = true)
     slotoptions  SET's part that the publisher's slot has: two_phase, failover
     drop         marks, waits for the workers, drops the slot, forgets
     comment      COMMENT ON SUBSCRIPTION
-    unfinished   what a crash has left of CREATE and DROP, cleaned up
+    unfinished   what a crash has left of CREATE, DROP and a re-copy, cleaned up
     blocks       what may not run inside BEGIN ... COMMIT
     targets      our table for each published one
     publisher    what is asked of the publisher: a connection, publications, slots

@@ -23,17 +23,21 @@ from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import (
     Caller,
     Node,
-    need_subscription,
+    altering,
     require_superuser,
 )
 from wal2lake.frontend.commands.subscription.blocks import outside_block
-from wal2lake.frontend.commands.subscription.drop import halt_copies
+from wal2lake.frontend.commands.subscription.drop import end_copies, refuse_dropping
 from wal2lake.frontend.commands.subscription.slotoptions import (
     alter_slot,
     check_failover,
     check_two_phase,
 )
-from wal2lake.frontend.grammar import OptionSet, subscription_options
+from wal2lake.frontend.grammar import (
+    OptionSet,
+    SubscriptionOptions,
+    subscription_options,
+)
 from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
@@ -55,21 +59,21 @@ def alter_enabled(
 ) -> str:
     """ALTER SUBSCRIPTION ... ENABLE | DISABLE."""
     require_superuser(caller, "alter subscription")
-    subscription = need_subscription(node, statement.name)
-    if statement.enabled:
-        _refuse_dropping(subscription)
-        if subscription.slot_name is None:
-            raise UsageError(
-                "cannot enable subscription that does not have a slot name",
-                sqlstate=_PREREQUISITE,
-            )
-    outside_block(caller, _COMMAND, refused_as=None)
-    node.catalog.update_subscription(
-        subscription.oid, enabled=statement.enabled, bump=True
-    )
-    node.changed()
-    if not statement.enabled:
-        halt_copies(node, subscription)
+    with altering(node, statement.name) as subscription:
+        if statement.enabled:
+            refuse_dropping(subscription)
+            if subscription.slot_name is None:
+                raise UsageError(
+                    "cannot enable subscription that does not have a slot name",
+                    sqlstate=_PREREQUISITE,
+                )
+        outside_block(caller, _COMMAND, refused_as=None)
+        node.catalog.update_subscription(
+            subscription.oid, enabled=statement.enabled, bump=True
+        )
+        node.changed()
+        if not statement.enabled:
+            end_copies(node, caller, subscription)
     return _COMMAND
 
 
@@ -77,17 +81,20 @@ def alter_connection(
     node: Node, caller: Caller, statement: AlterSubscriptionConnection
 ) -> str:
     """ALTER SUBSCRIPTION ... CONNECTION. Whether it is the same publisher, or one that has
-    all that was received, the receiver finds out before it streams."""
+    all that was received, the receiver finds out before it streams.
+
+    What is being copied is of the old one, and begins again under a snapshot of the new
+    one, which may have lost what the old one had.
+    """
     require_superuser(caller, "alter subscription")
-    subscription = need_subscription(node, statement.name)
-    parse_conninfo(statement.conninfo)
-    # The slot that is still to be dropped is at the old one.
-    _refuse_dropping(subscription)
-    outside_block(caller, _COMMAND, refused_as=None)
-    node.catalog.update_subscription(
-        subscription.oid, conninfo=statement.conninfo, bump=True
-    )
-    node.changed()
+    with altering(node, statement.name) as subscription:
+        parse_conninfo(statement.conninfo)
+        # The slot that is still to be dropped is at the old one.
+        refuse_dropping(subscription)
+        outside_block(caller, _COMMAND, refused_as=None)
+        node.catalog.set_connection(subscription.oid, statement.conninfo)
+        node.changed()
+        end_copies(node, caller, subscription)
     return _COMMAND
 
 
@@ -95,40 +102,48 @@ def alter_rename(node: Node, caller: Caller, statement: AlterSubscriptionRename)
     """ALTER SUBSCRIPTION ... RENAME TO. The log, the slot and the tables' cursors go by
     other names; the receiver connects again under the new one."""
     require_superuser(caller, "alter subscription")
-    subscription = need_subscription(node, statement.name)
-    # Its own name, too.
-    if node.catalog.subscription_named(statement.new_name) is not None:
-        raise DuplicateObjectError(
-            f'subscription "{statement.new_name}" already exists'
+    with altering(node, statement.name) as subscription:
+        # Its own name, too.
+        if node.catalog.subscription_named(statement.new_name) is not None:
+            raise DuplicateObjectError(
+                f'subscription "{statement.new_name}" already exists'
+            )
+        outside_block(caller, _COMMAND, refused_as=None)
+        node.catalog.update_subscription(
+            subscription.oid, name=statement.new_name, bump=True
         )
-    outside_block(caller, _COMMAND, refused_as=None)
-    node.catalog.update_subscription(
-        subscription.oid, name=statement.new_name, bump=True
-    )
-    node.changed()
+        node.changed()
     return _COMMAND
 
 
 def alter_skip(node: Node, caller: Caller, statement: AlterSubscriptionSkip) -> str:
     """ALTER SUBSCRIPTION ... SKIP (lsn = ...). The apply worker sees it in the catalog."""
     require_superuser(caller, "alter subscription")
-    subscription = need_subscription(node, statement.name)
-    lsn = subscription_options(statement.options, OptionSet.SKIP).lsn or INVALID_LSN
-    if lsn and subscription.floor and lsn < subscription.floor:
-        raise UsageError(
-            f"skip WAL location (LSN {lsn}) must be greater than origin LSN"
-            f" {subscription.floor}"
-        )
-    outside_block(caller, _COMMAND, refused_as=None)
-    node.catalog.update_subscription(subscription.oid, skip_lsn=lsn, skipping=False)
+    with altering(node, statement.name) as subscription:
+        lsn = subscription_options(statement.options, OptionSet.SKIP).lsn or INVALID_LSN
+        if lsn and subscription.floor and lsn < subscription.floor:
+            raise UsageError(
+                f"skip WAL location (LSN {lsn}) must be greater than origin LSN"
+                f" {subscription.floor}"
+            )
+        outside_block(caller, _COMMAND, refused_as=None)
+        node.catalog.update_subscription(subscription.oid, skip_lsn=lsn, skipping=False)
     return _COMMAND
 
 
 def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> str:
     """ALTER SUBSCRIPTION ... SET (options)."""
     require_superuser(caller, "alter subscription")
-    subscription = need_subscription(node, statement.name)
-    options = subscription_options(statement.options, OptionSet.SET)
+    with altering(node, statement.name) as subscription:
+        options = subscription_options(statement.options, OptionSet.SET)
+        _set(node, caller, subscription, options)
+        node.changed()
+    return _COMMAND
+
+
+def _set(
+    node: Node, caller: Caller, subscription: Subscription, options: SubscriptionOptions
+) -> None:
     changes: dict[str, object] = {}
     if "slot_name" in options.given:
         if subscription.enabled and options.slot_name is None:
@@ -162,17 +177,6 @@ def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> st
                 "type_mappings hold for tables that the subscription creates from now on;"
                 " present ones keep their columns"
             )
-        )
-    node.changed()
-    return _COMMAND
-
-
-def _refuse_dropping(subscription: Subscription) -> None:
-    if subscription.dropping:
-        raise UsageError(
-            f'subscription "{subscription.name}" is being dropped',
-            sqlstate=_PREREQUISITE,
-            hint="A DROP SUBSCRIPTION was interrupted; repeat it.",
         )
 
 

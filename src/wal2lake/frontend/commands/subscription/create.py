@@ -183,7 +183,7 @@ def _make_slot(
     try:
         with nudged(statement.conninfo, statement.name):
             return create_slot(
-                caller, publisher, slot, two_phase=two_phase, failover=failover
+                caller.notice, publisher, slot, two_phase=two_phase, failover=failover
             )
     except PublisherError:
         # Refused: there is none of ours. If the connection broke, nobody knows yet.

@@ -25,11 +25,16 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from wal2lake.catalog import Subscription
+from wal2lake.catalog import Recopy, Subscription
 from wal2lake.catalog.progress import ProgressFile, progress_path
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
-from wal2lake.frontend.commands.node import Caller, Node, require_superuser
+from wal2lake.frontend.commands.node import (
+    Caller,
+    Node,
+    altering,
+    require_superuser,
+)
 from wal2lake.frontend.commands.subscription.blocks import outside_block
 from wal2lake.frontend.commands.subscription.publisher import (
     connect_to_drop,
@@ -48,21 +53,21 @@ def drop_subscription(node: Node, caller: Caller, statement: DropSubscription) -
     """DROP SUBSCRIPTION."""
     require_superuser(caller, "drop subscription")
     with node.ddl_lock:
-        subscription = node.catalog.subscription_named(statement.name)
-        if subscription is None:
+        if node.catalog.subscription_named(statement.name) is None:
             text = f'subscription "{statement.name}" does not exist'
             if not statement.if_exists:
                 raise UndefinedObjectError(text)
             caller.notice(Notice(f"{text}, skipping"))
             return "DROP SUBSCRIPTION"
-        outside_block(
-            caller,
-            "DROP SUBSCRIPTION",
-            refused_as="DROP SUBSCRIPTION" if subscription.slot_name else None,
-        )
-        if _drop(node, subscription):
-            slot = subscription.slot_name
-            caller.notice(Notice(f'dropped replication slot "{slot}" on publisher'))
+        with altering(node, statement.name) as subscription:
+            outside_block(
+                caller,
+                "DROP SUBSCRIPTION",
+                refused_as="DROP SUBSCRIPTION" if subscription.slot_name else None,
+            )
+            if _drop(node, subscription):
+                slot = subscription.slot_name
+                caller.notice(Notice(f'dropped replication slot "{slot}" on publisher'))
     return "DROP SUBSCRIPTION"
 
 
@@ -108,7 +113,9 @@ def _drop_slot(node: Node, session: Session | None, subscription: Subscription) 
     if session is None:
         return False
     dropped = drop_slot(
-        session, str(subscription.slot_name), missing_ok=subscription.dropping
+        session,
+        str(subscription.slot_name),
+        missing_ok=subscription.dropping or subscription.recopying is not Recopy.NO,
     )
     # From here on the name may be somebody else's: a repeated DROP must not drop it again.
     node.catalog.update_subscription(subscription.oid, slot_name=None)
@@ -125,6 +132,16 @@ def _forget(node: Node, subscription: Subscription) -> None:
     failpoint("subscription.log_removed")
     node.catalog.drop_subscription(subscription.oid)
     node.changed()
+
+
+def refuse_dropping(subscription: Subscription) -> None:
+    """55000 if a DROP of it has begun."""
+    if subscription.dropping:
+        raise UsageError(
+            f'subscription "{subscription.name}" is being dropped',
+            sqlstate="55000",
+            hint="A DROP SUBSCRIPTION was interrupted; repeat it.",
+        )
 
 
 def await_workers(
@@ -156,21 +173,36 @@ def await_workers(
 
 
 def halt_copies(
-    node: Node,
-    subscription: Subscription,
-    relids: Collection[Oid] | None = None,
-    *,
-    timeout_seconds: float = WORKER_STOP_SECONDS,
+    node: Node, subscription: Subscription, *, timeout_seconds: float
 ) -> None:
-    """Nothing of a copy (of some of its tables) is committed from now on; the caller has
-    written to the catalog why no new one begins. 55006 if a commit does not end in time."""
-    if not node.sync.halt(
-        subid=subscription.oid, relids=relids, timeout_seconds=timeout_seconds
-    ):
+    """Nothing of a copy is committed from now on; the caller has written to the catalog why
+    no new one begins. 55006 if a commit does not end in time."""
+    if not node.sync.halt(subid=subscription.oid, timeout_seconds=timeout_seconds):
         raise UsageError(
             f'tablesync worker of subscription "{subscription.name}" is busy',
             sqlstate="55006",
             hint="Try again when its present commit is done.",
+        )
+
+
+def end_copies(
+    node: Node,
+    caller: Caller,
+    subscription: Subscription,
+    relids: Collection[Oid] | None = None,
+) -> None:
+    """The same for a command that has taken effect already: it only warns."""
+    if not node.sync.halt(
+        subid=subscription.oid, relids=relids, timeout_seconds=WORKER_STOP_SECONDS
+    ):
+        caller.notice(
+            Notice(
+                f'tablesync worker of subscription "{subscription.name}" has not ended'
+                " in time",
+                severity="WARNING",
+                sqlstate="55006",
+                detail="The commit that it has begun may still be made, and no other.",
+            )
         )
 
 

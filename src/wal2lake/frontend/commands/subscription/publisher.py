@@ -8,7 +8,7 @@ Source: subscriptioncmds.c; libpqwalreceiver.c.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from wal2lake.catalog import Subscription
@@ -99,7 +99,12 @@ def check_origin_none(
 
 
 def create_slot(
-    caller: Caller, publisher: Publisher, slot: str, *, two_phase: bool, failover: bool
+    notice: Callable[[Notice], None],
+    publisher: Publisher,
+    slot: str,
+    *,
+    two_phase: bool,
+    failover: bool,
 ) -> Lsn:
     """Make the subscription's slot; returns its consistent point."""
     try:
@@ -111,7 +116,7 @@ def create_slot(
             detail=error.detail,
             hint=error.hint or _slot_hint(error.sqlstate),
         ) from None
-    caller.notice(Notice(f'created replication slot "{slot}" on publisher'))
+    notice(Notice(f'created replication slot "{slot}" on publisher'))
     failpoint("subscription.slot_created")
     return created.consistent_point
 

@@ -22,7 +22,8 @@ subscriptioncmds.c, PostgreSQL 18.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from wal2lake.catalog import Subscription, TableDef
@@ -30,18 +31,24 @@ from wal2lake.errors import DuplicateObjectError, UsageError
 from wal2lake.frontend.commands.node import (
     Caller,
     Node,
-    need_subscription,
+    altering,
     require_superuser,
 )
 from wal2lake.frontend.commands.subscription.blocks import outside_block
-from wal2lake.frontend.commands.subscription.drop import halt_copies
+from wal2lake.frontend.commands.subscription.drop import end_copies, refuse_dropping
 from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
     warn_of_missing,
 )
+from wal2lake.frontend.commands.subscription.recopy import (
+    Tables,
+    check_recopy,
+    copy_anew,
+)
 from wal2lake.frontend.commands.subscription.targets import (
     Choices,
+    Target,
     drop_made,
     find_targets,
     new_rel,
@@ -57,6 +64,7 @@ from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionRefresh,
     PublicationChange,
 )
+from wal2lake.model import Oid
 from wal2lake.pg import Publisher
 
 _PREREQUISITE: Final = "55000"
@@ -69,15 +77,15 @@ def alter_refresh(
 ) -> str:
     """ALTER SUBSCRIPTION ... REFRESH PUBLICATION."""
     require_superuser(caller, "alter subscription")
-    with node.ddl_lock:
-        subscription = need_subscription(node, statement.name)
-        if not subscription.enabled:
-            raise UsageError(
-                "ALTER SUBSCRIPTION ... REFRESH is not allowed for disabled"
-                " subscriptions",
-                sqlstate=_PREREQUISITE,
-            )
+    with node.ddl_lock, altering(node, statement.name) as subscription:
+        named = {option.name for option in statement.options}
+        if "recopy" not in named:
+            _check_enabled(subscription)
         options = subscription_options(statement.options, OptionSet.REFRESH)
+        if options.recopy:
+            refuse_dropping(subscription)
+        else:
+            _check_enabled(subscription)
         outside_block(caller, _COMMAND, refused_as="ALTER SUBSCRIPTION ... REFRESH")
         _refresh(
             node,
@@ -85,10 +93,18 @@ def alter_refresh(
             subscription,
             subscription.publications,
             copy_data=options.copy_data,
+            recopy=options.recopy,
             validate=(),
         )
-    node.changed()
     return _COMMAND
+
+
+def _check_enabled(subscription: Subscription) -> None:
+    if not subscription.enabled:
+        raise UsageError(
+            "ALTER SUBSCRIPTION ... REFRESH is not allowed for disabled subscriptions",
+            sqlstate=_PREREQUISITE,
+        )
 
 
 def alter_publication(
@@ -96,13 +112,13 @@ def alter_publication(
 ) -> str:
     """ALTER SUBSCRIPTION ... SET | ADD | DROP PUBLICATION."""
     require_superuser(caller, "alter subscription")
-    with node.ddl_lock:
-        subscription = need_subscription(node, statement.name)
+    with node.ddl_lock, altering(node, statement.name) as subscription:
         options = subscription_options(statement.options, OptionSet.PUBLICATION)
         publications = _changed(subscription, statement)
         if not options.refresh:
             outside_block(caller, _COMMAND, refused_as=None)
             node.catalog.set_publications(subscription.oid, publications)
+            node.changed()
         else:
             _check_refresh(subscription, statement.change)
             outside_block(
@@ -117,7 +133,6 @@ def alter_publication(
                 copy_data=options.copy_data,
                 validate=() if dropping else statement.publications,
             )
-    node.changed()
     return _COMMAND
 
 
@@ -168,12 +183,19 @@ def _refresh(
     publications: Sequence[str],
     *,
     copy_data: bool,
+    recopy: bool = False,
     validate: Sequence[str],
 ) -> None:
     """Take what ``publications`` publish now; ``validate`` are named in a WARNING if they do
-    not exist. The caller holds the DDL lock."""
+    not exist. The caller holds the DDL lock, and the subscription's.
+
+    ``recopy``: also tables that are in the subscription are copied."""
     before = node.catalog.rels(subscription.oid)
-    with connect_publisher(subscription.name, subscription.conninfo) as session:
+    made: list[TableDef] = []
+    with (
+        _undone(node, made),
+        connect_publisher(subscription.name, subscription.conninfo) as session,
+    ):
         publisher = Publisher(session)
         if validate:
             warn_of_missing(caller, publisher, validate)
@@ -184,31 +206,53 @@ def _refresh(
                 subscription.name,
                 publications,
                 copy_data=copy_data,
-                known=[(rel.remote_namespace, rel.remote_name) for rel in before],
+                known=[]
+                if recopy
+                else [(rel.remote_namespace, rel.remote_name) for rel in before],
             )
-        made: list[TableDef] = []
-        try:
-            targets = find_targets(
-                node,
-                caller,
-                publisher,
-                publications,
-                create_tables=subscription.create_tables,
-                choices=Choices.of(
-                    subscription.type_mappings,
-                    subscription.value_policies,
-                    {rel.relid for rel in before},
-                ),
-                origin=subscription.origin,
-                made=made,
-            )
-        except BaseException:
-            drop_made(node, made)
-            raise
+        targets = find_targets(
+            node,
+            caller,
+            publisher,
+            publications,
+            create_tables=subscription.create_tables,
+            choices=Choices.of(
+                subscription.type_mappings,
+                subscription.value_policies,
+                {rel.relid for rel in before},
+            ),
+            origin=subscription.origin,
+            made=made,
+        )
+        if recopy:
+            tables = _tables(node, subscription, publications, targets)
+            check_recopy(node, subscription, list(tables.whole))
+            copy_anew(node, caller.notice, subscription, session, tables)
+            # Its workers have ended, and began nothing before it was recorded.
+            made.clear()
+            return
+        gone = _take(node, subscription, publications, targets, copy_data=copy_data)
+        # They are the subscription's now.
+        made.clear()
+    node.changed()
+    if gone:
+        end_copies(node, caller, subscription, gone)
+
+
+def _take(
+    node: Node,
+    subscription: Subscription,
+    publications: Sequence[str],
+    targets: Sequence[Target],
+    *,
+    copy_data: bool,
+) -> Collection[Oid]:
+    """From now on these are the subscription's tables; returns those that were and are not
+    any more."""
     with node.locks.of(subscription.oid):
-        known = {rel.relid: rel for rel in node.catalog.rels(subscription.oid)}
+        known = {rel.relid for rel in node.catalog.rels(subscription.oid)}
         new = [t for t in targets if t.table.oid not in known]
-        gone = known.keys() - {t.table.oid for t in targets}
+        gone = known - {t.table.oid for t in targets}
         node.catalog.set_publications(
             subscription.oid,
             publications,
@@ -219,5 +263,32 @@ def _refresh(
             removed=gone,
             distrusted={t.table.oid for t in targets if not t.whole},
         )
-        if gone:
-            halt_copies(node, subscription, gone)
+    return gone
+
+
+def _tables(
+    node: Node,
+    subscription: Subscription,
+    publications: Sequence[str],
+    targets: Sequence[Target],
+) -> Tables:
+    """The same, to be copied anew."""
+    known = {rel.relid for rel in node.catalog.rels(subscription.oid)}
+    new = [t for t in targets if t.table.oid not in known]
+    return Tables(
+        publications,
+        added=[new_rel(node, subscription.oid, t, copy_data=True) for t in new],
+        versions=present_versions(node, new),
+        removed=known - {t.table.oid for t in targets},
+        whole={t.table.oid: t.whole for t in targets if t.table.oid in known},
+    )
+
+
+@contextmanager
+def _undone(node: Node, made: Sequence[TableDef]) -> Iterator[None]:
+    """Tables that were made by a command that fails inside go again."""
+    try:
+        yield
+    except BaseException:
+        drop_made(node, made)
+        raise

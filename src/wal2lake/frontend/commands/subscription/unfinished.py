@@ -1,4 +1,5 @@
-"""What a crash has left of CREATE and DROP SUBSCRIPTION is cleaned up and finished.
+"""What a crash has left of CREATE and DROP SUBSCRIPTION, and of a re-copy, is cleaned up and
+finished.
 
     found in the catalog                 what it means             what happens
     ---------------------------------    ----------------------    ---------------------------
@@ -6,8 +7,10 @@
                                          record its subscription   was made; the plan forgotten
     a subscription marked as dropping    DROP did not come to      its slot is dropped, then it
                                          forget it                 is forgotten with its log
+    a subscription marked as being       a re-copy was not         it goes on (``recopy``), with
+    copied anew                          recorded                  the tables that are recorded
 
-Both are there for a moment while such a command runs; it holds the DDL lock, and whoever finds
+All are there for a moment while such a command runs; it holds the DDL lock, and whoever finds
 them under that lock knows that no command does. So the same code serves the node's start
 and a publisher that could not be reached then: a thread of the engine looks every
 wal_retrieve_retry_interval. It connects before it takes the lock, for a publisher that does not
@@ -18,7 +21,8 @@ by nobody. Another one of that name stays, and the plan is forgotten. It cannot 
 that somebody else has made under the same name after the crash and before this look, and is not
 reading; the other way, leaving it, would let every interrupted CREATE hold the publisher's WAL.
 
-PostgreSQL leaves both to be repaired by hand: its subscription is rolled back, the slot is not.
+PostgreSQL leaves the first two to be repaired by hand: its subscription is rolled back, the slot
+is not.
 """
 
 from __future__ import annotations
@@ -27,11 +31,15 @@ import threading
 from enum import Enum
 from typing import Final
 
-from wal2lake.catalog import PlannedSlot, Subscription, Worker
+from wal2lake.catalog import PlannedSlot, Recopy, Subscription, Worker
 from wal2lake.errors import PublisherError, UsageError, Wal2LakeError
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.commands.subscription.drop import await_workers, finish_drop
-from wal2lake.frontend.commands.subscription.publisher import connect_to_drop
+from wal2lake.frontend.commands.subscription.publisher import (
+    connect_publisher,
+    connect_to_drop,
+)
+from wal2lake.frontend.commands.subscription.recopy import Tables, copy_anew
 from wal2lake.model import Lsn
 from wal2lake.observe import get_logger
 from wal2lake.pg import Publisher, Session, connect
@@ -140,13 +148,16 @@ class UnfinishedCommands:
             return
         try:
             planned = self._node.catalog.planned_slots()
-            dropping = [s for s in self._node.catalog.subscriptions() if s.dropping]
+            found = self._node.catalog.subscriptions()
         finally:
             self._node.ddl_lock.release()
         for one in planned:
             self._drop(one)
-        for subscription in dropping:
-            self._finish(subscription)
+        for subscription in found:
+            if subscription.dropping:
+                self._finish(subscription)
+            elif subscription.recopying is not Recopy.NO and subscription.slot_name:
+                self._copy_anew(subscription)
 
     def _drop(self, planned: PlannedSlot) -> None:
         try:
@@ -174,7 +185,10 @@ class UnfinishedCommands:
         try:
             if subscription.slot_name is not None:
                 session = connect_to_drop(subscription)
-            with self._node.ddl_lock:
+            with (
+                self._node.ddl_lock,
+                self._node.altering.of(subscription.oid),
+            ):
                 now = self._node.catalog.subscription(subscription.oid)
                 # Its slot may have been taken from it meanwhile, or it may be gone.
                 if (
@@ -202,6 +216,43 @@ class UnfinishedCommands:
         finally:
             if session is not None:
                 session.close()
+
+    def _copy_anew(self, subscription: Subscription) -> None:
+        name = subscription.name
+        try:
+            with (
+                connect_publisher(name, subscription.conninfo) as session,
+                self._node.altering.of(subscription.oid),
+            ):
+                now = self._node.catalog.subscription(subscription.oid)
+                # A command may have ended it, or changed what it is about.
+                if now is None or (now.recopying, now.slot_name, now.conninfo) != (
+                    subscription.recopying,
+                    subscription.slot_name,
+                    subscription.conninfo,
+                ):
+                    return
+                copy_anew(
+                    self._node,
+                    lambda notice: get_logger().info(notice.message, subscription=name),
+                    now,
+                    session,
+                    Tables(now.publications),
+                )
+            get_logger().info(
+                f'tables of subscription "{name}" are copied anew: the ALTER SUBSCRIPTION'
+                " was interrupted"
+            )
+        except Wal2LakeError as error:
+            self._node.catalog.note_error(
+                subscription.oid, Worker.RECOPY, error.describe()
+            )
+            self._tell(
+                (subscription.oid, Worker.RECOPY),
+                f'could not copy the tables of subscription "{name}" anew:'
+                f" {error.message}",
+                error,
+            )
 
     def _tell(self, what: object, text: str, error: Wal2LakeError) -> None:
         """Once, not at every attempt."""

@@ -1,0 +1,293 @@
+"""REFRESH PUBLICATION WITH (recopy = true): every table is copied anew, in the order of its
+durable steps. Readers have the old rows until the new ones take their place, of each table in one
+commit of its own.
+
+    mark it as being copied anew                          catalog
+    wait until its receiver, its apply worker             nothing durable
+      and the copies of its tables end
+    can its slot send what is missing here?
+      if not:   drop the slot, if there is one            publisher
+                mark that slot and log are given up       catalog
+                remove its log, forget its positions      storage
+                make the slot                             publisher
+    every table waits for a copy that replaces its        ONE catalog transaction
+      rows; with a new slot, its position is the floor;
+      the mark is gone
+
+The slot is asked what the receiver asks it at each start (``receive.history``,
+``receive.slotcheck``), and what the log has above the floor is read once: a damaged log is
+no better than a slot that is gone. A slot of that name that is not a subscription's is not dropped.
+
+A failure before the slot is dropped takes the mark back. From then on the command can only go
+forward: ``unfinished`` goes on with what a crash, or a publisher that makes no slot now, has
+interrupted. The second mark tells a slot that was made meanwhile from one that the log belongs to.
+
+PostgreSQL has no such command: there the way out is DROP SUBSCRIPTION and TRUNCATE.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Final
+
+from wal2lake.catalog import NewSource, ProgressFile, Recopy, Subscription
+from wal2lake.catalog import SubscriptionRel as Rel
+from wal2lake.changelog import ChangeLog, LogReader, files
+from wal2lake.changelog.confirmed import ConfirmedFile
+from wal2lake.errors import ConfigurationError, CorruptLogError, UsageError
+from wal2lake.frontend.backend import Notice
+from wal2lake.frontend.commands.node import Node
+from wal2lake.frontend.commands.subscription.drop import (
+    WORKER_STOP_SECONDS,
+    await_workers,
+)
+from wal2lake.frontend.commands.subscription.publisher import create_slot, drop_slot
+from wal2lake.model import INVALID_LSN, Lsn, Oid
+from wal2lake.observe import failpoint
+from wal2lake.pg import Identity, Publisher, Session, nudged
+from wal2lake.receive.history import DivergedHistory, check_history
+from wal2lake.receive.slotcheck import UnusableSlot, check_slot
+
+_PREREQUISITE: Final = "55000"
+_IN_USE: Final = "55006"
+
+Tell = Callable[[Notice], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What the subscription is of when it is copied anew."""
+
+    publications: Sequence[str]
+    added: Sequence[Rel] = ()
+    versions: Mapping[int, int] = field(default_factory=dict)
+    """What readers see of the added ones until their copy."""
+    removed: AbstractSet[Oid] = frozenset()
+    whole: Mapping[Oid, bool] = field(default_factory=dict)
+    """Of which of the others inserts may be trusted then; not here: as before."""
+
+
+def check_recopy(node: Node, subscription: Subscription, kept: Sequence[Oid]) -> None:
+    """Raise if it cannot be: 55000."""
+    if subscription.slot_name is None:
+        raise UsageError(
+            "cannot copy the tables of a subscription that does not have a slot name",
+            sqlstate=_PREREQUISITE,
+            hint="Name one with ALTER SUBSCRIPTION ... SET (slot_name = ...): if it does"
+            " not exist on the publisher, it is created.",
+        )
+    names = {s.oid: s.name for s in node.catalog.subscriptions()}
+    for rel in node.catalog.rels():
+        if rel.relid in kept and rel.subid != subscription.oid:
+            table = node.catalog.table_by_oid(rel.relid)
+            shown = f"{rel.remote_namespace}.{rel.remote_name}"
+            raise UsageError(
+                f'table "{shown if table is None else table.qualified}" cannot be copied'
+                f' again: subscription "{names.get(rel.subid)}" fills it, too',
+                sqlstate=_PREREQUISITE,
+                hint="The copy would replace its rows. Let one of the two have the table:"
+                " ALTER SUBSCRIPTION ... DROP PUBLICATION, or DROP SUBSCRIPTION.",
+            )
+
+
+def copy_anew(
+    node: Node, tell: Tell, subscription: Subscription, session: Session, tables: Tables
+) -> None:
+    """All of it, from wherever it was interrupted; the caller holds the subscription's
+    ``altering``. ``session`` is one for replication at the publisher."""
+    found = subscription.recopying
+    if found is Recopy.NO:
+        node.catalog.update_subscription(
+            subscription.oid, recopying=Recopy.BEGUN, bump=True
+        )
+        node.changed()
+    failpoint("recopy.marked")
+    source = None
+    try:
+        await_workers(node, subscription, WORKER_STOP_SECONDS)
+        publisher = Publisher(session)
+        identity = publisher.identify()
+        goes_on = _goes_on(node, subscription, publisher, identity)
+        if not goes_on and found is not Recopy.GIVEN_UP:
+            _drop_slot(tell, session, subscription)
+    except BaseException:
+        if found is Recopy.NO:
+            node.catalog.update_subscription(
+                subscription.oid, recopying=Recopy.NO, bump=True
+            )
+            node.changed()
+        raise
+    if not goes_on:
+        source = NewSource(
+            _new_slot(node, tell, session, subscription, found),
+            identity.system_identifier,
+            identity.timeline,
+        )
+    with node.locks.of(subscription.oid):
+        node.catalog.copy_anew(
+            subscription.oid,
+            tables.publications,
+            added=tables.added,
+            versions=tables.versions,
+            removed=tables.removed,
+            whole=tables.whole,
+            source=source,
+        )
+    failpoint("recopy.recorded")
+    node.changed()
+
+
+# ---- the slot that is there ---------------------------------------------------------------
+
+
+def _goes_on(
+    node: Node, subscription: Subscription, publisher: Publisher, identity: Identity
+) -> bool:
+    """Can its slot send what is missing here? Raises UnusableSlot for one that is nobody's
+    to drop."""
+    name = str(subscription.slot_name)
+    slot = publisher.slot(name)
+    if slot is not None:
+        # Only whose it is: its position is another question.
+        ours = {**slot, "invalidation_reason": None, "wal_status": None}
+        _check(name, ours, identity, received=None)
+    if subscription.recopying is Recopy.GIVEN_UP:
+        return False
+    try:
+        received, logged = _received(node, subscription)
+        history = None
+        if subscription.timeline not in (None, identity.timeline):
+            history = publisher.timeline_history(identity.timeline)
+        check_history(
+            identity,
+            known_system=subscription.system_identifier,
+            known_timeline=subscription.timeline,
+            logged=logged,
+            timeline_history=history,
+        )
+        _check(name, slot, identity, received=received)
+        _read_through(node, subscription)
+    except (DivergedHistory, UnusableSlot, CorruptLogError):
+        return False
+    return True
+
+
+def _check(
+    name: str,
+    slot: Mapping[str, str | None] | None,
+    identity: Identity,
+    *,
+    received: Lsn | None,
+) -> None:
+    check_slot(
+        slot, name=name, database=identity.database, received=received, same=True
+    )
+
+
+def _received(node: Node, subscription: Subscription) -> tuple[Lsn | None, Lsn]:
+    """How far everything has come from this slot (None: that is not known), and how far
+    it is in the log. Raises CorruptLogError, also for a journal that cannot be decoded."""
+    directory = node.settings.log_directory / str(int(subscription.oid))
+    if not directory.exists():
+        return None, INVALID_LSN
+    try:
+        log = ChangeLog.open(directory, node.settings.log)
+    except ConfigurationError as error:
+        if error.sqlstate != _IN_USE:
+            raise
+        raise UsageError(
+            f'walreceiver of subscription "{subscription.name}" does not end',
+            sqlstate=_IN_USE,
+            hint="Try again; see the node's log.",
+        ) from None
+    try:
+        if log.undecodable is not None:
+            raise CorruptLogError(f'journal of "{directory}" cannot be decoded')
+        logged = log.logged
+    finally:
+        log.close()
+    with ConfirmedFile.open(directory) as confirmed:
+        last = confirmed.last
+    if last is None or last.slot_name != subscription.slot_name:
+        return None, logged
+    return Lsn(max(last.position, logged)) or None, logged
+
+
+def _read_through(node: Node, subscription: Subscription) -> None:
+    """Raises CorruptLogError if the log does not have what is still to be applied."""
+    directory = node.settings.log_directory / str(int(subscription.oid))
+    if not directory.exists():
+        return
+    reader = LogReader(directory)
+    for segment in reader.above(subscription.floor):
+        for file in segment.log_files:
+            reader.verify(file)
+
+
+# ---- and a new one ----------------------------------------------------------------------------
+
+
+def _drop_slot(tell: Tell, session: Session, subscription: Subscription) -> None:
+    slot = str(subscription.slot_name)
+    if drop_slot(session, slot, missing_ok=True):
+        tell(Notice(f'dropped replication slot "{slot}" on publisher'))
+    failpoint("recopy.slot_dropped")
+
+
+def _new_slot(
+    node: Node, tell: Tell, session: Session, subscription: Subscription, found: Recopy
+) -> Lsn:
+    """From here on there is no way back; returns the new slot's consistent point."""
+    try:
+        if found is Recopy.GIVEN_UP:
+            # Made, and not recorded.
+            _drop_slot(tell, session, subscription)
+        else:
+            node.catalog.update_subscription(
+                subscription.oid, recopying=Recopy.GIVEN_UP
+            )
+        failpoint("recopy.given_up")
+        _remove_log(node, subscription.oid)
+        failpoint("recopy.log_removed")
+        slot = str(subscription.slot_name)
+        with nudged(subscription.conninfo, subscription.name):
+            # Not before every table is ready: ``receive.twophase``.
+            start = create_slot(
+                tell,
+                Publisher(session),
+                slot,
+                two_phase=False,
+                failover=subscription.failover,
+            )
+        failpoint("recopy.slot_created")
+    except Exception:
+        if found is not Recopy.GIVEN_UP:
+            tell(
+                Notice(
+                    f'subscription "{subscription.name}" has no slot until this node has'
+                    " made one, which it goes on to try",
+                    severity="WARNING",
+                    sqlstate="01000",
+                )
+            )
+        raise
+    return start
+
+
+def _remove_log(node: Node, subid: Oid) -> None:
+    """The new directory is there before the old one is gone: whoever looks at a log knows
+    by its directory that it is another one. Durable on return."""
+    directory = node.settings.log_directory / str(int(subid))
+    old = directory.with_name(f"{directory.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if directory.exists():
+        directory.rename(old)
+        directory.mkdir()
+        shutil.rmtree(old)
+        files.sync_directory(directory.parent)
+    with ProgressFile(node.settings.run_directory, subid) as progress:
+        progress.reset()
+    files.sync_directory(node.settings.run_directory)
