@@ -14,6 +14,7 @@ are in ``progress``), connects to anything, imports Spark or NumPy.
 from wal2lake.catalog.progress import Progress, ProgressFile
 from wal2lake.catalog.records import (
     REMOTE_TYPES,
+    UNDECODED_TYPES,
     CoercionTotal,
     ColumnDef,
     Comment,
@@ -36,6 +37,7 @@ from wal2lake.catalog.store import Catalog
 __all__ = [
     "REMOTE_TYPES",
     "SUBSCRIPTION_CATALOG",
+    "UNDECODED_TYPES",
     "Catalog",
     "CoercionTotal",
     "ColumnDef",

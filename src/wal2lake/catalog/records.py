@@ -79,6 +79,9 @@ class TableDef:
 REMOTE_TYPES: Final = "remote_types"
 """Not an option: what decoders of binary values must know of the publisher's types."""
 
+UNDECODED_TYPES: Final = "undecoded_types"
+"""Not an option: types that came in a binary stream and have no decoder."""
+
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
@@ -105,7 +108,7 @@ class Subscription:
     """A DROP has begun; repeating it finishes it, whatever became of the slot."""
     options: dict[str, str] = field(default_factory=dict)
     """Further options as accepted (binary, streaming, origin ...), and under
-    ``REMOTE_TYPES`` what the publisher says of its types."""
+    ``REMOTE_TYPES`` and ``UNDECODED_TYPES`` what is known of the publisher's types."""
     skip_lsn: Lsn = INVALID_LSN
     """subskiplsn: the finish LSN of the transaction that ALTER ... SKIP leaves out; 0: none."""
     skipping: bool = False
@@ -165,6 +168,11 @@ class Subscription:
     def remote_types(self) -> str | None:
         """JSON: the publisher's types that are not built in, as last asked for."""
         return self.options.get(REMOTE_TYPES)
+
+    @property
+    def undecoded_types(self) -> str | None:
+        """JSON: what a binary stream was stopped by; None or empty: nothing."""
+        return self.options.get(UNDECODED_TYPES)
 
 
 class Worker(Enum):

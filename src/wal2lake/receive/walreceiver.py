@@ -136,14 +136,19 @@ class WalReceiver:
         try:
             identity = self._check_source(session)
             known = self._check_slot(Publisher(session), identity, confirmed)
-            self._types.learn(Publisher(session))
             start = self._log.logged
+            binary = self._types.learn(
+                Publisher(session),
+                received=max(start, known),
+                position=identity.position,
+            )
             asked = negotiate(
                 subscription,
                 server_version=session.server_version,
                 start=start,
                 messages=self._settings.log.messages,
                 two_phase=self._two_phase.wanted(session.server_version),
+                binary=binary,
             )
             stream = CopyBothStream(session, asked.command)
             self._drop_undecodable(identity.database)
@@ -198,7 +203,6 @@ class WalReceiver:
             self._catalog,
             self._subscription,
             self._progress,
-            self._types,
             self._pauses,
             applied=self._applied,
             stop=self._stop,
@@ -357,6 +361,10 @@ class WalReceiver:
         """Hand changes to the journal thread; True if a keepalive wants an answer."""
         stamp = now_us()
         taken = divide(payloads, is_open=self._open)
+        if taken.gulp is not None and not self._types.admit(taken.gulp):
+            # What came behind it says nothing either: it will all be sent again.
+            self._stop.set()
+            return False
         for alive in taken.keepalives:
             feedback.keepalive(alive.end_lsn)
             self._progress.set(last_msg_send_time=max(0, alive.send_time))

@@ -38,6 +38,7 @@ from wal2lake.frontend.commands.subscription.drop import halt_copies
 from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
+    tell_format,
     warn_of_missing,
 )
 from wal2lake.frontend.commands.subscription.targets import (
@@ -186,6 +187,8 @@ def _refresh(
                 copy_data=copy_data,
                 known=[(rel.remote_namespace, rel.remote_name) for rel in before],
             )
+        if subscription.binary:
+            tell_format(caller, publisher, subscription.name, publications)
         made: list[TableDef] = []
         try:
             targets = find_targets(
