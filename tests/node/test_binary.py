@@ -314,7 +314,9 @@ def test_a_column_without_decoder_may_come_and_go_while_a_stream_is_binary(
     pg18.psql(
         OBJECTS
         + "create schema bin_grows; create table bin_grows.t (id int primary key);"
-        " create publication bin_grows for tables in schema bin_grows"
+        " create publication bin_grows for tables in schema bin_grows;"
+        # So that 1,000 rows are streamed while their transaction is open.
+        f" alter database {pg18.name} set logical_decoding_work_mem = '64kB'"
     )
     node.sql("create schema bin_grows")
     node.sql(
@@ -344,6 +346,16 @@ def test_a_column_without_decoder_may_come_and_go_while_a_stream_is_binary(
     )
     mirror.caught_up()
     streams("f")
+    wait_until(
+        lambda: (
+            pg18.psql(
+                "select stream_txns > 0 from pg_stat_replication_slots"
+                " where slot_name = 'bin_grows'"
+            )
+            == "t"
+        ),
+        describe="the transaction was streamed",
+    )
     # While it does not: when it comes back, no table has these columns.
     pg18.psql("alter table bin_grows.t drop a")
     node.sql("alter subscription bin_grows disable")
