@@ -218,7 +218,7 @@ def rows_of_names(schema: str, offset: int) -> str:
     return f"insert into {schema}.t values {', '.join(rows)};"
 
 
-@pytest.mark.parametrize("version", [14, 18])
+@pytest.mark.parametrize("version", [pytest.param(14, marks=pytest.mark.slow), 18])
 def test_names_of_the_publishers_catalog_are_the_same_in_both_formats(
     version: int,
     database: Callable[[int], Database],
@@ -358,6 +358,8 @@ def test_a_column_without_decoder_may_come_and_go_while_a_stream_is_binary(
     )
     # While it does not: when it comes back, no table has these columns.
     pg18.psql("alter table bin_grows.t drop a")
+    # Beyond what the server had when the stream became text.
+    mirror.caught_up()
     node.sql("alter subscription bin_grows disable")
     node.sql("alter subscription bin_grows enable")
     streams("t")
@@ -375,6 +377,8 @@ def test_a_column_without_decoder_may_come_and_go_while_a_stream_is_binary(
     mirror.caught_up()
     streams("f")
     # A type that is new, but known, is no reason to leave binary format.
+    pg18.psql("insert into bin_grows.t values (1005)")
+    mirror.caught_up()
     node.sql("alter subscription bin_grows disable")
     node.sql("alter subscription bin_grows enable")
     streams("t")
@@ -386,10 +390,11 @@ def test_a_column_without_decoder_may_come_and_go_while_a_stream_is_binary(
     mirror.caught_up()
     streams("t")
     assert errors() == []
-    assert node.sql("select count(*) from bin_grows.t") == [("1004",)]
+    assert node.sql("select count(*) from bin_grows.t") == [("1005",)]
     assert node.sql("select * from bin_grows.t where id > 1000 order by id") == [
         ("1001", "reg_objects.renamed", None, None, None),
         ("1002", None, "-5", None, None),
         ("1003", None, None, "{postgres=r/postgres}", None),
         ("1004", None, None, None, "ok"),
+        ("1005", None, None, None, None),
     ]
