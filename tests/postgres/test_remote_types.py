@@ -180,6 +180,48 @@ def test_every_column_without_decoder_is_named_and_others_are_not(
     assert learn(next_run(catalog), session, received=INVALID_LSN)
 
 
+def test_a_type_of_ones_own_is_not_an_extensions_by_its_name(
+    publisher: Database, session: Session
+) -> None:
+    """Its binary form would have been stored as if it were text."""
+    publisher.psql(
+        "create type citext;"
+        + "".join(
+            f" create function citext_{name}({argument}) returns {result}"
+            f" language internal immutable strict as 'int4{name}';"
+            for name, argument, result in (
+                ("in", "cstring", "citext"),
+                ("out", "citext", "cstring"),
+                ("recv", "internal", "citext"),
+                ("send", "citext", "bytea"),
+            )
+        )
+        + " create type citext (input = citext_in, output = citext_out,"
+        " receive = citext_recv, send = citext_send, like = integer);"
+        " alter table t add c citext, add cs citext[]"
+    )
+    found = published_formats(Publisher(session), ("p",)).obstacles
+    assert found == tuple(
+        f'Column "{name}" of table "public.t": cannot decode the binary format of type'
+        " public.citext: its format is not known."
+        for name in ("c", "cs")
+    )
+
+
+def test_types_of_known_extensions_have_decoders(
+    database: Callable[[int], Database],
+) -> None:
+    source = database(17)
+    source.psql(
+        "create schema ext; create extension hstore schema ext; create extension citext;"
+        " create domain word as citext;"
+        " create table t (h ext.hstore, hs ext.hstore[], c citext, cs citext[], w word);"
+        " create publication p for table t"
+    )
+    with connect(source.conninfo(), application_name="test") as session:
+        assert published_formats(Publisher(session), ("p",)).obstacles == ()
+
+
 def test_many_columns_without_decoder_are_counted() -> None:
     assert list_obstacles([f"{i}." for i in range(10)]).endswith("8. 9.")
     assert list_obstacles([f"{i}." for i in range(12)]).endswith("9. There are 2 more.")
