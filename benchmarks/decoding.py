@@ -1,33 +1,43 @@
 """``decode``: how fast wire.columnar decodes, with nothing else in the way.
 
-Three made-up streams of rows of 6 text columns, about 100 bytes of values: one big transaction of
-inserts; single-row UPDATE transactions over three tables; a mixture (inserts, updates with
-NULLs and unchanged TOAST, key changes, deletes) in transactions of 1,000. Each is cut into
+Made-up streams of rows of 6 columns, about 100 bytes of values. Of text columns: one big
+transaction of inserts; single-row UPDATE transactions over three tables; a mixture (inserts,
+updates with NULLs and unchanged TOAST, key changes, deletes) in transactions of 1,000. Of the
+backlog's table (``workload``): inserts, as text and in binary format. Each is cut into
 feeds of the receiver's size. The best of some runs counts, in CPU time of one core.
+
+*decode* is what the receiver does: values stay as they were sent. *convert* is apply's next
+step, which makes typed Arrow columns of them.
 
 To see where the time goes: ``python -m cProfile -s tottime -m benchmarks decode``.
 """
 
 from __future__ import annotations
 
+import hashlib
+import struct
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from benchmarks.report import rate
+from benchmarks.report import Target, rate
 from benchmarks.stage import Stage
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
 from wal2lake.pg import Payloads
-from wal2lake.receive.gulps import divide
+from wal2lake.pgtypes import convert_sent, mapping_for
+from wal2lake.pgtypes.binary import TIMESTAMP_EPOCH, numeric_to_binary
+from wal2lake.receive.gulps import described, divide
 from wal2lake.wire.columnar import Decoder
 from wal2lake.wire.copyboth import XLogData, write_payload
 from wal2lake.wire.pgoutput import (
     UNCHANGED,
     Begin,
+    BinaryValue,
     Commit,
     Delete,
     Insert,
@@ -44,6 +54,8 @@ _NAME: Final = "decode"
 _ROWS: Final = 200_000
 _FEED_BYTES: Final = 4 << 20
 _REPEAT: Final = 5
+_TARGET: Final = Target(at_least=1_000_000)
+"""Rows a second, of the backlog's table, in either format."""
 
 Feed = tuple[bytes, npt.NDArray[np.uint32]]
 _COLUMNS = ("id", "customer", "status", "amount", "created", "note")
@@ -130,6 +142,69 @@ def _mixed(n: int) -> Message:
             return Insert(relid, row)
 
 
+_TABLE: Final = Relation(
+    Oid(16402),
+    "bench",
+    "backlog",
+    ReplicaIdentity.DEFAULT,
+    tuple(
+        Column(name, Oid(oid), typmod, name == "id")
+        for name, oid, typmod in (
+            ("id", 20, -1),
+            ("customer", 23, -1),
+            ("amount", 1700, (12 << 16 | 2) + 4),
+            ("created", 1184, -1),
+            ("note", 25, -1),
+            ("paid", 16, -1),
+        )
+    ),
+)
+"""As ``workload.COLUMNS``."""
+
+
+def _values(n: int, *, binary: bool) -> TupleData:
+    """As ``workload.insert_rows``."""
+    customer, cents = n * 37 % 1_000_003, n % 900_000_007
+    amount = f"{cents // 100}.{cents % 100:02}"
+    moment = np.datetime64("2026-01-01T00:00:00", "us") + n * 1_001_000
+    note = (_md5(n) + _md5(n + 1)[:18]).encode()
+    paid = n % 3 == 0
+    if not binary:
+        created = f"{moment}+00".replace("T", " ").encode()
+        paid_text = b"t" if paid else b"f"
+        return (
+            b"%d" % n,
+            b"%d" % customer,
+            amount.encode(),
+            created,
+            note,
+            paid_text,
+        )
+    microseconds = int(moment.astype(np.int64)) - TIMESTAMP_EPOCH
+    return tuple(
+        BinaryValue(value)
+        for value in (
+            struct.pack("!q", n),
+            struct.pack("!i", customer),
+            numeric_to_binary(amount),
+            struct.pack("!q", microseconds),
+            note,
+            bytes([paid]),
+        )
+    )
+
+
+def _md5(n: int) -> str:
+    return hashlib.md5(b"%d" % n, usedforsecurity=False).hexdigest()
+
+
+def backlogs_table(rows: int, *, binary: bool) -> Iterator[bytes]:
+    """Inserts into the table of the backlog."""
+    yield _payload(RelationMessage(_TABLE))
+    inserts = (Insert(_TABLE.relid, _values(n, binary=binary)) for n in range(rows))
+    yield from _transaction(1, *inserts)
+
+
 def feeds(payloads: Iterator[bytes], size: int) -> list[Feed]:
     """The payloads cut into runs of about ``size`` bytes."""
     runs: list[Feed] = []
@@ -154,33 +229,77 @@ def decode(runs: list[Feed]) -> int:
     )
 
 
-def bound(runs: list[Feed]) -> int:
-    """What the receiver's socket thread does with the same runs."""
-    is_open = False
+def convert(runs: list[Feed]) -> int:
+    """Decode all runs and convert the rows; how many there were."""
+    return sum(table.num_rows for table in converted(runs))
+
+
+def converted(runs: list[Feed]) -> Iterator[pa.Table]:
+    """The rows with every column in its own type."""
+    decoder = Decoder()
+    for run in runs:
+        for block in decoder.feed(*run).blocks:
+            batch = block.batch
+            names = set(batch.schema.names)
+            columns = {}
+            for i, column in enumerate(block.relation.columns):
+                flags = None
+                if f"b{i}" in names:
+                    flags = batch.column(f"b{i}").to_numpy(zero_copy_only=False)
+                mapping = mapping_for(column.type_oid, column.typmod)
+                values = batch.column(f"c{i}")
+                found = convert_sent(values, flags, column.type_oid, {}, mapping)
+                if found.failures:
+                    raise AssertionError(found.failures[0].message)
+                columns[column.name] = found.array
+            yield pa.table(columns)
+
+
+def bound(runs: list[Feed], *, binary: bool = False) -> int:
+    """What the receiver's socket thread does with the same runs; of a ``binary`` stream it
+    looks at the Relation messages, too."""
+    is_open = in_block = False
     for data, lengths in runs:
         taken = divide(Payloads(bytearray(data), lengths.tolist()), is_open=is_open)
         is_open = taken.gulp is not None and taken.gulp.open_at_end
+        if binary and taken.gulp is not None:
+            _, in_block = described(taken.gulp, in_block=in_block)
     return sum(len(lengths) for _, lengths in runs)
+
+
+_STREAMS: Final[dict[str, Callable[[int], Iterator[bytes]]]] = {
+    "one big transaction": one_big_transaction,
+    "single row updates": single_row_updates,
+    "mixture": mixture,
+    "backlog's table, text": partial(backlogs_table, binary=False),
+    "backlog's table, binary": partial(backlogs_table, binary=True),
+}
 
 
 def run(stage: Stage) -> None:
     """Measure all streams and add the results."""
     rows = stage.options.rows(_ROWS)
     pa.set_cpu_count(1)
-    for stream in (one_big_transaction, single_row_updates, mixture):
-        name = stream.__name__.replace("_", " ")
+    for name, stream in _STREAMS.items():
         stage.say(f"decode: {name}")
         runs = feeds(stream(rows), _FEED_BYTES)
+        is_table = name.startswith("backlog")
         size = sum(len(data) for data, _ in runs)
         if decode(runs) != rows:
             raise AssertionError(f"{name}: rows are missing")
         seconds = _best(decode, runs)
-        looking = _best(bound, runs)
-        stage.add(_NAME, f"{name}: decode", "rows/s", rate(rows, seconds))
+        looking = _best(partial(bound, binary=name.endswith("binary")), runs)
+        target = _TARGET if is_table else None
+        speed = rate(rows, seconds)
+        stage.add(_NAME, f"{name}: decode", "rows/s", speed, target=target)
         stage.add(_NAME, f"{name}: decode", "MB/s", size / seconds / 1e6)
         stage.add(
             _NAME, f"{name}: find transaction ends", "rows/s", rate(rows, looking)
         )
+        if is_table:
+            whole = _best(convert, runs)
+            speed = rate(rows, whole)
+            stage.add(_NAME, f"{name}: decode and convert", "rows/s", speed)
 
 
 def _best(work: Callable[[list[Feed]], int], runs: list[Feed]) -> float:

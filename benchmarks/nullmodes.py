@@ -3,7 +3,8 @@
     pg_recvlogical    PostgreSQL's own reader, to /dev/null
     receive           pg.CopyBothStream, bytes dropped
     decode            wire.columnar over the bytes that such a reader kept in memory: in the
-                      pieces in which they came, and joined into large ones
+                      pieces in which they came, and joined into large ones; of text, and
+                      of binary format
     log               the receiver process as it is, without an engine: until all is durable
                       in the journal, and until all is sealed in segments
 
@@ -52,6 +53,8 @@ _FEED_BYTES: Final = 1 << 20
 
 _STATUS_SECONDS: Final = 1.0
 
+_BINARY: Final = ", binary 'true'"
+
 _RSS_LIMIT_MB: Final = 500.0
 
 
@@ -75,6 +78,7 @@ def run(stage: Stage, backlog: Written) -> None:
         ("receive", _receive),
         ("log", _log),
         ("decode", _decode),
+        ("decode_binary", _decode_binary),
     ):
         stage.say(f"null: {mode}")
         with _slot_copy(stage, f"bench_null_{mode}") as slot:
@@ -164,10 +168,20 @@ def _decode(stage: Stage, backlog: Written, slot: str) -> dict[str, _Stage]:
     return {"decode only, as it arrived": arrived, "decode only, large feeds": large}
 
 
-def _child(stage: Stage, backlog: Written, slot: str, mode: str) -> list[_Stage]:
+def _decode_binary(stage: Stage, backlog: Written, slot: str) -> dict[str, _Stage]:
+    arrived, large = _child(stage, backlog, slot, "decode", "--binary")
+    return {
+        "decode only, binary, as it arrived": arrived,
+        "decode only, binary, large feeds": large,
+    }
+
+
+def _child(
+    stage: Stage, backlog: Written, slot: str, mode: str, *more: str
+) -> list[_Stage]:
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "benchmarks.nullmodes", mode),
+            *(sys.executable, "-m", "benchmarks.nullmodes", mode, *more),
             *("--conninfo", stage.source.conninfo()),
             *("--slot", slot),
             *("--mark", str(backlog.mark)),
@@ -277,6 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--conninfo", required=True)
     parser.add_argument("--slot", required=True)
     parser.add_argument("--mark", type=Lsn.parse, required=True)
+    parser.add_argument("--binary", action="store_true")
     options = parser.parse_args(arguments)
     pa.set_cpu_count(1)
     kept: list[_Gulp] = []
@@ -285,6 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.slot,
         options.mark,
         kept if options.mode == "decode" else None,
+        binary=options.binary,
     )
     if options.mode == "receive":
         found = [received]
@@ -294,14 +310,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _drain(conninfo: str, slot: str, mark: Lsn, kept: list[_Gulp] | None) -> _Stage:
+def _drain(
+    conninfo: str, slot: str, mark: Lsn, kept: list[_Gulp] | None, *, binary: bool
+) -> _Stage:
     session = connect(conninfo, application_name=slot, replication=True)
     never, writer = os.pipe()
     cpu = time.process_time()
     stream = CopyBothStream(
         session,
         f'START_REPLICATION SLOT "{slot}" LOGICAL 0/0'
-        f" (proto_version '1', publication_names '\"{PUBLICATION}\"')",
+        f" (proto_version '1', publication_names '\"{PUBLICATION}\"'"
+        f"{_BINARY if binary else ''})",
     )
     started = time.perf_counter()
     received, last_status = Lsn(0), started

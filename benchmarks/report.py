@@ -23,6 +23,7 @@ class Target:
     ratio_at_least: float | None = None
     ratio_at_most: float | None = None
     at_most: float | None = None
+    at_least: float | None = None
 
     def met(self, result: Result) -> bool | None:
         """None: what it is about was not measured."""
@@ -30,8 +31,12 @@ class Target:
             return None if result.ratio is None else result.ratio >= self.ratio_at_least
         if self.ratio_at_most is not None:
             return None if result.ratio is None else result.ratio <= self.ratio_at_most
+        if result.ours is None:
+            return None
         if self.at_most is not None:
-            return None if result.ours is None else result.ours <= self.at_most
+            return result.ours <= self.at_most
+        if self.at_least is not None:
+            return result.ours >= self.at_least
         return None
 
     def __str__(self) -> str:
@@ -39,7 +44,9 @@ class Target:
             return f"ratio >= {self.ratio_at_least:g}"
         if self.ratio_at_most is not None:
             return f"ratio <= {self.ratio_at_most:g}"
-        return f"<= {self.at_most:g}"
+        if self.at_most is not None:
+            return f"<= {self.at_most:,.12g}"
+        return f">= {self.at_least:,.12g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,6 @@ def test_the_receiver_ends_when_its_log_must_be_opened_again(
     noted: list[str | None] = []
     anything: Any = SimpleNamespace(
         oid=Oid(1),
-        binary=False,
         set=lambda **_: None,
         note_error=lambda oid, worker, text: noted.append(text),
     )
@@ -105,7 +104,6 @@ def test_the_receiver_ends_when_its_log_must_be_opened_again(
         log,
         tmp_path / "1",
         SMALL,
-        anything,
         anything,
         anything,
         anything,

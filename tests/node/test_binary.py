@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from tests.conftest import Database
+from tests.node.conftest import Psql
 
-from wal2lake.errors import PublisherError
 from wal2lake.pg.publisher import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
@@ -70,10 +70,12 @@ STREAMS_IN_BINARY = (
 )
 
 
-def stored(node: Node, schema: str) -> dict[str, list[str]]:
+def stored(
+    node: Node, schema: str, tables: Sequence[str] = TABLES
+) -> dict[str, list[str]]:
     """The tables' rows as they are in the files, to the last bit."""
     found = {}
-    for name in TABLES:
+    for name in tables:
         table = DeltaTable(str(node.directory / "warehouse" / schema / name))
         answer = QueryBuilder().register("t", table).execute("select * from t")
         rows = pa.table(answer.read_all()).to_pylist()
@@ -160,36 +162,239 @@ def test_a_type_that_is_made_later_is_learnt(
     mirror.assert_equal(["bin_later.a", "bin_later.b"])
 
 
-def test_a_column_that_cannot_be_decoded_is_named_before_anything_is_streamed(
-    pg18: Database, node: Node, subscribe: Subscribe
+OBJECTS = """
+    create schema reg_objects;
+    create table reg_objects."A table" (); create table reg_objects.renamed ();
+    create table reg_objects.dropped ();
+    create function reg_objects.f(integer) returns integer language sql as 'select 1';
+    -- A base type whose binary form is four bytes, and its text a number.
+    create type reg_objects.years;
+    create function reg_objects.years_in(cstring) returns reg_objects.years
+        language internal immutable strict as 'int4in';
+    create function reg_objects.years_out(reg_objects.years) returns cstring
+        language internal immutable strict as 'int4out';
+    create function reg_objects.years_recv(internal) returns reg_objects.years
+        language internal immutable strict as 'int4recv';
+    create function reg_objects.years_send(reg_objects.years) returns bytea
+        language internal immutable strict as 'int4send';
+    create type reg_objects.years (input = reg_objects.years_in,
+        output = reg_objects.years_out, receive = reg_objects.years_recv,
+        send = reg_objects.years_send, like = integer);
+    create type reg_objects.named as (a integer, r regclass);
+    create domain reg_objects.relation as regclass;
+"""
+NAMES = {
+    "regclass": ["pg_class", 'reg_objects."A table"', "reg_objects.renamed", "-"],
+    "regtype": ["integer", "reg_objects.years", "timestamptz[]"],
+    "regproc": ["now", "reg_objects.f"],
+    "regprocedure": ["abs(integer)", "reg_objects.f(integer)"],
+    "regoper": ["||/", "0"],
+    "regoperator": ["+(integer,integer)", "-(none,integer)"],
+    "regrole": ["postgres"],
+    "regnamespace": ["pg_catalog", "reg_objects"],
+    "regconfig": ["english"],
+    "regdictionary": ["simple"],
+    "regcollation": ['"C"'],
+    "reg_objects.years": ["7", "-2147483648"],
+    "reg_objects.named": ["(1,pg_class)", "(,)"],
+    "reg_objects.relation": ["reg_objects.dropped"],
+}
+"""Values of types whose binary form is not what their text says. A number that is nobody's
+OID is shown as it is."""
+NOBODYS = "4000000"
+
+
+def rows_of_names(schema: str, offset: int) -> str:
+    count = max(len(v) for v in NAMES.values()) + 2
+    rows = []
+    for i in range(count):
+        cells = []
+        for name, values in NAMES.items():
+            known = [*values, NOBODYS] if "reg_objects." not in name else values
+            cells.append(f"{quote_literal(known[i])}" if i < len(known) else "null")
+            array = "array[" + ", ".join(quote_literal(v) for v in known) + ", null]"
+            cells.append(f"{array}::{name}[]" if i < 2 else "null")
+        rows.append(f"({offset + i}, {i}.50, {', '.join(cells)})")
+    return f"insert into {schema}.t values {', '.join(rows)};"
+
+
+@pytest.mark.parametrize("version", [pytest.param(14, marks=pytest.mark.slow), 18])
+def test_names_of_the_publishers_catalog_are_the_same_in_both_formats(
+    version: int,
+    database: Callable[[int], Database],
+    node: Node,
+    subscribe: Subscribe,
+) -> None:
+    source = database(version)
+    source.psql(OBJECTS)
+    declared = ", ".join(f"c{i} {name}, a{i} {name}[]" for i, name in enumerate(NAMES))
+    schemas = ("reg_text", "reg_binary")
+    for schema in schemas:
+        source.psql(
+            f"create schema {schema};"
+            f" create table {schema}.t (id int primary key, n numeric(9,2), {declared});"
+            + rows_of_names(schema, 0)
+            + f"create publication {schema} for table {schema}.t"
+        )
+    mirrors = [
+        subscribe(source, "reg_text"),
+        subscribe(source, "reg_binary", "with (binary = true)"),
+    ]
+    for mirror, schema in zip(mirrors, schemas, strict=True):
+        mirror.synced()
+        mirror.assert_equal([f"{schema}.t"])
+    # What is asked for is kept, what is sent is text.
+    assert node.sql(
+        "select subname, subbinary from pg_subscription where subname like 'reg%'"
+        " order by 1"
+    ) == [("reg_binary", "t"), ("reg_text", "f")]
+    assert source.psql(STREAMS_IN_BINARY.format("reg_binary")) == "f"
+    copied = [stored(node, schema, ("t",)) for schema in schemas]
+    assert copied[0] == copied[1]
+    # Names are those of the time of the change, whenever it is received.
+    for schema in schemas:
+        node.sql(f"alter subscription {schema} disable")
+        source.psql(
+            rows_of_names(schema, 100)
+            + f"update {schema}.t set n = n + 1 where id in (1, 2);"
+            f"delete from {schema}.t where id = 0"
+        )
+    source.psql(
+        "alter table reg_objects.renamed rename to other;"
+        " drop table reg_objects.dropped"
+    )
+    for schema, mirror in zip(schemas, mirrors, strict=True):
+        node.sql(f"alter subscription {schema} enable")
+        mirror.caught_up()
+    changed = [stored(node, schema, ("t",)) for schema in schemas]
+    assert changed[0] == changed[1]
+    assert changed != copied
+    shown = node.sql(
+        "select c0, c13 from reg_binary.t where id in (100, 102) order by id"
+    )
+    assert shown == [("pg_class", "reg_objects.dropped"), ("reg_objects.renamed", None)]
+
+
+def test_a_user_is_told_why_a_stream_is_not_binary(
+    pg18: Database, node: Node, subscribe: Subscribe, psql: Psql
 ) -> None:
     pg18.psql(
-        "create schema bin_no; create table bin_no.t (id int primary key, price regtype);"
-        " create publication bin_no for tables in schema bin_no"
+        "create schema bin_told; create table bin_told.t (id int primary key);"
+        " create publication bin_told for tables in schema bin_told"
     )
-    create = (
-        f"create subscription bin_no connection {quote_literal(pg18.conninfo())}"
-        " publication bin_no with (binary = true)"
-    )
-    with pytest.raises(PublisherError) as caught:
-        node.sql(create)
-    assert caught.value.sqlstate == "0A000"
-    assert (
-        caught.value.message
-        == 'column "price" of table "bin_no.t" cannot be received in binary format'
-    )
-    assert "a name in the publisher's catalog" in str(caught.value.detail)
-    slots = "select count(*) from pg_replication_slots where slot_name = 'bin_no'"
-    assert pg18.psql(slots) == "0"
-    assert node.sql("select 1 from pg_subscription where subname = 'bin_no'") == []
-
-    mirror = subscribe(pg18, "bin_no")
+    mirror = subscribe(pg18, "bin_told", "with (binary = true)")
     mirror.synced()
-    node.sql("alter subscription bin_no set (binary = true)")
-    node.wait_for(
-        "select error from wal2lake.subscription_errors where subname = 'bin_no'",
-        lambda rows: any('column "price" of table "bin_no.t"' in str(r) for r in rows),
+    assert pg18.psql(STREAMS_IN_BINARY.format("bin_told")) == "t"
+    pg18.psql("create table bin_told.named (id int primary key, price regtype)")
+    done = psql(
+        node.conninfo(), "-c", "alter subscription bin_told refresh publication"
     )
-    pg18.psql("insert into bin_no.t values (1, 'integer')")
-    node.sql("alter subscription bin_no set (binary = false)")
-    mirror.assert_equal(["bin_no.t"])
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [
+        'NOTICE:  subscription "bin_told" receives changes in text format',
+        'DETAIL:  Column "price" of table "bin_told.named": cannot decode the binary'
+        " format of type regtype: its text is a name in the publisher's catalog.",
+        "HINT:  The publisher sends all columns in one format. Leave these out of the"
+        " publication to receive the others in binary format.",
+    ]
+    pg18.psql("insert into bin_told.named values (1, 'integer')")
+    mirror.synced()
+    mirror.assert_equal(["bin_told.t", "bin_told.named"])
+    assert pg18.psql(STREAMS_IN_BINARY.format("bin_told")) == "f"
+    assert (
+        'subscription "bin_told" receives changes in text format: Column "price"'
+        in node.log_text()
+    )
+
+
+def test_a_column_without_decoder_may_come_and_go_while_a_stream_is_binary(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    """The lake's table has had its columns from the beginning; nothing ever stops."""
+    pg18.psql(
+        OBJECTS
+        + "create schema bin_grows; create table bin_grows.t (id int primary key);"
+        " create publication bin_grows for tables in schema bin_grows;"
+        # So that 1,000 rows are streamed while their transaction is open.
+        f" alter database {pg18.name} set logical_decoding_work_mem = '64kB'"
+    )
+    node.sql("create schema bin_grows")
+    node.sql(
+        "create table bin_grows.t (id int primary key, a text, b text, c text, d text)"
+    )
+    mirror = subscribe(pg18, "bin_grows", "with (binary = true)")
+    mirror.synced()
+
+    def streams(binary: str) -> None:
+        wait_until(
+            lambda: pg18.psql(STREAMS_IN_BINARY.format("bin_grows")) == binary,
+            describe=f"the stream has binary = {binary}",
+        )
+
+    def errors() -> list[tuple[str | None, ...]]:
+        return node.sql(
+            "select error from wal2lake.subscription_errors where subname = 'bin_grows'"
+        )
+
+    streams("t")
+    # While it streams, in one transaction with rows of before.
+    pg18.psql(
+        "begin; insert into bin_grows.t select generate_series(1, 1000);"
+        " alter table bin_grows.t add a regclass;"
+        " insert into bin_grows.t values (1001, 'reg_objects.renamed');"
+        " alter table reg_objects.renamed rename to other; commit"
+    )
+    mirror.caught_up()
+    streams("f")
+    wait_until(
+        lambda: (
+            pg18.psql(
+                "select stream_txns > 0 from pg_stat_replication_slots"
+                " where slot_name = 'bin_grows'"
+            )
+            == "t"
+        ),
+        describe="the transaction was streamed",
+    )
+    # While it does not: when it comes back, no table has these columns.
+    pg18.psql("alter table bin_grows.t drop a")
+    # Beyond what the server had when the stream became text.
+    mirror.caught_up()
+    node.sql("alter subscription bin_grows disable")
+    node.sql("alter subscription bin_grows enable")
+    streams("t")
+    node.sql("alter subscription bin_grows disable")
+    pg18.psql(
+        "alter table bin_grows.t add b reg_objects.years;"
+        " insert into bin_grows.t values (1002, '-5');"
+        " alter table bin_grows.t drop b; drop type reg_objects.years cascade;"
+        # Of which the publisher itself has no binary form.
+        " alter table bin_grows.t add c aclitem[];"
+        " insert into bin_grows.t values (1003, '{postgres=r/postgres}');"
+        " alter table bin_grows.t drop c"
+    )
+    node.sql("alter subscription bin_grows enable")
+    mirror.caught_up()
+    streams("f")
+    # A type that is new, but known, is no reason to leave binary format.
+    pg18.psql("insert into bin_grows.t values (1005)")
+    mirror.caught_up()
+    node.sql("alter subscription bin_grows disable")
+    node.sql("alter subscription bin_grows enable")
+    streams("t")
+    pg18.psql(
+        "create type reg_objects.mood as enum ('sad', 'ok');"
+        " alter table bin_grows.t add d reg_objects.mood;"
+        " insert into bin_grows.t values (1004, 'ok')"
+    )
+    mirror.caught_up()
+    streams("t")
+    assert errors() == []
+    assert node.sql("select count(*) from bin_grows.t") == [("1005",)]
+    assert node.sql("select * from bin_grows.t where id > 1000 order by id") == [
+        ("1001", "reg_objects.renamed", None, None, None),
+        ("1002", None, "-5", None, None),
+        ("1003", None, None, "{postgres=r/postgres}", None),
+        ("1004", None, None, None, "ok"),
+        ("1005", None, None, None, None),
+    ]

@@ -132,6 +132,13 @@ def test_the_node_shows_what_psql_shows_at_the_source(
         mirrors.append(subscribe(source, variant.name, options))
     for mirror in mirrors:
         mirror.synced()
+    # One column without decoder, and all would come as text.
+    in_binary = source.psql(
+        "select string_agg(distinct application_name, ' ' order by application_name)"
+        " from pg_stat_activity where backend_type = 'walsender'"
+        " and query like '%binary ''true''%'"
+    )
+    assert in_binary.split() == sorted(v.name for v in VARIANTS if v.binary)
     for variant, values in plans:
         source.psql(
             rows_sql(variant, values, STREAMED)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+from datetime import UTC, datetime
+from decimal import Decimal
 
 import benchmarks
 import pytest
+from benchmarks import decoding
 from benchmarks.latency import Positions
 from benchmarks.options import WORKLOADS, parse
 from benchmarks.report import Result, Target, as_json, percentile, rate, render, show
@@ -57,6 +60,11 @@ def test_a_target_is_met_at_its_bound_and_unknown_without_a_figure() -> None:
     limit = Target(at_most=500.0)
     assert Result("w", "x", "MB", 500.0, target=limit).met is True
     assert Result("w", "x", "MB", 500.1, target=limit).met is False
+    least = Target(at_least=1_000_000)
+    assert Result("w", "x", "rows/s", 1e6, target=least).met is True
+    assert Result("w", "x", "rows/s", 999_999.0, target=least).met is False
+    assert Result("w", "x", "rows/s", None, target=least).met is None
+    assert (str(limit), str(least)) == ("<= 500", ">= 1,000,000")
     assert Result("w", "x", "MB", 1.0).met is None
 
 
@@ -169,3 +177,20 @@ def test_every_workload_still_fits_the_product() -> None:
     for module in pkgutil.iter_modules(benchmarks.__path__):
         if module.name != "__main__":
             importlib.import_module(f"benchmarks.{module.name}")
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_the_backlogs_table_is_the_same_in_both_formats(binary: bool) -> None:
+    runs = decoding.feeds(decoding.backlogs_table(50, binary=binary), 1000)
+    assert len(runs) > 1
+    assert decoding.decode(runs) == 50
+    rows = [row for table in decoding.converted(runs) for row in table.to_pylist()]
+    assert len(rows) == 50
+    assert rows[13] == {
+        "id": 13,
+        "customer": 13 * 37,
+        "amount": Decimal("0.13"),
+        "created": datetime(2026, 1, 1, 0, 0, 13, 13_000, UTC),
+        "note": "c51ce410c124a10e0db5e4b97fc2af39aab3238922bcc25a6f",
+        "paid": False,
+    }

@@ -9,13 +9,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fakes.publisher import Emitted, inserts, payloads
+from tests.fakes.publisher import Emitted, inserts, payloads, relation, xlogdata
 
 from wal2lake.errors import ProtocolViolation
-from wal2lake.model import Lsn
+from wal2lake.model import Lsn, Oid, Xid
 from wal2lake.pg import Payloads
-from wal2lake.receive.gulps import Taken, divide
+from wal2lake.receive.gulps import Gulp, Taken, described, divide
 from wal2lake.wire.copyboth import Keepalive, write_payload
+from wal2lake.wire.pgoutput import (
+    Insert,
+    RelationMessage,
+    StreamStart,
+    StreamStop,
+)
 
 
 def alive(end: int, *, reply: bool = False) -> bytes:
@@ -90,3 +96,30 @@ def test_the_bytes_of_a_read_are_copied_once(between: list[bytes]) -> None:
         tracemalloc.stop()
     assert taken.gulp is not None
     assert peak < 1.5 * len(read.data)
+
+
+# ---- what its Relation messages say --------------------------------------------------
+
+IN_BLOCK = xlogdata(RelationMessage(relation(9), Xid(5)))
+START = xlogdata(StreamStart(Xid(5), first_segment=True))
+STOP = xlogdata(StreamStop())
+ROW_IN_BLOCK = xlogdata(Insert(Oid(9), (b"R", b"S"), Xid(5)))
+
+
+def gulp(*parts: bytes) -> Gulp:
+    return Gulp(b"".join(parts), np.array([len(p) for p in parts], np.uint32), False)
+
+
+def test_relations_are_found_in_and_between_blocks_of_streams() -> None:
+    found, in_block = described(
+        gulp(BEGIN, RELATION, ROW, COMMIT, START, IN_BLOCK, ROW_IN_BLOCK),
+        in_block=False,
+    )
+    assert (found, in_block) == ([relation(1), relation(9)], True)
+    found, in_block = described(gulp(IN_BLOCK, STOP, RELATION), in_block=True)
+    assert (found, in_block) == ([relation(9), relation(1)], False)
+    assert described(gulp(BEGIN, ROW, COMMIT, OUTSIDE), in_block=True) == ([], True)
+
+
+def test_a_relation_that_is_not_well_formed_is_left_to_who_decodes_it() -> None:
+    assert described(gulp(RELATION[:-3], RELATION[:10]), in_block=False) == ([], False)

@@ -41,6 +41,7 @@ def test_each_version_is_asked_for_the_best_it_has(
         start=Lsn(0x10),
         messages=False,
         two_phase=False,
+        binary=False,
     )
     assert found.command == (
         f'START_REPLICATION SLOT "s" LOGICAL 0/10 ({asked},'
@@ -57,6 +58,7 @@ def test_options_come_in_postgresqls_order() -> None:
         start=Lsn(0),
         messages=True,
         two_phase=True,
+        binary=True,
     )
     names = [part.split()[0] for part in found.command.split("(")[1].split(", ")]
     assert names == [

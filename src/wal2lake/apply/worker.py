@@ -278,8 +278,8 @@ class ApplyWorker:
                 raise
             self._commit_all(parts, staged, reached)
             failpoint("apply.tables_committed")
-            for table in self._tables:
-                table.passed(reached)
+            for known in self._tables:
+                known.passed(reached)
             self._publish(reached, committed=[part.relid for part in parts], skip=skip)
         return None
 

@@ -15,6 +15,7 @@ from wal2lake.catalog.progress import Progress, ProgressFile
 from wal2lake.catalog.records import (
     MADE_SLOT,
     REMOTE_TYPES,
+    UNDECODED_TYPES,
     CoercionTotal,
     ColumnDef,
     Comment,
@@ -40,6 +41,7 @@ __all__ = [
     "MADE_SLOT",
     "REMOTE_TYPES",
     "SUBSCRIPTION_CATALOG",
+    "UNDECODED_TYPES",
     "Catalog",
     "CoercionTotal",
     "ColumnDef",

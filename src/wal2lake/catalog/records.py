@@ -95,6 +95,10 @@ class Recopy(Enum):
     """The slot and the log are. It can only go on to a new slot."""
 
 
+UNDECODED_TYPES: Final = "undecoded_types"
+"""Not an option: types that came in a binary stream and have no decoder."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """pg_subscription, and what the launcher needs to run it."""
@@ -120,7 +124,7 @@ class Subscription:
     """A DROP has begun; repeating it finishes it, whatever became of the slot."""
     options: dict[str, str] = field(default_factory=dict)
     """Further options as accepted (binary, streaming, origin ...), and under
-    ``REMOTE_TYPES`` and ``MADE_SLOT`` what is no option."""
+    ``REMOTE_TYPES``, ``UNDECODED_TYPES`` and ``MADE_SLOT`` what is no option."""
     skip_lsn: Lsn = INVALID_LSN
     """subskiplsn: the finish LSN of the transaction that ALTER ... SKIP leaves out; 0: none."""
     skipping: bool = False
@@ -192,6 +196,11 @@ class Subscription:
     def remote_types(self) -> str | None:
         """JSON: the publisher's types that are not built in, as last asked for."""
         return self.options.get(REMOTE_TYPES)
+
+    @property
+    def undecoded_types(self) -> str | None:
+        """JSON: what a binary stream was stopped by; None or empty: nothing."""
+        return self.options.get(UNDECODED_TYPES)
 
 
 class Worker(Enum):

@@ -5,7 +5,12 @@ output; every failure as PublisherError with the server's SQLSTATE and text. Own
 sockets. Never: decides when to connect, retry or what a row means.
 """
 
-from wal2lake.pg.binaryformat import require_binary
+from wal2lake.pg.binaryformat import (
+    PublishedFormats,
+    list_obstacles,
+    obstacle,
+    published_formats,
+)
 from wal2lake.pg.connection import (
     Session,
     connect,
@@ -27,6 +32,7 @@ __all__ = [
     "CopyBothStream",
     "Identity",
     "Payloads",
+    "PublishedFormats",
     "Publisher",
     "RemoteColumn",
     "RemoteTable",
@@ -34,8 +40,10 @@ __all__ = [
     "SlotCreated",
     "connect",
     "limit_connecting",
+    "list_obstacles",
     "nudged",
+    "obstacle",
     "parse_conninfo",
+    "published_formats",
     "redact",
-    "require_binary",
 ]

@@ -1,8 +1,10 @@
 """Whether all that publications have can be received in binary format.
 
 Comes in: a publisher and publications. Goes out: the publisher's types, for the decoders,
-or an error that names each column that has none. Asked before a slot is made and before
-streaming starts: a value that nobody can decode must not get into the log.
+and each column that stands in the way, because the binary form of its type does not say
+what its text says. pgoutput knows no format of single columns: one such column, and the
+stream is asked for as text (docs/decisions/0007). Asked when a subscription is made, to
+tell the user, and before streaming starts.
 
 A type without send function is sent as text and is no obstacle.
 """
@@ -10,36 +12,49 @@ A type without send function is sent as text and is no obstacle.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.pg.publisher import Publisher
 from wal2lake.pgtypes import NoDecoder, RemoteType, check_decoder
 
 _NAMED: Final = 10
-"""Columns that the error lists; further ones are counted."""
+"""Columns that a message lists; further ones are counted."""
 
 
-def require_binary(
+@dataclass(frozen=True, slots=True)
+class PublishedFormats:
+    """What a publisher says of the types that it would send."""
+
+    types: tuple[RemoteType, ...]
+    """Those that are not built in; money."""
+    obstacles: tuple[str, ...]
+    """A sentence for each published column whose type has no decoder."""
+
+
+def published_formats(
     publisher: Publisher, publications: Sequence[str]
-) -> tuple[RemoteType, ...]:
-    """The types that are not built in; 0A000 if a published column has no decoder."""
+) -> PublishedFormats:
+    """The types, and whether every published column has a decoder."""
     types = publisher.remote_types()
     by_oid = {int(t.oid): t for t in types}
-    refused = []
+    obstacles = []
     for namespace, table, column, oid in publisher.published_types(tuple(publications)):
         try:
             check_decoder(oid, by_oid)
         except NoDecoder as reason:
-            refused.append((f'"{column}" of table "{namespace}.{table}"', reason))
-    if not refused:
-        return types
-    shown = [f"Column {column}: {reason.message}." for column, reason in refused]
-    if len(shown) > _NAMED:
-        shown[_NAMED:] = [f"There are {len(shown) - _NAMED} more."]
-    raise FeatureNotSupportedError(
-        f"column {refused[0][0]} cannot be received in binary format",
-        detail=" ".join(shown),
-        hint="Set binary = false for the subscription, or leave the column out of the"
-        " publication.",
-    )
+            obstacles.append(obstacle(namespace, table, column, reason))
+    return PublishedFormats(types, tuple(obstacles))
+
+
+def obstacle(namespace: str, table: str, column: str, reason: NoDecoder) -> str:
+    """One column that stands in the way, and why."""
+    return f'Column "{column}" of table "{namespace}.{table}": {reason.message}.'
+
+
+def list_obstacles(obstacles: Sequence[str]) -> str:
+    """For a message: all of them, if they are not too many."""
+    shown = list(obstacles[:_NAMED])
+    if len(obstacles) > _NAMED:
+        shown.append(f"There are {len(obstacles) - _NAMED} more.")
+    return " ".join(shown)

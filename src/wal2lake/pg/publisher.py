@@ -425,7 +425,15 @@ class Publisher:
             # A domain has the output function of its base type.
             " CASE WHEN t.typtype <> 'd'"
             " AND t.typoutput = 'pg_catalog.array_out'::pg_catalog.regproc"
-            " THEN 'a' ELSE t.typtype END,"
+            " THEN 'a'"
+            # Somebody's own type may be called citext.
+            " WHEN t.typtype = 'b' AND EXISTS (SELECT FROM pg_catalog.pg_depend d"
+            " JOIN pg_catalog.pg_extension x ON x.oid = d.refobjid"
+            " WHERE d.classid = 'pg_catalog.pg_type'::pg_catalog.regclass"
+            " AND d.objid = t.oid AND d.deptype = 'e'"
+            " AND d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass"
+            " AND x.extname = t.typname) THEN 'x'"
+            " ELSE t.typtype END,"
             " t.typsend <> 0, CASE t.typtype WHEN 'd' THEN t.typbasetype"
             " WHEN 'r' THEN r.rngsubtype WHEN 'm' THEN m.rngtypid"
             " ELSE t.typelem END,"

@@ -11,6 +11,6 @@ take back.
     threads/                     what stands beside the reader: log, segments, the server's word
     source/                      can this source, and its slot, go on from here?
     negotiation, twophase        what is asked of the walsender
-    remotetypes                  the publisher's types, for binary values
+    remotetypes                  text or binary? the publisher's types, for binary values
     keeper, patience             the snapshot of copies, and when a failing table's turn comes
 """

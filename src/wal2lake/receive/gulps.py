@@ -14,6 +14,8 @@ from typing import Final
 import numpy as np
 
 from wal2lake.changelog.journal.gulp import Lengths
+from wal2lake.errors import ProtocolViolation
+from wal2lake.model import Relation
 from wal2lake.pg import Payloads
 from wal2lake.wire.copyboth import (
     XLOGDATA_HEADER,
@@ -22,6 +24,7 @@ from wal2lake.wire.copyboth import (
     read_from_server,
 )
 from wal2lake.wire.fields import violation
+from wal2lake.wire.pgoutput import RelationMessage, read_message
 from wal2lake.wire.stream import read_header
 
 _XLOGDATA: Final = ord("w")
@@ -30,6 +33,12 @@ _ENDS: Final = b"CEcAPpKr"
 """Kinds behind which nothing is open that would come to an end with later messages. A
 transaction between two blocks of its stream is none: it will be sent again."""
 _MESSAGE: Final = ord("M")
+_START: Final = ord("S")
+_STOP: Final = ord("E")
+
+_DESCRIBES: Final = np.zeros(256, np.bool_)
+_DESCRIBES[list(b"RSE")] = True
+"""Relation, and what says whether one has an xid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +103,29 @@ def _open_at_end(data: bytes, lengths: Lengths, before: bool) -> bool:
         if kind != _MESSAGE:
             return kind is None or kind not in _ENDS
     return before
+
+
+def described(gulp: Gulp, *, in_block: bool) -> tuple[list[Relation], bool]:
+    """What its Relation messages say, and whether a stream block is open behind it;
+    ``in_block``: before it.
+
+    A message that is not well-formed is left out: whoever decodes it says what is wrong.
+    """
+    sizes = gulp.lengths.astype(np.int64)
+    ends = np.cumsum(sizes)
+    whole = np.flatnonzero(sizes > XLOGDATA_HEADER)
+    bodies = (ends - sizes)[whole] + XLOGDATA_HEADER
+    kinds = np.frombuffer(gulp.data, np.uint8)[bodies]
+    found = []
+    for i in np.flatnonzero(_DESCRIBES[kinds]).tolist():
+        if kinds[i] in (_START, _STOP):
+            in_block = bool(kinds[i] == _START)
+            continue
+        body = gulp.data[int(bodies[i]) : int(ends[whole[i]])]
+        try:
+            message = read_message(body, in_stream=in_block)
+        except ProtocolViolation:
+            continue
+        if isinstance(message, RelationMessage):
+            found.append(message.relation)
+    return found, in_block

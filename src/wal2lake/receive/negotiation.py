@@ -4,7 +4,7 @@ In: a subscription, the server's version, where to start. Out: the command, and 
 may come of it. As PostgreSQL's subscriber, a publisher that is too old for an option is asked
 for the best it has: protocol 2 with PostgreSQL 14, 3 with 15, 4 from 16 on; ``parallel``
 becomes ``on`` below 16 and nothing below 14. To this node both mean the same: it decodes what
-comes while it comes.
+comes while it comes. Whether ``binary`` is asked for, ``remotetypes`` decides.
 
 Source: set_stream_options() in src/backend/replication/logical/worker.c;
 libpqrcv_startstreaming(); reference 3.4, 4.3.
@@ -47,6 +47,7 @@ def negotiate(
     start: Lsn,
     messages: bool,
     two_phase: bool,
+    binary: bool,
 ) -> Negotiated:
     """The command for this publisher; ``messages``: logical messages are wanted too."""
     protocol = next((p for least, p in _PROTOCOLS if server_version >= least), 1)
@@ -69,7 +70,7 @@ def negotiate(
     # PostgreSQL 14 brought logical messages to pgoutput.
     if server_version >= 140000 and messages:
         options.append("messages 'true'")
-    if subscription.binary:
+    if binary:
         options.append("binary 'true'")
     slot = quote_ident(str(subscription.slot_name))
     return Negotiated(

@@ -147,15 +147,20 @@ class WalReceiver:
                 confirmed,
                 self._ordinary_session,
             )
-            source.check(Publisher(session))
-            self._types.learn(Publisher(session))
+            found = source.check(Publisher(session))
             start = self._log.logged
+            binary = self._types.learn(
+                Publisher(session),
+                received=found.received,
+                position=found.identity.position,
+            )
             asked = negotiate(
                 subscription,
                 server_version=session.server_version,
                 start=start,
                 messages=self._settings.log.messages,
                 two_phase=self._two_phase.wanted(session.server_version),
+                binary=binary,
             )
             stream = CopyBothStream(session, asked.command)
             known = source.accepted()
@@ -211,7 +216,6 @@ class WalReceiver:
             self._catalog,
             self._subscription,
             self._progress,
-            self._types,
             self._pauses,
             applied=self._applied,
             stop=self._stop,
@@ -292,6 +296,10 @@ class WalReceiver:
         """Hand changes to the journal thread; True if a keepalive wants an answer."""
         stamp = now_us()
         taken = divide(payloads, is_open=self._open)
+        if taken.gulp is not None and not self._types.admit(taken.gulp):
+            # What came behind it says nothing either: it will all be sent again.
+            self._stop.set()
+            return False
         for alive in taken.keepalives:
             feedback.keepalive(alive.end_lsn)
             self._progress.set(last_msg_send_time=max(0, alive.send_time))

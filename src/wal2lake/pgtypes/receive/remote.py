@@ -71,7 +71,8 @@ class RemoteType:
     name: str
     """``schema.name``."""
     kind: str
-    """pg_type.typtype; ``a`` for a true array."""
+    """pg_type.typtype; ``a`` for a true array, ``x`` for a base type that belongs to an
+    extension of its name."""
     sent: bool
     """It has a send function; without, its values come as text."""
     part: Oid = INVALID_OID
@@ -158,7 +159,7 @@ def binary_is_text(oid: int, types: RemoteTypes) -> bool:
     if known is None:
         return oid in TEXT_TYPES
     return known.kind == "e" or (
-        known.kind == "b" and _bare(known.name) in _TEXT_EXTENSIONS
+        known.kind == "x" and _bare(known.name) in _TEXT_EXTENSIONS
     )
 
 
@@ -243,7 +244,7 @@ def _remote(known: RemoteType, types: RemoteTypes) -> Reader:
         except UsageError as reason:
             raise NoDecoder(reason.message) from None
     reader = _EXTENSIONS.get(_bare(known.name))
-    if reader is None:
+    if reader is None or known.kind != "x":
         raise NoDecoder(_without_decoder(known.oid, types))
     return reader
 

@@ -36,7 +36,7 @@ from wal2lake.receive.source.slotcheck import check_slot
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class Found:
     """What ``check`` has found."""
 
     identity: Identity
@@ -68,9 +68,9 @@ class Source:
         self._confirmed = confirmed
         self._ask = ask
         self._slot_name = str(subscription.slot_name)
-        self._found: _Found | None = None
+        self._found: Found | None = None
 
-    def check(self, publisher: Publisher) -> None:
+    def check(self, publisher: Publisher) -> Found:
         """Raises DivergedHistory, and UnusableSlot if the slot cannot send what is missing."""
         ours = self._subscription
         identity = publisher.identify()
@@ -95,7 +95,8 @@ class Source:
         same = known is not None
         seen = self._look(publisher, identity, received, same=same)
         recorded = known if last is not None else None
-        self._found = _Found(identity, received, same, recorded, seen)
+        self._found = Found(identity, received, same, recorded, seen)
+        return self._found
 
     def _on_record(self, identity: Identity, history: str | None) -> Lsn | None:
         """What was confirmed, as far as this server has it."""
@@ -156,7 +157,7 @@ class Source:
             same=same and self._log.undecodable is None,
         )
 
-    def _warn_of_gap(self, found: _Found, start: Lsn) -> None:
+    def _warn_of_gap(self, found: Found, start: Lsn) -> None:
         if self._confirmed.last is not None and start > found.received:
             get_logger().warning(
                 f'replication slot "{self._slot_name}" starts at {start}, above'

@@ -16,7 +16,6 @@ from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
 from wal2lake.changelog import (
     ChangeLog,
     LimitState,
-    LogReader,
     Retention,
     check_limit,
     history_bytes,
@@ -25,7 +24,6 @@ from wal2lake.changelog import (
 from wal2lake.errors import StorageError, UnusableLogError
 from wal2lake.model import Lsn
 from wal2lake.observe import get_logger
-from wal2lake.receive.remotetypes import RemoteTypesKeeper
 from wal2lake.receive.threads.logwriter import STORAGE_RETRY_SECONDS
 from wal2lake.receive.threads.pauses import Pauses
 from wal2lake.settings import LogSettings
@@ -47,7 +45,6 @@ class Sealer:
         catalog: Catalog,
         subscription: Subscription,
         progress: ProgressFile,
-        types: RemoteTypesKeeper,
         pauses: Pauses,
         *,
         applied: Callable[[], Lsn],
@@ -60,11 +57,9 @@ class Sealer:
         self._catalog = catalog
         self._subscription = subscription
         self._progress = progress
-        self._types = types
         self._pauses = pauses
         self._applied = applied
         self._stop = stop
-        self._reader = LogReader(directory)
         self._retention = Retention(directory, history_bytes=history_bytes(settings))
         self._noticed = log.last_segment
         self._limit_state = LimitState.BELOW
@@ -107,9 +102,6 @@ class Sealer:
     def _notice(self) -> None:
         """New segments: not by ``seal`` alone, a large transaction is sealed when it commits."""
         if self._log.last_segment > self._noticed:
-            if self._subscription.binary:
-                for one in self._reader.after(self._noticed):
-                    self._types.notice(one)
             self._noticed = self._log.last_segment
             self._progress.set(sealed=self._log.sealed)
 

@@ -31,6 +31,7 @@ from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
     create_slot,
+    tell_format,
     warn_of_missing,
 )
 from wal2lake.frontend.commands.subscription.targets import (
@@ -51,7 +52,7 @@ from wal2lake.frontend.grammar import (
 from wal2lake.frontend.grammar.statements import CreateSubscription
 from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import failpoint
-from wal2lake.pg import Publisher, nudged, parse_conninfo, require_binary
+from wal2lake.pg import Publisher, nudged, parse_conninfo
 from wal2lake.pgtypes import RemoteType, remote_types_to_json
 
 
@@ -102,7 +103,9 @@ def create_subscription(
                 )
             types: tuple[RemoteType, ...] = ()
             if options.binary:
-                types = require_binary(publisher, statement.publications)
+                types = tell_format(
+                    caller, publisher, statement.name, statement.publications
+                )
             made: list[TableDef] = []
             try:
                 targets = find_targets(

@@ -17,7 +17,14 @@ from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller
 from wal2lake.model import Lsn
 from wal2lake.observe import failpoint
-from wal2lake.pg import Publisher, Session, connect
+from wal2lake.pg import (
+    Publisher,
+    Session,
+    connect,
+    list_obstacles,
+    published_formats,
+)
+from wal2lake.pgtypes import RemoteType
 
 PROTOCOL_VIOLATION: Final = "08P01"
 _CONNECTION_FAILURE: Final = "08006"
@@ -96,6 +103,24 @@ def check_origin_none(
             " come from other origins.",
         )
     )
+
+
+def tell_format(
+    caller: Caller, publisher: Publisher, subscription: str, names: Sequence[str]
+) -> tuple[RemoteType, ...]:
+    """With binary = true: a NOTICE if changes will come as text all the same, because a
+    published column has no decoder. Returns what decoders must know of types."""
+    formats = published_formats(publisher, names)
+    if formats.obstacles:
+        caller.notice(
+            Notice(
+                f'subscription "{subscription}" receives changes in text format',
+                detail=list_obstacles(formats.obstacles),
+                hint="The publisher sends all columns in one format. Leave these out of"
+                " the publication to receive the others in binary format.",
+            )
+        )
+    return formats.types
 
 
 def create_slot(

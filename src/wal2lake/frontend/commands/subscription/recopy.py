@@ -48,8 +48,8 @@ from wal2lake.frontend.commands.subscription.publisher import create_slot, drop_
 from wal2lake.model import INVALID_LSN, Lsn, Oid
 from wal2lake.observe import failpoint
 from wal2lake.pg import Identity, Publisher, Session, nudged
-from wal2lake.receive.history import DivergedHistory, check_history
-from wal2lake.receive.slotcheck import UnusableSlot, check_slot
+from wal2lake.receive.source.history import DivergedHistory, check_history
+from wal2lake.receive.source.slotcheck import UnusableSlot, check_slot
 
 _PREREQUISITE: Final = "55000"
 _IN_USE: Final = "55006"

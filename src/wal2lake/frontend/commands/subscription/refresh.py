@@ -39,6 +39,7 @@ from wal2lake.frontend.commands.subscription.drop import end_copies, refuse_drop
 from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
+    tell_format,
     warn_of_missing,
 )
 from wal2lake.frontend.commands.subscription.recopy import (
@@ -210,6 +211,8 @@ def _refresh(
                 if recopy
                 else [(rel.remote_namespace, rel.remote_name) for rel in before],
             )
+        if subscription.binary:
+            tell_format(caller, publisher, subscription.name, publications)
         targets = find_targets(
             node,
             caller,
