@@ -98,7 +98,9 @@ def named_database(
         subscriber.sql(f"drop table {name}")
 
 
-@pytest.mark.parametrize("example", ["subscriptions", "row filters", "column lists"])
+@pytest.mark.parametrize(
+    "example", ["subscriptions", "row filters", "partitions", "column lists"]
+)
 def test_an_example_prints_what_the_manual_shows(
     example: str,
     subscriber: Node,

@@ -14,7 +14,7 @@ from typing import Final
 
 from wal2lake.model import Oid
 
-VERSION: Final = 3
+VERSION: Final = 4
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -40,6 +40,7 @@ create table relation (
     namespace text not null references namespace(name),
     name text not null, owner integer not null, location text not null,
     columns text not null, key text not null, key_name text,
+    partition_key text, partition_of integer,
     unique (namespace, name));
 create table subscription (
     oid integer primary key, name text not null unique, owner integer not null,
@@ -141,6 +142,10 @@ create table comment (
     classid integer not null, objid integer not null, description text not null,
     primary key (classid, objid)) without rowid;
 insert into subscription_stats (subid) select oid from subscription;
+""",
+    4: """
+alter table relation add column partition_key text;
+alter table relation add column partition_of integer;
 """,
 }
 """Version to the statements that make it of the version before (no semicolons within one).

@@ -201,6 +201,7 @@ def _refresh(
                 ),
                 origin=subscription.origin,
                 made=made,
+                subid=subscription.oid,
             )
         except BaseException:
             drop_made(node, made)
