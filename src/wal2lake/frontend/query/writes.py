@@ -117,7 +117,8 @@ def _newest(resolve: Resolver, target: TableDef) -> Resolver:
 
     def find(schema: str | None, name: str) -> TableRef:
         ref = resolve(schema, name)
-        return TableRef(ref.table, None) if ref.table.oid == target.oid else ref
+        same = ref.table.storage == target.storage
+        return TableRef(ref.table, None) if same else ref
 
     return find
 
