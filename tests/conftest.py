@@ -86,12 +86,12 @@ def postgres_server() -> Iterator[Callable[[int], PostgresServer]]:
 @pytest.fixture
 def database(
     postgres_server: Callable[[int], PostgresServer],
-) -> Iterator[Callable[[int], Database]]:
+) -> Iterator[Callable[..., Database]]:
     """Makes databases on the session's servers; they are dropped after the test."""
     made: list[Database] = []
 
-    def make(version: int) -> Database:
-        found = Database(postgres_server(version), f"test{next(_numbers)}")
+    def make(version: int, name: str | None = None) -> Database:
+        found = Database(postgres_server(version), name or f"test{next(_numbers)}")
         found.server.psql(f"create database {found.name}")
         made.append(found)
         return found

@@ -15,20 +15,34 @@ from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import find_installation
 
 Psql = Callable[..., subprocess.CompletedProcess[str]]
-"""``psql(conninfo, *arguments, stdin="", **environment)``: run PostgreSQL's own client."""
+"""``psql(conninfo, *arguments, stdin="", program=None, **environment)``: run PostgreSQL's own
+client."""
 
 
 @pytest.fixture(scope="session")
 def psql() -> Psql:
-    """PostgreSQL 18's psql, without the caller's own settings."""
-    program = find_installation(18).bin / "psql"
+    """PostgreSQL 18's psql (or ``program``), without the caller's own settings."""
+    newest = find_installation(18).bin / "psql"
 
     def run(
-        conninfo: str, *arguments: str, stdin: str = "", **environment: str
+        conninfo: str,
+        *arguments: str,
+        stdin: str = "",
+        program: str | None = None,
+        **environment: str,
     ) -> subprocess.CompletedProcess[str]:
         own = {k: v for k, v in os.environ.items() if not k.startswith("PG")}
         return subprocess.run(
-            [program, "-X", "-w", "-P", "pager=off", "-d", conninfo, *arguments],
+            [
+                program or newest,
+                "-X",
+                "-w",
+                "-P",
+                "pager=off",
+                "-d",
+                conninfo,
+                *arguments,
+            ],
             input=stdin,
             env={**own, "LC_ALL": "C", "PGCLIENTENCODING": "UTF8", **environment},
             capture_output=True,

@@ -67,6 +67,11 @@ SAME = [
     " d interval day to second(3), e bit varying(4)[])",
     "DROP TABLE IF EXISTS a, s.b CASCADE",
     "TRUNCATE a, s.b RESTART IDENTITY CASCADE",
+    "TRUNCATE a, ONLY s.b",
+    'CREATE TABLE t (a integer NOT NULL, "B" text NOT NULL, PRIMARY KEY (a, "B"))'
+    ' PARTITION BY RANGE (a, "B")',
+    "CREATE TABLE t (a integer) PARTITION BY LIST (a)",
+    "CREATE TABLE IF NOT EXISTS s.t PARTITION OF u DEFAULT",
 ]
 
 
@@ -145,7 +150,9 @@ def test_a_table_has_columns_types_defaults_and_a_key() -> None:
 def test_lists_of_tables_and_schemas() -> None:
     a, b = QualifiedName(None, "a"), QualifiedName("s", "b")
     assert parse("drop table if exists a, s.b cascade") == DropTable((a, b), True, True)
-    assert parse("truncate table only a, only (s.b), a *") == Truncate((a, b, a))
+    assert parse("truncate table only a, only (s.b), c *") == Truncate(
+        (a, b, QualifiedName(None, "c")), only=(a, b)
+    )
     assert parse("create schema authorization joe") == CreateSchema(
         None, authorization=RoleName("joe")
     )
@@ -274,7 +281,17 @@ def test_other_errors_are_postgresqls(sql: str, sqlstate: str, message: str) -> 
         ("create table t (a int generated always as identity)", "generated"),
         ("create table t (like u)", "LIKE is"),
         ("create table t (a int) inherits (u)", "INHERITS is"),
-        ("create table t (a int) partition by list (a)", "partitioned tables are"),
+        ("create table t (a int) partition by hash (a)", "hash-partitioned tables"),
+        ("create table t (a int) partition by range ((a + 1))", "expressions in"),
+        ("create table t (a int) partition by range (abs(a))", "expressions in"),
+        ('create table t (a text) partition by list (a collate "C")', "collations and"),
+        ("create table t partition of u for values in (1)", "bounds of partitions"),
+        ("create table t partition of u (primary key (a)) default", "columns and"),
+        (
+            "create table t partition of u default partition by list (a)",
+            "partitions of partitions",
+        ),
+        ("create table t (a int) partition by list (a) using x", "table access"),
         ("create table t (a int) with (fillfactor = 70)", "storage parameters are"),
         ("create table t as select 1", "CREATE TABLE AS is"),
         ("create temp table t (a int)", "temporary tables are"),

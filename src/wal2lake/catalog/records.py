@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from wal2lake.model import INVALID_LSN, Coercion, Domain, Lsn, Oid, SyncState
+from wal2lake.model import (
+    INVALID_LSN,
+    Coercion,
+    Domain,
+    Lsn,
+    Oid,
+    PartitionKey,
+    SyncState,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +73,20 @@ class TableDef:
     """URL or absolute path of the Delta table."""
     key_name: str | None = None
     """Name of the primary key constraint; None: PostgreSQL's default name."""
+    partition_key: PartitionKey | None = None
+    """Of a partitioned table; its rows are those of its only partition, the default one."""
+    partition_of: Oid | None = None
+    """The partitioned table whose default partition it is, and whose location it has."""
 
     @property
     def qualified(self) -> str:
         """``schema.table``, unquoted, as messages print it."""
         return f"{self.namespace}.{self.name}"
+
+    @property
+    def storage(self) -> Oid:
+        """Tables that are two names of one location have the same."""
+        return self.oid if self.partition_of is None else self.partition_of
 
     def column(self, name: str) -> ColumnDef | None:
         """The column of that exact name."""

@@ -40,6 +40,7 @@ create table relation (
     namespace text not null references namespace(name),
     name text not null, owner integer not null, location text not null,
     columns text not null, key text not null, key_name text,
+    partition_key text, partition_of integer,
     unique (namespace, name));
 create table subscription (
     oid integer primary key, name text not null unique, owner integer not null,
@@ -147,6 +148,8 @@ insert into subscription_stats (subid) select oid from subscription;
     4: """
 alter table subscription add column recopying integer not null default 0;
 alter table subscription_rel add column replaces integer not null default 0;
+alter table relation add column partition_key text;
+alter table relation add column partition_of integer;
 """,
 }
 """Version to the statements that make it of the version before (no semicolons within one).

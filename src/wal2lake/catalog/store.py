@@ -120,6 +120,14 @@ class Catalog:
         with self._database.reading() as connection:
             return tables.table_named(connection, namespace, name)
 
+    def sharing(self, table: TableDef) -> tuple[Oid, ...]:
+        """All tables that are names of its location: it, and the partition that it has or
+        the partitioned table that it is of."""
+        if table.partition_key is None and table.partition_of is None:
+            return (table.oid,)
+        with self._database.reading() as connection:
+            return tables.sharing(connection, table.storage)
+
     def table_by_oid(self, oid: Oid) -> TableDef | None:
         """One table by OID."""
         with self._database.reading() as connection:

@@ -12,7 +12,7 @@ from typing import Any
 
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError
-from wal2lake.model import Domain, Oid
+from wal2lake.model import Domain, Oid, PartitionKey, PartitionStrategy
 
 
 def all_tables(connection: sqlite3.Connection) -> list[TableDef]:
@@ -38,12 +38,22 @@ def table_by_oid(connection: sqlite3.Connection, oid: Oid) -> TableDef | None:
     return None if row is None else _table(row)
 
 
+def sharing(connection: sqlite3.Connection, storage: Oid) -> tuple[Oid, ...]:
+    """A table and its partition, by the OID of the table."""
+    found = connection.execute(
+        "select oid from relation where oid = ? or partition_of = ? order by oid",
+        (storage, storage),
+    )
+    return tuple(Oid(row["oid"]) for row in found)
+
+
 def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
     """42P07 if the name is taken, 3F000 if there is no such schema."""
     try:
         connection.execute(
             "insert into relation (oid, namespace, name, owner, location, columns, key,"
-            " key_name) values (?, ?, ?, ?, ?, ?, ?, ?)",
+            " key_name, partition_key, partition_of)"
+            " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 table.oid,
                 table.namespace,
@@ -53,6 +63,8 @@ def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
                 json.dumps([asdict(c) for c in table.columns]),
                 json.dumps(table.key),
                 table.key_name,
+                _recorded(table.partition_key),
+                table.partition_of,
             ),
         )
     except sqlite3.IntegrityError as error:
@@ -83,7 +95,20 @@ def _table(row: sqlite3.Row) -> TableDef:
         key=tuple(json.loads(row["key"])),
         location=row["location"],
         key_name=row["key_name"],
+        partition_key=_partition_key(row["partition_key"]),
+        partition_of=None if row["partition_of"] is None else Oid(row["partition_of"]),
     )
+
+
+def _recorded(key: PartitionKey | None) -> str | None:
+    return None if key is None else json.dumps([key.strategy.value, *key.columns])
+
+
+def _partition_key(recorded: str | None) -> PartitionKey | None:
+    if recorded is None:
+        return None
+    strategy, *columns = json.loads(recorded)
+    return PartitionKey(PartitionStrategy(strategy), tuple(columns))
 
 
 def _column(recorded: dict[str, Any]) -> ColumnDef:

@@ -7,6 +7,7 @@ Never: imports another room (errors excepted).
 from wal2lake.model.coercion import Coercion, merged
 from wal2lake.model.domain import Domain
 from wal2lake.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid, Xid
+from wal2lake.model.partition import PartitionKey, PartitionStrategy
 from wal2lake.model.relation import Column, Relation, ReplicaIdentity
 from wal2lake.model.syncstate import SyncState
 
@@ -18,6 +19,8 @@ __all__ = [
     "Domain",
     "Lsn",
     "Oid",
+    "PartitionKey",
+    "PartitionStrategy",
     "Relation",
     "ReplicaIdentity",
     "SyncState",

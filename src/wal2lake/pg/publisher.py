@@ -143,9 +143,13 @@ class Publisher:
         )
         return Lsn.parse(str(text))
 
+    def in_recovery(self) -> bool:
+        """Is the server a standby?"""
+        return self.session.value("SELECT pg_catalog.pg_is_in_recovery()") == "t"
+
     def log_running_transactions(self) -> bool:
         """Have the server log them, as it does every 15 s; False: it is too old to be
-        asked (before 16)."""
+        asked (before 16). On a standby an error: its primary logs them."""
         if self.session.server_version < 160000:
             return False
         self.session.query("SELECT pg_catalog.pg_log_standby_snapshot()")

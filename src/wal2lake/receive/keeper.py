@@ -247,6 +247,12 @@ class SnapshotKeeper:
         holder: Session | None = None
         try:
             holder = connect(subscription.conninfo, application_name=slot)
+            if Publisher(holder).in_recovery():
+                get_logger().info(
+                    "publisher is a standby: to take a snapshot there may take until"
+                    " pg_log_standby_snapshot() is executed on its primary",
+                    subscription=subscription.name,
+                )
             with nudged(subscription.conninfo, slot):
                 created = Publisher(exporter).create_slot(
                     slot, temporary=True, snapshot="export"

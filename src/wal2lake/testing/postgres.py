@@ -9,7 +9,8 @@ PostgreSQL refuses to run as root, so root's servers run as OS user ``postgres``
 environment under /root) are copied to where it can. Superuser ``postgres``, no password.
 
 initdb takes seconds, so it runs once per version and process; each server is a copy of
-that template (and has its system identifier, unless asked for a fresh one). Servers die with
+that template (and has its system identifier, unless asked for a fresh one), or of another server,
+as its streaming standby or as a backup. Servers die with
 the thread that started them (parent-death signal), are stopped at exit, and their directories
 are removed.
 
@@ -281,17 +282,32 @@ class PostgresServer:
         *,
         fsync: bool = False,
         fresh: bool = False,
+        backup_of: PostgresServer | None = None,
+        signal_file: str | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         """Make the cluster and start it.
 
         ``fsync`` is off unless asked for: a commit survives ``kill`` but not the loss
-        of power. ``fresh`` runs initdb for a system identifier of its own.
+        of power. ``fresh`` runs initdb for a system identifier of its own. ``backup_of``:
+        what pg_basebackup makes of that running server, started with ``signal_file`` in it.
         """
         self.installation = find_installation(version)
         self._folder = _new_folder("wal2lake-pg-")
         self.data = self._folder / "data"
-        if fresh:
+        if backup_of is not None:
+            self.installation.give(self._folder)
+            self.installation.run(
+                "pg_basebackup",
+                f"--pgdata={self.data}",
+                f"--dbname={backup_of.conninfo()}",
+                "--checkpoint=fast",
+                "--no-sync",
+            )
+            if signal_file is not None:
+                (self.data / signal_file).touch()
+                self.installation.give(self.data)
+        elif fresh:
             _initdb(self.installation, self.data)
         else:
             shutil.copytree(_template(self.installation), self.data, symlinks=True)
@@ -318,8 +334,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it and wait until it accepts connections."""
-        configuration = [f"{k} = '{v}'\n" for k, v in self._settings.items()]
-        (self.data / "postgresql.auto.conf").write_text("".join(configuration))
+        self._write_settings()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.installation.command(
@@ -365,10 +380,37 @@ class PostgresServer:
     def set(self, **settings: str) -> None:
         """Change settings and reload them; some take effect at ``restart`` only."""
         self._settings.update(settings)
-        configuration = [f"{k} = '{v}'\n" for k, v in self._settings.items()]
-        (self.data / "postgresql.auto.conf").write_text("".join(configuration))
+        self._write_settings()
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGHUP)
+
+    def standby(self, slot: str, **settings: str) -> PostgresServer:
+        """A streaming standby, which uses (and makes) the physical slot ``slot`` here.
+
+        It can sync the slots for failover if ``settings`` say so.
+        """
+        self.psql(f"select pg_create_physical_replication_slot('{slot}', true)")
+        return PostgresServer(
+            self.installation.bin.parent,
+            backup_of=self,
+            signal_file="standby.signal",
+            settings={
+                "primary_conninfo": self.conninfo(application_name=slot),
+                "primary_slot_name": slot,
+                "hot_standby_feedback": "on",
+                # What it knows of the primary is at most this old.
+                "wal_receiver_status_interval": "1s",
+                **settings,
+            },
+        )
+
+    def promote(self) -> None:
+        """Make a standby a primary."""
+        self.psql("select pg_promote()")
+
+    def has_replayed(self, lsn: str) -> bool:
+        """Is a standby at that position of its primary, or past it?"""
+        return self.psql(f"select pg_last_wal_replay_lsn() >= '{lsn}'") == "t"
 
     def close(self) -> None:
         """Stop it and remove its files; safe to call twice."""
@@ -445,6 +487,13 @@ class PostgresServer:
                     raise
             else:
                 return
+
+    def _write_settings(self) -> None:
+        lines = [
+            f"{name} = '{value.replace(chr(39), chr(39) * 2)}'\n"
+            for name, value in self._settings.items()
+        ]
+        (self.data / "postgresql.auto.conf").write_text("".join(lines))
 
     def _is_ready(self) -> bool:
         assert self._process is not None

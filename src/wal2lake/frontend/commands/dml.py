@@ -17,6 +17,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from wal2lake.catalog import TableDef
+from wal2lake.errors import UsageError
 from wal2lake.frontend.commands.node import Caller, Node, need_table
 from wal2lake.frontend.grammar.statements import Truncate
 from wal2lake.frontend.query.writes import SparkWrite, path_sql, truncate_sql
@@ -26,6 +27,12 @@ from wal2lake.model import Oid, SyncState
 
 def run_dml(node: Node, write: SparkWrite, job_group: str) -> str:
     """Execute one statement; returns its command tag."""
+    table = write.table
+    partitioned = table.partition_key is not None
+    if write.verb == "INSERT" and partitioned and len(node.catalog.sharing(table)) == 1:
+        raise UsageError(
+            f'no partition of relation "{table.name}" found for row', sqlstate="23514"
+        )
     count = _execute(node, write, job_group)
     return f"INSERT 0 {count}" if write.verb == "INSERT" else f"{write.verb} {count}"
 
@@ -36,6 +43,14 @@ def truncate(node: Node, caller: Caller, statement: Truncate, job_group: str) ->
         need_table(node.catalog, caller, name.schema, name.name)
         for name in statement.tables
     ]
+    for name, table in zip(statement.tables, tables, strict=True):
+        if name in statement.only and table.partition_key is not None:
+            raise UsageError(
+                "cannot truncate only a partitioned table",
+                sqlstate="42809",
+                hint="Do not specify the ONLY keyword, or use TRUNCATE ONLY on the"
+                " partitions directly.",
+            )
     for table in tables:
         _execute(node, truncate_sql(table), job_group)
     return "TRUNCATE TABLE"
@@ -47,7 +62,8 @@ def truncate(node: Node, caller: Caller, statement: Truncate, job_group: str) ->
 def _execute(node: Node, write: SparkWrite, job_group: str) -> int:
     table = write.table
     with ExitStack() as stack:
-        subids = sorted({r.subid for r in node.catalog.rels() if r.relid == table.oid})
+        names = node.catalog.sharing(table)
+        subids = sorted({r.subid for r in node.catalog.rels() if r.relid in names})
         for subid in subids:
             stack.enter_context(node.locks.of(subid))
         before = node.tables.state(table.location).version
@@ -58,29 +74,31 @@ def _execute(node: Node, write: SparkWrite, job_group: str) -> int:
         if after != before:
             node.tables.sync(table.location, after)
             for subid in subids:
-                _publish(node, subid, table, state)
+                _publish(node, subid, names, state)
         if rows and "num_affected_rows" in rows[0].schema.names:
             return int(rows[0].column("num_affected_rows")[0].as_py())
         return _rows_written(node, table) if after != before else 0
 
 
-def _publish(node: Node, subid: Oid, table: TableDef, state: TableState) -> None:
-    """Let readers see ``state``, unless the apply worker must.
+def _publish(node: Node, subid: Oid, names: tuple[Oid, ...], state: TableState) -> None:
+    """Let readers see ``state`` of a table, unless the apply worker must.
 
     Decided by the table's cursor, not by its version: a version that nobody has published
     may be anybody's, and would keep each later write from being seen.
     """
+    rel = next((r for r in node.catalog.rels(subid) if r.relid in names), None)
+    if rel is None:
+        return
     # First: once the version is published nothing else tells that others wrote it.
-    node.catalog.update_rel(subid, table.oid, trusted=False)
+    node.catalog.update_rel(subid, rel.relid, trusted=False)
     newest = node.catalog.newest_vector(subid)
-    rel = next((r for r in node.catalog.rels(subid) if r.relid == table.oid), None)
-    if newest is None or rel is None:
+    if newest is None:
         return
     cursor = state.cursor(rel.cursor_name(node.catalog.system_identifier))
     joined = rel.state in (SyncState.SYNCDONE, SyncState.READY)
     # The vector's LSN, not the floor: a running copy holds that one below it.
     if cursor is None or (joined and cursor <= newest.lsn):
-        node.catalog.publish(subid, newest.lsn, {int(table.oid): state.version})
+        node.catalog.publish(subid, newest.lsn, {int(rel.relid): state.version})
 
 
 def _rows_written(node: Node, table: TableDef) -> int:

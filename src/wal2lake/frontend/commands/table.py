@@ -4,6 +4,10 @@ A table is two things: storage (a Delta table at its location) and a definition 
 catalog (PostgreSQL types, key, defaults, NOT NULL). Storage is made first and removed
 last, so that a crash leaves at worst a directory that nothing names; a directory with
 a table in it that the catalog does not know is only reused if it is empty and ours.
+
+A partitioned table and its default partition are two names of one location: whatever is written to
+either is in both. PostgreSQL would say the same of them, for the default partition of a table that
+has no other one takes every row. So neither is dropped without the other.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from urllib.parse import quote
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import (
     DuplicateObjectError,
+    FeatureNotSupportedError,
     UndefinedObjectError,
     UsageError,
 )
@@ -24,17 +29,20 @@ from wal2lake.frontend.commands.node import (
     Caller,
     Node,
     find_table,
+    need_table,
     require_superuser,
     target_schema,
 )
 from wal2lake.frontend.grammar.statements import (
+    CreatePartition,
     CreateSchema,
     CreateTable,
     DropSchema,
     DropTable,
+    QualifiedName,
 )
 from wal2lake.lake import FieldSpec
-from wal2lake.model import Oid
+from wal2lake.model import Oid, PartitionKey
 from wal2lake.pgtypes.columnnames import check_column_names
 from wal2lake.pgtypes.mapping import mapping_for
 
@@ -60,6 +68,7 @@ class NewTable:
     key_name: str | None = None
     dimensions: tuple[int, ...] = ()
     """pg_attribute.attndims per column, where known."""
+    partition_key: PartitionKey | None = None
 
     @property
     def qualified(self) -> str:
@@ -95,19 +104,9 @@ def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
     """CREATE TABLE."""
     require_superuser(caller, "create table")
     with node.ddl_lock:
-        schema = target_schema(node.catalog, caller, statement.table.schema)
-        name = statement.table.name
-        if node.catalog.table(schema, name) is not None:
-            if statement.if_not_exists:
-                caller.notice(
-                    Notice(
-                        f'relation "{name}" already exists, skipping', sqlstate="42P07"
-                    )
-                )
-                return "CREATE TABLE"
-            raise DuplicateObjectError(
-                f'relation "{name}" already exists', sqlstate="42P07"
-            )
+        schema = _free_name(node, caller, statement.table, statement.if_not_exists)
+        if schema is None:
+            return "CREATE TABLE"
         columns = tuple(
             ColumnDef(
                 c.name, c.type_oid, c.typmod, not_null=c.not_null, default=c.default
@@ -117,9 +116,70 @@ def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
         make_table(
             node,
             caller,
-            NewTable(schema, name, columns, statement.key, statement.key_name),
+            NewTable(
+                schema,
+                statement.table.name,
+                columns,
+                statement.key,
+                statement.key_name,
+                partition_key=statement.partition_key,
+            ),
         )
     return "CREATE TABLE"
+
+
+def _free_name(
+    node: Node, caller: Caller, name: QualifiedName, if_not_exists: bool
+) -> str | None:
+    """The schema of a new table; None: it is there, which is right."""
+    schema = target_schema(node.catalog, caller, name.schema)
+    if node.catalog.table(schema, name.name) is None:
+        return schema
+    text = f'relation "{name.name}" already exists'
+    if not if_not_exists:
+        raise DuplicateObjectError(text, sqlstate="42P07")
+    caller.notice(Notice(f"{text}, skipping", sqlstate="42P07"))
+    return None
+
+
+def create_partition(node: Node, caller: Caller, statement: CreatePartition) -> str:
+    """CREATE TABLE ... PARTITION OF ... DEFAULT."""
+    require_superuser(caller, "create table")
+    with node.ddl_lock:
+        schema = _free_name(node, caller, statement.table, statement.if_not_exists)
+        if schema is None:
+            return "CREATE TABLE"
+        parent = need_table(
+            node.catalog, caller, statement.parent.schema, statement.parent.name
+        )
+        name = statement.table.name
+        if parent.partition_key is None:
+            raise UsageError(f'"{parent.name}" is not partitioned', sqlstate="42P17")
+        other = default_partition(node, parent)
+        if other is not None:
+            raise UsageError(
+                f'partition "{name}" conflicts with existing default partition'
+                f' "{other.name}"',
+                sqlstate="42P17",
+            )
+        node.catalog.create_table(
+            TableDef(
+                node.catalog.new_oid(),
+                schema,
+                name,
+                caller.role.oid,
+                parent.columns,
+                parent.key,
+                parent.location,
+                partition_of=parent.oid,
+            )
+        )
+    return "CREATE TABLE"
+
+
+def default_partition(node: Node, table: TableDef) -> TableDef | None:
+    """Of a partitioned table."""
+    return next((t for t in node.catalog.tables() if t.partition_of == table.oid), None)
 
 
 def make_table(node: Node, caller: Caller, new: NewTable) -> TableDef:
@@ -144,6 +204,7 @@ def make_table(node: Node, caller: Caller, new: NewTable) -> TableDef:
         new.key,
         location,
         new.key_name,
+        new.partition_key,
     )
     try:
         node.catalog.create_table(table)
@@ -220,19 +281,37 @@ def drop_table(node: Node, caller: Caller, statement: DropTable) -> str:
             if not statement.if_exists:
                 raise UndefinedObjectError(text, sqlstate="42P01")
             caller.notice(Notice(f"{text}, skipping"))
-        for table in found:
-            _drop_one(node, table)
+        _drop_all(node, found)
     return "DROP TABLE"
 
 
+def _drop_all(node: Node, tables: Sequence[TableDef]) -> list[TableDef]:
+    """Partitions go with their tables; returns those that had to be named."""
+    oids = {table.oid for table in tables}
+    for table in tables:
+        if table.partition_of is not None and table.partition_of not in oids:
+            raise FeatureNotSupportedError(
+                f'"{table.name}" is a partition, which cannot be dropped alone here',
+                hint="Drop the partitioned table.",
+            )
+    named = [table for table in tables if table.partition_of is None]
+    for table in named:
+        _drop_one(node, table)
+    return named
+
+
 def _drop_one(node: Node, table: TableDef) -> None:
+    partition = default_partition(node, table)
+    # The partition first: its row must never name a table that is not there.
+    oids = [table.oid] if partition is None else [partition.oid, table.oid]
     for rel in node.catalog.rels():
-        if rel.relid == table.oid:
+        if rel.relid in oids:
             with node.locks.of(rel.subid):
                 node.catalog.remove_rel(rel.subid, rel.relid)
-    node.catalog.drop_table(table.oid)
+    for oid in oids:
+        node.catalog.drop_table(oid)
     # A copy of it must not write into the next table of that name.
-    if not node.sync.halt(relids=[table.oid], timeout_seconds=_COPY_STOP_SECONDS):
+    if not node.sync.halt(relids=oids, timeout_seconds=_COPY_STOP_SECONDS):
         raise UsageError(
             f'table "{table.name}" is being copied',
             sqlstate="55006",
@@ -259,14 +338,15 @@ def drop_schema(node: Node, caller: Caller, statement: DropSchema) -> str:
                     f"cannot drop schema {name} because other objects depend on it",
                     sqlstate=_DEPENDENT,
                     detail="\n".join(
-                        f"table {t.qualified} depends on schema {name}" for t in tables
+                        f"table {t.qualified} depends on schema {name}"
+                        for t in tables
+                        if t.partition_of is None
                     ),
                     hint="Use DROP ... CASCADE to drop the dependent objects too.",
                 )
-            for table in tables:
-                _drop_one(node, table)
-            if tables:
-                caller.notice(_cascaded(tables))
+            named = _drop_all(node, tables)
+            if named:
+                caller.notice(_cascaded(named))
             node.catalog.drop_namespace(name)
     return "DROP SCHEMA"
 
@@ -284,5 +364,6 @@ COMMANDS: Final[Mapping[type, Callable[[Node, Caller, Any], str]]] = {
     CreateSchema: create_schema,
     DropSchema: drop_schema,
     CreateTable: create_table,
+    CreatePartition: create_partition,
     DropTable: drop_table,
 }

@@ -278,7 +278,7 @@ class LakeBackend:
 
         def resolve(schema: str | None, name: str) -> TableRef:
             table = need_table(catalog, caller, schema, name)
-            return TableRef(table, published.of(table.oid))
+            return TableRef(table, published.of(*catalog.sharing(table)))
 
         return resolve
 

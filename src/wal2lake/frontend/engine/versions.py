@@ -33,10 +33,12 @@ class PublishedVersions:
             self._subids[rel.relid].append(rel.subid)
         self._vectors: dict[Oid, SnapshotVector | None] = {}
 
-    def of(self, relid: Oid) -> int | None:
-        """The newest version of the table that any subscription has published."""
+    def of(self, *relids: Oid) -> int | None:
+        """The newest version that any subscription has published of a table, which may have
+        several names."""
         found = [
             vector.versions[int(relid)]
+            for relid in relids
             for vector in map(self._vector, self._subids[relid])
             if vector is not None and int(relid) in vector.versions
         ]

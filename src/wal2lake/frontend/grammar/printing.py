@@ -22,6 +22,7 @@ from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionSkip,
     ColumnClause,
     CommentOnSubscription,
+    CreatePartition,
     CreateSchema,
     CreateSubscription,
     CreateTable,
@@ -36,6 +37,7 @@ from wal2lake.frontend.grammar.statements import (
     Truncate,
     ValueKind,
 )
+from wal2lake.model import PartitionKey
 from wal2lake.pgtypes.registry.pg_type import format_type
 
 
@@ -82,6 +84,13 @@ def to_sql(statement: Statement) -> str:
             )
         case CreateTable():
             return _create_table(statement)
+        case CreatePartition():
+            return (
+                "CREATE TABLE "
+                + ("IF NOT EXISTS " if statement.if_not_exists else "")
+                + f"{_qualified(statement.table)} PARTITION OF"
+                f" {_qualified(statement.parent)} DEFAULT"
+            )
         case DropTable():
             return (
                 f"DROP TABLE {_if_exists(statement.if_exists)}"
@@ -90,7 +99,7 @@ def to_sql(statement: Statement) -> str:
         case Truncate():
             restart = " RESTART IDENTITY" if statement.restart_identity else ""
             return (
-                f"TRUNCATE {_tables(statement.tables)}{restart}"
+                f"TRUNCATE {_relations(statement)}{restart}"
                 f"{_cascade(statement.cascade)}"
             )
         case _:
@@ -145,7 +154,14 @@ def _create_table(statement: CreateTable) -> str:
         "CREATE TABLE "
         + ("IF NOT EXISTS " if statement.if_not_exists else "")
         + f"{_qualified(statement.table)} ({', '.join(elements)})"
+        + _partition_by(statement.partition_key)
     )
+
+
+def _partition_by(key: PartitionKey | None) -> str:
+    if key is None:
+        return ""
+    return f" PARTITION BY {key.strategy.name} ({_names(key.columns)})"
 
 
 def _column(column: ColumnClause) -> str:
@@ -168,6 +184,13 @@ def _qualified(name: QualifiedName) -> str:
 
 def _tables(tables: Sequence[QualifiedName]) -> str:
     return ", ".join(_qualified(table) for table in tables)
+
+
+def _relations(statement: Truncate) -> str:
+    return ", ".join(
+        ("ONLY " if table in statement.only else "") + _qualified(table)
+        for table in statement.tables
+    )
 
 
 def _role(role: RoleName) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from wal2lake.model import Oid
+from wal2lake.model import Oid, PartitionKey
 
 
 class Kind(Enum):
@@ -276,6 +276,16 @@ class CreateTable:
     key_name: str | None = None
     """The constraint's name, if it was given one."""
     if_not_exists: bool = False
+    partition_key: PartitionKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartition:
+    """CREATE TABLE ... PARTITION OF ... DEFAULT."""
+
+    table: QualifiedName
+    parent: QualifiedName
+    if_not_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,9 +299,11 @@ class DropTable:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """TRUNCATE. ONLY is accepted and means nothing: lake tables have no children."""
+    """TRUNCATE."""
 
     tables: tuple[QualifiedName, ...]
+    only: tuple[QualifiedName, ...] = ()
+    """Those of them that are named with ONLY, which a partitioned table may not be."""
     restart_identity: bool = False
     cascade: bool = False
 
@@ -304,6 +316,7 @@ Statement = (
     | CreateSchema
     | DropSchema
     | CreateTable
+    | CreatePartition
     | DropTable
     | Truncate
     | Other

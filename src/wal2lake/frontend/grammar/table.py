@@ -3,13 +3,15 @@
 Comes in: a cursor behind the first words. Goes out: a statement value whose names are
 folded and whose types are resolved. A lake table has columns, types, NOT NULL, defaults and a
 primary key; whatever else PostgreSQL's CREATE TABLE can say is refused with 0A000 and its name,
-never dropped in silence.
+never dropped in silence. A partitioned table has one partition, the default one, which every row
+goes to: bounds are nothing that anybody here evaluates.
 
 A default is kept as its text. It ends where the next column constraint begins, which can
 be told from the tokens alone, because gram.y allows only a b_expr there.
 
-Source: gram.y, CreateStmt, columnDef, ColConstraint, TableConstraint, TruncateStmt;
-parse_utilcmd.c for the checks of keys and NOT NULL.
+Source: gram.y, CreateStmt, columnDef, ColConstraint, TableConstraint, PartitionSpec, TruncateStmt;
+parse_utilcmd.c for the checks of keys and NOT NULL, tablecmds.c and indexcmds.c for those of
+partitioned tables.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from wal2lake.frontend.grammar.keywords import RESERVED
 from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error
 from wal2lake.frontend.grammar.statements import (
     ColumnClause,
+    CreatePartition,
     CreateSchema,
     CreateTable,
     DropSchema,
@@ -35,7 +38,7 @@ from wal2lake.frontend.grammar.statements import (
     QualifiedName,
     Truncate,
 )
-from wal2lake.model import Oid
+from wal2lake.model import Oid, PartitionKey, PartitionStrategy
 from wal2lake.pgtypes.registry.type_names import parse_type_name
 
 _AFTER_TYPE: Final = frozenset(
@@ -100,9 +103,22 @@ _SINGULAR: Final = (
 )
 
 
-def _refuse(what: str) -> FeatureNotSupportedError:
+_STRATEGIES: Final = {
+    "list": PartitionStrategy.LIST,
+    "range": PartitionStrategy.RANGE,
+}
+
+_ONE_PARTITION: Final = (
+    "A partitioned table has one partition here, with all rows:"
+    " CREATE TABLE ... PARTITION OF ... DEFAULT."
+)
+
+
+def _refuse(what: str, hint: str | None = None) -> FeatureNotSupportedError:
     verb = "is" if what in _SINGULAR else "are"
-    return FeatureNotSupportedError(f"{what} {verb} not supported on lake tables")
+    return FeatureNotSupportedError(
+        f"{what} {verb} not supported on lake tables", hint=hint
+    )
 
 
 @dataclass(slots=True)
@@ -125,18 +141,72 @@ class _Table:
         self.key, self.key_name = columns, name
 
 
-def create_table(cursor: Cursor) -> CreateTable:
-    """CREATE TABLE [IF NOT EXISTS] name ( ... )."""
+def create_table(cursor: Cursor) -> CreateTable | CreatePartition:
+    """CREATE TABLE [IF NOT EXISTS] name ( ... ) [PARTITION BY ...], or
+    ... PARTITION OF parent DEFAULT."""
     if_not_exists = cursor.take("if", "not", "exists")
     table = _Table(cursor.qualified_name())
+    if cursor.take("partition", "of"):
+        return _partition(cursor, table.name, if_not_exists)
     _refuse_options(cursor)
     cursor.expect_mark("(")
     if not cursor.take_mark(")"):
         cursor.commas(lambda: _element(cursor, table))
         cursor.expect_mark(")")
+    partition_key = _partition_key(cursor)
     _refuse_options(cursor)
     cursor.expect_end()
-    return _finish(table, if_not_exists)
+    return _finish(table, if_not_exists, partition_key)
+
+
+def _partition(
+    cursor: Cursor, name: QualifiedName, if_not_exists: bool
+) -> CreatePartition:
+    parent = cursor.qualified_name()
+    if cursor.take_mark("("):
+        raise _refuse("columns and constraints of a partition")
+    if cursor.at_words("for", "values"):
+        raise _refuse("bounds of partitions", _ONE_PARTITION)
+    cursor.expect("default")
+    if cursor.at_words("partition", "by"):
+        raise _refuse("partitions of partitions", _ONE_PARTITION)
+    _refuse_options(cursor)
+    cursor.expect_end()
+    return CreatePartition(name, parent, if_not_exists)
+
+
+def _partition_key(cursor: Cursor) -> PartitionKey | None:
+    if not cursor.take("partition", "by"):
+        return None
+    named = cursor.token
+    strategy = cursor.name()
+    if strategy == "hash":
+        raise _refuse("hash-partitioned tables", _ONE_PARTITION)
+    if strategy not in _STRATEGIES:
+        error = syntax_error(
+            f'unrecognized partitioning strategy "{strategy}"', named.start
+        )
+        error.sqlstate = "22023"
+        raise error
+    cursor.expect_mark("(")
+    columns = cursor.commas(lambda: _partition_column(cursor))
+    cursor.expect_mark(")")
+    if strategy == "list" and len(columns) > 1:
+        raise UsageError(
+            'cannot use "list" partition strategy with more than one column',
+            sqlstate="42P17",
+        )
+    return PartitionKey(_STRATEGIES[strategy], columns)
+
+
+def _partition_column(cursor: Cursor) -> str:
+    following = cursor.ahead(1)
+    if cursor.token.is_mark("(") or following.is_mark("("):
+        raise _refuse("expressions in partition keys")
+    name = cursor.name()
+    if following.kind in (TokenKind.WORD, TokenKind.QUOTED):
+        raise _refuse("collations and operator classes of partition keys")
+    return name
 
 
 def drop_table(cursor: Cursor) -> DropTable:
@@ -151,13 +221,14 @@ def drop_table(cursor: Cursor) -> DropTable:
 def truncate(cursor: Cursor) -> Truncate:
     """TRUNCATE [TABLE] names [RESTART | CONTINUE IDENTITY] [CASCADE | RESTRICT]."""
     cursor.take("table")
-    tables = cursor.commas(lambda: _relation(cursor))
+    only: list[QualifiedName] = []
+    tables = cursor.commas(lambda: _relation(cursor, only))
     restart = cursor.take("restart", "identity")
     if not restart:
         cursor.take("continue", "identity")
     cascade = cursor.cascade()
     cursor.expect_end()
-    return Truncate(tables, restart, cascade)
+    return Truncate(tables, tuple(only), restart, cascade)
 
 
 def create_schema(cursor: Cursor) -> CreateSchema:
@@ -192,14 +263,15 @@ def drop_schema(cursor: Cursor) -> DropSchema:
     return DropSchema(names, if_exists, cascade)
 
 
-def _relation(cursor: Cursor) -> QualifiedName:
-    """relation_expr: ONLY t, ONLY (t), t, t *."""
+def _relation(cursor: Cursor, only: list[QualifiedName]) -> QualifiedName:
+    """relation_expr: ONLY t, ONLY (t), t, t *; those with the word are put into ``only``."""
     if cursor.take("only"):
-        if cursor.take_mark("("):
-            name = cursor.qualified_name()
+        in_parentheses = cursor.take_mark("(")
+        name = cursor.qualified_name()
+        if in_parentheses:
             cursor.expect_mark(")")
-            return name
-        return cursor.qualified_name()
+        only.append(name)
+        return name
     name = cursor.qualified_name()
     cursor.take_mark("*")
     return name
@@ -416,7 +488,9 @@ def _default(cursor: Cursor) -> str | None:
     return text
 
 
-def _finish(table: _Table, if_not_exists: bool) -> CreateTable:
+def _finish(
+    table: _Table, if_not_exists: bool, partition_key: PartitionKey | None
+) -> CreateTable:
     """The checks that need the whole table, and the columns that the key makes NOT NULL."""
     seen: set[str] = set()
     for column in table.columns:
@@ -444,4 +518,27 @@ def _finish(table: _Table, if_not_exists: bool) -> CreateTable:
     columns = tuple(
         replace(c, not_null=True) if c.name in key else c for c in table.columns
     )
-    return CreateTable(table.name, columns, key, table.key_name, if_not_exists)
+    if partition_key is not None:
+        _check_partition_key(table.name.name, partition_key, seen, key)
+    return CreateTable(
+        table.name, columns, key, table.key_name, if_not_exists, partition_key
+    )
+
+
+def _check_partition_key(
+    table: str, partition_key: PartitionKey, columns: set[str], key: tuple[str, ...]
+) -> None:
+    for name in partition_key.columns:
+        if name not in columns:
+            raise UndefinedObjectError(
+                f'column "{name}" named in partition key does not exist',
+                sqlstate="42703",
+            )
+    for name in partition_key.columns:
+        if key and name not in key:
+            raise FeatureNotSupportedError(
+                "unique constraint on partitioned table must include all partitioning"
+                " columns",
+                detail=f'PRIMARY KEY constraint on table "{table}" lacks column'
+                f' "{name}" which is part of the partition key.',
+            )

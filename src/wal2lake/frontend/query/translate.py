@@ -190,6 +190,8 @@ def place_tables(tree: exp.Expression, resolve: Resolver) -> list[TableRef]:
         if schema is None and name in _visible_ctes(select_from):
             continue
         ref = resolve(schema, name)
+        refuse_only(select_from, ref.table)
+        select_from.set("only", None)
         refs.append(ref)
         if not select_from.alias and not isinstance(
             select_from.parent, (exp.Insert, exp.Delete, exp.Update)
@@ -204,6 +206,15 @@ def place_tables(tree: exp.Expression, resolve: Resolver) -> list[TableRef]:
             column.set("db", None)
             column.set("catalog", None)
     return refs
+
+
+def refuse_only(node: exp.Table, table: TableDef) -> None:
+    """0A000 for ONLY and a partitioned table, whose rows are all its partition's."""
+    if node.args.get("only") and table.partition_key is not None:
+        raise FeatureNotSupportedError(
+            f'ONLY is not supported for "{table.name}", which is partitioned',
+            hint="No row is in the partitioned table only.",
+        )
 
 
 def _point_at(node: exp.Table, ref: TableRef) -> None:

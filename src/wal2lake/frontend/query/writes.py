@@ -38,6 +38,7 @@ from wal2lake.frontend.query.translate import (
     generate,
     parse,
     place_tables,
+    refuse_only,
     settle,
 )
 from wal2lake.frontend.query.values import types as t
@@ -71,6 +72,7 @@ def translate_write(
     if not isinstance(name, exp.Table):
         raise FeatureNotSupportedError("the statement names no table")
     table = resolve(name.db or None, name.name).table
+    refuse_only(name, table)
     bind(tree, parameters)
     if isinstance(tree, exp.Insert):
         return _insert(tree, table, resolve, zone)
@@ -115,7 +117,8 @@ def _newest(resolve: Resolver, target: TableDef) -> Resolver:
 
     def find(schema: str | None, name: str) -> TableRef:
         ref = resolve(schema, name)
-        return TableRef(ref.table, None) if ref.table.oid == target.oid else ref
+        same = ref.table.storage == target.storage
+        return TableRef(ref.table, None) if same else ref
 
     return find
 

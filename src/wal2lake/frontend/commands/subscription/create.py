@@ -183,6 +183,16 @@ def _make_slot(
     failover: bool,
 ) -> Lsn:
     """Create the slot; returns its consistent point."""
+    if publisher.in_recovery():
+        caller.notice(
+            Notice(
+                "publisher is a standby server",
+                detail="A replication slot is created on it once its primary has logged"
+                " the running transactions, and so is each snapshot that tables are"
+                " copied under. A primary logs them by itself while it is written to.",
+                hint="Execute pg_log_standby_snapshot() on the primary.",
+            )
+        )
     try:
         with nudged(statement.conninfo, statement.name):
             return create_slot(

@@ -226,6 +226,7 @@ def _refresh(
             ),
             origin=subscription.origin,
             made=made,
+            subid=subscription.oid,
         )
         if recopy:
             tables = _tables(node, subscription, publications, targets)

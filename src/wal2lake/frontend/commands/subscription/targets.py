@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.catalog import ColumnDef, SubscriptionRel, TableDef
-from wal2lake.errors import UndefinedObjectError, UsageError
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    UndefinedObjectError,
+    UsageError,
+)
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.table import NewTable, make_table
@@ -81,8 +85,10 @@ def find_targets(
     choices: Choices,
     origin: str,
     made: list[TableDef],
+    subid: Oid | None = None,
 ) -> list[Target]:
-    """Our table for each published one, created if allowed; appends to ``made``.
+    """Our table for each published one, created if allowed; appends to ``made``. ``subid``:
+    the subscription's, if it is there already.
 
     Whatever is wrong with one of them is found before any is created.
     """
@@ -112,6 +118,7 @@ def find_targets(
         _check_policies(table, remote, choices.policies)
         planned.append(table)
         trusted[namespace, name] = all_sent and _is_whole(remote)
+    _check_partitions(node, [t for t in planned if isinstance(t, TableDef)], subid)
     _warn_of_unmatched(caller, choices, columns)
     made += _make_tables(
         node, caller, [table for table in planned if isinstance(table, NewTable)]
@@ -232,6 +239,28 @@ def _check_matches(table: TableDef, remote: RemoteTable) -> None:
             hint="There is no ALTER TABLE here: drop the table, and the subscription"
             " creates it.",
         )
+
+
+def _check_partitions(
+    node: Node, tables: Sequence[TableDef], subid: Oid | None
+) -> None:
+    """A partitioned table and its partition are one, which two relations cannot fill."""
+    taken = {table.oid for table in tables}
+    taken |= {rel.relid for rel in node.catalog.rels() if rel.subid != subid}
+    for table in tables:
+        names = node.catalog.sharing(table)
+        if table.partition_key is not None and len(names) == 1:
+            raise UsageError(
+                f'partitioned table "{table.qualified}" has no partition',
+                sqlstate=_PREREQUISITE,
+                hint="Create it first: CREATE TABLE ... PARTITION OF ... DEFAULT.",
+            )
+        if len(taken.intersection(names)) > 1:
+            raise FeatureNotSupportedError(
+                f'"{table.qualified}" cannot be subscribed to both as a partitioned'
+                " table and as its partition",
+                hint="Publish one of them: see publish_via_partition_root.",
+            )
 
 
 def _make_tables(

@@ -50,7 +50,7 @@ def pg_get_indexdef(
 ) -> str | None:
     """An index as CREATE INDEX, or one of its columns; pretty drops a visible schema."""
     index = None if oid is None else call.facts.by_oid.get(oid)
-    if index is None or index.kind != "i":
+    if index is None or index.kind not in "iI":
         return None
     if not column:
         table = call.facts.by_oid[index.table.oid] if index.table else index
@@ -58,6 +58,16 @@ def pg_get_indexdef(
     if column > len(index.attributes):
         return None
     return quote_identifier(index.attributes[column - 1].name)
+
+
+def pg_get_partkeydef(call: Call, oid: int | None) -> str | None:
+    """What PARTITION BY says."""
+    relation = None if oid is None else call.facts.by_oid.get(oid)
+    table = None if relation is None or relation.kind != "p" else relation.table
+    if table is None or table.partition_key is None:
+        return None
+    columns = ", ".join(quote_identifier(name) for name in table.partition_key.columns)
+    return f"{table.partition_key.strategy.name} ({columns})"
 
 
 def pg_get_constraintdef(call: Call, oid: int | None) -> str | None:
@@ -76,10 +86,10 @@ def pg_get_constraintdef(call: Call, oid: int | None) -> str | None:
 def pg_get_replica_identity_index(call: Call, oid: int | None) -> int | None:
     """The primary key's index."""
     relation = None if oid is None else call.facts.by_oid.get(oid)
-    if relation is None or relation.kind != "r" or relation.table is None:
+    if relation is None or relation.kind not in "rp" or relation.table is None:
         return None
     for candidate in call.facts.relations:
-        if candidate.kind == "i" and candidate.table is relation.table:
+        if candidate.kind in "iI" and candidate.table is relation.table:
             return int(candidate.oid)
     return None
 
@@ -90,7 +100,7 @@ def pg_relation_is_publishable(call: Call, target: object) -> bool | None:
     relation = None if oid is None else call.facts.by_oid.get(oid)
     if relation is None:
         return None
-    return relation.kind == "r" and relation.table is not None
+    return relation.kind in "rp" and relation.table is not None
 
 
 def obj_description(call: Call, oid: object, catalog: str | None) -> str | None:

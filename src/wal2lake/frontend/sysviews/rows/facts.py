@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wal2lake.catalog import ColumnDef, Comment, Namespace, Role, TableDef
+from wal2lake.catalog import Comment, Namespace, Role, TableDef
 from wal2lake.frontend.grammar import quote_identifier
 from wal2lake.frontend.sysviews.declarations.relations import SYSTEM, SYSTEM_SCHEMAS
 from wal2lake.model import INVALID_OID, Oid
@@ -64,7 +64,7 @@ class Relation:
     namespace_oid: Oid
     name: str
     kind: str
-    """relkind: r, v or i."""
+    """relkind: r, p, v, i or I."""
     owner: Oid
     attributes: tuple[Attribute, ...]
     table: TableDef | None = None
@@ -99,7 +99,7 @@ def key_name(table: TableDef) -> str:
     return table.key_name or derived_name(table.name, None, "pkey")
 
 
-def not_null_name(table: TableDef, column: ColumnDef | Attribute) -> str:
+def _not_null_name(table: TableDef, column: Attribute) -> str:
     """The name that PostgreSQL gives to a NOT NULL constraint."""
     return derived_name(table.name, column.name, "not_null")
 
@@ -133,7 +133,24 @@ class Facts:
 
     def lake_tables(self) -> Iterator[Relation]:
         """The relations that are lake tables."""
-        return (r for r in self.relations if r.table is not None and r.kind == "r")
+        return (r for r in self.relations if r.table is not None and r.kind in "rp")
+
+    def parent(self, table: TableDef) -> TableDef | None:
+        """The partitioned table whose partition it is."""
+        if table.partition_of is None:
+            return None
+        return self.by_oid[table.partition_of].table
+
+    def partition(self, table: TableDef) -> Relation | None:
+        """The default partition of a partitioned table."""
+        for relation in self.lake_tables():
+            if relation.table and relation.table.partition_of == table.oid:
+                return relation
+        return None
+
+    def not_null_name(self, table: TableDef, attribute: Attribute) -> str:
+        """A partition has the constraints of its partitioned table, under their names."""
+        return _not_null_name(self.parent(table) or table, attribute)
 
     def namespace_oid(self, name: str) -> Oid | None:
         """pg_namespace.oid of a name."""
@@ -220,7 +237,7 @@ def _lake_table(table: TableDef, namespace_oid: Oid, numbers: _Numbers) -> Relat
         namespace=table.namespace,
         namespace_oid=namespace_oid,
         name=table.name,
-        kind="r",
+        kind="r" if table.partition_key is None else "p",
         owner=table.owner,
         attributes=tuple(attributes),
         table=table,
@@ -239,7 +256,7 @@ def _key_index(relation: Relation, table: TableDef) -> Relation:
         namespace=relation.namespace,
         namespace_oid=relation.namespace_oid,
         name=key_name(table),
-        kind="i",
+        kind="i" if table.partition_key is None else "I",
         owner=relation.owner,
         attributes=tuple(attributes),
         table=table,

@@ -17,7 +17,6 @@ from wal2lake.frontend.sysviews.rows.facts import (
     Attribute,
     Facts,
     key_name,
-    not_null_name,
 )
 from wal2lake.frontend.sysviews.rows.relations import Row, RowMaker
 from wal2lake.pgtypes.registry.pg_type import (
@@ -71,7 +70,7 @@ def schemata(facts: Facts) -> Iterator[Row]:
 def tables(facts: Facts) -> Iterator[Row]:
     """Lake tables and system relations."""
     for relation in facts.relations:
-        if relation.kind == "i":
+        if relation.kind in "iI":
             continue
         is_lake = relation.table is not None
         yield {
@@ -104,7 +103,7 @@ def views(facts: Facts) -> Iterator[Row]:
 def columns(facts: Facts) -> Iterator[Row]:
     """Columns of all tables and views."""
     for relation in facts.relations:
-        if relation.kind == "i":
+        if relation.kind in "iI":
             continue
         for attribute in relation.attributes:
             known = type_by_oid(attribute.type_oid)
@@ -200,7 +199,7 @@ def table_constraints(facts: Facts) -> Iterator[Row]:
             if attribute.not_null:
                 yield {
                     **shared,
-                    "constraint_name": not_null_name(table, attribute),
+                    "constraint_name": facts.not_null_name(table, attribute),
                     "constraint_type": "CHECK",
                 }
 
@@ -213,7 +212,7 @@ def check_constraints(facts: Facts) -> Iterator[Row]:
                 yield {
                     "constraint_catalog": DATABASE,
                     "constraint_schema": relation.namespace,
-                    "constraint_name": not_null_name(relation.table, attribute),
+                    "constraint_name": facts.not_null_name(relation.table, attribute),
                     "check_clause": f"{attribute.name} IS NOT NULL",
                 }
 

@@ -24,7 +24,6 @@ from wal2lake.frontend.sysviews.rows.facts import (
     index_oid,
     key_constraint_oid,
     key_name,
-    not_null_name,
 )
 from wal2lake.pgtypes.registry.pg_type import BUILT_IN, type_by_oid
 from wal2lake.pgtypes.registry.rows import RANGES
@@ -52,28 +51,76 @@ _BTREE_OPCLASS: Final = {
 def pg_class(facts: Facts) -> Iterator[Row]:
     """Tables, their primary key indexes, and the system relations."""
     for relation in facts.relations:
-        is_index = relation.kind == "i"
+        is_index = relation.kind in "iI"
+        table = relation.table
         yield {
             "oid": relation.oid,
             "relname": relation.name,
             "relnamespace": relation.namespace_oid,
             "relowner": relation.owner,
-            "relam": {"i": BTREE_AM, "r": HEAP_AM}.get(relation.kind, 0),
-            "relfilenode": 0 if relation.kind == "v" else relation.oid,
+            "relam": {"i": BTREE_AM, "I": BTREE_AM, "r": HEAP_AM}.get(relation.kind, 0),
+            "relfilenode": 0 if relation.kind in "vpI" else relation.oid,
             "reltuples": 0.0 if is_index else -1.0,
-            "relhasindex": relation.kind == "r" and bool(relation.key_numbers),
+            "relhasindex": relation.kind in "rp" and bool(relation.key_numbers),
             "relpersistence": "p",
             "relkind": relation.kind,
             "relnatts": len(relation.attributes),
             "relhasrules": relation.kind == "v",
+            "relhassubclass": relation.kind in "pI"
+            and table is not None
+            and facts.partition(table) is not None,
             "relispopulated": True,
-            "relreplident": "n" if is_index or relation.table is None else "d",
+            "relreplident": "n" if is_index or table is None else "d",
+            "relispartition": table is not None and table.partition_of is not None,
+            "relpartbound": "DEFAULT"
+            if relation.kind == "r" and table is not None and table.partition_of
+            else None,
+        }
+
+
+def pg_inherits(facts: Facts) -> Iterator[Row]:
+    """Partitions, and the indexes of their keys."""
+    for relation in facts.lake_tables():
+        table = relation.table
+        parent = None if table is None else facts.parent(table)
+        if table is None or parent is None:
+            continue
+        pairs = [(table.oid, parent.oid)]
+        if table.key:
+            pairs.append((index_oid(table), index_oid(parent)))
+        for child, of in pairs:
+            yield {"inhrelid": child, "inhparent": of, "inhseqno": 1}
+
+
+def pg_partitioned_table(facts: Facts) -> Iterator[Row]:
+    """Partitioned tables."""
+    for relation in facts.lake_tables():
+        table = relation.table
+        if table is None or table.partition_key is None:
+            continue
+        partition = facts.partition(table)
+        names = [column.name for column in table.columns]
+        numbers = [names.index(name) + 1 for name in table.partition_key.columns]
+        types = [type_by_oid(relation.attributes[n - 1].type_oid) for n in numbers]
+        yield {
+            "partrelid": relation.oid,
+            "partstrat": table.partition_key.strategy.value,
+            "partnatts": len(numbers),
+            "partdefid": 0 if partition is None else partition.oid,
+            "partattrs": numbers,
+            "partclass": [_BTREE_OPCLASS.get(t.oid if t else 0, 0) for t in types],
+            "partcollation": [0 if t is None else t.collation for t in types],
         }
 
 
 def pg_attribute(facts: Facts) -> Iterator[Row]:
     """Columns of all relations; there are no system columns."""
     for relation in facts.relations:
+        inherited = (
+            relation.kind == "r"
+            and relation.table is not None
+            and relation.table.partition_of is not None
+        )
         for attribute in relation.attributes:
             known = type_by_oid(attribute.type_oid)
             yield {
@@ -89,7 +136,8 @@ def pg_attribute(facts: Facts) -> Iterator[Row]:
                 "attstorage": "x" if known is None else known.storage,
                 "attnotnull": attribute.not_null,
                 "atthasdef": attribute.default is not None,
-                "attislocal": True,
+                "attislocal": not inherited,
+                "attinhcount": int(inherited),
                 "attcollation": 0 if known is None else known.collation,
             }
 
@@ -147,12 +195,15 @@ def pg_constraint(facts: Facts) -> Iterator[Row]:
             "confdeltype": " ",
             "confmatchtype": " ",
         }
+        parent = facts.parent(table)
+        if parent is not None:
+            shared |= {"conislocal": False, "coninhcount": 1}
         for attribute in relation.attributes:
             if attribute.not_null:
                 yield {
                     **shared,
                     "oid": attribute.not_null_oid,
-                    "conname": not_null_name(table, attribute),
+                    "conname": facts.not_null_name(table, attribute),
                     "contype": "n",
                     "conkey": [attribute.number],
                 }
@@ -163,7 +214,8 @@ def pg_constraint(facts: Facts) -> Iterator[Row]:
                 "conname": key_name(table),
                 "contype": "p",
                 "conindid": index_oid(table),
-                "connoinherit": True,
+                "conparentid": 0 if parent is None else key_constraint_oid(parent),
+                "connoinherit": parent is None,
                 "conkey": list(relation.key_numbers),
             }
 
@@ -234,7 +286,7 @@ def pg_range(facts: Facts) -> Iterator[Row]:
 def pg_tables(facts: Facts) -> Iterator[Row]:
     """Lake tables and pg_catalog's tables."""
     for relation in facts.relations:
-        if relation.kind == "r":
+        if relation.kind in "rp":
             yield {
                 "schemaname": relation.namespace,
                 "tablename": relation.name,
@@ -249,7 +301,7 @@ def pg_tables(facts: Facts) -> Iterator[Row]:
 def pg_stat_all_tables(facts: Facts) -> Iterator[Row]:
     """Lake tables and pg_catalog's tables; a node counts nothing of their use."""
     for relation in facts.relations:
-        if relation.kind == "r":
+        if relation.kind in "rp":
             yield {
                 "relid": relation.oid,
                 "schemaname": relation.namespace,
@@ -281,7 +333,7 @@ def pg_views(facts: Facts) -> Iterator[Row]:
 def pg_indexes(facts: Facts) -> Iterator[Row]:
     """The primary keys."""
     for relation in facts.relations:
-        if relation.kind == "i" and relation.table is not None:
+        if relation.kind in "iI" and relation.table is not None:
             yield {
                 "schemaname": relation.namespace,
                 "tablename": relation.table.name,
@@ -296,6 +348,8 @@ def index_definition(index: Relation, *, schema: bool = True) -> str:
     table = index.table
     columns = ", ".join(quote_identifier(a.name) for a in index.attributes)
     prefix = f"{quote_identifier(table.namespace)}." if schema else ""
+    if index.kind == "I":
+        prefix = f"ONLY {prefix}"
     return (
         f"CREATE UNIQUE INDEX {quote_identifier(index.name)} ON"
         f" {prefix}{quote_identifier(table.name)} USING btree ({columns})"
@@ -315,6 +369,8 @@ RELATION_ROWS: Final[Mapping[str, RowMaker]] = {
         pg_attribute,
         pg_attrdef,
         pg_index,
+        pg_inherits,
+        pg_partitioned_table,
         pg_constraint,
         pg_type,
         pg_range,
