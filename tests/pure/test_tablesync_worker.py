@@ -23,7 +23,7 @@ from wal2lake.catalog import (
     TableDef,
 )
 from wal2lake.errors import ApplyError, PublisherError, StorageError
-from wal2lake.lake import AddedFile, Committed, Cursor, TableState
+from wal2lake.lake import AddedFile, Committed, Cursor, FieldSpec, TableState
 from wal2lake.model import Lsn, Oid, ReplicaIdentity, SyncState
 from wal2lake.pg import RemoteTable
 from wal2lake.pg.publisher import RemoteColumn
@@ -137,7 +137,7 @@ class World:
             table_id="1",
             version=len(self.versions.get(location, ())),
             cursors=dict(self.cursors.get(location, {})),
-            fields=(),
+            fields=(FieldSpec("id", "int", pg_type_oid=Oid(23)),),
             physical_fields=(),
             column_mapping=False,
             properties={},

@@ -92,7 +92,9 @@ def begin_skip(
         or not any(table.visible and table.cursor > lsn for table in tables)
     )
     if leaves_out and not subscription.skipping:
-        catalog.update_subscription(subscription.oid, bump=False, skipping=True)
+        if not catalog.begin_skip(subscription.oid, lsn):
+            # Another one has been named meanwhile, or none.
+            return None
         get_logger().info(
             f"logical replication starts skipping transaction at LSN {lsn}",
             subscription=subscription.name,

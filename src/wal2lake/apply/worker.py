@@ -124,6 +124,10 @@ class ApplyWorker:
                     if not self._step():
                         self._stop.wait(_POLL_SECONDS)
                 except Exception as error:
+                    if self._stop.is_set():
+                        # What it stands on is being taken away: says nothing of the batch.
+                        self._events.info("apply ended", reason=str(error))
+                        break
                     self._report(error)
                     self._tables.forget()
                     self._seen_change = -1

@@ -363,6 +363,12 @@ class SyncSnapshot:
     """Our OIDs of the tables that it covers: known to the publication, and locked
     against rewriting, before it was published here."""
 
+    @property
+    def identity(self) -> str:
+        """What ranges that were read under it are known by. PostgreSQL gives the same
+        names again after a restart; a consistent point it does not."""
+        return f"{self.snapshot}@{self.lsn}"
+
 
 @dataclass(frozen=True, slots=True)
 class CoercionTotal:

@@ -361,6 +361,17 @@ class Catalog:
                 raise
             get_logger().error("could not note an error", error=error)
 
+    def set_skip(self, oid: Oid, lsn: Lsn) -> None:
+        """ALTER SUBSCRIPTION ... SKIP; 0: none. UsageError (55006) if another transaction is
+        being left out at this moment: some tables may be beyond it already."""
+        with self._database.transaction() as transaction:
+            subscriptions.set_skip(transaction, oid, lsn)
+
+    def begin_skip(self, oid: Oid, lsn: Lsn) -> bool:
+        """Leaving out the transaction begins; False if it is not to be left out any more."""
+        with self._database.transaction() as transaction:
+            return subscriptions.begin_skip(transaction, oid, lsn)
+
     def disable_if_asked(self, oid: Oid, error: BaseException) -> None:
         """disable_on_error: after an error that a worker has noted, the subscription is
         disabled instead of tried again.

@@ -21,7 +21,7 @@ from wal2lake.catalog.records import (
     SubscriptionStats,
     Worker,
 )
-from wal2lake.errors import DuplicateObjectError, UndefinedObjectError
+from wal2lake.errors import DuplicateObjectError, UndefinedObjectError, UsageError
 from wal2lake.model import Lsn, Oid, SyncState
 
 
@@ -100,6 +100,32 @@ def update_subscription(
 
 def _taken(name: str) -> DuplicateObjectError:
     return DuplicateObjectError(f'subscription "{name}" already exists')
+
+
+def set_skip(connection: sqlite3.Connection, oid: Oid, lsn: Lsn) -> None:
+    """Name the transaction; the one that is being left out may be named again."""
+    row = connection.execute(
+        "select skip_lsn, skipping from subscription where oid = ?", (oid,)
+    ).fetchone()
+    if row is not None and row["skipping"]:
+        if row["skip_lsn"] == lsn:
+            return
+        raise UsageError(
+            f"transaction at LSN {Lsn(row['skip_lsn'])} is being skipped",
+            sqlstate="55006",
+            hint="Some tables may be beyond it already. Wait until subskiplsn of"
+            " pg_subscription is 0/0.",
+        )
+    connection.execute("update subscription set skip_lsn = ? where oid = ?", (lsn, oid))
+
+
+def begin_skip(connection: sqlite3.Connection, oid: Oid, lsn: Lsn) -> bool:
+    """Mark that the leaving out has begun."""
+    found = connection.execute(
+        "update subscription set skipping = 1 where oid = ? and skip_lsn = ?",
+        (oid, lsn),
+    )
+    return found.rowcount == 1
 
 
 def clear_skip(connection: sqlite3.Connection, oid: Oid, skipped: Lsn) -> None:

@@ -168,7 +168,7 @@ class GroupCopy:
                 f'table "{attempt.name}" not found on publisher', sqlstate="42P01"
             )
         _check_columns(table, remote)
-        ranges = decode_plan(rel.copy_plan, snapshot.snapshot) or page_ranges(
+        ranges = decode_plan(rel.copy_plan, snapshot.identity) or page_ranges(
             remote,
             range_bytes=self._settings.subscription.copy_range_bytes,
             min_ranges=self._readers,
@@ -176,7 +176,7 @@ class GroupCopy:
         attempt.rel = replace(
             rel,
             lsn=snapshot.lsn,
-            copy_plan=encode_plan(snapshot.snapshot, ranges),
+            copy_plan=encode_plan(snapshot.identity, ranges),
             rows_expected=remote.estimated_rows,
         )
         cursor = Cursor(name, int(snapshot.lsn))
@@ -188,7 +188,7 @@ class GroupCopy:
         return {
             one.number: one
             for one in self._catalog.ranges(rel.subid, rel.relid)
-            if one.snapshot == attempt.snapshot.snapshot and one.epoch == rel.epoch
+            if one.snapshot == attempt.snapshot.identity and one.epoch == rel.epoch
         }
 
     # ---- reading ----------------------------------------------------------------------
@@ -235,7 +235,7 @@ class GroupCopy:
                         attempt.rel.subid,
                         attempt.rel.relid,
                         attempt.rel.epoch,
-                        attempt.snapshot.snapshot,
+                        attempt.snapshot.identity,
                         part.pages.number,
                         result.rows,
                         files_to_json(result.files),

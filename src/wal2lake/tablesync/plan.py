@@ -134,7 +134,8 @@ def groups(
 
 
 def encode_plan(snapshot: str, ranges: tuple[PageRange, ...]) -> str:
-    """What the catalog keeps of a division; ``decode_plan`` is its inverse."""
+    """What the catalog keeps of a division; ``decode_plan`` is its inverse. ``snapshot`` is
+    its identity."""
     return json.dumps({"snapshot": snapshot, "bounds": [r.end for r in ranges]})
 
 

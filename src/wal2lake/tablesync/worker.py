@@ -326,6 +326,9 @@ class TableSync:
 
     def _record(self, subscription: Subscription, attempts: Sequence[Attempt]) -> None:
         """Attempts that have not reached f: why, and when they come again."""
+        if self._stop.is_set():
+            # What they stand on is being taken away.
+            return
         attempts = [one for one in attempts if not isinstance(one.error, Halted)]
         if not attempts:
             return

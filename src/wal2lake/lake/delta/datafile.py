@@ -154,7 +154,10 @@ class DataFileWriter:
         if self._physical is not None:
             self._schema = physical_schema(self._schema, self._physical)
         if self._local is not None:
-            self._local.mkdir(parents=True, exist_ok=True)
+            if not self._durable:
+                self._local.mkdir(parents=True, exist_ok=True)
+            # A table's directory is there, or the table has been dropped meanwhile:
+            # one that came back by this would be in the way of the next of its name.
             self._sink = pa.OSFile(str(self._local / self._name), "wb")
         else:
             self._files, _ = fs.FileSystem.from_uri(self._directory)

@@ -62,6 +62,15 @@ _CONFLICTS: Final = (
 
 QUERY_CANCELED: Final = "57014"
 
+_SHUTDOWN: Final = "57P01"
+
+_GONE: Final[Mapping[str, str]] = {
+    "SparkContext was shut down": "Spark is shutting down",
+    "stopped SparkContext": "Spark is shutting down",
+    "Python worker exited unexpectedly": "a Python worker of Spark is gone",
+}
+"""What says that nothing is wrong with the work: the one who did it has ended."""
+
 _SQLSTATES: Final[Mapping[str, str]] = {
     "22018": "22P02",  # a cast of malformed text
     "22007": "22007",
@@ -165,6 +174,9 @@ def translate(error: BaseException, *, context: str | None = None) -> Wal2LakeEr
             sqlstate=QUERY_CANCELED,
             context=context,
         )
+    for text, gone in _GONE.items():
+        if any(text in (_message(throwable) or "") for throwable in chain):
+            return StorageError(gone, sqlstate=_SHUTDOWN, context=context)
     for throwable in chain:
         if "No space left on device" in (_message(throwable) or ""):
             return StorageError("No space left on device", context=context)
@@ -243,7 +255,7 @@ def _without_jvm(error: BaseException, context: str | None) -> Wal2LakeError:
     if isinstance(error, Py4JNetworkError | ConnectionError | EOFError):
         return StorageError(
             "the Java virtual machine of Spark is gone",
-            sqlstate="57P01",
+            sqlstate=_SHUTDOWN,
             context=context,
         )
     text = str(error).strip()

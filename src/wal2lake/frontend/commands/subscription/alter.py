@@ -127,7 +127,7 @@ def alter_skip(node: Node, caller: Caller, statement: AlterSubscriptionSkip) -> 
                 f" {subscription.floor}"
             )
         outside_block(caller, _COMMAND, refused_as=None)
-        node.catalog.update_subscription(subscription.oid, skip_lsn=lsn, skipping=False)
+        node.catalog.set_skip(subscription.oid, lsn)
     return _COMMAND
 
 
