@@ -117,6 +117,12 @@ class Participants:
         """Read everything anew at the next ``refresh``: what is known may be wrong."""
         self._known.clear()
 
+    def are_members(self) -> bool:
+        """Whether all of them are in the subscription still, as they came in. Under the commit
+        lock, under which they leave."""
+        epochs = {rel.relid: rel.epoch for rel in self._catalog.rels(self._subid)}
+        return all(epochs.get(p.rel.relid) == p.rel.epoch for p in self)
+
     def positions(self, floor: Lsn) -> Mapping[RelationName, tuple[Oid, Lsn]]:
         """By the name that the publisher gives them: the table, and where its changes
         begin."""

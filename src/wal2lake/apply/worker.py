@@ -254,6 +254,9 @@ class ApplyWorker:
         if failures:
             return first_failure(failures)
         with self._commit_lock:
+            if not self._tables.are_members():
+                # The batch is divided anew at the next step.
+                return None
             if behind is not None:
                 # What a table misses may be in the way of what is inserted.
                 for table in batch.tables:
