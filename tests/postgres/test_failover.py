@@ -6,6 +6,7 @@ other WAL, and must neither stop a healthy slot nor let one pass that was made a
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.postgres.test_slots import SUBSCRIPTION, Receiver
 
 from wal2lake.errors import PublisherError
 from wal2lake.model import Lsn
+from wal2lake.pg import Publisher, connect
 from wal2lake.receive.source.slotcheck import UnusableSlot
 from wal2lake.testing.postgres import PostgresServer
 from wal2lake.testing.waits import wait_until
@@ -147,3 +149,47 @@ def test_a_failover_behind_what_was_confirmed(
     assert isinstance(error, UnusableSlot)
     assert "dropped and created again" in str(error.detail)
     assert receiver.timeline() == 1
+
+
+class StandbyReceiver(Receiver):
+    """It reads from a standby, by a slot of the standby's own."""
+
+    def __init__(
+        self, directory: Path, primary: PostgresServer, standby: PostgresServer
+    ) -> None:
+        self._primary = primary
+        super().__init__(directory, standby.conninfo(), primary.psql)
+        self.psql = standby.psql
+
+    def make(self) -> None:
+        standby = self.catalog.subscriptions()[0].conninfo
+
+        def create() -> None:
+            with connect(standby, application_name="x", replication=True) as session:
+                Publisher(session).create_slot(self.slot)
+
+        thread = threading.Thread(target=create)
+        thread.start()
+
+        def made() -> bool:
+            # It waits for what the primary logs of running transactions.
+            self._primary.psql("select pg_log_standby_snapshot()")
+            return not thread.is_alive()
+
+        wait_until(made, describe="the slot is made")
+
+
+def test_a_standby_that_is_promoted_while_it_streams_is_the_same_source(
+    primary: PostgresServer, standby: PostgresServer, tmp_path: Path
+) -> None:
+    receiver = StandbyReceiver(tmp_path / "node", primary, standby)
+    with receiver.running():
+        wait_until(lambda: receiver._facts("active") == "t")
+        standby.psql("select pg_promote()")
+        receiver.psql("insert into t values (1)")
+        receiver.caught_up()
+    for i in (2, 3):
+        # It was logged above the switch, and is no other history.
+        receiver.run(f"insert into t values ({i})")
+    found = receiver.catalog.subscription(SUBSCRIPTION)
+    assert found is not None and found.timeline == 2

@@ -15,6 +15,7 @@ from wal2lake.catalog.progress import Progress, ProgressFile
 from wal2lake.catalog.records import (
     MADE_SLOT,
     REMOTE_TYPES,
+    SOURCE_STARTED,
     CoercionTotal,
     ColumnDef,
     Comment,
@@ -37,6 +38,7 @@ from wal2lake.catalog.store import Catalog
 __all__ = [
     "MADE_SLOT",
     "REMOTE_TYPES",
+    "SOURCE_STARTED",
     "SUBSCRIPTION_CATALOG",
     "Catalog",
     "CoercionTotal",
