@@ -17,6 +17,7 @@ import pytest
 from tests.older_postgres import PUBLISHERS, Unavailable, installation
 
 from wal2lake.changelog import files
+from wal2lake.pg.connection import CONNECT_TIMEOUT
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import PostgresServer, available_versions
 from wal2lake.testing.waits import wait_until
@@ -34,6 +35,18 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that cannot cut the power: there, fsync would only cost time."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(files, "sync_data", lambda descriptor: None)
+
+
+@pytest.fixture(autouse=True)
+def the_environment_stays() -> Iterator[None]:
+    """What ``limit_connecting`` sets is for its process; here it would be an operator's word
+    for every node that is started later."""
+    before = os.environ.get(CONNECT_TIMEOUT)
+    yield
+    if before is None:
+        os.environ.pop(CONNECT_TIMEOUT, None)
+    else:
+        os.environ[CONNECT_TIMEOUT] = before
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

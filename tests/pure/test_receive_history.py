@@ -25,6 +25,7 @@ def check(
     known_timeline: int | None = 1,
     logged: str = "0/4000000",
     history: str | None = None,
+    stayed: bool = False,
 ) -> None:
     check_history(
         Identity(system, timeline, Lsn.parse(position)),
@@ -32,6 +33,7 @@ def check(
         known_timeline=known_timeline,
         logged=Lsn.parse(logged),
         timeline_history=history,
+        stayed=stayed,
     )
 
 
@@ -83,6 +85,13 @@ def test_a_new_timeline_must_have_left_ours_behind_what_was_logged(
         return
     with pytest.raises(DivergedHistory, match=f"which left timeline {known} at 0/"):
         check(timeline=now, known_timeline=known, logged=logged, history=HISTORY)
+
+
+def test_a_server_that_was_promoted_while_it_streamed_has_all_that_it_sent() -> None:
+    check(timeline=2, logged="0/4000000", stayed=True)
+    for given in ({"system": "1"}, {"position": "0/3FFFFFF"}):
+        with pytest.raises(DivergedHistory):
+            check(timeline=2, stayed=True, **given)
 
 
 @pytest.mark.parametrize("history", [None, "", HISTORY])

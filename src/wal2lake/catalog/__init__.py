@@ -15,6 +15,7 @@ from wal2lake.catalog.progress import Progress, ProgressFile
 from wal2lake.catalog.records import (
     MADE_SLOT,
     REMOTE_TYPES,
+    SOURCE_STARTED,
     UNDECODED_TYPES,
     CoercionTotal,
     ColumnDef,
@@ -40,6 +41,7 @@ from wal2lake.catalog.store import Catalog
 __all__ = [
     "MADE_SLOT",
     "REMOTE_TYPES",
+    "SOURCE_STARTED",
     "SUBSCRIPTION_CATALOG",
     "UNDECODED_TYPES",
     "Catalog",

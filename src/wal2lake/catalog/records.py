@@ -100,6 +100,9 @@ MADE_SLOT: Final = "made_slot"
 """Not an option: the slot that CREATE SUBSCRIPTION has made. Until a receiver has streamed, the
 floor is its consistent point."""
 
+SOURCE_STARTED: Final = "source_started"
+"""Not an option: when the server was started that has let the slot be used last."""
+
 
 class Recopy(Enum):
     """How far REFRESH PUBLICATION WITH (recopy = true) has come; workers wait for its end."""
@@ -141,7 +144,8 @@ class Subscription:
     """A DROP has begun; repeating it finishes it, whatever became of the slot."""
     options: dict[str, str] = field(default_factory=dict)
     """Further options as accepted (binary, streaming, origin ...), and under
-    ``REMOTE_TYPES``, ``UNDECODED_TYPES`` and ``MADE_SLOT`` what is no option."""
+    ``REMOTE_TYPES``, ``UNDECODED_TYPES``, ``MADE_SLOT`` and ``SOURCE_STARTED`` what is
+    no option."""
     skip_lsn: Lsn = INVALID_LSN
     """subskiplsn: the finish LSN of the transaction that ALTER ... SKIP leaves out; 0: none."""
     skipping: bool = False
@@ -208,6 +212,11 @@ class Subscription:
     def made_slot(self) -> str | None:
         """The slot that CREATE SUBSCRIPTION has made; None: it has made none."""
         return self.options.get(MADE_SLOT)
+
+    @property
+    def source_started(self) -> str | None:
+        """When the server was started that streamed last; None: not known."""
+        return self.options.get(SOURCE_STARTED) or None
 
     @property
     def remote_types(self) -> str | None:

@@ -123,6 +123,11 @@ class Publisher:
         row = self.session.query("IDENTIFY_SYSTEM")[0]
         return Identity(str(row[0]), int(str(row[1])), Lsn.parse(str(row[2])), row[3])
 
+    def started(self) -> str | None:
+        """When the server was started, to the microsecond: as long as it is the same text, it is
+        the same running server."""
+        return self.session.value("SELECT pg_catalog.pg_postmaster_start_time()")
+
     def timeline_history(self, timeline: int) -> str:
         """The content of the timeline's history file; needs a replication session."""
         rows = self.session.query(f"TIMELINE_HISTORY {timeline}")

@@ -34,11 +34,14 @@ def check_history(
     known_timeline: int | None,
     logged: Lsn,
     timeline_history: str | None,
+    stayed: bool = False,
 ) -> None:
     """Raise DivergedHistory unless the log can be continued from ``now``.
 
     ``timeline_history`` is the content of TIMELINE_HISTORY of the present timeline,
-    needed only if the timeline has changed.
+    needed only if the timeline has changed. ``stayed``: it is the very server that has
+    streamed last, running all the time; a standby that was promoted meanwhile goes on sending,
+    so what is logged may lie above the switch, and is its own.
     """
     if known_system is None or known_timeline is None:
         return
@@ -55,7 +58,7 @@ def check_history(
             detail="It may be a lagging standby, or restored from a backup.",
             hint=_REMEDY,
         )
-    if now.timeline == known_timeline:
+    if now.timeline == known_timeline or stayed:
         return
     switch = switch_point(timeline_history or "", known_timeline)
     if switch is None or switch < logged:

@@ -16,6 +16,10 @@ it is; the catalog does, and is told after it: after a crash in between the same
 (The other way round it would find nothing to take back.) Nothing has been sent until both are
 durable.
 
+A standby that is promoted while it streams goes on sending, on its new timeline, and nobody tells.
+It is known again by the time that it was started: what is logged above the switch, and confirmed to
+its slot, is its own then.
+
 Called by the walreceiver, on the reader's thread.
 """
 
@@ -24,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from wal2lake.catalog import Catalog, Subscription
+from wal2lake.catalog import SOURCE_STARTED, Catalog, Subscription
 from wal2lake.changelog import ChangeLog
 from wal2lake.changelog.confirmed import ConfirmedFile
 from wal2lake.errors import InternalError
@@ -40,6 +44,7 @@ class Found:
     """What ``check`` has found."""
 
     identity: Identity
+    started: str
     received: Lsn
     """Up to here everything has been received that this server has."""
     same: bool
@@ -74,8 +79,10 @@ class Source:
         """Raises DivergedHistory, and UnusableSlot if the slot cannot send what is missing."""
         ours = self._subscription
         identity = publisher.identify()
+        started = publisher.started() or ""
+        stayed = bool(started) and started == ours.source_started
         history = None
-        if ours.timeline is not None and ours.timeline != identity.timeline:
+        if ours.timeline not in (None, identity.timeline) and not stayed:
             history = publisher.timeline_history(identity.timeline)
         check_history(
             identity,
@@ -83,6 +90,7 @@ class Source:
             known_timeline=ours.timeline,
             logged=self._log.logged,
             timeline_history=history,
+            stayed=stayed,
         )
         known = self._on_record(identity, history)
         received = max(known or INVALID_LSN, self._log.logged)
@@ -95,7 +103,7 @@ class Source:
         same = known is not None
         seen = self._look(publisher, identity, received, same=same)
         recorded = known if last is not None else None
-        self._found = Found(identity, received, same, recorded, seen)
+        self._found = Found(identity, started, received, same, recorded, seen)
         return self._found
 
     def _on_record(self, identity: Identity, history: str | None) -> Lsn | None:
@@ -140,7 +148,7 @@ class Source:
             known = start
             self._warn_of_gap(found, start)
         self._record(known)
-        self._learn(found.identity)
+        self._learn(found.identity, found.started)
         self._log.ask_again(start)
         return known
 
@@ -171,15 +179,16 @@ class Source:
         if last is None or (last.slot_name, last.position) != (self._slot_name, known):
             self._confirmed.record(self._slot_name, known)
 
-    def _learn(self, identity: Identity) -> None:
+    def _learn(self, identity: Identity, started: str) -> None:
         ours = self._subscription
-        if (ours.system_identifier, ours.timeline) == (
+        if (ours.system_identifier, ours.timeline) != (
             identity.system_identifier,
             identity.timeline,
         ):
-            return
-        self._catalog.update_subscription(
-            ours.oid,
-            system_identifier=identity.system_identifier,
-            timeline=identity.timeline,
-        )
+            self._catalog.update_subscription(
+                ours.oid,
+                system_identifier=identity.system_identifier,
+                timeline=identity.timeline,
+            )
+        if ours.source_started != (started or None):
+            self._catalog.set_options(ours.oid, {SOURCE_STARTED: started})
