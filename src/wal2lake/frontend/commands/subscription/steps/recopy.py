@@ -40,11 +40,11 @@ from wal2lake.changelog.confirmed import ConfirmedFile
 from wal2lake.errors import ConfigurationError, CorruptLogError, UsageError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Node
-from wal2lake.frontend.commands.subscription.drop import (
+from wal2lake.frontend.commands.subscription.publisher import create_slot, drop_slot
+from wal2lake.frontend.commands.subscription.steps.drop import (
     WORKER_STOP_SECONDS,
     await_workers,
 )
-from wal2lake.frontend.commands.subscription.publisher import create_slot, drop_slot
 from wal2lake.model import INVALID_LSN, Lsn, Oid
 from wal2lake.observe import failpoint
 from wal2lake.pg import Identity, Publisher, Session, nudged
