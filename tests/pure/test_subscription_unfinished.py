@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wal2lake.catalog import Catalog, PlannedSlot, Subscription
-from wal2lake.frontend.commands.subscription.unfinished import Verdict, judge_slot
+from wal2lake.frontend.commands.subscription.steps.unfinished import Verdict, judge_slot
 from wal2lake.model import Lsn, Oid
 
 PLANNED = PlannedSlot("s", "host=p dbname=app", "s", Lsn.parse("0/2000"))

@@ -54,6 +54,8 @@ class World:
     versions: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """By location: files and cursor position of each commit."""
     cursors: dict[str, dict[str, int]] = field(default_factory=dict)
+    replaced: list[tuple[str, int | None]] = field(default_factory=list)
+    """Commits that took the place of all rows: of what, and on which version."""
     taken: set[str] = field(default_factory=set)
     """Locations that have rows of the copied keys."""
     reading: Callable[[str], None] = lambda table: None
@@ -148,9 +150,18 @@ class World:
         return state.location in self.taken
 
     def commit_files(
-        self, location: str, adds: Sequence[AddedFile], cursor: Cursor, **_: object
+        self,
+        location: str,
+        adds: Sequence[AddedFile],
+        cursor: Cursor,
+        *,
+        read_version: int | None = None,
+        replace: bool = False,
+        **_: object,
     ) -> Committed:
         self.committing(location)
+        if replace:
+            self.replaced.append((location, read_version))
         self.versions.setdefault(location, []).append((len(adds), cursor.version))
         self.cursors.setdefault(location, {})[cursor.app_id] = cursor.version
         self.committed(location)
@@ -494,6 +505,54 @@ def test_a_copy_under_a_snapshot_that_has_gone_commits_nothing(world: World) -> 
     world.hold(1, "b", 700)
     world.reaches(1, {101: "f"})
     assert world.versions == {"/t101": [(1, 700)]}
+
+
+# ---- copies that replace ----------------------------------------------------------------
+
+
+def test_a_copy_that_replaces_is_one_commit_on_the_version_that_nobody_else_fills(
+    world: World,
+) -> None:
+    world.subscribe(1, {101: SMALL, 102: SMALL})
+    world.subscribe(2, {102: SMALL}, enabled=False)
+    for relid in (101, 102):
+        world.versions[f"/t{relid}"] = [(1, 100)] * 4
+        world.catalog.update_rel(Oid(1), Oid(relid), replaces=1)
+    # The keys that are there do not stay: nobody looks for them.
+    world.taken = {"/t101", "/t102"}
+    world.hold(1, "a", 500)
+    world.start()
+    world.fails(1, 102, "another subscription fills it, too")
+    world.reaches(1, {101: "f", 102: "d"})
+    assert world.replaced == [("/t101", 4)]
+    world.catalog.drop_subscription(Oid(2))
+    world.reaches(1, {101: "f", 102: "f"})
+    assert world.replaced == [("/t101", 4), ("/t102", 4)]
+    assert world.rel(1, 102).replaces, "should a power cut take it, the next one does"
+
+
+def test_two_copies_of_a_table_are_never_under_way_together(world: World) -> None:
+    gate = Gate("/t101")
+    world.committing = gate
+    world.subscribe(1, {101: SMALL})
+    world.hold(1, "a", 500)
+    sync = world.start()
+    gate.wait()
+    world.catalog.copy_anew(Oid(1), ("p",))
+    assert not sync.halt(subid=Oid(1), timeout_seconds=0.01)
+    world.catalog.update_rel(Oid(1), Oid(101), state=SyncState.DATASYNC)
+    world.hold(1, "b", 800)
+    seen = world.catalog.change_counter
+    # A look after this change begins nothing.
+    world.subscribe(2, {201: SMALL})
+    world.hold(2, "c", 500)
+    world.reaches(2, {201: "f"})
+    assert world.catalog.change_counter > seen
+    assert world.tasks.count(("t101",)) == 1
+    gate.opened.set()
+    world.reaches(1, {101: "f"})
+    assert world.versions["/t101"] == [(1, 500), (1, 800)]
+    assert world.replaced == [("/t101", 1)]
 
 
 # ---- halt -------------------------------------------------------------------------------

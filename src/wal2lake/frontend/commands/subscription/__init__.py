@@ -6,12 +6,10 @@ durable steps on both sides, and what is undone when one of them fails. Never: m
     create       with the order of its steps; start here
     alter        ENABLE, DISABLE, CONNECTION, SET, SKIP, RENAME TO
     refresh      REFRESH PUBLICATION; SET, ADD, DROP PUBLICATION
-    recopy       REFRESH PUBLICATION WITH (recopy = true)
     slotoptions  SET's part that the publisher's slot has: two_phase, failover
-    drop         marks, waits for the workers, drops the slot, forgets
     comment      COMMENT ON SUBSCRIPTION
-    unfinished   what a crash has left of CREATE, DROP and a re-copy, cleaned up
     blocks       what may not run inside BEGIN ... COMMIT
+    steps/       DROP, the re-copy, and what a crash has left of them
     targets      our table for each published one
     publisher    what is asked of the publisher: a connection, publications, slots
 
@@ -35,12 +33,12 @@ from wal2lake.frontend.commands.subscription.alter import (
 from wal2lake.frontend.commands.subscription.blocks import block_not_supported
 from wal2lake.frontend.commands.subscription.comment import comment_on_subscription
 from wal2lake.frontend.commands.subscription.create import create_subscription
-from wal2lake.frontend.commands.subscription.drop import drop_subscription
 from wal2lake.frontend.commands.subscription.refresh import (
     alter_publication,
     alter_refresh,
 )
-from wal2lake.frontend.commands.subscription.unfinished import UnfinishedCommands
+from wal2lake.frontend.commands.subscription.steps.drop import drop_subscription
+from wal2lake.frontend.commands.subscription.steps.unfinished import UnfinishedCommands
 from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,

@@ -27,11 +27,14 @@ from wal2lake.frontend.commands.node import (
     require_superuser,
 )
 from wal2lake.frontend.commands.subscription.blocks import outside_block
-from wal2lake.frontend.commands.subscription.drop import end_copies, refuse_dropping
 from wal2lake.frontend.commands.subscription.slotoptions import (
     alter_slot,
     check_failover,
     check_two_phase,
+)
+from wal2lake.frontend.commands.subscription.steps.drop import (
+    end_copies,
+    refuse_dropping,
 )
 from wal2lake.frontend.grammar import (
     OptionSet,

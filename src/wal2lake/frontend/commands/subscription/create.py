@@ -34,6 +34,7 @@ from wal2lake.frontend.commands.subscription.publisher import (
     tell_format,
     warn_of_missing,
 )
+from wal2lake.frontend.commands.subscription.steps.unfinished import drop_planned
 from wal2lake.frontend.commands.subscription.targets import (
     Choices,
     Target,
@@ -42,7 +43,6 @@ from wal2lake.frontend.commands.subscription.targets import (
     new_rel,
     present_versions,
 )
-from wal2lake.frontend.commands.subscription.unfinished import drop_planned
 from wal2lake.frontend.grammar import (
     OptionSet,
     SubscriptionOptions,

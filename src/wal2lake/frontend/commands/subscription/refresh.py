@@ -35,14 +35,17 @@ from wal2lake.frontend.commands.node import (
     require_superuser,
 )
 from wal2lake.frontend.commands.subscription.blocks import outside_block
-from wal2lake.frontend.commands.subscription.drop import end_copies, refuse_dropping
 from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
     tell_format,
     warn_of_missing,
 )
-from wal2lake.frontend.commands.subscription.recopy import (
+from wal2lake.frontend.commands.subscription.steps.drop import (
+    end_copies,
+    refuse_dropping,
+)
+from wal2lake.frontend.commands.subscription.steps.recopy import (
     Tables,
     check_recopy,
     copy_anew,

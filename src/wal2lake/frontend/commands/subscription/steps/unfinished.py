@@ -34,12 +34,15 @@ from typing import Final
 from wal2lake.catalog import PlannedSlot, Recopy, Subscription, Worker
 from wal2lake.errors import PublisherError, UsageError, Wal2LakeError
 from wal2lake.frontend.commands.node import Node
-from wal2lake.frontend.commands.subscription.drop import await_workers, finish_drop
 from wal2lake.frontend.commands.subscription.publisher import (
     connect_publisher,
     connect_to_drop,
 )
-from wal2lake.frontend.commands.subscription.recopy import Tables, copy_anew
+from wal2lake.frontend.commands.subscription.steps.drop import (
+    await_workers,
+    finish_drop,
+)
+from wal2lake.frontend.commands.subscription.steps.recopy import Tables, copy_anew
 from wal2lake.model import Lsn
 from wal2lake.observe import get_logger
 from wal2lake.pg import Publisher, Session, connect

@@ -14,8 +14,8 @@ commit of its own.
       rows; with a new slot, its position is the floor;
       the mark is gone
 
-The slot is asked what the receiver asks it at each start (``receive.history``,
-``receive.slotcheck``), and what the log has above the floor is read once: a damaged log is
+The slot is asked what the receiver asks it at each start (``receive.source.history``,
+``receive.source.slotcheck``), and what the log has above the floor is read once: a damaged log is
 no better than a slot that is gone. A slot of that name that is not a subscription's is not dropped.
 
 A failure before the slot is dropped takes the mark back. From then on the command can only go
@@ -40,11 +40,11 @@ from wal2lake.changelog.confirmed import ConfirmedFile
 from wal2lake.errors import ConfigurationError, CorruptLogError, UsageError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Node
-from wal2lake.frontend.commands.subscription.drop import (
+from wal2lake.frontend.commands.subscription.publisher import create_slot, drop_slot
+from wal2lake.frontend.commands.subscription.steps.drop import (
     WORKER_STOP_SECONDS,
     await_workers,
 )
-from wal2lake.frontend.commands.subscription.publisher import create_slot, drop_slot
 from wal2lake.model import INVALID_LSN, Lsn, Oid
 from wal2lake.observe import failpoint
 from wal2lake.pg import Identity, Publisher, Session, nudged
