@@ -66,7 +66,9 @@ def test_a_batch_that_had_committed_whole_is_published(tmp_path: Path) -> None:
         side.start()
         side.reaches(108)
         assert side.visible(1) == {b"1": (b"1", b"v")}
-        assert side.progress.word("applied") == 108
+        wait_until(
+            lambda: side.progress.word("applied") == 108, describe="it is confirmed"
+        )
         assert side.table(1).version == 1
 
 
