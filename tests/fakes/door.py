@@ -198,6 +198,14 @@ class FakeBackend:
     def release(self, depth: int) -> None:
         self.journal.calls.append(f"release {depth}")
 
+    def become(self, role: str | None, *, authorization: bool) -> bool:
+        self.journal.calls.append(f"become {role}")
+        if role not in (None, "alice"):
+            raise UsageError(
+                f'permission denied to set role "{role}"', sqlstate="42501"
+            )
+        return True
+
     def cancel(self) -> None:
         self._cancelled.set()
 

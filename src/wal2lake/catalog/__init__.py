@@ -7,10 +7,18 @@ are in ``progress``), connects to anything, imports Spark or NumPy.
     store              ``Catalog``: what callers may rely on, a transaction a method
     records            the rows as values
     database, schema   the SQLite file, its transactions and tables
-    roles, tables, comments, subscriptions, copies, published/    the SQL of each
+    namespaces, tables, comments, subscriptions, copies, published/    the SQL of each
+    access/            roles, and what follows from them: who may do what
     progress           the positions of a running subscription, in a mapped file
 """
 
+from wal2lake.catalog.access.authority import DATABASE_OWNER, Authority
+from wal2lake.catalog.access.predefined import (
+    PG_CREATE_SUBSCRIPTION,
+    PG_READ_ALL_DATA,
+    PG_READ_ALL_STATS,
+)
+from wal2lake.catalog.access.targets import denied_target
 from wal2lake.catalog.progress import Progress, ProgressFile
 from wal2lake.catalog.records import (
     REMOTE_TYPES,
@@ -21,6 +29,7 @@ from wal2lake.catalog.records import (
     Namespace,
     PlannedSlot,
     Role,
+    RoleMember,
     SnapshotVector,
     Subscription,
     SubscriptionError,
@@ -34,8 +43,13 @@ from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
 from wal2lake.catalog.store import Catalog
 
 __all__ = [
+    "DATABASE_OWNER",
+    "PG_CREATE_SUBSCRIPTION",
+    "PG_READ_ALL_DATA",
+    "PG_READ_ALL_STATS",
     "REMOTE_TYPES",
     "SUBSCRIPTION_CATALOG",
+    "Authority",
     "Catalog",
     "CoercionTotal",
     "ColumnDef",
@@ -46,6 +60,7 @@ __all__ = [
     "Progress",
     "ProgressFile",
     "Role",
+    "RoleMember",
     "SnapshotVector",
     "Subscription",
     "SubscriptionError",
@@ -54,4 +69,5 @@ __all__ = [
     "SyncSnapshot",
     "TableDef",
     "Worker",
+    "denied_target",
 ]

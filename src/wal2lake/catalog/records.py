@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from wal2lake.model import INVALID_LSN, Coercion, Domain, Lsn, Oid, SyncState
+from wal2lake.model import INVALID_LSN, Acl, Coercion, Domain, Lsn, Oid, SyncState
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,34 @@ class Role:
     name: str
     superuser: bool
     password: str | None
+    inherit: bool = True
+    """What its memberships begin with: whether it has the privileges of its roles."""
+    createrole: bool = False
+    createdb: bool = False
+    login: bool = True
+    replication: bool = False
+    bypassrls: bool = False
+    connlimit: int = -1
+    """Sessions at a time; -1: any number."""
+    valid_until: str | None = None
+    """Until when its password holds: ISO 8601 with a time zone, infinity or -infinity."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleMember:
+    """pg_auth_members: one grant of a role to another."""
+
+    oid: Oid
+    roleid: Oid
+    """The role that is granted."""
+    member: Oid
+    grantor: Oid
+    admin: bool = False
+    """The member may grant it to others."""
+    inherit: bool = True
+    """The member has its privileges without SET ROLE."""
+    set_role: bool = True
+    """The member may SET ROLE to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +58,8 @@ class Namespace:
     oid: Oid
     name: str
     owner: Oid
+    acl: Acl | None = None
+    """None: the defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +95,8 @@ class TableDef:
     """URL or absolute path of the Delta table."""
     key_name: str | None = None
     """Name of the primary key constraint; None: PostgreSQL's default name."""
+    acl: Acl | None = None
+    """None: the defaults."""
 
     @property
     def qualified(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError
-from wal2lake.model import Domain, Oid
+from wal2lake.model import Acl, Domain, Oid
 
 
 def all_tables(connection: sqlite3.Connection) -> list[TableDef]:
@@ -83,6 +83,7 @@ def _table(row: sqlite3.Row) -> TableDef:
         key=tuple(json.loads(row["key"])),
         location=row["location"],
         key_name=row["key_name"],
+        acl=Acl.decode(row["acl"]),
     )
 
 

@@ -8,6 +8,7 @@ sockets. Never: decides when to connect, retry or what a row means.
 from wal2lake.pg.binaryformat import require_binary
 from wal2lake.pg.connection import (
     Session,
+    check_password_given,
     connect,
     limit_connecting,
     parse_conninfo,
@@ -32,6 +33,7 @@ __all__ = [
     "RemoteTable",
     "Session",
     "SlotCreated",
+    "check_password_given",
     "connect",
     "limit_connecting",
     "nudged",

@@ -52,6 +52,7 @@ class RemoteTypesKeeper:
         with connect(
             self._subscription.conninfo,
             application_name=f"pg_{self._subscription.oid}_types",
+            must_use_password=self._catalog.must_use_password(self._subscription),
         ) as session:
             self._record(Publisher(session).remote_types())
 

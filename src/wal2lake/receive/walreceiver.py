@@ -91,6 +91,7 @@ class WalReceiver:
         """The log is open and recovered; it stays the caller's to close."""
         self._catalog = catalog
         self._subscription = subscription
+        self._must_use_password = catalog.must_use_password(subscription)
         self._settings = settings
         self._log = log
         self._progress = progress
@@ -128,6 +129,7 @@ class WalReceiver:
             subscription.conninfo,
             application_name=subscription.name,
             replication=True,
+            must_use_password=self._must_use_password,
             on_notice=lambda text: self._events.warning(
                 f"publisher says: {text}", subscription=subscription.name
             ),
@@ -301,6 +303,7 @@ class WalReceiver:
             self._subscription.conninfo,
             application_name=f"pg_{self._subscription.oid}_check",
             answer_timeout_seconds=_ANSWER_SECONDS,
+            must_use_password=self._must_use_password,
         )
 
     # ---- reader: the main thread ---------------------------------------------------

@@ -264,6 +264,7 @@ class GroupCopy:
             namespace=remote.namespace,
             column_types=tuple((c.type_oid, c.typmod) for c in remote.columns),
             lsn=attempt.snapshot.lsn,
+            must_use_password=self._catalog.must_use_password(subscription),
             rules=Rules(
                 ValuePolicies.parse(subscription.value_policies),
                 frozenset(c.name for c in one.table.columns if c.not_null),

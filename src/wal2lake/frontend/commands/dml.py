@@ -17,6 +17,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from wal2lake.catalog import TableDef
+from wal2lake.frontend.commands.access import check_tables
 from wal2lake.frontend.commands.node import Caller, Node, need_table
 from wal2lake.frontend.grammar.statements import Truncate
 from wal2lake.frontend.query.writes import SparkWrite, path_sql, truncate_sql
@@ -36,6 +37,7 @@ def truncate(node: Node, caller: Caller, statement: Truncate, job_group: str) ->
         need_table(node.catalog, caller, name.schema, name.name)
         for name in statement.tables
     ]
+    check_tables(node.catalog, caller, {t.oid: (t, "D") for t in tables})
     for table in tables:
         _execute(node, truncate_sql(table), job_group)
     return "TRUNCATE TABLE"

@@ -20,13 +20,20 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.frontend.backend import Notice
+from wal2lake.frontend.commands.access import (
+    check_database_create,
+    check_owner,
+    check_schema,
+    owns,
+)
 from wal2lake.frontend.commands.node import (
+    PERMISSION_DENIED,
     Caller,
     Node,
     find_table,
-    require_superuser,
     target_schema,
 )
+from wal2lake.frontend.commands.roles.names import check_can_set_role, need_role
 from wal2lake.frontend.grammar.statements import (
     CreateSchema,
     CreateTable,
@@ -69,10 +76,13 @@ class NewTable:
 
 def create_schema(node: Node, caller: Caller, statement: CreateSchema) -> str:
     """CREATE SCHEMA."""
-    require_superuser(caller, "create schema")
-    name = statement.name
-    if name is None:
-        name = statement.authorization.name if statement.authorization else ""
+    owner = caller.role
+    if statement.authorization is not None:
+        owner = need_role(node.catalog.authority(), caller, statement.authorization)
+    name = statement.name or owner.name
+    check_database_create(node, caller)
+    if owner.oid != caller.role.oid:
+        check_can_set_role(node.catalog.authority(), caller, owner)
     if name.startswith("pg_"):
         raise UsageError(
             f'unacceptable schema name "{name}"',
@@ -81,7 +91,7 @@ def create_schema(node: Node, caller: Caller, statement: CreateSchema) -> str:
         )
     with node.ddl_lock:
         try:
-            node.catalog.create_namespace(name, caller.role.oid)
+            node.catalog.create_namespace(name, owner.oid)
         except DuplicateObjectError:
             if not statement.if_not_exists:
                 raise
@@ -93,9 +103,9 @@ def create_schema(node: Node, caller: Caller, statement: CreateSchema) -> str:
 
 def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
     """CREATE TABLE."""
-    require_superuser(caller, "create table")
     with node.ddl_lock:
         schema = target_schema(node.catalog, caller, statement.table.schema)
+        check_schema(node, caller, schema, "C")
         name = statement.table.name
         if node.catalog.table(schema, name) is not None:
             if statement.if_not_exists:
@@ -208,12 +218,12 @@ def field_specs(
 
 def drop_table(node: Node, caller: Caller, statement: DropTable) -> str:
     """DROP TABLE."""
-    require_superuser(caller, "drop table")
     with node.ddl_lock:
         found: list[TableDef] = []
         for name in statement.tables:
             table = find_table(node.catalog, caller, name.schema, name.name)
             if table is not None:
+                _check_droppable(node, caller, table)
                 found.append(table)
                 continue
             text = f'table "{name.name}" does not exist'
@@ -223,6 +233,16 @@ def drop_table(node: Node, caller: Caller, statement: DropTable) -> str:
         for table in found:
             _drop_one(node, table)
     return "DROP TABLE"
+
+
+def _check_droppable(node: Node, caller: Caller, table: TableDef) -> None:
+    """The owner of a table may drop it, and that of its schema."""
+    schemas = node.catalog.namespaces()
+    owners = [n.owner for n in schemas if n.name == table.namespace]
+    if not owns(node.catalog, caller, table.owner, *owners):
+        raise UsageError(
+            f"must be owner of table {table.name}", sqlstate=PERMISSION_DENIED
+        )
 
 
 def _drop_one(node: Node, table: TableDef) -> None:
@@ -243,9 +263,8 @@ def _drop_one(node: Node, table: TableDef) -> None:
 
 def drop_schema(node: Node, caller: Caller, statement: DropSchema) -> str:
     """DROP SCHEMA; CASCADE drops its tables."""
-    require_superuser(caller, "drop schema")
     with node.ddl_lock:
-        known = {n.name for n in node.catalog.namespaces()}
+        known = {n.name: n.owner for n in node.catalog.namespaces()}
         for name in statement.names:
             if name not in known:
                 text = f'schema "{name}" does not exist'
@@ -253,6 +272,7 @@ def drop_schema(node: Node, caller: Caller, statement: DropSchema) -> str:
                     raise UndefinedObjectError(text, sqlstate="3F000")
                 caller.notice(Notice(f"{text}, skipping"))
                 continue
+            check_owner(node, caller, "schema", name, known[name])
             tables = [t for t in node.catalog.tables() if t.namespace == name]
             if tables and not statement.cascade:
                 raise UsageError(

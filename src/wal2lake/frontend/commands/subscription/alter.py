@@ -16,18 +16,18 @@ from typing import Final
 from wal2lake.catalog import Subscription
 from wal2lake.errors import (
     DuplicateObjectError,
-    FeatureNotSupportedError,
     UsageError,
 )
 from wal2lake.frontend.backend import Notice
-from wal2lake.frontend.commands.node import (
-    Caller,
-    Node,
-    need_subscription,
-    require_superuser,
-)
+from wal2lake.frontend.commands.access import check_database_create
+from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.subscription.blocks import outside_block
 from wal2lake.frontend.commands.subscription.drop import halt_copies
+from wal2lake.frontend.commands.subscription.owner import (
+    check_conninfo,
+    check_set_password_required,
+    owned_subscription,
+)
 from wal2lake.frontend.commands.subscription.slotoptions import (
     alter_slot,
     check_failover,
@@ -37,7 +37,6 @@ from wal2lake.frontend.grammar import OptionSet, subscription_options
 from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
-    AlterSubscriptionOwner,
     AlterSubscriptionRename,
     AlterSubscriptionSet,
     AlterSubscriptionSkip,
@@ -54,8 +53,7 @@ def alter_enabled(
     node: Node, caller: Caller, statement: AlterSubscriptionEnabled
 ) -> str:
     """ALTER SUBSCRIPTION ... ENABLE | DISABLE."""
-    require_superuser(caller, "alter subscription")
-    subscription = need_subscription(node, statement.name)
+    subscription = owned_subscription(node, caller, statement.name)
     if statement.enabled:
         _refuse_dropping(subscription)
         if subscription.slot_name is None:
@@ -78,9 +76,14 @@ def alter_connection(
 ) -> str:
     """ALTER SUBSCRIPTION ... CONNECTION. Whether it is the same publisher, or one that has
     all that was received, the receiver finds out before it streams."""
-    require_superuser(caller, "alter subscription")
-    subscription = need_subscription(node, statement.name)
+    subscription = owned_subscription(node, caller, statement.name)
     parse_conninfo(statement.conninfo)
+    owner = node.catalog.role_by_oid(subscription.owner)
+    check_conninfo(
+        statement.conninfo,
+        owner_is_superuser=owner is not None and owner.superuser,
+        password_required=subscription.password_required,
+    )
     # The slot that is still to be dropped is at the old one.
     _refuse_dropping(subscription)
     outside_block(caller, _COMMAND, refused_as=None)
@@ -94,8 +97,8 @@ def alter_connection(
 def alter_rename(node: Node, caller: Caller, statement: AlterSubscriptionRename) -> str:
     """ALTER SUBSCRIPTION ... RENAME TO. The log, the slot and the tables' cursors go by
     other names; the receiver connects again under the new one."""
-    require_superuser(caller, "alter subscription")
-    subscription = need_subscription(node, statement.name)
+    subscription = owned_subscription(node, caller, statement.name)
+    check_database_create(node, caller)
     # Its own name, too.
     if node.catalog.subscription_named(statement.new_name) is not None:
         raise DuplicateObjectError(
@@ -111,8 +114,7 @@ def alter_rename(node: Node, caller: Caller, statement: AlterSubscriptionRename)
 
 def alter_skip(node: Node, caller: Caller, statement: AlterSubscriptionSkip) -> str:
     """ALTER SUBSCRIPTION ... SKIP (lsn = ...). The apply worker sees it in the catalog."""
-    require_superuser(caller, "alter subscription")
-    subscription = need_subscription(node, statement.name)
+    subscription = owned_subscription(node, caller, statement.name)
     lsn = subscription_options(statement.options, OptionSet.SKIP).lsn or INVALID_LSN
     if lsn and subscription.floor and lsn < subscription.floor:
         raise UsageError(
@@ -126,9 +128,9 @@ def alter_skip(node: Node, caller: Caller, statement: AlterSubscriptionSkip) -> 
 
 def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> str:
     """ALTER SUBSCRIPTION ... SET (options)."""
-    require_superuser(caller, "alter subscription")
-    subscription = need_subscription(node, statement.name)
+    subscription = owned_subscription(node, caller, statement.name)
     options = subscription_options(statement.options, OptionSet.SET)
+    check_set_password_required(caller, options)
     changes: dict[str, object] = {}
     if "slot_name" in options.given:
         if subscription.enabled and options.slot_name is None:
@@ -147,7 +149,7 @@ def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> st
     if "failover" in options.given:
         check_failover(caller, subscription)
     outside_block(caller, _COMMAND, refused_as=None)
-    alter_slot(subscription, options)
+    alter_slot(node, subscription, options)
     node.catalog.alter_subscription(
         subscription.oid,
         options=asked,
@@ -174,11 +176,3 @@ def _refuse_dropping(subscription: Subscription) -> None:
             sqlstate=_PREREQUISITE,
             hint="A DROP SUBSCRIPTION was interrupted; repeat it.",
         )
-
-
-def alter_owner(node: Node, caller: Caller, statement: AlterSubscriptionOwner) -> str:
-    """ALTER SUBSCRIPTION ... OWNER TO."""
-    raise FeatureNotSupportedError(
-        "ALTER SUBSCRIPTION ... OWNER TO is not supported by this version",
-        hint="Drop the subscription and create it again.",
-    )

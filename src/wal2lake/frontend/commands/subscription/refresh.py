@@ -27,14 +27,10 @@ from typing import Final
 
 from wal2lake.catalog import Subscription, TableDef
 from wal2lake.errors import DuplicateObjectError, UsageError
-from wal2lake.frontend.commands.node import (
-    Caller,
-    Node,
-    need_subscription,
-    require_superuser,
-)
+from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.subscription.blocks import outside_block
 from wal2lake.frontend.commands.subscription.drop import halt_copies
+from wal2lake.frontend.commands.subscription.owner import owned_subscription
 from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
@@ -68,9 +64,8 @@ def alter_refresh(
     node: Node, caller: Caller, statement: AlterSubscriptionRefresh
 ) -> str:
     """ALTER SUBSCRIPTION ... REFRESH PUBLICATION."""
-    require_superuser(caller, "alter subscription")
     with node.ddl_lock:
-        subscription = need_subscription(node, statement.name)
+        subscription = owned_subscription(node, caller, statement.name)
         if not subscription.enabled:
             raise UsageError(
                 "ALTER SUBSCRIPTION ... REFRESH is not allowed for disabled"
@@ -95,9 +90,8 @@ def alter_publication(
     node: Node, caller: Caller, statement: AlterSubscriptionPublication
 ) -> str:
     """ALTER SUBSCRIPTION ... SET | ADD | DROP PUBLICATION."""
-    require_superuser(caller, "alter subscription")
     with node.ddl_lock:
-        subscription = need_subscription(node, statement.name)
+        subscription = owned_subscription(node, caller, statement.name)
         options = subscription_options(statement.options, OptionSet.PUBLICATION)
         publications = _changed(subscription, statement)
         if not options.refresh:
@@ -173,7 +167,11 @@ def _refresh(
     """Take what ``publications`` publish now; ``validate`` are named in a WARNING if they do
     not exist. The caller holds the DDL lock."""
     before = node.catalog.rels(subscription.oid)
-    with connect_publisher(subscription.name, subscription.conninfo) as session:
+    with connect_publisher(
+        subscription.name,
+        subscription.conninfo,
+        must_use_password=node.catalog.must_use_password(subscription),
+    ) as session:
         publisher = Publisher(session)
         if validate:
             warn_of_missing(caller, publisher, validate)

@@ -16,6 +16,7 @@ from typing import Final
 from wal2lake.catalog import ColumnDef, SubscriptionRel, TableDef
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
+from wal2lake.frontend.commands.access import check_database_create, check_schema
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.table import NewTable, make_table
 from wal2lake.model import Domain, Oid, ReplicaIdentity, SyncState
@@ -113,9 +114,9 @@ def find_targets(
         planned.append(table)
         trusted[namespace, name] = all_sent and _is_whole(remote)
     _warn_of_unmatched(caller, choices, columns)
-    made += _make_tables(
-        node, caller, [table for table in planned if isinstance(table, NewTable)]
-    )
+    missing = [table for table in planned if isinstance(table, NewTable)]
+    _check_may_make(node, caller, missing)
+    made += _make_tables(node, caller, missing)
     new = {(table.namespace, table.name): table for table in made}
     return [
         Target(
@@ -232,6 +233,16 @@ def _check_matches(table: TableDef, remote: RemoteTable) -> None:
             hint="There is no ALTER TABLE here: drop the table, and the subscription"
             " creates it.",
         )
+
+
+def _check_may_make(node: Node, caller: Caller, tables: Sequence[NewTable]) -> None:
+    """What is made for a subscription its owner could have made himself."""
+    known = {n.name for n in node.catalog.namespaces()}
+    for name in sorted({table.namespace for table in tables}):
+        if name in known:
+            check_schema(node, caller, name, "C")
+        else:
+            check_database_create(node, caller)
 
 
 def _make_tables(

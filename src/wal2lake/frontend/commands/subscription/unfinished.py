@@ -173,7 +173,12 @@ class UnfinishedCommands:
         session: Session | None = None
         try:
             if subscription.slot_name is not None:
-                session = connect_to_drop(subscription)
+                session = connect_to_drop(
+                    subscription,
+                    must_use_password=self._node.catalog.must_use_password(
+                        subscription
+                    ),
+                )
             with self._node.ddl_lock:
                 now = self._node.catalog.subscription(subscription.oid)
                 # Its slot may have been taken from it meanwhile, or it may be gone.

@@ -67,6 +67,7 @@ def pg_class(facts: Facts) -> Iterator[Row]:
             "relnatts": len(relation.attributes),
             "relhasrules": relation.kind == "v",
             "relispopulated": True,
+            "relacl": facts.acl_text(relation.acl),
             "relreplident": "n" if is_index or relation.table is None else "d",
         }
 
