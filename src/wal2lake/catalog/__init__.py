@@ -18,7 +18,7 @@ from wal2lake.catalog.access.predefined import (
     PG_READ_ALL_DATA,
     PG_READ_ALL_STATS,
 )
-from wal2lake.catalog.access.targets import denied_target
+from wal2lake.catalog.access.targets import TargetRights
 from wal2lake.catalog.progress import Progress, ProgressFile
 from wal2lake.catalog.records import (
     REMOTE_TYPES,
@@ -68,6 +68,6 @@ __all__ = [
     "SubscriptionStats",
     "SyncSnapshot",
     "TableDef",
+    "TargetRights",
     "Worker",
-    "denied_target",
 ]

@@ -22,6 +22,7 @@ from typing import Any
 from wal2lake.catalog import comments, copies, namespaces, subscriptions, tables
 from wal2lake.catalog.access import roles
 from wal2lake.catalog.access.authority import Authority
+from wal2lake.catalog.access.targets import TargetRights
 from wal2lake.catalog.database import Database, create_database, take_oid
 from wal2lake.catalog.published import coercions, snapshot_vectors
 from wal2lake.catalog.records import (
@@ -158,6 +159,15 @@ class Catalog:
         """Of the one database; None: the defaults."""
         with self._database.reading() as connection:
             return roles.database_acl(connection)
+
+    def target_rights(self, subscription: Subscription) -> TargetRights:
+        """What the subscription may do with its tables now."""
+        owner = self.role_by_oid(subscription.owner)
+        return TargetRights(
+            subscription,
+            superuser=owner is not None and owner.superuser,
+            authority=self.authority,
+        )
 
     def must_use_password(self, subscription: Subscription) -> bool:
         """Whether its connections must be authenticated by a password in its connection

@@ -14,6 +14,7 @@ SELECT too where rows are looked up; copy_table() in tablesync.c.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from wal2lake.catalog.access.authority import Authority
@@ -25,6 +26,32 @@ INSERT: Final = "a"
 UPDATE: Final = "wr"
 DELETE: Final = "dr"
 TRUNCATE: Final = "D"
+
+
+class TargetRights:
+    """The same for many tables of one subscription, at one moment. Roles are read if it
+    matters: it does not for a superuser's subscription and tables that nobody has granted."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        *,
+        superuser: bool,
+        authority: Callable[[], Authority],
+    ) -> None:
+        """``superuser``: the subscription's owner is one."""
+        self._subscription = subscription
+        self._superuser = superuser
+        self._read = authority
+        self._authority: Authority | None = None
+
+    def denied(self, table: TableDef, letters: str) -> ApplyError | None:
+        """See ``denied_target``."""
+        if self._superuser and (self._subscription.run_as_owner or table.acl is None):
+            return None
+        if self._authority is None:
+            self._authority = self._read()
+        return denied_target(self._authority, self._subscription, table, letters)
 
 
 def denied_target(
