@@ -103,7 +103,7 @@ class World:
                 Target("public", f"t{oid}", table(oid), True) for oid in (KEPT, NEW)
             ]
 
-        monkeypatch.setattr(refresh, "connect_publisher", lambda *_: Session())
+        monkeypatch.setattr(refresh, "connect_publisher", lambda *_, **__: Session())
         monkeypatch.setattr(refresh, "find_targets", find_targets)
 
     def run(self, sql: str) -> str:

@@ -15,6 +15,7 @@ from wal2lake.catalog import (
     Namespace,
     Progress,
     Role,
+    RoleMember,
     SnapshotVector,
     Subscription,
     SubscriptionError,
@@ -29,7 +30,7 @@ from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.statements import CreateTable
 from wal2lake.frontend.parameters import Parameters
 from wal2lake.frontend.sysviews import LoggedMessage, LogReading
-from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.model import Acl, Lsn, Oid, SyncState
 from wal2lake.settings import LogSettings
 
 RECORDED: dict[str, Any] = json.loads(
@@ -100,8 +101,21 @@ class FakeSource:
     system_identifier: int = 7_000_000_000_000_000_000
     started_at: datetime = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     role_list: list[Role] = field(
-        default_factory=lambda: [Role(OWNER, "postgres", True, "SCRAM-SHA-256$x")]
+        default_factory=lambda: [
+            Role(
+                OWNER,
+                "postgres",
+                True,
+                "SCRAM-SHA-256$x",
+                createrole=True,
+                createdb=True,
+                replication=True,
+                bypassrls=True,
+            )
+        ]
     )
+    member_list: list[RoleMember] = field(default_factory=list)
+    acl_of_database: Acl | None = None
     namespace_list: list[Namespace] = field(
         default_factory=lambda: [
             Namespace(Oid(2200), "public", OWNER),
@@ -151,6 +165,12 @@ class FakeSource:
 
     def roles(self) -> list[Role]:
         return self.role_list
+
+    def role_members(self) -> list[RoleMember]:
+        return self.member_list
+
+    def database_acl(self) -> Acl | None:
+        return self.acl_of_database
 
     def namespaces(self) -> list[Namespace]:
         return self.namespace_list
@@ -218,7 +238,6 @@ def session(**parameters: str) -> SessionContext:
     return SessionContext(
         pid=7,
         user="postgres",
-        superuser=True,
         database="lake",
         parameters=values,
         notice=lambda notice: None,

@@ -198,6 +198,14 @@ class FakeBackend:
     def release(self, depth: int) -> None:
         self.journal.calls.append(f"release {depth}")
 
+    def become(self, role: str | None, *, authorization: bool) -> bool:
+        self.journal.calls.append(f"become {role}")
+        if role not in (None, "alice"):
+            raise UsageError(
+                f'permission denied to set role "{role}"', sqlstate="42501"
+            )
+        return True
+
     def cancel(self) -> None:
         self._cancelled.set()
 
@@ -253,11 +261,12 @@ def open_door(
     settings: ListenerSettings | None = None,
     is_ready: bool = True,
     roles: Callable[[str], Role | None] = ROLES.get,
+    may_connect: Callable[[Role], bool] = lambda role: True,
 ) -> Iterator[FakeDoor]:
     """A listener on a free port, stopped at the end."""
     listening = open_listeners("127.0.0.1", 0)
     listener = Listener(listening, settings or ListenerSettings())
-    door = Door("lake", roles, method, b"mock")
+    door = Door("lake", roles, method, b"mock", may_connect=may_connect)
     fake = FakeDoor(listener, Journal(), door)
     listener.start()
     try:

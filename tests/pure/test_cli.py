@@ -29,7 +29,8 @@ from wal2lake.wire.scram import parse_verifier
 def roles_of(directory: Path) -> list[Role]:
     catalog = Catalog(directory / "catalog.sqlite")
     try:
-        return catalog.roles()
+        # Without the predefined ones.
+        return [r for r in catalog.roles() if not r.name.startswith("pg_")]
     finally:
         catalog.close()
 

@@ -387,10 +387,15 @@ def test_a_list_is_quoted_and_only_lists_take_several_values(client):
     ]
 
 
-def test_a_session_stays_what_it_logged_in_as(client):
+def test_a_session_becomes_who_the_backend_lets_it_become(client):
     for sql in ("set role none", "set role alice", "set session authorization default"):
         assert tags(ask(client, sql)) == ["SET"]
-    assert [e[1] for e in errors(ask(client, "set role bob"))] == ["0A000"]
+    assert rows(ask(client, "set role alice; show role")) == [(b"alice",)]
+    assert [e[1] for e in errors(ask(client, "set role bob"))] == ["42501"]
+    assert rows(ask(client, "show role")) == [(b"alice",)]
+    ask(client, "begin; set local role none; rollback")
+    assert rows(ask(client, "reset all; show role")) == [(b"alice",)]
+    assert rows(ask(client, "reset role; show role")) == [(b"none",)]
 
 
 def test_another_client_encoding_converts_both_ways(client):

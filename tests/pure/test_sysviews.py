@@ -12,6 +12,8 @@ from tests.fakes.catalog_source import OBJECTS, FakeSource, rel, session, table
 from wal2lake.catalog import (
     Comment,
     Progress,
+    Role,
+    RoleMember,
     SnapshotVector,
     SubscriptionError,
     SubscriptionStats,
@@ -19,6 +21,7 @@ from wal2lake.catalog import (
 )
 from wal2lake.changelog import PreparedTransaction
 from wal2lake.errors import Wal2LakeError
+from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.query.translate import Parameter
 from wal2lake.frontend.sysviews import (
     LoggedMessage,
@@ -510,12 +513,64 @@ def test_rows_are_made_again_only_when_the_counter_moves(
     assert _rows(catalog, sql) == [("0",)]
 
 
-def test_passwords_are_not_shown(source: FakeSource, catalog: SystemCatalog) -> None:
-    text = str(_rows(catalog, "select * from pg_subscription"))
-    text += str(_rows(catalog, "select * from pg_authid"))
-    text += str(_rows(catalog, "select * from pg_roles"))
-    assert "secret" not in text and "SCRAM" not in text
-    assert "password=********" in text
+def of(user: str) -> SessionContext:
+    return replace(session(), user=user)
+
+
+def test_passwords_are_shown_to_whom_they_belong(
+    source: FakeSource, catalog: SystemCatalog
+) -> None:
+    source.role_list += [
+        Role(Oid(20001), "owner", False, None),
+        Role(Oid(20002), "somebody", False, None),
+        Role(Oid(20003), "boss", True, None),
+    ]
+    sub = source.subscription_list[0]
+    source.subscription_list[0] = replace(sub, owner=Oid(20001))
+    sql = "select subconninfo from pg_subscription"
+    shown = {
+        name: str(catalog.query(sql, (), of(name))[1])
+        for name in ("owner", "somebody", "boss")
+    }
+    assert "password=secret" in shown["owner"]
+    assert "host=127.0.0.1" in shown["boss"] and "secret" not in shown["boss"]
+    assert shown["somebody"] == "[('********',)]"
+    for view, word in (("pg_authid", "table"), ("pg_shadow", "view")):
+        for query in (f"select * from {view}", f"select 1 where exists (table {view})"):
+            with pytest.raises(Wal2LakeError, match=f"denied for {word}") as caught:
+                catalog.query(query, (), of("somebody"))
+            assert caught.value.sqlstate == "42501"
+    assert "SCRAM" in str(catalog.query("select * from pg_authid", (), of("boss")))
+    assert "SCRAM" not in str(catalog.query("table pg_roles", (), of("boss")))
+
+
+def test_what_may_quote_rows_is_for_the_owner_and_who_may_read_everything(
+    source: FakeSource, catalog: SystemCatalog
+) -> None:
+    reader = RoleMember(Oid(20009), Oid(3375), Oid(20002), Oid(10))
+    source.role_list += [
+        Role(Oid(20001), "owner", False, None),
+        Role(Oid(20002), "reader", False, None),
+        Role(Oid(20003), "somebody", False, None),
+        Role(Oid(3375), "pg_read_all_stats", False, None),
+    ]
+    source.member_list.append(reader)
+    sub = source.subscription_list[0]
+    source.subscription_list[0] = replace(sub, owner=Oid(20001))
+    source.error_list = [
+        SubscriptionError(SUB, Worker.APPLY, "Key (id)=(7)", "2026-01-01T00:00:00")
+    ]
+    sql = "select count(*) from wal2lake.subscription_errors"
+    # The one who sees all comes last and first: what he saw is not kept for others.
+    for name, seen in (
+        ("postgres", "1"),
+        ("somebody", "0"),
+        ("owner", "1"),
+        ("reader", "1"),
+        ("somebody", "0"),
+        ("postgres", "1"),
+    ):
+        assert catalog.query(sql, (), of(name))[1] == [(seen,)], name
 
 
 @pytest.mark.parametrize(
@@ -599,7 +654,9 @@ def test_the_counts_of_subscriptions_are_reset_once_a_row(
     with pytest.raises(Wal2LakeError, match="invalid subscription OID 0") as caught:
         catalog.query(reset.format(0), (), session())
     assert caught.value.sqlstate == "22023"
-    somebody = replace(session(), superuser=False)
+    source.role_list.append(Role(Oid(20001), "somebody", False, None))
+    source.change_counter += 1
+    somebody = of("somebody")
     with pytest.raises(Wal2LakeError, match="permission denied for function") as caught:
         catalog.query(reset.format(7), (), somebody)
     assert caught.value.sqlstate == "42501"

@@ -29,7 +29,6 @@ OTHER_ROWS = {
     r"\l": "one database",
     r"\l+": "one database",
     r"\dx": "no plpgsql",
-    r"\dRs+": "the password is masked",
     r"tab \d ": "schema wal2lake",
     r"tab \dn ": "schema wal2lake",
     r"tab \du ": "no predefined roles",

@@ -9,6 +9,9 @@ Files of relations whose table takes no part are skipped where PostgreSQL's subs
 them: the table waits for its copy, or is there but not in pg_subscription_rel. Where there is no
 such table the first row fails; to skip it would lose it.
 
+Whether the subscription may do it is looked at here, too, with the privileges of this moment: a
+REVOKE stops the first transaction of the next batch that needs what was revoked.
+
 The log is read only for a file that does not fit.
 
 Source: apply_handle_insert and its kin in worker.c: a relation is checked when a row of it
@@ -30,12 +33,16 @@ from wal2lake.apply.relationmap import (
     error_context,
     missing_target,
 )
-from wal2lake.catalog import Catalog
+from wal2lake.catalog import Catalog, TableDef, TargetRights
+from wal2lake.catalog.access.targets import DELETE, INSERT, TRUNCATE, UPDATE
 from wal2lake.changelog import LogReader, RowsFile
 from wal2lake.errors import ApplyError
 from wal2lake.model import Lsn, Oid
 
 _NEED_A_KEY: Final = (ord("U"), ord("D"))
+
+_PRIVILEGES: Final = {"I": INSERT, "U": UPDATE, "D": DELETE, "T": TRUNCATE}
+"""What a row needs, by its letter in the log."""
 
 
 def check_targets(
@@ -43,21 +50,25 @@ def check_targets(
     reader: LogReader,
     parts: Sequence[TableChanges],
     *,
+    rights: TargetRights,
     origin: str,
     cut: Lsn | None,
 ) -> list[Failure]:
     """Failures below ``cut``. Raises CorruptLogError, StorageError."""
-    found = []
+    found: list[Failure] = []
     for part in parts:
         table = catalog.table_by_oid(part.relid)
         for file in part.files:
+            if table is not None:
+                found += _denied(reader, part, file, table, rights, origin, cut)
             for use in _uses(file):
                 try:
                     check_target(use, table)
                     continue
                 except ApplyError as refused:
                     error = refused
-                at = first_row(reader, file, part.position, use)
+                ops = _NEED_A_KEY if use.changes_rows else None
+                at = first_row(reader, file, part.position, ops)
                 if at is None or (cut is not None and at >= cut):
                     continue
                 error.context = error_context(
@@ -65,6 +76,33 @@ def check_targets(
                 )
                 found.append(Failure(at, error))
     return found
+
+
+def _denied(
+    reader: LogReader,
+    part: TableChanges,
+    file: RowsFile,
+    table: TableDef,
+    rights: TargetRights,
+    origin: str,
+    cut: Lsn | None,
+) -> Iterator[Failure]:
+    counts = {
+        "I": file.inserts,
+        "U": file.updates,
+        "D": file.deletes,
+        "T": file.truncates,
+    }
+    for op, letters in _PRIVILEGES.items():
+        error = rights.denied(table, letters) if counts[op] else None
+        if error is None:
+            continue
+        at = first_row(reader, file, part.position, (ord(op),))
+        if at is not None and (cut is None or at < cut):
+            error.context = error_context(
+                origin=origin, relation=file.relation.qualified, finish_lsn=at
+            )
+            yield Failure(at, error)
 
 
 def check_others(
@@ -106,12 +144,15 @@ def _uses(file: RowsFile) -> Iterator[RelationUse]:
 
 
 def first_row(
-    reader: LogReader, file: RowsFile, position: Lsn, use: RelationUse | None = None
+    reader: LogReader,
+    file: RowsFile,
+    position: Lsn,
+    ops: Sequence[int] | None = None,
 ) -> Lsn | None:
-    """Commit LSN of the first row at or above ``position`` (that makes this use of it)."""
-    lsns, ops = reader.operations(file)
+    """Commit LSN of the first row at or above ``position`` (of one of these kinds)."""
+    lsns, kinds = reader.operations(file)
     counts = lsns >= int(position)
-    if use is not None and use.changes_rows:
-        counts &= np.isin(ops, _NEED_A_KEY)
+    if ops is not None:
+        counts &= np.isin(kinds, ops)
     first = np.flatnonzero(counts)[:1]
     return Lsn(int(lsns[first[0]])) if len(first) else None

@@ -240,6 +240,7 @@ class ApplyWorker:
             self._catalog,
             self._reader,
             parts,
+            rights=self._catalog.target_rights(subscription),
             origin=f"pg_{subscription.oid}",
             cut=cut,
         )

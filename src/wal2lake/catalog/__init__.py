@@ -7,10 +7,18 @@ are in ``progress``), connects to anything, imports Spark or NumPy.
     store              ``Catalog``: what callers may rely on, a transaction a method
     records            the rows as values
     database, schema   the SQLite file, its transactions and tables
-    roles, tables, comments, subscriptions, copies, published/    the SQL of each
+    namespaces, tables, comments, subscriptions, copies, published/    the SQL of each
+    access/            roles, and what follows from them: who may do what
     progress           the positions of a running subscription, in a mapped file
 """
 
+from wal2lake.catalog.access.authority import DATABASE_OWNER, Authority
+from wal2lake.catalog.access.predefined import (
+    PG_CREATE_SUBSCRIPTION,
+    PG_READ_ALL_DATA,
+    PG_READ_ALL_STATS,
+)
+from wal2lake.catalog.access.targets import TargetRights
 from wal2lake.catalog.progress import Progress, ProgressFile
 from wal2lake.catalog.records import (
     MADE_SLOT,
@@ -26,6 +34,7 @@ from wal2lake.catalog.records import (
     PlannedSlot,
     Recopy,
     Role,
+    RoleMember,
     SnapshotVector,
     Subscription,
     SubscriptionError,
@@ -39,11 +48,16 @@ from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
 from wal2lake.catalog.store import Catalog
 
 __all__ = [
+    "DATABASE_OWNER",
     "MADE_SLOT",
+    "PG_CREATE_SUBSCRIPTION",
+    "PG_READ_ALL_DATA",
+    "PG_READ_ALL_STATS",
     "REMOTE_TYPES",
     "SOURCE_STARTED",
     "SUBSCRIPTION_CATALOG",
     "UNDECODED_TYPES",
+    "Authority",
     "Catalog",
     "CoercionTotal",
     "ColumnDef",
@@ -56,6 +70,7 @@ __all__ = [
     "ProgressFile",
     "Recopy",
     "Role",
+    "RoleMember",
     "SnapshotVector",
     "Subscription",
     "SubscriptionError",
@@ -63,5 +78,6 @@ __all__ = [
     "SubscriptionStats",
     "SyncSnapshot",
     "TableDef",
+    "TargetRights",
     "Worker",
 ]

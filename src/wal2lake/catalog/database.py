@@ -169,6 +169,8 @@ def create_database(path: Path, superuser: str, password: str | None) -> None:
             "insert into namespace (oid, name, owner) values (?, 'public', ?)",
             (schema.PUBLIC_OID, schema.SUPERUSER_OID),
         )
+        for script in schema.LATER:
+            _run(connection, script)
         connection.execute("commit")
     finally:
         connection.close()

@@ -12,6 +12,7 @@ from typing import Final
 
 from wal2lake.model import (
     INVALID_LSN,
+    Acl,
     Coercion,
     Domain,
     Lsn,
@@ -29,6 +30,34 @@ class Role:
     name: str
     superuser: bool
     password: str | None
+    inherit: bool = True
+    """What its memberships begin with: whether it has the privileges of its roles."""
+    createrole: bool = False
+    createdb: bool = False
+    login: bool = True
+    replication: bool = False
+    bypassrls: bool = False
+    connlimit: int = -1
+    """Sessions at a time; -1: any number."""
+    valid_until: str | None = None
+    """Until when its password holds: ISO 8601 with a time zone, infinity or -infinity."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleMember:
+    """pg_auth_members: one grant of a role to another."""
+
+    oid: Oid
+    roleid: Oid
+    """The role that is granted."""
+    member: Oid
+    grantor: Oid
+    admin: bool = False
+    """The member may grant it to others."""
+    inherit: bool = True
+    """The member has its privileges without SET ROLE."""
+    set_role: bool = True
+    """The member may SET ROLE to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +67,8 @@ class Namespace:
     oid: Oid
     name: str
     owner: Oid
+    acl: Acl | None = None
+    """None: the defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +108,8 @@ class TableDef:
     """Of a partitioned table; its rows are those of its only partition, the default one."""
     partition_of: Oid | None = None
     """The partitioned table whose default partition it is, and whose location it has."""
+    acl: Acl | None = None
+    """None: the defaults."""
 
     @property
     def qualified(self) -> str:

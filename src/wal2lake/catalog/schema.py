@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
 VERSION: Final = 4
@@ -27,6 +28,27 @@ SUBSCRIPTION_CATALOG: Final = Oid(6100)
 
 SUPERUSER_OID: Final = 10
 """BOOTSTRAP_SUPERUSERID."""
+
+_ROLES_4: Final = """
+alter table role add column inherit integer not null default 1;
+alter table role add column createrole integer not null default 0;
+alter table role add column createdb integer not null default 0;
+alter table role add column login integer not null default 1;
+alter table role add column replication integer not null default 0;
+alter table role add column bypassrls integer not null default 0;
+alter table role add column connlimit integer not null default -1;
+alter table role add column valid_until text;
+alter table namespace add column acl text;
+alter table relation add column acl text;
+create table role_member (
+    oid integer primary key, roleid integer not null, member integer not null,
+    grantor integer not null, admin integer not null, inherit integer not null,
+    set_role integer not null,
+    unique (roleid, member, grantor));
+update role set createrole = 1, createdb = 1, replication = 1, bypassrls = 1
+    where superuser = 1;
+"""
+"""Attributes of roles, memberships and acls, which came with version 4."""
 
 DDL: Final = """
 create table meta (key text primary key, value text not null) without rowid;
@@ -106,6 +128,10 @@ create table coercion_pending (
     foreign key (subid, relid) references subscription_rel(subid, relid)
         on delete cascade) without rowid;
 """
+"""As version 3 had it; ``LATER`` makes the rest, for a new catalog and an older one alike."""
+
+LATER: Final = (_ROLES_4 + predefined.INSERTS,)
+"""What came after version 3, in order."""
 
 MIGRATIONS: Final = {
     2: """
@@ -150,7 +176,8 @@ alter table subscription add column recopying integer not null default 0;
 alter table subscription_rel add column replaces integer not null default 0;
 alter table relation add column partition_key text;
 alter table relation add column partition_of integer;
-""",
+"""
+    + "".join(LATER),
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

@@ -7,8 +7,8 @@ StorageError (53100, 58030) if the file cannot be read or written.
 whether it is stale.
 
 Here is what callers may rely on, and where transactions begin and end; the SQL of each table is in
-the module of its name (``roles``, ``tables``, ``comments``, ``subscriptions``, ``copies``,
-``published``).
+the module of its name (``namespaces``, ``tables``, ``comments``, ``subscriptions``, ``copies``,
+``published``; ``access.roles``).
 
 Called by: commands and system views (frontend), the supervisor (launch), workers.
 """
@@ -20,7 +20,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wal2lake.catalog import comments, copies, roles, subscriptions, tables
+from wal2lake.catalog import comments, copies, namespaces, subscriptions, tables
+from wal2lake.catalog.access import roles
+from wal2lake.catalog.access.authority import Authority
+from wal2lake.catalog.access.targets import TargetRights
 from wal2lake.catalog.database import Database, create_database, take_oid
 from wal2lake.catalog.published import coercions, snapshot_vectors
 from wal2lake.catalog.records import (
@@ -32,6 +35,7 @@ from wal2lake.catalog.records import (
     PlannedSlot,
     Recopy,
     Role,
+    RoleMember,
     SnapshotVector,
     Subscription,
     SubscriptionError,
@@ -43,7 +47,7 @@ from wal2lake.catalog.records import (
 )
 from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
 from wal2lake.errors import Retry, StorageError, Wal2LakeError
-from wal2lake.model import INVALID_LSN, Coercion, Lsn, Oid
+from wal2lake.model import INVALID_LSN, Acl, Coercion, Lsn, Oid
 from wal2lake.observe import get_logger
 
 
@@ -91,22 +95,105 @@ class Catalog:
 
     def role(self, name: str) -> Role | None:
         """One role by name."""
-        return next((r for r in self.roles() if r.name == name), None)
+        with self._database.reading() as connection:
+            return roles.role_named(connection, name)
+
+    def role_by_oid(self, oid: Oid) -> Role | None:
+        """One role by OID."""
+        with self._database.reading() as connection:
+            return roles.role_by_oid(connection, oid)
+
+    def role_members(self) -> list[RoleMember]:
+        """All memberships."""
+        with self._database.reading() as connection:
+            return roles.all_members(connection)
+
+    def authority(self) -> Authority:
+        """Roles and memberships of this moment, to be asked many times."""
+        with self._database.reading() as connection:
+            return Authority(
+                tuple(roles.all_roles(connection)), tuple(roles.all_members(connection))
+            )
+
+    def create_role(self, role: Role, members: Sequence[RoleMember] = ()) -> None:
+        """With its first memberships; 42710 if the name is taken."""
+        with self._database.transaction() as transaction:
+            roles.create_role(transaction, role)
+            for member in members:
+                roles.put_member(transaction, member)
+
+    def update_role(self, oid: Oid, **changes: Any) -> None:
+        """Set fields; 42710 if a new name is taken."""
+        with self._database.transaction() as transaction:
+            roles.update_role(transaction, oid, changes)
+
+    def drop_roles(self, oids: Sequence[Oid]) -> None:
+        """With their memberships. The caller has looked that nothing depends on them."""
+        with self._database.transaction() as transaction:
+            for oid in oids:
+                roles.drop_role(transaction, oid)
+
+    def set_members(
+        self, put: Sequence[RoleMember] = (), removed: Sequence[RoleMember] = ()
+    ) -> None:
+        """Grants and revokes of roles, at one moment."""
+        with self._database.transaction() as transaction:
+            roles.remove_members(transaction, removed)
+            for member in put:
+                roles.put_member(transaction, member)
+
+    def set_access(
+        self,
+        *,
+        tables: Mapping[Oid, tuple[Oid, Acl | None]] | None = None,
+        namespaces: Mapping[Oid, tuple[Oid, Acl | None]] | None = None,
+        database: Acl | None = None,
+    ) -> None:
+        """Owners and acls of objects, at one moment."""
+        with self._database.transaction() as transaction:
+            for oid, (owner, acl) in (tables or {}).items():
+                roles.set_relation_access(transaction, oid, owner, acl)
+            for oid, (owner, acl) in (namespaces or {}).items():
+                roles.set_namespace_access(transaction, oid, owner, acl)
+            if database is not None:
+                roles.set_database_acl(transaction, database)
+
+    def database_acl(self) -> Acl | None:
+        """Of the one database; None: the defaults."""
+        with self._database.reading() as connection:
+            return roles.database_acl(connection)
+
+    def target_rights(self, subscription: Subscription) -> TargetRights:
+        """What the subscription may do with its tables now."""
+        owner = self.role_by_oid(subscription.owner)
+        return TargetRights(
+            subscription,
+            superuser=owner is not None and owner.superuser,
+            authority=self.authority,
+        )
+
+    def must_use_password(self, subscription: Subscription) -> bool:
+        """Whether its connections must be authenticated by a password in its connection
+        string: so that nobody borrows what the node's own OS user may open."""
+        if not subscription.password_required:
+            return False
+        owner = self.role_by_oid(subscription.owner)
+        return owner is None or not owner.superuser
 
     def namespaces(self) -> list[Namespace]:
         """All schemas of lake tables."""
         with self._database.reading() as connection:
-            return roles.all_namespaces(connection)
+            return namespaces.all_namespaces(connection)
 
     def create_namespace(self, name: str, owner: Oid) -> Namespace:
         """42P06 if it exists."""
         with self._database.transaction() as transaction:
-            return roles.create_namespace(transaction, name, owner)
+            return namespaces.create_namespace(transaction, name, owner)
 
     def drop_namespace(self, name: str) -> None:
         """The schema must be empty; 3F000 if there is none."""
         with self._database.transaction() as transaction:
-            roles.drop_namespace(transaction, name)
+            namespaces.drop_namespace(transaction, name)
 
     # ---- tables ----------------------------------------------------------------------
 

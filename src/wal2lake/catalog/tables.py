@@ -12,7 +12,7 @@ from typing import Any
 
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError
-from wal2lake.model import Domain, Oid, PartitionKey, PartitionStrategy
+from wal2lake.model import Acl, Domain, Oid, PartitionKey, PartitionStrategy
 
 
 def all_tables(connection: sqlite3.Connection) -> list[TableDef]:
@@ -97,6 +97,7 @@ def _table(row: sqlite3.Row) -> TableDef:
         key_name=row["key_name"],
         partition_key=_partition_key(row["partition_key"]),
         partition_of=None if row["partition_of"] is None else Oid(row["partition_of"]),
+        acl=Acl.decode(row["acl"]),
     )
 
 

@@ -153,6 +153,11 @@ class Backend(Protocol):
         """Forget mark ``depth`` and later ones, keeping the work."""
         ...
 
+    def become(self, role: str | None, *, authorization: bool) -> bool:
+        """May the session SET ROLE, or with ``authorization`` SET SESSION AUTHORIZATION? None
+        is what it began with. Returns whether that is a superuser; raises UsageError."""
+        ...
+
     def cancel(self) -> None:
         """From another thread: make a running call raise 57014 soon, or do nothing."""
         ...
@@ -169,7 +174,7 @@ class SessionContext:
     pid: int
     """The session's number, as pg_backend_pid() and CancelRequest have it."""
     user: str
-    superuser: bool
+    """Who has logged in."""
     database: str
     parameters: Parameters
     """Live; only to be used from the session's thread."""
@@ -177,6 +182,17 @@ class SessionContext:
     """Send a notice now, ahead of the outcome (a warning before an error, say)."""
     client_host: str
     client_port: int
+
+    @property
+    def session_user(self) -> str:
+        """Who SET SESSION AUTHORIZATION has made of the user."""
+        return self.parameters["session_authorization"] or self.user
+
+    @property
+    def current_user(self) -> str:
+        """Whose privileges count: SET ROLE's, or the session user's."""
+        role = self.parameters["role"]
+        return self.session_user if role == "none" else role
 
 
 BackendFactory = Callable[[SessionContext], Backend]

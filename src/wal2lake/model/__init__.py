@@ -4,6 +4,7 @@ Takes: nothing. Gives: immutable values with PostgreSQL's names. Owns: no state,
 Never: imports another room (errors excepted).
 """
 
+from wal2lake.model.acl import NAMES, PUBLIC, Acl, AclItem, ObjectKind
 from wal2lake.model.coercion import Coercion, merged
 from wal2lake.model.domain import Domain
 from wal2lake.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid, Xid
@@ -14,10 +15,15 @@ from wal2lake.model.syncstate import SyncState
 __all__ = [
     "INVALID_LSN",
     "INVALID_OID",
+    "NAMES",
+    "PUBLIC",
+    "Acl",
+    "AclItem",
     "Coercion",
     "Column",
     "Domain",
     "Lsn",
+    "ObjectKind",
     "Oid",
     "PartitionKey",
     "PartitionStrategy",

@@ -13,6 +13,7 @@ from wal2lake.pg.binaryformat import (
 )
 from wal2lake.pg.connection import (
     Session,
+    check_password_given,
     connect,
     limit_connecting,
     parse_conninfo,
@@ -38,6 +39,7 @@ __all__ = [
     "RemoteTable",
     "Session",
     "SlotCreated",
+    "check_password_given",
     "connect",
     "limit_connecting",
     "list_obstacles",

@@ -7,6 +7,10 @@ user's own ``options``, and an application_name that the user's own wins over. W
 ``replication=True`` the session is a walsender that accepts replication commands and
 simple queries.
 
+With ``must_use_password`` the conninfo must hold a password and the server must ask for it: what
+the node's own OS user may open (trust, peer, .pgpass) is not for owners of subscriptions who are no
+superusers.
+
 Rows come back as tuples of ``str | None``: the caller parses what it asked for.
 
 libpq waits for an answer as long as TCP does, a quarter of an hour if a firewall has dropped the
@@ -44,6 +48,9 @@ _INTEGER: Final = re.compile(r"\s*[-+]?[0-9]+\s*\Z", re.ASCII)
 
 _SECRETS: Final = ("password", "sslpassword", "passfile", "oauth_client_secret")
 
+PASSWORD_REQUIRED: Final = "2F003"
+"""S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED."""
+
 Rows = list[tuple[str | None, ...]]
 
 
@@ -57,6 +64,16 @@ def parse_conninfo(text: str) -> dict[str, str]:
             sqlstate="42601",
         ) from None
     return {key: str(value) for key, value in parsed.items() if value is not None}
+
+
+def check_password_given(text: str) -> None:
+    """2F003 unless the conninfo itself has a password (libpqrcv_check_conninfo)."""
+    if not parse_conninfo(text).get("password"):
+        raise UsageError(
+            "password is required",
+            sqlstate=PASSWORD_REQUIRED,
+            detail="Non-superusers must provide a password in the connection string.",
+        )
 
 
 def redact(text: str) -> str:
@@ -318,11 +335,13 @@ def connect(
     application_name: str,
     replication: bool = False,
     answer_timeout_seconds: float | None = None,
+    must_use_password: bool = False,
     on_notice: Callable[[str], None] | None = None,
 ) -> Session:
     """Open a connection; PublisherError (08006) with libpq's text if it fails.
 
     The user's own ``application_name``, ``connect_timeout`` and ``options`` win or stay.
+    ``must_use_password``: 2F003 if there is none, or the server did not ask for it.
     ``answer_timeout_seconds``: longest wait for the answer to a statement (but not to a
     COPY's or START_REPLICATION's, which bring more than one).
     """
@@ -333,7 +352,19 @@ def connect(
     parameters.setdefault("application_name", application_name)
     if replication:
         parameters["replication"] = "database"
+    if must_use_password:
+        check_password_given(text)
     pgconn = open_pgconn(conninfo.make_conninfo("", **parameters))
+    if must_use_password and not pgconn.used_password:
+        pgconn.finish()
+        raise UsageError(
+            "password is required",
+            sqlstate=PASSWORD_REQUIRED,
+            detail="Non-superuser cannot connect if the server does not request a"
+            " password.",
+            hint="Target server's authentication method must be changed, or set"
+            " password_required=false in the subscription parameters.",
+        )
     if on_notice is not None:
         # Kept as a closure: libpq hands over a result, the caller wants its text.
         def forward(result: pq.abc.PGresult) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from wal2lake.errors import PublisherError
+from wal2lake.errors import PublisherError, UsageError
 from wal2lake.pg.connection import connect
 from wal2lake.pg.publisher import Publisher
 
@@ -27,12 +27,14 @@ _AGAIN_SECONDS: Final = 0.3
 
 
 @contextmanager
-def nudged(conninfo: str, application_name: str) -> Iterator[None]:
+def nudged(
+    conninfo: str, application_name: str, *, must_use_password: bool = False
+) -> Iterator[None]:
     """While it lasts, a creation of a slot at that server need not wait for long."""
     done = threading.Event()
     nudger = threading.Thread(
         target=_nudge,
-        args=(conninfo, application_name, done),
+        args=(conninfo, application_name, must_use_password, done),
         name="nudge",
         daemon=True,
     )
@@ -45,14 +47,23 @@ def nudged(conninfo: str, application_name: str) -> Iterator[None]:
         nudger.join(1.0)
 
 
-def _nudge(conninfo: str, application_name: str, done: threading.Event) -> None:
+def _nudge(
+    conninfo: str,
+    application_name: str,
+    must_use_password: bool,
+    done: threading.Event,
+) -> None:
     if done.wait(_FIRST_SECONDS):
         return
     try:
-        with connect(conninfo, application_name=application_name) as session:
+        with connect(
+            conninfo,
+            application_name=application_name,
+            must_use_password=must_use_password,
+        ) as session:
             while Publisher(session).log_running_transactions():
                 if done.wait(_AGAIN_SECONDS):
                     return
-    except PublisherError:
+    except (PublisherError, UsageError):
         # Not allowed, or no connection left: the server's own record comes.
         return

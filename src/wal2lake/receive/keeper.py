@@ -241,19 +241,29 @@ class SnapshotKeeper:
         """Hold it, and publish it in the catalog for the tables that could be locked."""
         subscription = self._subscription
         slot = f"pg_{subscription.oid}_sync_{self._catalog.system_identifier}"
+        must_use_password = self._catalog.must_use_password(subscription)
         exporter = connect(
-            subscription.conninfo, application_name=slot, replication=True
+            subscription.conninfo,
+            application_name=slot,
+            replication=True,
+            must_use_password=must_use_password,
         )
         holder: Session | None = None
         try:
-            holder = connect(subscription.conninfo, application_name=slot)
+            holder = connect(
+                subscription.conninfo,
+                application_name=slot,
+                must_use_password=must_use_password,
+            )
             if Publisher(holder).in_recovery():
                 get_logger().info(
                     "publisher is a standby: to take a snapshot there may take until"
                     " pg_log_standby_snapshot() is executed on its primary",
                     subscription=subscription.name,
                 )
-            with nudged(subscription.conninfo, slot):
+            with nudged(
+                subscription.conninfo, slot, must_use_password=must_use_password
+            ):
                 created = Publisher(exporter).create_slot(
                     slot, temporary=True, snapshot="export"
                 )

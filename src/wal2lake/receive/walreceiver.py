@@ -91,6 +91,7 @@ class WalReceiver:
         """The log is open and recovered; it stays the caller's to close (see ``at_work``)."""
         self._catalog = catalog
         self._subscription = subscription
+        self._must_use_password = catalog.must_use_password(subscription)
         self._settings = settings
         self._log = log
         self._progress = progress
@@ -134,6 +135,7 @@ class WalReceiver:
             subscription.conninfo,
             application_name=subscription.name,
             replication=True,
+            must_use_password=self._must_use_password,
             on_notice=lambda text: self._events.warning(
                 f"publisher says: {text}", subscription=subscription.name
             ),
@@ -240,6 +242,7 @@ class WalReceiver:
             self._subscription.conninfo,
             application_name=f"pg_{self._subscription.oid}_check",
             answer_timeout_seconds=_ANSWER_SECONDS,
+            must_use_password=self._must_use_password,
         )
 
     # ---- reader: the main thread ---------------------------------------------------

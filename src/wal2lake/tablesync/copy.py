@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from wal2lake.errors import ApplyError, PublisherError, StorageError
+from wal2lake.errors import ApplyError, PublisherError, StorageError, UsageError
 from wal2lake.lake.delta.datafile import DataFileWriter
 from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.lake.staging.convert import (
@@ -80,6 +80,8 @@ class CopyTask:
     lsn: Lsn = INVALID_LSN
     """The snapshot's consistent point."""
     rules: Rules = NO_RULES
+    must_use_password: bool = False
+    """The publisher must ask for the password of ``conninfo``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,20 @@ def copy_ranges(
 
 def _open(task: CopyTask) -> Session:
     """A session that sees the snapshot."""
-    session = connect(task.conninfo, application_name=task.application_name)
+    try:
+        session = connect(
+            task.conninfo,
+            application_name=task.application_name,
+            must_use_password=task.must_use_password,
+        )
+    except UsageError as error:
+        # What the commands have accepted, the publisher no longer does.
+        raise PublisherError(
+            error.message,
+            sqlstate=error.sqlstate,
+            detail=error.detail,
+            hint=error.hint,
+        ) from None
     try:
         session.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}")
         session.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")

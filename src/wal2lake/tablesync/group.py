@@ -28,6 +28,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from wal2lake.catalog import Catalog, CopyRange, TableDef
+from wal2lake.catalog.access.targets import INSERT
 from wal2lake.errors import ApplyError, PublisherError, Wal2LakeError
 from wal2lake.lake import (
     AddedFile,
@@ -150,6 +151,10 @@ class GroupCopy:
         table = self._catalog.table_by_oid(rel.relid)
         if table is None:
             raise Halted
+        rights = self._catalog.target_rights(attempt.subscription)
+        denied = rights.denied(table, INSERT)
+        if denied is not None:
+            raise denied
         state = self._port.state(table.location)
         name = rel.cursor_name(self._catalog.system_identifier)
         done = state.cursor(name)
@@ -272,6 +277,7 @@ class GroupCopy:
             namespace=remote.namespace,
             column_types=tuple((c.type_oid, c.typmod) for c in remote.columns),
             lsn=attempt.snapshot.lsn,
+            must_use_password=self._catalog.must_use_password(subscription),
             rules=Rules(
                 ValuePolicies.parse(subscription.value_policies),
                 frozenset(c.name for c in one.table.columns if c.not_null),

@@ -258,7 +258,11 @@ class TableSync:
         """Ask the publisher about tables that are due."""
         name = f"pg_{subscription.oid}_sync_{self._catalog.system_identifier}"
         try:
-            with connect(subscription.conninfo, application_name=name) as session:
+            with connect(
+                subscription.conninfo,
+                application_name=name,
+                must_use_password=self._catalog.must_use_password(subscription),
+            ) as session:
                 session.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}")
                 found = Publisher(session).tables(
                     [(rel.remote_namespace, rel.remote_name) for rel in rels],

@@ -18,6 +18,7 @@ from contextlib import ExitStack
 
 from wal2lake.catalog import TableDef
 from wal2lake.errors import UsageError
+from wal2lake.frontend.commands.access import check_tables
 from wal2lake.frontend.commands.node import Caller, Node, need_table
 from wal2lake.frontend.grammar.statements import Truncate
 from wal2lake.frontend.query.writes import SparkWrite, path_sql, truncate_sql
@@ -51,6 +52,7 @@ def truncate(node: Node, caller: Caller, statement: Truncate, job_group: str) ->
                 hint="Do not specify the ONLY keyword, or use TRUNCATE ONLY on the"
                 " partitions directly.",
             )
+    check_tables(node.catalog, caller, {t.oid: (t, "D") for t in tables})
     for table in tables:
         _execute(node, truncate_sql(table), job_group)
     return "TRUNCATE TABLE"

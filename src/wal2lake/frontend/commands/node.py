@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 from wal2lake.apply.launcher import ApplyLauncher
-from wal2lake.catalog import Catalog, Role, Subscription, TableDef
+from wal2lake.catalog import Catalog, Namespace, Role, Subscription, TableDef
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
 from wal2lake.lake import TablePort
 from wal2lake.lake.query import Queries
-from wal2lake.model import Oid
+from wal2lake.model import ObjectKind, Oid
 from wal2lake.settings import Settings
 from wal2lake.tablesync.worker import TableSync
 
-PERMISSION_DENIED = "42501"
+PERMISSION_DENIED: Final = "42501"
+
+DATABASE: Final = "lake"
+"""The name of a node's one database."""
 
 
 class SubscriptionLocks:
@@ -65,12 +69,15 @@ class Caller:
     search_path: tuple[str, ...] = ("public",)
     in_block: bool = False
     """Between BEGIN and COMMIT."""
+    session: Role | None = None
+    """Who has logged in, where SET ROLE has made ``role`` another one."""
+    zone: str = "UTC"
+    """The session's TimeZone."""
 
-
-def require_superuser(caller: Caller, what: str) -> None:
-    """42501 unless the caller is a superuser."""
-    if not caller.role.superuser:
-        raise UsageError(f"permission denied to {what}", sqlstate=PERMISSION_DENIED)
+    @property
+    def session_role(self) -> Role:
+        """session_user."""
+        return self.session or self.role
 
 
 def need_subscription(node: Node, name: str) -> Subscription:
@@ -97,12 +104,33 @@ def altering(node: Node, name: str) -> Iterator[Subscription]:
 def find_table(
     catalog: Catalog, caller: Caller, schema: str | None, name: str
 ) -> TableDef | None:
-    """A table by its name, through the search path if it is not qualified."""
-    for candidate in (schema,) if schema is not None else caller.search_path:
+    """A table by its name, through the search path if it is not qualified. 42501 if the
+    caller may not use the schema that is named; others are passed over."""
+    candidates = (schema,) if schema is not None else caller.search_path
+    if not caller.role.superuser:
+        closed = _closed(catalog, caller, candidates)
+        if schema is not None and closed:
+            raise UsageError(
+                f"permission denied for schema {schema}", sqlstate=PERMISSION_DENIED
+            )
+        candidates = tuple(c for c in candidates if c not in closed)
+    for candidate in candidates:
         found = catalog.table(candidate, name)
         if found is not None:
             return found
     return None
+
+
+def _closed(catalog: Catalog, caller: Caller, schemas: Collection[str]) -> set[str]:
+    """Those of the schemas that are there and that the caller may not use."""
+    authority = catalog.authority()
+    return {
+        n.name
+        for n in catalog.namespaces()
+        if n.name in schemas
+        and "U"
+        not in authority.letters(caller.role.oid, ObjectKind.SCHEMA, n.owner, n.acl)
+    }
 
 
 def need_table(
@@ -118,6 +146,14 @@ def need_table(
     return found
 
 
+def need_schema(catalog: Catalog, name: str) -> Namespace:
+    """3F000 if there is none."""
+    for schema in catalog.namespaces():
+        if schema.name == name:
+            return schema
+    raise UndefinedObjectError(f'schema "{name}" does not exist', sqlstate="3F000")
+
+
 def target_schema(catalog: Catalog, caller: Caller, schema: str | None) -> str:
     """Where a new table goes; 3F000 if there is no such schema."""
     known = {n.name for n in catalog.namespaces()}
@@ -127,6 +163,8 @@ def target_schema(catalog: Catalog, caller: Caller, schema: str | None) -> str:
                 f'schema "{schema}" does not exist', sqlstate="3F000"
             )
         return schema
+    if not caller.role.superuser:
+        known -= _closed(catalog, caller, caller.search_path)
     for candidate in caller.search_path:
         if candidate in known:
             return candidate

@@ -25,14 +25,21 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.frontend.backend import Notice
+from wal2lake.frontend.commands.access import (
+    check_database_create,
+    check_owner,
+    check_schema,
+    owns,
+)
 from wal2lake.frontend.commands.node import (
+    PERMISSION_DENIED,
     Caller,
     Node,
     find_table,
     need_table,
-    require_superuser,
     target_schema,
 )
+from wal2lake.frontend.commands.roles.names import check_can_set_role, need_role
 from wal2lake.frontend.grammar.statements import (
     CreatePartition,
     CreateSchema,
@@ -78,10 +85,13 @@ class NewTable:
 
 def create_schema(node: Node, caller: Caller, statement: CreateSchema) -> str:
     """CREATE SCHEMA."""
-    require_superuser(caller, "create schema")
-    name = statement.name
-    if name is None:
-        name = statement.authorization.name if statement.authorization else ""
+    owner = caller.role
+    if statement.authorization is not None:
+        owner = need_role(node.catalog.authority(), caller, statement.authorization)
+    name = statement.name or owner.name
+    check_database_create(node, caller)
+    if owner.oid != caller.role.oid:
+        check_can_set_role(node.catalog.authority(), caller, owner)
     if name.startswith("pg_"):
         raise UsageError(
             f'unacceptable schema name "{name}"',
@@ -90,7 +100,7 @@ def create_schema(node: Node, caller: Caller, statement: CreateSchema) -> str:
         )
     with node.ddl_lock:
         try:
-            node.catalog.create_namespace(name, caller.role.oid)
+            node.catalog.create_namespace(name, owner.oid)
         except DuplicateObjectError:
             if not statement.if_not_exists:
                 raise
@@ -102,7 +112,6 @@ def create_schema(node: Node, caller: Caller, statement: CreateSchema) -> str:
 
 def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
     """CREATE TABLE."""
-    require_superuser(caller, "create table")
     with node.ddl_lock:
         schema = _free_name(node, caller, statement.table, statement.if_not_exists)
         if schema is None:
@@ -133,6 +142,7 @@ def _free_name(
 ) -> str | None:
     """The schema of a new table; None: it is there, which is right."""
     schema = target_schema(node.catalog, caller, name.schema)
+    check_schema(node, caller, schema, "C")
     if node.catalog.table(schema, name.name) is None:
         return schema
     text = f'relation "{name.name}" already exists'
@@ -144,7 +154,6 @@ def _free_name(
 
 def create_partition(node: Node, caller: Caller, statement: CreatePartition) -> str:
     """CREATE TABLE ... PARTITION OF ... DEFAULT."""
-    require_superuser(caller, "create table")
     with node.ddl_lock:
         schema = _free_name(node, caller, statement.table, statement.if_not_exists)
         if schema is None:
@@ -153,6 +162,7 @@ def create_partition(node: Node, caller: Caller, statement: CreatePartition) -> 
             node.catalog, caller, statement.parent.schema, statement.parent.name
         )
         name = statement.table.name
+        check_owner(node, caller, "table", parent.name, parent.owner)
         if parent.partition_key is None:
             raise UsageError(f'"{parent.name}" is not partitioned', sqlstate="42P17")
         other = default_partition(node, parent)
@@ -269,12 +279,12 @@ def field_specs(
 
 def drop_table(node: Node, caller: Caller, statement: DropTable) -> str:
     """DROP TABLE."""
-    require_superuser(caller, "drop table")
     with node.ddl_lock:
         found: list[TableDef] = []
         for name in statement.tables:
             table = find_table(node.catalog, caller, name.schema, name.name)
             if table is not None:
+                _check_droppable(node, caller, table)
                 found.append(table)
                 continue
             text = f'table "{name.name}" does not exist'
@@ -300,6 +310,16 @@ def _drop_all(node: Node, tables: Sequence[TableDef]) -> list[TableDef]:
     return named
 
 
+def _check_droppable(node: Node, caller: Caller, table: TableDef) -> None:
+    """The owner of a table may drop it, and that of its schema."""
+    schemas = node.catalog.namespaces()
+    owners = [n.owner for n in schemas if n.name == table.namespace]
+    if not owns(node.catalog, caller, table.owner, *owners):
+        raise UsageError(
+            f"must be owner of table {table.name}", sqlstate=PERMISSION_DENIED
+        )
+
+
 def _drop_one(node: Node, table: TableDef) -> None:
     partition = default_partition(node, table)
     # The partition first: its row must never name a table that is not there.
@@ -322,9 +342,8 @@ def _drop_one(node: Node, table: TableDef) -> None:
 
 def drop_schema(node: Node, caller: Caller, statement: DropSchema) -> str:
     """DROP SCHEMA; CASCADE drops its tables."""
-    require_superuser(caller, "drop schema")
     with node.ddl_lock:
-        known = {n.name for n in node.catalog.namespaces()}
+        known = {n.name: n.owner for n in node.catalog.namespaces()}
         for name in statement.names:
             if name not in known:
                 text = f'schema "{name}" does not exist'
@@ -332,6 +351,7 @@ def drop_schema(node: Node, caller: Caller, statement: DropSchema) -> str:
                     raise UndefinedObjectError(text, sqlstate="3F000")
                 caller.notice(Notice(f"{text}, skipping"))
                 continue
+            check_owner(node, caller, "schema", name, known[name])
             tables = [t for t in node.catalog.tables() if t.namespace == name]
             if tables and not statement.cascade:
                 raise UsageError(

@@ -2,7 +2,7 @@
 
 In: the user's name from the startup packet, the node's roles. Out: a Role, or an error that
 the client gets as FATAL. Texts are PostgreSQL's, and an unknown user, a user without a
-password and a wrong password cannot be told apart from outside.
+password, one whose password has expired and a wrong password cannot be told apart from outside.
 
 Source: src/backend/libpq/auth.c, auth-sasl.c; PostgreSQL manual, section 54.2.1 and 54.3.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from datetime import UTC, datetime
 from enum import Enum
 
 from wal2lake.catalog import Role
@@ -61,13 +62,22 @@ def authenticate(
         if role is None:
             raise UsageError(f'role "{user}" does not exist', sqlstate="28000")
         return role
-    password = None if role is None else role.password
+    password = None if role is None or _expired(role) else role.password
     proved = _proves(conversation, user, password, mock_secret)
     if role is None or not proved:
         raise UsageError(
             f'password authentication failed for user "{user}"', sqlstate="28P01"
         )
     return role
+
+
+def _expired(role: Role) -> bool:
+    """VALID UNTIL is of the password, not of the role (get_role_password)."""
+    if role.valid_until in (None, "infinity"):
+        return False
+    if role.valid_until == "-infinity":
+        return True
+    return datetime.fromisoformat(str(role.valid_until)) < datetime.now(UTC)
 
 
 def _proves(

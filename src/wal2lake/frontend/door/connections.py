@@ -14,6 +14,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from wal2lake.errors import UsageError
 from wal2lake.frontend.client import Transport
 from wal2lake.frontend.door.greeting import Greeting
 from wal2lake.frontend.session import Interrupt, Session
@@ -78,12 +79,23 @@ class Connections:
             self._by_pid[connection.pid] = connection
             self._threads += 1
 
-    def begin(
-        self, connection: Connection, greeting: Greeting, session: Session
-    ) -> None:
+    def admit(self, connection: Connection, greeting: Greeting) -> None:
+        """It may begin a session; 53300 if its role has as many as it may have."""
+        role = greeting.role
+        with self._changed:
+            held = sum(
+                other.greeting is not None and other.greeting.role.oid == role.oid
+                for other in self._by_pid.values()
+            )
+            if 0 <= role.connlimit <= held and not role.superuser:
+                raise UsageError(
+                    f'too many connections for role "{role.name}"', sqlstate="53300"
+                )
+            connection.greeting = greeting
+
+    def begin(self, connection: Connection, session: Session) -> None:
         """It was let in."""
         with self._changed:
-            connection.greeting = greeting
             connection.session = session
 
     def leave(self, connection: Connection) -> None:

@@ -71,6 +71,8 @@ class Door:
     """Kept across restarts, or the salts of unknown users would change with each."""
     node_parameters: tuple[ParameterDefinition, ...] = ()
     """The node's own settings, for SHOW."""
+    may_connect: Callable[[Role], bool] = lambda role: True
+    """Whether a role has CONNECT on the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +142,25 @@ def admit(conversation: Conversation, startup: StartupMessage, door: Door) -> Gr
     replication = _replication(given.get("replication"))
     role = authenticate(conversation, user, door.roles, door.method, door.mock_secret)
     conversation.send(AuthenticationRequest(AuthenticationKind.OK))
+    if not role.login:
+        raise UsageError(
+            f'role "{role.name}" is not permitted to log in', sqlstate="28000"
+        )
+    if replication and not (role.replication or role.superuser):
+        raise UsageError(
+            "permission denied to start WAL sender",
+            sqlstate="42501",
+            detail="Only roles with the REPLICATION attribute may start a WAL sender"
+            " process.",
+        )
     if database != door.database:
         raise UsageError(f'database "{database}" does not exist', sqlstate="3D000")
+    if not door.may_connect(role):
+        raise UsageError(
+            f'permission denied for database "{database}"',
+            sqlstate="42501",
+            detail="User does not have CONNECT privilege.",
+        )
     parameters = _parameters(role, given, door.node_parameters)
     conversation.codec = lambda: codec_name(parameters.raw("client_encoding"))
     return Greeting(role, parameters, replication)

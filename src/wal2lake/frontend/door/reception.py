@@ -235,13 +235,13 @@ class Reception:
     ) -> Session:
         assert self._door is not None
         door = self._door
+        self._connections.admit(connection, greeting)
 
         def make_backend(notice: Callable[[Notice], None]) -> Backend:
             return factory(
                 SessionContext(
                     pid=connection.pid,
                     user=greeting.role.name,
-                    superuser=greeting.role.superuser,
                     database=door.database,
                     parameters=greeting.parameters,
                     notice=notice,
@@ -253,12 +253,11 @@ class Reception:
         session = Session(
             conversation=conversation,
             parameters=greeting.parameters,
-            user=greeting.role.name,
             make_backend=make_backend,
             max_bytes=self._settings.max_session_bytes,
             log=log.bind(user=greeting.role.name),
         )
-        self._connections.begin(connection, greeting, session)
+        self._connections.begin(connection, session)
         if self._ending.is_set():
             # The listener may have looked before the session was there.
             session.interrupts.terminate()

@@ -25,6 +25,7 @@ from wal2lake.apply.launcher import ApplyLauncher
 from wal2lake.catalog import Catalog
 from wal2lake.errors import ConfigurationError, Wal2LakeError
 from wal2lake.frontend.backend import Backend, SessionContext
+from wal2lake.frontend.commands.access import may_connect
 from wal2lake.frontend.commands.node import Node, SubscriptionLocks
 from wal2lake.frontend.commands.subscription import UnfinishedCommands
 from wal2lake.frontend.door import AuthMethod, Door, Listener, ListenerSettings
@@ -165,6 +166,7 @@ class _Engine:
                 f"mock {self._catalog.system_identifier}".encode()
             ).digest(),
             node_parameters=node_parameters(settings),
+            may_connect=lambda role: may_connect(self._catalog, role),
         )
 
         def factory(context: SessionContext) -> Backend:

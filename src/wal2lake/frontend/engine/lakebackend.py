@@ -6,10 +6,14 @@
       without any table
     SELECT over lake tables            Spark, at the published vector of each table
     INSERT UPDATE DELETE TRUNCATE      commands.dml, through Spark
-    CREATE DROP ALTER COMMENT ...      commands.table, commands.subscription
+    CREATE DROP ALTER GRANT ...        commands.table, commands.roles,
+                                       commands.subscription
 
 A query is prepared without running it: Spark analyses it with the parameters as NULLs of
 their types, which gives Describe its columns.
+
+Whose privileges count is the current user's: SET ROLE's, or the session's. They are asked for when
+names are known and nothing has run yet; Describe needs none, as in PostgreSQL.
 
 Source: frontend.backend (the port that this implements).
 """
@@ -23,7 +27,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from wal2lake.errors import FeatureNotSupportedError, UsageError, Wal2LakeError
+from wal2lake.catalog import Role, TableDef
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    UndefinedObjectError,
+    UsageError,
+    Wal2LakeError,
+)
 from wal2lake.frontend.backend import (
     Batch,
     Outcome,
@@ -32,12 +42,15 @@ from wal2lake.frontend.backend import (
     SessionContext,
     TransactionKind,
 )
+from wal2lake.frontend.commands import roles
 from wal2lake.frontend.commands import subscription as subscriptions
 from wal2lake.frontend.commands import table as tables
+from wal2lake.frontend.commands.access import check_tables
 from wal2lake.frontend.commands.dml import run_dml, truncate
 from wal2lake.frontend.commands.node import Caller, Node, need_table
 from wal2lake.frontend.engine.versions import PublishedVersions
 from wal2lake.frontend.grammar import parse
+from wal2lake.frontend.grammar.access import AccessStatement
 from wal2lake.frontend.grammar.lexer import parameter_count
 from wal2lake.frontend.grammar.statements import (
     Kind,
@@ -63,6 +76,7 @@ from wal2lake.frontend.sysviews import (
     is_system_query,
     only_computes,
 )
+from wal2lake.model import Oid
 from wal2lake.pgtypes.params import binary_param_to_text
 from wal2lake.wire.frontback import FieldDescription, Format
 
@@ -71,13 +85,18 @@ _TEXT_OID: Final = 25
 _QUERIES: Final = (Kind.SELECT, Kind.VALUES, Kind.TABLE)
 _WRITES: Final = (Kind.INSERT, Kind.UPDATE, Kind.DELETE)
 
+_DEFINITIONS: Final = {**tables.COMMANDS, **roles.COMMANDS}
+
+_Used = dict[Oid, tuple[TableDef, str]]
+"""Tables that a statement names, and the privileges that it needs on them."""
+
 
 @dataclass(slots=True)
 class _Statement:
     """A prepared statement (the port's ``Prepared``)."""
 
     sql: str
-    statement: Statement
+    statement: Statement | AccessStatement
     param_oids: Sequence[int]
     backend: LakeBackend
     system: bool
@@ -147,7 +166,7 @@ class LakeBackend:
         if isinstance(statement, Truncate):
             with self._job() as group:
                 return Outcome(truncate(self._node, self._caller(), statement, group))
-        command = tables.COMMANDS[type(statement)]
+        command = _DEFINITIONS[type(statement)]
         return Outcome(command(self._node, self._caller(), statement))
 
     def begin(self, kind: TransactionKind) -> None:
@@ -170,6 +189,29 @@ class LakeBackend:
 
     def release(self, depth: int) -> None:
         """Nor to keep."""
+
+    def become(self, role: str | None, *, authorization: bool) -> bool:
+        """check_role() and check_session_authorization() of variable.c."""
+        authority = self._node.catalog.authority()
+        begun = self._context.user if authorization else self._context.session_user
+        mine = authority.by_name.get(begun)
+        if mine is None:
+            raise UndefinedObjectError(f'role "{begun}" does not exist')
+        if role is None:
+            return mine.superuser
+        wanted = authority.by_name.get(role)
+        if wanted is None:
+            raise UsageError(f'role "{role}" does not exist')
+        if authorization:
+            allowed = mine.superuser or mine.oid == wanted.oid
+        else:
+            allowed = authority.can_set_role(mine.oid, wanted.oid)
+        if not allowed:
+            what = "session authorization" if authorization else "role"
+            raise UsageError(
+                f'permission denied to set {what} "{role}"', sqlstate="42501"
+            )
+        return wanted.superuser
 
     def cancel(self) -> None:
         """End the running statement, wherever it runs."""
@@ -209,7 +251,11 @@ class LakeBackend:
         if statement.kind in _WRITES:
             self._refuse_in_block(prepared.sql)
             zone = self._context.parameters["TimeZone"]
-            write = translate_write(prepared.sql, self._resolver(), bound, zone)
+            caller, used = self._caller(), _Used()
+            resolver = self._resolver(caller, used)
+            write = translate_write(prepared.sql, resolver, bound, zone)
+            used[write.table.oid] = (write.table, write.needs)
+            check_tables(self._node.catalog, caller, used)
             with self._job() as group:
                 tag = run_dml(self._node, write, group)
             return Outcome(tag)
@@ -220,7 +266,9 @@ class LakeBackend:
     def _query(
         self, sql: str, bound: tuple[BoundParameter, ...], formats: Sequence[Format]
     ) -> Outcome:
-        query = self._translated(sql, bound)
+        caller, used = self._caller(), _Used()
+        query = self._translated(sql, bound, self._resolver(caller, used))
+        check_tables(self._node.catalog, caller, used)
         with ExitStack() as held:
             group = held.enter_context(self._job())
             result = self._node.queries.run(query.sql, job_group=group)
@@ -234,9 +282,15 @@ class LakeBackend:
             )
             return Outcome("SELECT", fields, _Answer(rows, held.pop_all()))
 
-    def _translated(self, sql: str, bound: tuple[BoundParameter, ...]) -> SparkQuery:
+    def _translated(
+        self,
+        sql: str,
+        bound: tuple[BoundParameter, ...],
+        resolver: Resolver | None = None,
+    ) -> SparkQuery:
         zone = self._context.parameters["TimeZone"]
-        return translate_query(sql, self._resolver(), bound, zone)
+        resolver = resolver or self._resolver(self._caller(), _Used())
+        return translate_query(sql, resolver, bound, zone)
 
     def _is_known(self, sql: str, oids: Sequence[int]) -> bool:
         """Whether a query without tables is the lake's: its analysis has rules for it."""
@@ -256,28 +310,41 @@ class LakeBackend:
     # ---- names and jobs ----------------------------------------------------------------
 
     def _caller(self) -> Caller:
-        role = self._node.catalog.role(self._context.user)
+        context = self._context
+        role = self._role(context.current_user)
+        same = context.session_user == context.current_user
+        return Caller(
+            role,
+            context.notice,
+            self._search_path(),
+            self._block,
+            None if same else self._role(context.session_user),
+            context.parameters["TimeZone"],
+        )
+
+    def _role(self, name: str) -> Role:
+        role = self._node.catalog.role(name)
         if role is None:
-            raise UsageError(
-                f'role "{self._context.user}" does not exist', sqlstate="28000"
-            )
-        return Caller(role, self._context.notice, self._search_path(), self._block)
+            raise UsageError(f'role "{name}" does not exist', sqlstate="28000")
+        return role
 
     def _search_path(self) -> tuple[str, ...]:
         parts = [
             p.strip().strip('"')
             for p in self._context.parameters["search_path"].split(",")
         ]
-        names = [self._context.user if p == "$user" else p for p in parts if p]
+        names = [self._context.current_user if p == "$user" else p for p in parts if p]
         return tuple(names)
 
-    def _resolver(self) -> Resolver:
-        """Names of one statement: all its tables at one vector per subscription."""
-        catalog, caller = self._node.catalog, self._caller()
+    def _resolver(self, caller: Caller, used: _Used) -> Resolver:
+        """Names of one statement: all its tables at one vector per subscription. What is
+        read is noted in ``used``."""
+        catalog = self._node.catalog
         published = PublishedVersions(catalog)
 
         def resolve(schema: str | None, name: str) -> TableRef:
             table = need_table(catalog, caller, schema, name)
+            used.setdefault(table.oid, (table, "r"))
             return TableRef(table, published.of(*catalog.sharing(table)))
 
         return resolve

@@ -20,6 +20,7 @@ from wal2lake.catalog import (
     Progress,
     ProgressFile,
     Role,
+    RoleMember,
     SnapshotVector,
     Subscription,
     SubscriptionError,
@@ -36,7 +37,7 @@ from wal2lake.changelog import (
     prepared_transactions,
 )
 from wal2lake.frontend.sysviews import ActiveSession, LoggedMessage, LogReading
-from wal2lake.model import Lsn, Oid
+from wal2lake.model import Acl, Lsn, Oid
 from wal2lake.settings import LogSettings, Settings
 
 
@@ -80,6 +81,14 @@ class ViewSource:
     def roles(self) -> Sequence[Role]:
         """From the catalog."""
         return self._catalog.roles()
+
+    def role_members(self) -> Sequence[RoleMember]:
+        """From the catalog."""
+        return self._catalog.role_members()
+
+    def database_acl(self) -> Acl | None:
+        """From the catalog."""
+        return self._catalog.database_acl()
 
     def namespaces(self) -> Sequence[Namespace]:
         """From the catalog."""

@@ -9,6 +9,7 @@ catalog, reads queries beyond their first words.
     parser                     which statement it is; start here
     cursor                     tokens, taken by gram.y's rules
     subscription, table        each statement's own rules
+    access/                    roles, privileges, owners
     statements, printing       the values, and their text again
     options                    what the options of a subscription may be
 """

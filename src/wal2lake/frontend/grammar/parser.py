@@ -1,7 +1,7 @@
 """``parse``: the text of one statement as a value.
 
 Comes in: one statement (from ``split_statements``). Goes out: a ``Statement``. What this node
-executes from its own grammar (subscriptions, schemas, tables) is parsed whole; for the rest
+executes from its own grammar (subscriptions, schemas, tables, roles) is parsed whole; for the rest
 only the leading words are read, to tell which command it is.
 
 Sources: gram.y, stmt; src/include/tcop/cmdtaglist.h for the commands' names.
@@ -14,6 +14,10 @@ from itertools import islice
 from typing import Final
 
 from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError
+from wal2lake.frontend.grammar.access import AccessStatement
+from wal2lake.frontend.grammar.access.grants import alter_owner, grant, revoke
+from wal2lake.frontend.grammar.access.roles import alter_role, create_role, drop_role
+from wal2lake.frontend.grammar.access.statements import Target
 from wal2lake.frontend.grammar.cursor import Cursor
 from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error, tokens
 from wal2lake.frontend.grammar.statements import Kind, Other, Statement
@@ -31,7 +35,7 @@ from wal2lake.frontend.grammar.table import (
     truncate,
 )
 
-_OWN: Final[dict[tuple[str, ...], Callable[[Cursor], Statement]]] = {
+_OWN: Final[dict[tuple[str, ...], Callable[[Cursor], Statement | AccessStatement]]] = {
     ("create", "subscription"): create_subscription,
     ("alter", "subscription"): alter_subscription,
     ("drop", "subscription"): drop_subscription,
@@ -41,6 +45,18 @@ _OWN: Final[dict[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("create", "table"): create_table,
     ("drop", "table"): drop_table,
     ("truncate",): truncate,
+    ("alter", "schema"): alter_owner(Target.SCHEMA),
+    ("alter", "table"): alter_owner(Target.TABLE),
+    ("drop", "role"): drop_role,
+    ("drop", "user"): drop_role,
+    ("drop", "group"): drop_role,
+    ("grant",): grant,
+    ("revoke",): revoke,
+    **{
+        ("create", word): create_role(word.upper())
+        for word in ("role", "user", "group")
+    },
+    **{("alter", word): alter_role(word.upper()) for word in ("role", "user", "group")},
 }
 
 _COMMENT: Final = ("comment", "on", "subscription")
@@ -88,13 +104,11 @@ _REFUSED: Final = {
     "checkpoint": "CHECKPOINT",
     "cluster": "CLUSTER",
     "do": "DO",
-    "grant": "GRANT",
     "import": "IMPORT FOREIGN SCHEMA",
     "load": "LOAD",
     "reassign": "REASSIGN OWNED",
     "refresh": "REFRESH MATERIALIZED VIEW",
     "reindex": "REINDEX",
-    "revoke": "REVOKE",
     "security": "SECURITY LABEL",
     "vacuum": "VACUUM",
 }
@@ -163,7 +177,7 @@ _LEADING: Final = 6
 """Tokens that tell any command: CREATE OR REPLACE TEXT SEARCH CONFIGURATION."""
 
 
-def parse(text: str) -> Statement:
+def parse(text: str) -> Statement | AccessStatement:
     """One statement; raises SqlSyntaxError, or 0A000 for a clause that nobody executes."""
     lead = list(islice(tokens(text), _LEADING))
     first = lead[0]
@@ -189,17 +203,18 @@ def parse(text: str) -> Statement:
     raise _unexpected(text, first)
 
 
-def _own(text: str, words: tuple[str, ...]) -> Statement:
+def _own(text: str, words: tuple[str, ...]) -> Statement | AccessStatement:
     cursor = Cursor(text)
     cursor.expect(*words)
     return _OWN[words](cursor)
 
 
-def _definition(text: str, lead: list[Token]) -> Statement:
+def _definition(text: str, lead: list[Token]) -> Statement | AccessStatement:
     """CREATE, ALTER or DROP of something."""
     verb = lead[0].value
     second = lead[1]
-    if (verb, second.value) in _OWN and second.kind is TokenKind.WORD:
+    mapping = second.is_word("user") and lead[2].is_word("mapping")
+    if (verb, second.value) in _OWN and second.kind is TokenKind.WORD and not mapping:
         return _own(text, (verb, second.value))
     at = 1
     if verb == "create":

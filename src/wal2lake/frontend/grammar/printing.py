@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
+from wal2lake.frontend.grammar.access import AccessStatement, access_to_sql
 from wal2lake.frontend.grammar.quoting import fold, quote_identifier, quote_literal
 from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionConnection,
@@ -41,8 +42,10 @@ from wal2lake.model import PartitionKey
 from wal2lake.pgtypes.registry.pg_type import format_type
 
 
-def to_sql(statement: Statement) -> str:
+def to_sql(statement: Statement | AccessStatement) -> str:
     """The statement's text, without a semicolon."""
+    if isinstance(statement, AccessStatement):
+        return access_to_sql(statement)
     match statement:
         case Other():
             return statement.text

@@ -149,6 +149,13 @@ class Parameters(Mapping[str, str]):
             if definition.context is Context.USER and not definition.follows:
                 self._assign(key, self._reset[key], local=False)
 
+    def assume(self, name: str, value: str | None, *, local: bool = False) -> None:
+        """What only its own statement may set (role, session_authorization), once whoever
+        runs it has been found to be allowed; None resets."""
+        key = _key(name)
+        chosen = self._reset[key] if value is None else value
+        self._assign(key, chosen, local=local)
+
     def set_at_startup(self, name: str, value: str) -> None:
         """A value of the startup packet: also what RESET returns to."""
         self.set(name, value)

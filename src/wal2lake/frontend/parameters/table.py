@@ -296,7 +296,7 @@ PARAMETERS: Final = (
         "off",
         "When generating SQL fragments, quote all identifiers.",
     ),
-    _string("role", "none", "Sets the current role."),
+    _fact("role", Kind.STRING, "none", "Sets the current role."),
     _bool("row_security", "on", "Enables row security."),
     ParameterDefinition(
         "scram_iterations",

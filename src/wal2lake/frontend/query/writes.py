@@ -14,7 +14,7 @@ Source: PostgreSQL manual, INSERT, UPDATE, DELETE, 10.4.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlglot import exp
@@ -53,6 +53,8 @@ class SparkWrite:
     sql: str
     verb: str
     """Of the command tag."""
+    needs: str = ""
+    """Privileges on the table, as letters of its acl: SELECT too where its rows are looked at."""
 
 
 def translate_write(
@@ -73,14 +75,33 @@ def translate_write(
         raise FeatureNotSupportedError("the statement names no table")
     table = resolve(name.db or None, name.name).table
     refuse_only(name, table)
+    needs = _needs(tree, name)
     bind(tree, parameters)
     if isinstance(tree, exp.Insert):
-        return _insert(tree, table, resolve, zone)
+        write = _insert(tree, table, resolve, zone)
+        return replace(write, needs=needs)
     resolve = _newest(resolve, table)
     sets = _assignments(tree, table) if isinstance(tree, exp.Update) else []
     if _others(tree) or tree.find(exp.Query):
-        return _merge(tree, table, sets, resolve, zone)
-    return _in_place(tree, table, sets, resolve, zone)
+        write = _merge(tree, table, sets, resolve, zone)
+    else:
+        write = _in_place(tree, table, sets, resolve, zone)
+    return replace(write, needs=needs)
+
+
+def _needs(tree: exp.Expression, target: exp.Table) -> str:
+    """A column that is mentioned is read: an UPDATE or DELETE of all rows mentions none."""
+    letter = {exp.Insert: "a", exp.Update: "w"}.get(type(tree), "d")
+    read: list[exp.Expression] = []
+    if isinstance(tree, exp.Update):
+        read += [item.expression for item in tree.expressions]
+    if not isinstance(tree, exp.Insert) and tree.args.get("where") is not None:
+        read.append(tree.args["where"])
+    reads = any(one.find(exp.Column) for one in read)
+    again = any(
+        t is not target and t.name == target.name for t in tree.find_all(exp.Table)
+    )
+    return letter + "r" if reads or again else letter
 
 
 def truncate_sql(table: TableDef) -> SparkWrite:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
+from wal2lake.errors import SqlSyntaxError, UsageError
 from wal2lake.frontend.backend import (
     Backend,
     Batch,
@@ -50,19 +50,16 @@ class Executor:
         "_parameters",
         "_table",
         "_transaction",
-        "_user",
     )
 
     def __init__(
         self,
         *,
-        user: str,
         backend: Backend,
         parameters: Parameters,
         transaction: Transaction,
         table: StatementTable,
     ) -> None:
-        self._user = user
         self._backend = backend
         self._parameters = parameters
         self._transaction = transaction
@@ -149,12 +146,12 @@ class Executor:
         notices: tuple[Notice, ...] = ()
         if command.local and not self._transaction.in_block:
             notices = (_outside_block("SET LOCAL"),)
-        name = command.name.lower()
+        name = command.name.lower().replace(" ", "_")
         if name in ("role", "session_authorization"):
-            self._check_same_user(name, command.values)
-            if name == "role":
-                role = "none" if command.values is None else command.values[0]
-                self._parameters.set("role", role, local=command.local)
+            values = command.values
+            self._become(
+                name, None if values is None else values[0], local=command.local
+            )
         elif command.values is None:
             self._parameters.reset(command.name, local=command.local)
         else:
@@ -162,17 +159,16 @@ class Executor:
             self._parameters.set(command.name, value, local=command.local)
         return Outcome("SET", notices=notices)
 
-    def _check_same_user(self, name: str, values: tuple[str, ...] | None) -> None:
-        """A session stays what it logged in as; saying so again is harmless."""
-        if values is None or values == (self._user,):
-            return
-        if name == "role" and values == ("none",):
-            return
-        words = name.replace("_", " ").upper()
-        raise FeatureNotSupportedError(
-            f"SET {words} to another user is not supported",
-            hint="Connect as that user.",
-        )
+    def _become(self, name: str, value: str | None, *, local: bool) -> None:
+        """SET ROLE and SET SESSION AUTHORIZATION; None is what the session began with."""
+        authorization = name == "session_authorization"
+        role = None if value == "none" and not authorization else value
+        boss = self._backend.become(role, authorization=authorization)
+        parameters = self._parameters
+        if authorization:
+            parameters.assume("role", None, local=local)
+        parameters.assume(name, role, local=local)
+        parameters.assume("is_superuser", "on" if boss else "off", local=local)
 
     def _joined(self, name: str, values: tuple[str, ...]) -> str:
         """The values of a SET as one text (flatten_set_variable_args)."""
@@ -214,7 +210,9 @@ class Executor:
     def _reset(self, name: str | None) -> None:
         if name is None:
             self._parameters.reset_all()
-        elif name.lower() != "session_authorization":
+        elif name.lower() in ("role", "session_authorization"):
+            self._become(name.lower(), None, local=False)
+        else:
             self._parameters.reset(name)
 
     def _discard(self, what: str) -> None:
@@ -224,6 +222,7 @@ class Executor:
             raise UsageError(
                 "DISCARD ALL cannot run inside a transaction block", sqlstate="25001"
             )
+        self._become("session_authorization", None, local=False)
         self._parameters.reset_all()
         self._table.deallocate_all()
 

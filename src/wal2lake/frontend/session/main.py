@@ -83,7 +83,6 @@ class Session:
         *,
         conversation: Conversation,
         parameters: Parameters,
-        user: str,
         make_backend: Callable[[Callable[[Notice], None]], Backend],
         max_bytes: int,
         log: Any,
@@ -99,7 +98,6 @@ class Session:
         self._table = StatementTable(max_bytes)
         self._transaction = Transaction(backend, parameters)
         self._executor = Executor(
-            user=user,
             backend=backend,
             parameters=parameters,
             transaction=self._transaction,

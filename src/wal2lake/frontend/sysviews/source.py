@@ -18,6 +18,7 @@ from wal2lake.catalog import (
     Namespace,
     Progress,
     Role,
+    RoleMember,
     SnapshotVector,
     Subscription,
     SubscriptionError,
@@ -33,7 +34,7 @@ from wal2lake.changelog import (
     PreparedTransaction,
     SegmentFacts,
 )
-from wal2lake.model import Lsn, Oid
+from wal2lake.model import Acl, Lsn, Oid
 from wal2lake.settings import LogSettings
 
 
@@ -98,6 +99,14 @@ class CatalogSource(Protocol):
 
     def roles(self) -> Sequence[Role]:
         """All roles."""
+        ...
+
+    def role_members(self) -> Sequence[RoleMember]:
+        """All memberships of roles in roles."""
+        ...
+
+    def database_acl(self) -> Acl | None:
+        """Of the one database; None: the defaults."""
         ...
 
     def namespaces(self) -> Sequence[Namespace]:

@@ -50,11 +50,12 @@ from wal2lake.frontend.sysviews.query.rewrite import (
     translate,
 )
 from wal2lake.frontend.sysviews.rows.cluster import CLUSTER_ROWS
-from wal2lake.frontend.sysviews.rows.facts import Facts, build_facts
+from wal2lake.frontend.sysviews.rows.facts import SECRET, Facts, build_facts
 from wal2lake.frontend.sysviews.rows.information_schema import INFORMATION_ROWS
 from wal2lake.frontend.sysviews.rows.log import LOG_ROWS
 from wal2lake.frontend.sysviews.rows.relations import RELATION_ROWS, Row
 from wal2lake.frontend.sysviews.rows.replication import (
+    GUARDED,
     LIVE_ROWS,
     SUBSCRIPTION_ROWS,
     Moment,
@@ -159,6 +160,7 @@ class SystemCatalog:
         self._call = Call(facts, self._source, context, datetime.now(UTC))
         moment = Moment(facts, replication, self._source, context)
         for relation in query.relations:
+            _check_readable(relation, moment)
             self._ensure(relation, moment)
         return self._guarded(query, lambda: connection.sql(query.sql))
 
@@ -186,6 +188,8 @@ class SystemCatalog:
             tuple(source.namespaces()),
             tuple(source.tables()),
             tuple(source.comments()),
+            tuple(source.role_members()),
+            source.database_acl(),
         )
         if schema != self._schema:
             self._facts = build_facts(*schema)
@@ -222,6 +226,8 @@ class SystemCatalog:
             if moving is not None:
                 return (lambda: moving(moment)), None
             state = SUBSCRIPTION_ROWS.get(name)
+            if state is not None and name in GUARDED and not moment.sees_all(name):
+                return (lambda: state(moment.guarded())), None
             if state is not None:
                 return (lambda: state(moment.state)), self._state_version
         if maker is None or relation.schema not in (PG_CATALOG, INFORMATION_SCHEMA):
@@ -269,6 +275,17 @@ def _register(
         null_handling="special",
         side_effects=function.changes,
     )
+
+
+def _check_readable(relation: SystemRelation, moment: Moment) -> None:
+    """42501 for what only superusers may read."""
+    if (relation.schema, relation.name) not in SECRET:
+        return
+    if not moment.facts.authority.is_superuser(moment.role):
+        word = "view" if relation.kind == "v" else "table"
+        raise UsageError(
+            f"permission denied for {word} {relation.name}", sqlstate="42501"
+        )
 
 
 # ---- errors ------------------------------------------------------------------------------------

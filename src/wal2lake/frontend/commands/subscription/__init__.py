@@ -6,6 +6,7 @@ durable steps on both sides, and what is undone when one of them fails. Never: m
     create       with the order of its steps; start here
     alter        ENABLE, DISABLE, CONNECTION, SET, SKIP, RENAME TO
     refresh      REFRESH PUBLICATION; SET, ADD, DROP PUBLICATION
+    owner        who may have one and change it; OWNER TO
     slotoptions  SET's part that the publisher's slot has: two_phase, failover
     comment      COMMENT ON SUBSCRIPTION
     blocks       what may not run inside BEGIN ... COMMIT
@@ -25,7 +26,6 @@ from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.subscription.alter import (
     alter_connection,
     alter_enabled,
-    alter_owner,
     alter_rename,
     alter_set,
     alter_skip,
@@ -33,6 +33,7 @@ from wal2lake.frontend.commands.subscription.alter import (
 from wal2lake.frontend.commands.subscription.blocks import block_not_supported
 from wal2lake.frontend.commands.subscription.comment import comment_on_subscription
 from wal2lake.frontend.commands.subscription.create import create_subscription
+from wal2lake.frontend.commands.subscription.owner import alter_owner
 from wal2lake.frontend.commands.subscription.refresh import (
     alter_publication,
     alter_refresh,

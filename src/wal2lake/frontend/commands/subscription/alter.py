@@ -16,17 +16,17 @@ from typing import Final
 from wal2lake.catalog import Subscription
 from wal2lake.errors import (
     DuplicateObjectError,
-    FeatureNotSupportedError,
     UsageError,
 )
 from wal2lake.frontend.backend import Notice
-from wal2lake.frontend.commands.node import (
-    Caller,
-    Node,
-    altering,
-    require_superuser,
-)
+from wal2lake.frontend.commands.access import check_database_create
+from wal2lake.frontend.commands.node import Caller, Node, altering
 from wal2lake.frontend.commands.subscription.blocks import outside_block
+from wal2lake.frontend.commands.subscription.owner import (
+    check_conninfo,
+    check_may_change,
+    check_set_password_required,
+)
 from wal2lake.frontend.commands.subscription.slotoptions import (
     alter_slot,
     check_failover,
@@ -44,7 +44,6 @@ from wal2lake.frontend.grammar import (
 from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
-    AlterSubscriptionOwner,
     AlterSubscriptionRename,
     AlterSubscriptionSet,
     AlterSubscriptionSkip,
@@ -61,8 +60,8 @@ def alter_enabled(
     node: Node, caller: Caller, statement: AlterSubscriptionEnabled
 ) -> str:
     """ALTER SUBSCRIPTION ... ENABLE | DISABLE."""
-    require_superuser(caller, "alter subscription")
     with altering(node, statement.name) as subscription:
+        check_may_change(node, caller, subscription)
         if statement.enabled:
             refuse_dropping(subscription)
             if subscription.slot_name is None:
@@ -89,9 +88,15 @@ def alter_connection(
     What is being copied is of the old one, and begins again under a snapshot of the new
     one, which may have lost what the old one had.
     """
-    require_superuser(caller, "alter subscription")
     with altering(node, statement.name) as subscription:
+        check_may_change(node, caller, subscription)
         parse_conninfo(statement.conninfo)
+        owner = node.catalog.role_by_oid(subscription.owner)
+        check_conninfo(
+            statement.conninfo,
+            owner_is_superuser=owner is not None and owner.superuser,
+            password_required=subscription.password_required,
+        )
         # The slot that is still to be dropped is at the old one.
         refuse_dropping(subscription)
         outside_block(caller, _COMMAND, refused_as=None)
@@ -104,8 +109,9 @@ def alter_connection(
 def alter_rename(node: Node, caller: Caller, statement: AlterSubscriptionRename) -> str:
     """ALTER SUBSCRIPTION ... RENAME TO. The log, the slot and the tables' cursors go by
     other names; the receiver connects again under the new one."""
-    require_superuser(caller, "alter subscription")
     with altering(node, statement.name) as subscription:
+        check_may_change(node, caller, subscription)
+        check_database_create(node, caller)
         # Its own name, too.
         if node.catalog.subscription_named(statement.new_name) is not None:
             raise DuplicateObjectError(
@@ -121,8 +127,8 @@ def alter_rename(node: Node, caller: Caller, statement: AlterSubscriptionRename)
 
 def alter_skip(node: Node, caller: Caller, statement: AlterSubscriptionSkip) -> str:
     """ALTER SUBSCRIPTION ... SKIP (lsn = ...). The apply worker sees it in the catalog."""
-    require_superuser(caller, "alter subscription")
     with altering(node, statement.name) as subscription:
+        check_may_change(node, caller, subscription)
         lsn = subscription_options(statement.options, OptionSet.SKIP).lsn or INVALID_LSN
         if lsn and subscription.floor and lsn < subscription.floor:
             raise UsageError(
@@ -136,9 +142,10 @@ def alter_skip(node: Node, caller: Caller, statement: AlterSubscriptionSkip) -> 
 
 def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> str:
     """ALTER SUBSCRIPTION ... SET (options)."""
-    require_superuser(caller, "alter subscription")
     with altering(node, statement.name) as subscription:
+        check_may_change(node, caller, subscription)
         options = subscription_options(statement.options, OptionSet.SET)
+        check_set_password_required(caller, options)
         _set(node, caller, subscription, options)
         node.changed()
     return _COMMAND
@@ -165,7 +172,7 @@ def _set(
     if "failover" in options.given:
         check_failover(caller, subscription)
     outside_block(caller, _COMMAND, refused_as=None)
-    alter_slot(subscription, options)
+    alter_slot(node, subscription, options)
     node.catalog.alter_subscription(
         subscription.oid,
         options=asked,
@@ -181,11 +188,3 @@ def _set(
                 " present ones keep their columns"
             )
         )
-
-
-def alter_owner(node: Node, caller: Caller, statement: AlterSubscriptionOwner) -> str:
-    """ALTER SUBSCRIPTION ... OWNER TO."""
-    raise FeatureNotSupportedError(
-        "ALTER SUBSCRIPTION ... OWNER TO is not supported by this version",
-        hint="Drop the subscription and create it again.",
-    )

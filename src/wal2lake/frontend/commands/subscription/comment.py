@@ -9,13 +9,9 @@ Source: CommentObject() in comment.c.
 from __future__ import annotations
 
 from wal2lake.catalog import SUBSCRIPTION_CATALOG
-from wal2lake.frontend.commands.node import (
-    Caller,
-    Node,
-    need_subscription,
-    require_superuser,
-)
+from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.subscription.blocks import outside_block
+from wal2lake.frontend.commands.subscription.owner import owned_subscription
 from wal2lake.frontend.grammar.statements import CommentOnSubscription
 
 
@@ -23,8 +19,7 @@ def comment_on_subscription(
     node: Node, caller: Caller, statement: CommentOnSubscription
 ) -> str:
     """COMMENT ON SUBSCRIPTION; NULL and an empty text take it away."""
-    subscription = need_subscription(node, statement.name)
-    require_superuser(caller, "comment on subscription")
+    subscription = owned_subscription(node, caller, statement.name, connects=False)
     outside_block(caller, "COMMENT", refused_as=None)
     node.catalog.set_comment(SUBSCRIPTION_CATALOG, subscription.oid, statement.text)
     return "COMMENT"

@@ -25,8 +25,12 @@ from wal2lake.catalog import (
 )
 from wal2lake.errors import DuplicateObjectError, PublisherError
 from wal2lake.frontend.backend import Notice
-from wal2lake.frontend.commands.node import Caller, Node, require_superuser
+from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.subscription.blocks import outside_block
+from wal2lake.frontend.commands.subscription.owner import (
+    check_conninfo,
+    check_may_create,
+)
 from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
@@ -60,7 +64,6 @@ def create_subscription(
     node: Node, caller: Caller, statement: CreateSubscription
 ) -> str:
     """CREATE SUBSCRIPTION."""
-    require_superuser(caller, "create subscription")
     options = subscription_options(statement.options, OptionSet.CREATE)
     outside_block(
         caller,
@@ -69,12 +72,18 @@ def create_subscription(
         if options.create_slot
         else None,
     )
+    check_may_create(node, caller, options)
     with node.ddl_lock:
         if node.catalog.subscription_named(statement.name) is not None:
             raise DuplicateObjectError(
                 f'subscription "{statement.name}" already exists'
             )
         parse_conninfo(statement.conninfo)
+        must_use_password = check_conninfo(
+            statement.conninfo,
+            owner_is_superuser=caller.role.superuser,
+            password_required=options.password_required,
+        )
         check_publications(statement.publications)
         if not options.connect:
             state = _two_phase(options, tables=False)
@@ -90,7 +99,11 @@ def create_subscription(
                 )
             )
             return "CREATE SUBSCRIPTION"
-        with connect_publisher(statement.name, statement.conninfo) as session:
+        with connect_publisher(
+            statement.name,
+            statement.conninfo,
+            must_use_password=must_use_password,
+        ) as session:
             publisher = Publisher(session)
             warn_of_missing(caller, publisher, statement.publications)
             if options.origin == "none":
@@ -135,6 +148,7 @@ def create_subscription(
                         planned,
                         two_phase=state == "e",
                         failover=options.failover,
+                        must_use_password=must_use_password,
                     )
                 try:
                     _record(
@@ -181,6 +195,7 @@ def _make_slot(
     *,
     two_phase: bool,
     failover: bool,
+    must_use_password: bool,
 ) -> Lsn:
     """Create the slot; returns its consistent point."""
     if publisher.in_recovery():
@@ -194,7 +209,11 @@ def _make_slot(
             )
         )
     try:
-        with nudged(statement.conninfo, statement.name):
+        with nudged(
+            statement.conninfo,
+            statement.name,
+            must_use_password=must_use_password,
+        ):
             return create_slot(
                 caller.notice, publisher, slot, two_phase=two_phase, failover=failover
             )

@@ -30,10 +30,17 @@ PROTOCOL_VIOLATION: Final = "08P01"
 _CONNECTION_FAILURE: Final = "08006"
 
 
-def connect_publisher(name: str, conninfo: str) -> Session:
+def connect_publisher(
+    name: str, conninfo: str, *, must_use_password: bool = False
+) -> Session:
     """A connection under the subscription's name; 08006 if there is none to be had."""
     try:
-        return connect(conninfo, application_name=name, replication=True)
+        return connect(
+            conninfo,
+            application_name=name,
+            replication=True,
+            must_use_password=must_use_password,
+        )
     except PublisherError as error:
         raise PublisherError(
             f'subscription "{name}" could not connect to the publisher:'
@@ -155,13 +162,16 @@ def _slot_hint(sqlstate: str) -> str | None:
     }.get(sqlstate)
 
 
-def connect_to_drop(subscription: Subscription) -> Session:
+def connect_to_drop(
+    subscription: Subscription, *, must_use_password: bool = False
+) -> Session:
     """A connection on which the subscription's slot can be dropped."""
     try:
         return connect(
             subscription.conninfo,
             application_name=subscription.name,
             replication=True,
+            must_use_password=must_use_password,
         )
     except PublisherError as error:
         raise PublisherError(

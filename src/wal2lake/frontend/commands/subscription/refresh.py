@@ -28,13 +28,9 @@ from typing import Final
 
 from wal2lake.catalog import Subscription, TableDef
 from wal2lake.errors import DuplicateObjectError, UsageError
-from wal2lake.frontend.commands.node import (
-    Caller,
-    Node,
-    altering,
-    require_superuser,
-)
+from wal2lake.frontend.commands.node import Caller, Node, altering
 from wal2lake.frontend.commands.subscription.blocks import outside_block
+from wal2lake.frontend.commands.subscription.owner import check_may_change
 from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
@@ -80,8 +76,8 @@ def alter_refresh(
     node: Node, caller: Caller, statement: AlterSubscriptionRefresh
 ) -> str:
     """ALTER SUBSCRIPTION ... REFRESH PUBLICATION."""
-    require_superuser(caller, "alter subscription")
     with node.ddl_lock, altering(node, statement.name) as subscription:
+        check_may_change(node, caller, subscription)
         named = {option.name for option in statement.options}
         if "recopy" not in named:
             _check_enabled(subscription)
@@ -115,8 +111,8 @@ def alter_publication(
     node: Node, caller: Caller, statement: AlterSubscriptionPublication
 ) -> str:
     """ALTER SUBSCRIPTION ... SET | ADD | DROP PUBLICATION."""
-    require_superuser(caller, "alter subscription")
     with node.ddl_lock, altering(node, statement.name) as subscription:
+        check_may_change(node, caller, subscription)
         options = subscription_options(statement.options, OptionSet.PUBLICATION)
         publications = _changed(subscription, statement)
         if not options.refresh:
@@ -198,7 +194,11 @@ def _refresh(
     made: list[TableDef] = []
     with (
         _undone(node, made),
-        connect_publisher(subscription.name, subscription.conninfo) as session,
+        connect_publisher(
+            subscription.name,
+            subscription.conninfo,
+            must_use_password=node.catalog.must_use_password(subscription),
+        ) as session,
     ):
         publisher = Publisher(session)
         if validate:

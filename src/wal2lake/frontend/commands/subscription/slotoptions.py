@@ -65,14 +65,20 @@ def check_failover(caller: Caller, subscription: Subscription) -> None:
     _check(caller, subscription, "failover", slot_changes=True)
 
 
-def alter_slot(subscription: Subscription, options: SubscriptionOptions) -> None:
+def alter_slot(
+    node: Node, subscription: Subscription, options: SubscriptionOptions
+) -> None:
     """Have the publisher's slot follow, if what was given concerns it."""
     failover = options.failover if "failover" in options.given else None
     disabling = "two_phase" in options.given and not options.two_phase
     if failover is None and not disabling:
         return
     slot = str(subscription.slot_name)
-    with connect_publisher(subscription.name, subscription.conninfo) as session:
+    with connect_publisher(
+        subscription.name,
+        subscription.conninfo,
+        must_use_password=node.catalog.must_use_password(subscription),
+    ) as session:
         try:
             Publisher(session).alter_slot(
                 slot, failover=failover, two_phase=False if disabling else None

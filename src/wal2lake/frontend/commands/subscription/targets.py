@@ -20,6 +20,7 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.frontend.backend import Notice
+from wal2lake.frontend.commands.access import check_database_create, check_schema
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.table import NewTable, make_table
 from wal2lake.model import Domain, Oid, ReplicaIdentity, SyncState
@@ -120,9 +121,9 @@ def find_targets(
         trusted[namespace, name] = all_sent and _is_whole(remote)
     _check_partitions(node, [t for t in planned if isinstance(t, TableDef)], subid)
     _warn_of_unmatched(caller, choices, columns)
-    made += _make_tables(
-        node, caller, [table for table in planned if isinstance(table, NewTable)]
-    )
+    missing = [table for table in planned if isinstance(table, NewTable)]
+    _check_may_make(node, caller, missing)
+    made += _make_tables(node, caller, missing)
     new = {(table.namespace, table.name): table for table in made}
     return [
         Target(
@@ -261,6 +262,16 @@ def _check_partitions(
                 " table and as its partition",
                 hint="Publish one of them: see publish_via_partition_root.",
             )
+
+
+def _check_may_make(node: Node, caller: Caller, tables: Sequence[NewTable]) -> None:
+    """What is made for a subscription its owner could have made himself."""
+    known = {n.name for n in node.catalog.namespaces()}
+    for name in sorted({table.namespace for table in tables}):
+        if name in known:
+            check_schema(node, caller, name, "C")
+        else:
+            check_database_create(node, caller)
 
 
 def _make_tables(

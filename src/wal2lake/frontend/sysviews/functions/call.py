@@ -17,8 +17,9 @@ from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.grammar import fold
 from wal2lake.frontend.sysviews.declarations.relations import PG_CATALOG
 from wal2lake.frontend.sysviews.rows.cluster import DATABASE
-from wal2lake.frontend.sysviews.rows.facts import Facts, Relation
+from wal2lake.frontend.sysviews.rows.facts import Facts, Relation, current_role
 from wal2lake.frontend.sysviews.source import CatalogSource
+from wal2lake.model import Oid
 
 
 @dataclass(slots=True)
@@ -32,12 +33,17 @@ class Call:
     failure: Wal2LakeError | None = None
     """An error of a function: the engine's own exception has only its text."""
 
+    @property
+    def role(self) -> Oid:
+        """The current user's."""
+        return current_role(self.facts, self.context)
+
     def search_path(self, *, implicit: bool = True) -> list[str]:
         """The schemas that exist, in order; pg_catalog comes first unless it is listed."""
         known = set(self.facts.namespace_names.values())
         path = []
         for name in identifier_list(self.context.parameters["search_path"]):
-            wanted = self.context.user if name == "$user" else name
+            wanted = self.context.current_user if name == "$user" else name
             if wanted in known and wanted not in path:
                 path.append(wanted)
         if implicit and PG_CATALOG not in path:

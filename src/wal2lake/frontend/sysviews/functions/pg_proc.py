@@ -193,23 +193,37 @@ def _functions() -> dict[tuple[str, int], Function]:
         )
         add("pg_has_role", acl.pg_has_role, any_, "BOOLEAN", _BOOL)
         add(
-            "has_database_privilege has_function_privilege has_type_privilege"
+            "has_database_privilege",
+            acl.has_database_privilege,
+            any_,
+            "BOOLEAN",
+            _BOOL,
+        )
+        add(
+            "has_any_column_privilege",
+            acl.has_any_column_privilege,
+            any_,
+            "BOOLEAN",
+            _BOOL,
+        )
+        add(
+            "has_function_privilege has_type_privilege"
             " has_language_privilege has_tablespace_privilege has_sequence_privilege"
-            " has_any_column_privilege has_foreign_data_wrapper_privilege"
+            " has_foreign_data_wrapper_privilege"
             " has_server_privilege has_parameter_privilege",
             acl.has_privilege,
             any_,
             "BOOLEAN",
             _BOOL,
         )
-    add("has_column_privilege", acl.has_privilege, "ANY ANY ANY", "BOOLEAN", _BOOL)
-    add(
-        "has_column_privilege",
-        acl.has_privilege,
-        "ANY ANY ANY ANY",
-        "BOOLEAN",
-        _BOOL,
-    )
+    for count in (3, 4):
+        add(
+            "has_column_privilege",
+            acl.has_column_privilege,
+            " ".join(["ANY"] * count),
+            "BOOLEAN",
+            _BOOL,
+        )
 
     sizes = "pg_table_size pg_total_relation_size pg_relation_size"
     add(sizes, dbsize.pg_table_size, "ANY", "BIGINT", _INT8)
@@ -253,8 +267,20 @@ def _functions() -> dict[tuple[str, int], Function]:
     add("pg_client_encoding", session.pg_client_encoding, "", "VARCHAR", _NAME)
     add("version", _always(session.VERSION), "", "VARCHAR", _TEXT)
     add("current_database current_catalog", _always(DATABASE), "", "VARCHAR", _NAME)
-    user: Callable[[Call], str] = lambda call: call.context.user  # noqa: E731
-    add("current_user session_user user current_role", user, "", "VARCHAR", _NAME)
+    add(
+        "current_user user current_role",
+        lambda call: call.context.current_user,
+        "",
+        "VARCHAR",
+        _NAME,
+    )
+    add(
+        "session_user",
+        lambda call: call.context.session_user,
+        "",
+        "VARCHAR",
+        _NAME,
+    )
     add("pg_backend_pid", lambda call: call.context.pid, "", "INTEGER", _INT4)
     add("pg_is_in_recovery", _always(False), "", "BOOLEAN", _BOOL)
     add("pg_is_other_temp_schema", _always(False), "BIGINT", "BOOLEAN", _BOOL)

@@ -56,7 +56,7 @@ def current_schemas(call: Call, implicit: bool | None) -> list[str] | None:
 
 def pg_stat_reset_subscription_stats(call: Call, subid: int | None) -> str:
     """Count one subscription's errors from zero, or with null those of all."""
-    if not call.context.superuser:
+    if not call.facts.authority.is_superuser(call.role):
         raise UsageError(
             "permission denied for function pg_stat_reset_subscription_stats",
             sqlstate="42501",

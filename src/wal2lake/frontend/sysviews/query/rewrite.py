@@ -247,8 +247,12 @@ def _unqualify(tree: exp.Expression) -> None:
         elif node.args.get("db") is not None:
             node.set("db", None)
             node.set("catalog", None)
-        elif node.name == "user" and not node.table and not node.this.quoted:
-            node.replace(exp.Anonymous(this="user"))
+        elif (
+            node.name in ("user", "current_role")
+            and not node.table
+            and not node.this.quoted
+        ):
+            node.replace(exp.Anonymous(this=node.name))
 
 
 _TYPED_CALLS: Final = (

@@ -1,7 +1,7 @@
 """Rows of pg_catalog about the node as a whole: database, roles, schemas, fixed objects.
 
-Comes in: ``Facts``. Goes out: rows as dicts by column name, as in ``relations``. Passwords are
-never shown: pg_authid has the mask that PostgreSQL's pg_user view has.
+Comes in: ``Facts``. Goes out: rows as dicts by column name, as in ``relations``. Verifiers of
+passwords are in pg_authid and pg_shadow, which only superusers may read (``facts.SECRET``).
 
 Sources: the manual's chapter 52; pg_am.dat, pg_collation.dat, pg_tablespace.dat, pg_language.dat.
 """
@@ -9,10 +9,10 @@ Sources: the manual's chapter 52; pg_am.dat, pg_collation.dat, pg_tablespace.dat
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Final
 
-from wal2lake.catalog import Role
-from wal2lake.frontend.sysviews.declarations.relations import SYSTEM_SCHEMAS
+from wal2lake.catalog import DATABASE_OWNER, Role
 from wal2lake.frontend.sysviews.rows.facts import (
     BOOTSTRAP_SUPERUSER,
     BTREE_AM,
@@ -34,7 +34,7 @@ def pg_database(facts: Facts) -> Iterator[Row]:
     yield {
         "oid": DATABASE_OID,
         "datname": DATABASE,
-        "datdba": BOOTSTRAP_SUPERUSER,
+        "datdba": DATABASE_OWNER,
         "encoding": UTF8,
         "datlocprovider": "c",
         "datallowconn": True,
@@ -42,25 +42,26 @@ def pg_database(facts: Facts) -> Iterator[Row]:
         "dattablespace": 1663,
         "datcollate": "C",
         "datctype": "C",
+        "datacl": facts.acl_text(facts.database_acl),
     }
 
 
 def pg_namespace(facts: Facts) -> Iterator[Row]:
     """System schemas and those of lake tables."""
-    for name, oid in SYSTEM_SCHEMAS.items():
-        yield {"oid": oid, "nspname": name, "nspowner": BOOTSTRAP_SUPERUSER}
-    for namespace in facts.namespaces:
+    for oid, name in facts.namespace_names.items():
+        owner, acl = facts.namespace_access(oid)
         yield {
-            "oid": namespace.oid,
-            "nspname": namespace.name,
-            "nspowner": namespace.owner,
+            "oid": oid,
+            "nspname": name,
+            "nspowner": owner,
+            "nspacl": facts.acl_text(acl),
         }
 
 
 def pg_authid(facts: Facts) -> Iterator[Row]:
-    """Roles; the password column is masked."""
+    """Roles with their passwords' verifiers: only superusers may ask."""
     for role in facts.roles:
-        yield {"oid": role.oid, **_role(role)}
+        yield {"oid": role.oid, **_role(role), "rolpassword": role.password}
 
 
 def pg_roles(facts: Facts) -> Iterator[Row]:
@@ -73,29 +74,77 @@ def _role(role: Role) -> Row:
     return {
         "rolname": role.name,
         "rolsuper": role.superuser,
-        "rolinherit": True,
-        "rolcreaterole": role.superuser,
-        "rolcreatedb": role.superuser,
-        "rolcanlogin": True,
-        "rolreplication": role.superuser,
-        "rolbypassrls": role.superuser,
-        "rolconnlimit": -1,
-        "rolpassword": None if role.password is None else _MASK,
+        "rolinherit": role.inherit,
+        "rolcreaterole": role.createrole,
+        "rolcreatedb": role.createdb,
+        "rolcanlogin": role.login,
+        "rolreplication": role.replication,
+        "rolbypassrls": role.bypassrls,
+        "rolconnlimit": role.connlimit,
+        "rolvaliduntil": _valid_until(role),
+    }
+
+
+def _valid_until(role: Role) -> datetime | None:
+    """Null for infinity, which the engine's type does not have."""
+    if role.valid_until in (None, "infinity"):
+        return None
+    if role.valid_until == "-infinity":
+        return datetime.min.replace(tzinfo=UTC)
+    return datetime.fromisoformat(str(role.valid_until))
+
+
+def pg_auth_members(facts: Facts) -> Iterator[Row]:
+    """Which role was granted to which."""
+    for one in facts.authority.members:
+        yield {
+            "oid": one.oid,
+            "roleid": one.roleid,
+            "member": one.member,
+            "grantor": one.grantor,
+            "admin_option": one.admin,
+            "inherit_option": one.inherit,
+            "set_option": one.set_role,
+        }
+
+
+def _user(role: Role) -> Row:
+    return {
+        "usename": role.name,
+        "usesysid": role.oid,
+        "usecreatedb": role.createdb,
+        "usesuper": role.superuser,
+        "userepl": role.replication,
+        "usebypassrls": role.bypassrls,
+        "passwd": _MASK,
+        "valuntil": _valid_until(role),
     }
 
 
 def pg_user(facts: Facts) -> Iterator[Row]:
-    """Roles that may log in: all of them."""
+    """Roles that may log in."""
     for role in facts.roles:
-        yield {
-            "usename": role.name,
-            "usesysid": role.oid,
-            "usecreatedb": role.superuser,
-            "usesuper": role.superuser,
-            "userepl": role.superuser,
-            "usebypassrls": role.superuser,
-            "passwd": _MASK,
-        }
+        if role.login:
+            yield _user(role)
+
+
+def pg_shadow(facts: Facts) -> Iterator[Row]:
+    """The same with their passwords' verifiers: only superusers may ask."""
+    for role in facts.roles:
+        if role.login:
+            yield {**_user(role), "passwd": role.password}
+
+
+def pg_group(facts: Facts) -> Iterator[Row]:
+    """Roles that may not log in, with their members."""
+    for role in facts.roles:
+        if not role.login:
+            members = (m for m in facts.authority.members if m.roleid == role.oid)
+            yield {
+                "groname": role.name,
+                "grosysid": role.oid,
+                "grolist": [m.member for m in members],
+            }
 
 
 def pg_am(facts: Facts) -> Iterator[Row]:
@@ -159,7 +208,10 @@ CLUSTER_ROWS: Final[Mapping[str, RowMaker]] = {
         pg_namespace,
         pg_authid,
         pg_roles,
+        pg_auth_members,
         pg_user,
+        pg_shadow,
+        pg_group,
         pg_am,
         pg_collation,
         pg_tablespace,

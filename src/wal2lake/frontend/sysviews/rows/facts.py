@@ -17,10 +17,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wal2lake.catalog import Comment, Namespace, Role, TableDef
+from wal2lake.catalog import (
+    Authority,
+    Comment,
+    Namespace,
+    Role,
+    RoleMember,
+    TableDef,
+)
+from wal2lake.errors import UndefinedObjectError
+from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.grammar import quote_identifier
 from wal2lake.frontend.sysviews.declarations.relations import SYSTEM, SYSTEM_SCHEMAS
-from wal2lake.model import INVALID_OID, Oid
+from wal2lake.model import INVALID_OID, PUBLIC, Acl, AclItem, Oid
 
 DATABASE_OID: Final = Oid(5)
 """pg_database's only row; PostgreSQL's first database of users has this number."""
@@ -69,6 +78,8 @@ class Relation:
     attributes: tuple[Attribute, ...]
     table: TableDef | None = None
     """The lake table that it is, or whose index it is."""
+    acl: Acl | None = None
+    """None: the defaults."""
 
     @property
     def key_numbers(self) -> tuple[int, ...]:
@@ -130,6 +141,9 @@ class Facts:
     namespace_names: dict[int, str]
     comments: dict[tuple[int, int], str]
     """By the catalog that has the object, and the object."""
+    authority: Authority
+    """The same roles, with their memberships."""
+    database_acl: Acl | None
 
     def lake_tables(self) -> Iterator[Relation]:
         """The relations that are lake tables."""
@@ -152,6 +166,17 @@ class Facts:
         """A partition has the constraints of its partitioned table, under their names."""
         return _not_null_name(self.parent(table) or table, attribute)
 
+    def namespace_access(self, oid: int) -> tuple[Oid, Acl | None]:
+        """Owner and acl of a schema."""
+        for namespace in self.namespaces:
+            if namespace.oid == oid:
+                return namespace.owner, namespace.acl
+        return BOOTSTRAP_SUPERUSER, SYSTEM_SCHEMA_ACL
+
+    def acl_text(self, acl: Acl | None) -> list[str] | None:
+        """As aclitem[] is printed."""
+        return None if acl is None else acl.items_text(self.authority.names)
+
     def namespace_oid(self, name: str) -> Oid | None:
         """pg_namespace.oid of a name."""
         return next(
@@ -165,6 +190,8 @@ def build_facts(
     namespaces: Sequence[Namespace],
     tables: Sequence[TableDef],
     comments: Sequence[Comment],
+    members: Sequence[RoleMember] = (),
+    database_acl: Acl | None = None,
 ) -> Facts:
     """Index the catalog's records."""
     oids = {n.name: n.oid for n in namespaces}
@@ -195,7 +222,17 @@ def build_facts(
             },
             **{(int(c.classid), int(c.objid)): c.description for c in comments},
         },
+        authority=Authority(tuple(roles), tuple(members)),
+        database_acl=database_acl,
     )
+
+
+def current_role(facts: Facts, context: SessionContext) -> Oid:
+    """42704 if the role has been dropped meanwhile."""
+    found = facts.authority.by_name.get(context.current_user)
+    if found is None:
+        raise UndefinedObjectError(f'role "{context.current_user}" does not exist')
+    return found.oid
 
 
 @dataclass(slots=True)
@@ -241,6 +278,7 @@ def _lake_table(table: TableDef, namespace_oid: Oid, numbers: _Numbers) -> Relat
         owner=table.owner,
         attributes=tuple(attributes),
         table=table,
+        acl=table.acl,
     )
 
 
@@ -263,6 +301,21 @@ def _key_index(relation: Relation, table: TableDef) -> Relation:
     )
 
 
+def _for_all(letters: str, own: str) -> Acl:
+    """What initdb grants on a system object."""
+    return Acl(
+        (
+            AclItem(BOOTSTRAP_SUPERUSER, BOOTSTRAP_SUPERUSER, own),
+            AclItem(PUBLIC, BOOTSTRAP_SUPERUSER, letters),
+        )
+    )
+
+
+SYSTEM_SCHEMA_ACL: Final = _for_all("U", "UC")
+
+SECRET: Final = frozenset({("pg_catalog", "pg_authid"), ("pg_catalog", "pg_shadow")})
+"""What only superusers may read: it has passwords."""
+
 _SYSTEM_RELATIONS: Final = tuple(
     Relation(
         oid=relation.oid,
@@ -275,6 +328,9 @@ _SYSTEM_RELATIONS: Final = tuple(
             Attribute(number, c.name, c.type_oid, c.typmod, c.not_null)
             for number, c in enumerate(relation.columns, 1)
         ),
+        acl=_for_all("", "arwdDxtm")
+        if (relation.schema, relation.name) in SECRET
+        else _for_all("r", "arwdDxtm"),
     )
     for relation in SYSTEM.values()
 )

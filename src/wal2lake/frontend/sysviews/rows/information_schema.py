@@ -19,6 +19,7 @@ from wal2lake.frontend.sysviews.rows.facts import (
     key_name,
 )
 from wal2lake.frontend.sysviews.rows.relations import Row, RowMaker
+from wal2lake.model import NAMES, PUBLIC, Acl, ObjectKind, Oid
 from wal2lake.pgtypes.registry.pg_type import (
     INTERVAL_FULL_PRECISION,
     PgType,
@@ -259,24 +260,30 @@ def constraint_table_usage(facts: Facts) -> Iterator[Row]:
 
 
 def table_privileges(facts: Facts) -> Iterator[Row]:
-    """What owners may do with their tables."""
+    """What roles were granted on tables."""
+    names = {**facts.role_names, int(PUBLIC): "PUBLIC"}
     for relation in facts.lake_tables():
-        owner = facts.role_names.get(relation.owner)
-        for privilege in _PRIVILEGES:
-            yield {
-                "grantor": owner,
-                "grantee": owner,
-                "table_catalog": DATABASE,
-                "table_schema": relation.namespace,
-                "table_name": relation.name,
-                "privilege_type": privilege,
-                "is_grantable": _YES,
-                "with_hierarchy": _YES if privilege == "SELECT" else _NO,
-            }
+        owner = Oid(relation.owner)
+        for item in relation.acl or Acl.default(ObjectKind.TABLE, owner):
+            for letter in item.letters:
+                privilege = NAMES[letter]
+                if privilege not in _PRIVILEGES:
+                    continue
+                option = letter in item.grantable or item.grantee == owner
+                yield {
+                    "grantor": names.get(int(item.grantor)),
+                    "grantee": names.get(int(item.grantee)),
+                    "table_catalog": DATABASE,
+                    "table_schema": relation.namespace,
+                    "table_name": relation.name,
+                    "privilege_type": privilege,
+                    "is_grantable": _YES if option else _NO,
+                    "with_hierarchy": _YES if privilege == "SELECT" else _NO,
+                }
 
 
 def enabled_roles(facts: Facts) -> Iterator[Row]:
-    """All roles: there are no memberships."""
+    """All roles, whoever asks."""
     for role in facts.roles:
         yield {"role_name": role.name}
 

@@ -70,6 +70,7 @@ def pg_class(facts: Facts) -> Iterator[Row]:
             and table is not None
             and facts.partition(table) is not None,
             "relispopulated": True,
+            "relacl": facts.acl_text(relation.acl),
             "relreplident": "n" if is_index or table is None else "d",
             "relispartition": table is not None and table.partition_of is not None,
             "relpartbound": "DEFAULT"

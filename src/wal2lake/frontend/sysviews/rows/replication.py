@@ -1,11 +1,15 @@
 """Rows about subscriptions: pg_subscription and its kin, and wal2lake's own views.
 
 Comes in: the source's subscriptions, their tables, snapshot vectors and live positions. Goes
-out: rows as dicts by column name. Passwords in connection strings are masked: PostgreSQL
-shows pg_subscription.subconninfo to superusers only, with the password in it.
+out: rows as dicts by column name.
+
+A connection string is shown to the subscription's owner; to superusers without its password; to
+others not at all. (PostgreSQL shows it whole to superusers, and nobody else may read the column.)
+What may quote values of rows (errors, coercions, messages) is for the owner and for members
+of a role that reads everything of the kind: ``guarded``.
 
 Two sorts: SUBSCRIPTION_ROWS change with the catalog's counter, LIVE_ROWS are asked for anew by
-each query.
+each query, as is what depends on who asks.
 
 Sources: pg_subscription.h, pg_subscription_rel.h; pg_stat_get_subscription() in launcher.c;
 pg_show_replication_origin_status() in origin.c.
@@ -15,11 +19,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from wal2lake.catalog import (
+    PG_READ_ALL_DATA,
+    PG_READ_ALL_STATS,
     CoercionTotal,
     Progress,
     SnapshotVector,
@@ -32,10 +38,10 @@ from wal2lake.catalog import (
 )
 from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.sysviews.rows.cluster import DATABASE
-from wal2lake.frontend.sysviews.rows.facts import DATABASE_OID, Facts
+from wal2lake.frontend.sysviews.rows.facts import DATABASE_OID, Facts, current_role
 from wal2lake.frontend.sysviews.rows.relations import Row
 from wal2lake.frontend.sysviews.source import CatalogSource
-from wal2lake.model import SyncState
+from wal2lake.model import Oid, SyncState
 
 MASK: Final = "********"
 
@@ -100,9 +106,9 @@ _CONFLICTS: Final = (
 )
 
 
-def pg_subscription(state: Replication) -> Iterator[Row]:
+def pg_subscription(moment: Moment) -> Iterator[Row]:
     """All subscriptions; options that were not given have the node's defaults."""
-    for sub in state.subscriptions:
+    for sub in moment.state.subscriptions:
         yield {
             "oid": sub.oid,
             "subdbid": DATABASE_OID,
@@ -117,12 +123,22 @@ def pg_subscription(state: Replication) -> Iterator[Row]:
             "subpasswordrequired": sub.password_required,
             "subrunasowner": sub.run_as_owner,
             "subfailover": sub.failover,
-            "subconninfo": mask_password(sub.conninfo),
+            "subconninfo": _conninfo(moment, sub),
             "subslotname": sub.slot_name,
             "subsynccommit": sub.synchronous_commit,
             "subpublications": list(sub.publications),
             "suborigin": sub.origin,
         }
+
+
+def _conninfo(moment: Moment, sub: Subscription) -> str:
+    authority = moment.facts.authority
+    # Not for a superuser: he is not the owner, though he has all privileges.
+    if sub.owner in authority.inherited(moment.role):
+        return sub.conninfo
+    if authority.is_superuser(moment.role):
+        return mask_password(sub.conninfo)
+    return MASK
 
 
 def pg_subscription_rel(state: Replication) -> Iterator[Row]:
@@ -264,7 +280,6 @@ def subscription_options(state: Replication) -> Iterator[Row]:
 SUBSCRIPTION_ROWS: Final[Mapping[str, Callable[[Replication], Iterator[Row]]]] = {
     maker.__name__: maker
     for maker in (
-        pg_subscription,
         pg_subscription_rel,
         pg_replication_origin,
         pg_replication_origin_status,
@@ -289,6 +304,28 @@ class Moment:
     state: Replication
     source: CatalogSource
     context: SessionContext
+
+    @property
+    def role(self) -> Oid:
+        """The current user's."""
+        return current_role(self.facts, self.context)
+
+    def sees_all(self, name: str) -> bool:
+        """Whether who asks sees every row of a guarded view."""
+        return self.facts.authority.has_privileges_of(self.role, GUARDED[name])
+
+    def guarded(self) -> Replication:
+        """Without what others' subscriptions may quote of their rows."""
+        authority, role = self.facts.authority, self.role
+        state = self.state
+        mine = {s.oid for s in state.subscriptions if authority.owns(role, s.owner)}
+        return replace(
+            state,
+            subscriptions=tuple(s for s in state.subscriptions if s.oid in mine),
+            errors=tuple(e for e in state.errors if e.subid in mine),
+            coercions=tuple(c for c in state.coercions if c.subid in mine),
+            rels=tuple(r for r in state.rels if r.subid in mine),
+        )
 
 
 def pg_stat_subscription(moment: Moment) -> Iterator[Row]:
@@ -332,7 +369,9 @@ def _time(microseconds: int) -> datetime | None:
 
 def messages(moment: Moment) -> Iterator[Row]:
     """The logical messages that the change logs hold."""
-    for sub in moment.state.subscriptions:
+    all_of_them = moment.sees_all("messages")
+    state = moment.state if all_of_them else moment.guarded()
+    for sub in state.subscriptions:
         for one in moment.source.messages(sub.oid):
             yield {
                 "subid": sub.oid,
@@ -414,9 +453,19 @@ def pg_settings(moment: Moment) -> Iterator[Row]:
         }
 
 
+GUARDED: Final[Mapping[str, Oid]] = {
+    "subscription_errors": PG_READ_ALL_STATS,
+    "sync_progress": PG_READ_ALL_STATS,
+    "coercions": PG_READ_ALL_DATA,
+    "messages": PG_READ_ALL_DATA,
+}
+"""Views of which others see the rows of their own subscriptions only, and the role that sees
+all."""
+
 LIVE_ROWS: Final[Mapping[str, Callable[[Moment], Iterator[Row]]]] = {
     maker.__name__: maker
     for maker in (
+        pg_subscription,
         pg_stat_subscription,
         messages,
         pg_prepared_xacts,

@@ -29,13 +29,9 @@ from wal2lake.catalog import Recopy, Subscription
 from wal2lake.catalog.progress import ProgressFile, progress_path
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
-from wal2lake.frontend.commands.node import (
-    Caller,
-    Node,
-    altering,
-    require_superuser,
-)
+from wal2lake.frontend.commands.node import Caller, Node, altering
 from wal2lake.frontend.commands.subscription.blocks import outside_block
+from wal2lake.frontend.commands.subscription.owner import check_may_change
 from wal2lake.frontend.commands.subscription.publisher import (
     connect_to_drop,
     drop_slot,
@@ -51,7 +47,6 @@ WORKER_STOP_SECONDS: Final = 30.0
 
 def drop_subscription(node: Node, caller: Caller, statement: DropSubscription) -> str:
     """DROP SUBSCRIPTION."""
-    require_superuser(caller, "drop subscription")
     with node.ddl_lock:
         if node.catalog.subscription_named(statement.name) is None:
             text = f'subscription "{statement.name}" does not exist'
@@ -60,6 +55,7 @@ def drop_subscription(node: Node, caller: Caller, statement: DropSubscription) -
             caller.notice(Notice(f"{text}, skipping"))
             return "DROP SUBSCRIPTION"
         with altering(node, statement.name) as subscription:
+            check_may_change(node, caller, subscription, connects=False)
             outside_block(
                 caller,
                 "DROP SUBSCRIPTION",
@@ -80,7 +76,10 @@ def _drop(node: Node, subscription: Subscription) -> bool:
     failpoint("subscription.drop_marked")
     try:
         await_workers(node, subscription, WORKER_STOP_SECONDS)
-        session = connect_to_drop(subscription) if subscription.slot_name else None
+        session = None
+        if subscription.slot_name:
+            must_use_password = node.catalog.must_use_password(subscription)
+            session = connect_to_drop(subscription, must_use_password=must_use_password)
         with session or contextlib.nullcontext():
             dropped = _drop_slot(node, session, subscription)
     except BaseException:

@@ -187,7 +187,12 @@ class UnfinishedCommands:
         session: Session | None = None
         try:
             if subscription.slot_name is not None:
-                session = connect_to_drop(subscription)
+                session = connect_to_drop(
+                    subscription,
+                    must_use_password=self._node.catalog.must_use_password(
+                        subscription
+                    ),
+                )
             with (
                 self._node.ddl_lock,
                 self._node.altering.of(subscription.oid),
@@ -224,7 +229,13 @@ class UnfinishedCommands:
         name = subscription.name
         try:
             with (
-                connect_publisher(name, subscription.conninfo) as session,
+                connect_publisher(
+                    name,
+                    subscription.conninfo,
+                    must_use_password=self._node.catalog.must_use_password(
+                        subscription
+                    ),
+                ) as session,
                 self._node.altering.of(subscription.oid),
             ):
                 now = self._node.catalog.subscription(subscription.oid)

@@ -1,4 +1,4 @@
-"""Rows of ``role`` and ``namespace``: pg_authid and pg_namespace.
+"""Rows of ``namespace``: pg_namespace.
 
 In: a connection, and in writes a transaction on it. Out: records. Called by ``store``.
 """
@@ -8,23 +8,15 @@ from __future__ import annotations
 import sqlite3
 
 from wal2lake.catalog.database import take_oid
-from wal2lake.catalog.records import Namespace, Role
+from wal2lake.catalog.records import Namespace
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError
-from wal2lake.model import Oid
-
-
-def all_roles(connection: sqlite3.Connection) -> list[Role]:
-    """All roles."""
-    return [
-        Role(Oid(r["oid"]), r["name"], bool(r["superuser"]), r["password"])
-        for r in connection.execute("select * from role order by oid")
-    ]
+from wal2lake.model import Acl, Oid
 
 
 def all_namespaces(connection: sqlite3.Connection) -> list[Namespace]:
     """All schemas of lake tables."""
     return [
-        Namespace(Oid(r["oid"]), r["name"], Oid(r["owner"]))
+        Namespace(Oid(r["oid"]), r["name"], Oid(r["owner"]), Acl.decode(r["acl"]))
         for r in connection.execute("select * from namespace order by oid")
     ]
 

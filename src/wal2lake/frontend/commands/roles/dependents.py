@@ -1,0 +1,79 @@
+"""What keeps a role from being dropped: what it owns, what it was granted, what it has granted.
+
+In: the node, roles. Out: nothing, or 2BP01 with everything that is in the way.
+
+Source: checkSharedDependencies() and storeObjectDescription() in pg_shdepend.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from wal2lake.catalog import Authority, Role
+from wal2lake.errors import UsageError
+from wal2lake.frontend.commands.node import DATABASE, Caller, Node
+from wal2lake.model import Acl
+
+_DEPENDENT: Final = "2BP01"
+_FIRST_FREE_OID: Final = 16384
+_DATABASE_OID: Final = 5
+
+
+def check_dropped(
+    node: Node,
+    caller: Caller,
+    authority: Authority,
+    role: Role,
+    dropped: Sequence[Role],
+) -> None:
+    """Raise if something depends on the role, apart from memberships of ``dropped`` ones."""
+    if role.oid < _FIRST_FREE_OID:
+        raise UsageError(
+            f"cannot drop role {role.name} because it is required by the database system",
+            sqlstate=_DEPENDENT,
+        )
+    found = sorted(_dependents(node, caller, authority, role, dropped))
+    if found:
+        raise UsageError(
+            f'role "{role.name}" cannot be dropped because some objects depend on it',
+            sqlstate=_DEPENDENT,
+            detail="\n".join(text for _, text in found),
+        )
+
+
+def _dependents(
+    node: Node,
+    caller: Caller,
+    authority: Authority,
+    role: Role,
+    dropped: Sequence[Role],
+) -> Iterator[tuple[int, str]]:
+    """By the object's OID, as PostgreSQL lists them."""
+
+    def of(
+        oid: int, owner: int, acl: Acl | None, what: str
+    ) -> Iterator[tuple[int, str]]:
+        if owner == role.oid:
+            yield oid, f"owner of {what}"
+        elif acl is not None and role.oid in acl.roles:
+            yield oid, f"privileges for {what}"
+
+    catalog = node.catalog
+    yield from of(_DATABASE_OID, 0, catalog.database_acl(), f"database {DATABASE}")
+    for schema in catalog.namespaces():
+        yield from of(schema.oid, schema.owner, schema.acl, f"schema {schema.name}")
+    for table in catalog.tables():
+        visible = table.namespace in caller.search_path
+        shown = table.name if visible else table.qualified
+        yield from of(table.oid, table.owner, table.acl, f"table {shown}")
+    for sub in catalog.subscriptions():
+        yield from of(sub.oid, sub.owner, None, f"subscription {sub.name}")
+    gone = {one.oid for one in dropped}
+    for row in authority.members:
+        if row.grantor == role.oid and not {row.roleid, row.member} & gone:
+            yield (
+                int(row.oid),
+                f"privileges for membership of role {authority.name(row.member)} in role"
+                f" {authority.name(row.roleid)}",
+            )

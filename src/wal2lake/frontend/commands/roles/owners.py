@@ -1,0 +1,67 @@
+"""ALTER TABLE | SCHEMA ... OWNER TO.
+
+In: a statement. Out: the command tag. The new owner takes the old one's part in the acl.
+
+Source: ATExecChangeOwner() in tablecmds.c; AlterSchemaOwner_internal() in schemacmds.c.
+"""
+
+from __future__ import annotations
+
+from wal2lake.errors import UndefinedObjectError
+from wal2lake.frontend.backend import Notice
+from wal2lake.frontend.commands.access import (
+    check_database_create,
+    check_owner,
+    check_schema_for,
+)
+from wal2lake.frontend.commands.node import Caller, Node, find_table
+from wal2lake.frontend.commands.roles.names import check_can_set_role, need_role
+from wal2lake.frontend.grammar.access.statements import AlterOwner, Target
+
+
+def alter_owner(node: Node, caller: Caller, statement: AlterOwner) -> str:
+    """Both."""
+    with node.ddl_lock:
+        if statement.target is Target.SCHEMA:
+            _schema(node, caller, statement)
+            return "ALTER SCHEMA"
+        _table(node, caller, statement)
+    return "ALTER TABLE"
+
+
+def _table(node: Node, caller: Caller, statement: AlterOwner) -> None:
+    name = statement.name
+    table = find_table(node.catalog, caller, name.schema, name.name)
+    if table is None:
+        shown = name.name if name.schema is None else f"{name.schema}.{name.name}"
+        text = f'relation "{shown}" does not exist'
+        if not statement.if_exists:
+            raise UndefinedObjectError(text, sqlstate="42P01")
+        caller.notice(Notice(f"{text}, skipping"))
+        return
+    check_owner(node, caller, "table", table.name, table.owner)
+    authority = node.catalog.authority()
+    owner = need_role(authority, caller, statement.owner)
+    if owner.oid == table.owner:
+        return
+    if not caller.role.superuser:
+        check_can_set_role(authority, caller, owner)
+        check_schema_for(node, owner, table.namespace, "C")
+    acl = table.acl and table.acl.change_owner(table.owner, owner.oid)
+    node.catalog.set_access(tables={table.oid: (owner.oid, acl)})
+
+
+def _schema(node: Node, caller: Caller, statement: AlterOwner) -> None:
+    name = statement.name.name
+    schema = next((n for n in node.catalog.namespaces() if n.name == name), None)
+    authority = node.catalog.authority()
+    owner = need_role(authority, caller, statement.owner)
+    if schema is None:
+        raise UndefinedObjectError(f'schema "{name}" does not exist', sqlstate="3F000")
+    if owner.oid == schema.owner:
+        return
+    check_owner(node, caller, "schema", schema.name, schema.owner)
+    check_can_set_role(authority, caller, owner)
+    check_database_create(node, caller)
+    acl = schema.acl and schema.acl.change_owner(schema.owner, owner.oid)
+    node.catalog.set_access(namespaces={schema.oid: (owner.oid, acl)})

@@ -1,0 +1,231 @@
+"""GRANT and REVOKE, of roles to roles and of privileges on objects; ALTER ... OWNER TO.
+
+Comes in: a cursor behind the first words. Goes out: a statement value. Which privileges an object
+can have is the command's business, as in PostgreSQL.
+
+Source: gram.y, GrantStmt, RevokeStmt, GrantRoleStmt, RevokeRoleStmt, AlterOwnerStmt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from wal2lake.errors import FeatureNotSupportedError, UsageError
+from wal2lake.frontend.grammar.access.statements import (
+    AlterOwner,
+    GrantPrivileges,
+    GrantRole,
+    PrivilegeClause,
+    Target,
+)
+from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.lexer import syntax_error
+from wal2lake.frontend.grammar.statements import Kind, Other, QualifiedName, RoleName
+
+_INVALID_GRANT: Final = "0LP01"
+
+_OTHER_TARGETS: Final = (
+    "sequence",
+    "foreign",
+    "function",
+    "procedure",
+    "routine",
+    "domain",
+    "language",
+    "large",
+    "parameter",
+    "tablespace",
+    "type",
+)
+"""Words that begin the name of what a node has none of."""
+
+
+def grant(cursor: Cursor) -> GrantPrivileges | GrantRole:
+    """GRANT ..., both sorts."""
+    privileges = _privileges(cursor)
+    if cursor.take("on"):
+        target, objects = _target(cursor)
+        cursor.expect("to")
+        grantees = cursor.commas(lambda: _grantee(cursor))
+        option = cursor.take("with", "grant", "option")
+        by = _granted_by(cursor)
+        cursor.expect_end()
+        return GrantPrivileges(
+            privileges, target, objects, grantees, option, granted_by=by
+        )
+    cursor.expect("to")
+    grantees = cursor.commas(cursor.role)
+    options: tuple[tuple[str, bool], ...] = ()
+    if cursor.take("with"):
+        options = cursor.commas(lambda: _role_option(cursor))
+    by = _granted_by(cursor)
+    cursor.expect_end()
+    return GrantRole(_roles(privileges), grantees, options, granted_by=by)
+
+
+def revoke(cursor: Cursor) -> GrantPrivileges | GrantRole:
+    """REVOKE ..., both sorts."""
+    option_of_privileges = cursor.take("grant", "option", "for")
+    only: tuple[tuple[str, bool], ...] = ()
+    if not option_of_privileges and cursor.ahead(1).is_word("option"):
+        name = _option_name(cursor)
+        cursor.expect("option", "for")
+        only = ((name, False),)
+    privileges = _privileges(cursor)
+    if not only and cursor.take("on"):
+        target, objects = _target(cursor)
+        cursor.expect("from")
+        grantees = cursor.commas(lambda: _grantee(cursor))
+        by = _granted_by(cursor)
+        cascade = cursor.cascade()
+        cursor.expect_end()
+        return GrantPrivileges(
+            privileges,
+            target,
+            objects,
+            grantees,
+            option_of_privileges,
+            revoke=True,
+            granted_by=by,
+            cascade=cascade,
+        )
+    if option_of_privileges:
+        cursor.expect("on")
+    cursor.expect("from")
+    grantees = cursor.commas(cursor.role)
+    by = _granted_by(cursor)
+    cascade = cursor.cascade()
+    cursor.expect_end()
+    return GrantRole(
+        _roles(privileges),
+        grantees,
+        only,
+        revoke=True,
+        granted_by=by,
+        cascade=cascade,
+    )
+
+
+def alter_owner(target: Target) -> Callable[[Cursor], AlterOwner | Other]:
+    """ALTER TABLE | SCHEMA name OWNER TO role; what else they alter is left to others."""
+
+    def parse(cursor: Cursor) -> AlterOwner | Other:
+        if_exists = target is Target.TABLE and cursor.if_exists()
+        if target is Target.TABLE:
+            cursor.take("only")
+            name = cursor.qualified_name()
+            cursor.take_mark("*")
+        else:
+            name = QualifiedName(None, cursor.name())
+        if not cursor.at_words("owner", "to"):
+            return Other(Kind.UNSUPPORTED, cursor.text, f"ALTER {target.value}")
+        cursor.expect("owner", "to")
+        owner = cursor.role()
+        if cursor.take_mark(","):
+            return Other(Kind.UNSUPPORTED, cursor.text, f"ALTER {target.value}")
+        cursor.expect_end()
+        return AlterOwner(target, name, owner, if_exists)
+
+    return parse
+
+
+# ---- parts ---------------------------------------------------------------------------
+
+
+def _privileges(cursor: Cursor) -> tuple[PrivilegeClause, ...]:
+    """Privileges, or the names of roles: the grammar cannot tell yet. ALL is empty."""
+    if cursor.take("all"):
+        cursor.take("privileges")
+        if cursor.token.is_mark("("):
+            _columns(cursor)
+            raise _by_column()
+        return ()
+    return cursor.commas(lambda: _privilege(cursor))
+
+
+def _privilege(cursor: Cursor) -> PrivilegeClause:
+    for word in ("select", "references", "create"):
+        if cursor.take(word):
+            name = word
+            break
+    else:
+        name = cursor.name()
+    return PrivilegeClause(name, _columns(cursor))
+
+
+def _columns(cursor: Cursor) -> tuple[str, ...]:
+    if not cursor.take_mark("("):
+        return ()
+    found = cursor.commas(cursor.name)
+    cursor.expect_mark(")")
+    return found
+
+
+def _by_column() -> FeatureNotSupportedError:
+    return FeatureNotSupportedError(
+        "privileges on single columns are not supported",
+        hint="Grant them on the whole table.",
+    )
+
+
+def _roles(privileges: tuple[PrivilegeClause, ...]) -> tuple[str, ...]:
+    for one in privileges:
+        if one.columns:
+            raise UsageError(
+                "column names cannot be included in GRANT/REVOKE ROLE",
+                sqlstate=_INVALID_GRANT,
+            )
+    return tuple(one.name for one in privileges)
+
+
+def _target(cursor: Cursor) -> tuple[Target, tuple[QualifiedName, ...]]:
+    if cursor.take("schema"):
+        return Target.SCHEMA, _plain(cursor)
+    if cursor.take("database"):
+        return Target.DATABASE, _plain(cursor)
+    if cursor.take("all", "tables", "in", "schema"):
+        return Target.TABLES_IN_SCHEMA, _plain(cursor)
+    if cursor.at_words("all") or (
+        cursor.token.is_word(*_OTHER_TARGETS)
+        and not cursor.ahead(1).is_word("to", "from")
+        and not cursor.ahead(1).is_mark(",")
+        and not cursor.ahead(1).is_mark(".")
+    ):
+        word = cursor.token.value.upper()
+        raise FeatureNotSupportedError(
+            f"privileges on {word} objects are not supported by this version"
+        )
+    cursor.take("table")
+    return Target.TABLE, cursor.commas(cursor.qualified_name)
+
+
+def _plain(cursor: Cursor) -> tuple[QualifiedName, ...]:
+    return tuple(QualifiedName(None, name) for name in cursor.commas(cursor.name))
+
+
+def _grantee(cursor: Cursor) -> RoleName:
+    if cursor.at_words("group") and not cursor.ahead(1).is_mark(","):
+        cursor.next()
+    return cursor.role()
+
+
+def _granted_by(cursor: Cursor) -> RoleName | None:
+    return cursor.role() if cursor.take("granted", "by") else None
+
+
+def _option_name(cursor: Cursor) -> str:
+    token = cursor.token
+    name = cursor.label()
+    if name not in ("admin", "inherit", "set"):
+        raise syntax_error(f'unrecognized role option "{name}"', token.start)
+    return name
+
+
+def _role_option(cursor: Cursor) -> tuple[str, bool]:
+    name = _option_name(cursor)
+    if cursor.take("option") or cursor.take("true"):
+        return name, True
+    if cursor.take("false"):
+        return name, False
+    raise cursor.unexpected()
