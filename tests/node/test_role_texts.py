@@ -7,9 +7,11 @@ errors, warnings and notices, with severity, SQLSTATE, message, DETAIL and HINT.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.node.conftest import Psql
 
 from wal2lake.errors import PublisherError
 from wal2lake.pg.client import Client, Failure
@@ -369,7 +371,13 @@ SCRIPT = (
     "@c2 select 1",
     "grant connect on database lake to public",
     "@c2 select 1",
+    # ---- for psql
+    "create table t2 (a int)",
+    "grant select on t2 to o1, public",
+    "grant select, insert on t2 to c2 with grant option",
 )
+
+PSQL = (r"\du", r"\drg", r"\dp", r"\dn+ (public|s1)", r"\z t2")
 
 DIFFERENT = {
     "create role y valid until '2020-13-01'": "no hint about datestyle",
@@ -419,7 +427,7 @@ def reference() -> Iterator[PostgresServer]:
 
 
 def test_every_answer_about_roles_is_postgresqls(
-    reference: PostgresServer, make_node: Callable[..., Node]
+    reference: PostgresServer, make_node: Callable[..., Node], psql: Psql
 ) -> None:
     node = make_node().start()
     boss = str(node.value("select current_user"))
@@ -436,3 +444,18 @@ def test_every_answer_about_roles_is_postgresqls(
         differences.append(f"{sql}\n    PostgreSQL: {expected}\n    node:       {ours}")
     assert not differences, "\n".join(differences)
     assert allowed == set(DIFFERENT), "what no longer differs is not to be listed"
+    for command in PSQL:
+        shown = [
+            plain(psql(conninfo(dbname="lake"), "-c", command).stdout, name)
+            for conninfo, name in (
+                (reference.conninfo, "postgres"),
+                (node.conninfo, boss),
+            )
+        ]
+        assert shown[0] == shown[1], command
+        assert shown[0], command
+
+
+def plain(printed: str, boss: str) -> str:
+    """Without the widths of columns."""
+    return re.sub(r"[ +|-]+", " ", printed.replace(boss, "postgres")).strip()

@@ -48,6 +48,8 @@ _INTEGER: Final = re.compile(r"\s*[-+]?[0-9]+\s*\Z", re.ASCII)
 
 _SECRETS: Final = ("password", "sslpassword", "passfile", "oauth_client_secret")
 
+_WRITES_A_FILE: Final = "sslkeylogfile"
+
 PASSWORD_REQUIRED: Final = "2F003"
 """S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED."""
 
@@ -67,8 +69,15 @@ def parse_conninfo(text: str) -> dict[str, str]:
 
 
 def check_password_given(text: str) -> None:
-    """2F003 unless the conninfo itself has a password (libpqrcv_check_conninfo)."""
-    if not parse_conninfo(text).get("password"):
+    """2F003 unless the conninfo itself has a password (libpqrcv_check_conninfo); 42501 for
+    an option that has libpq write a file, as the node's OS user."""
+    parsed = parse_conninfo(text)
+    if _WRITES_A_FILE in parsed:
+        raise UsageError(
+            f'permission denied to set connection option "{_WRITES_A_FILE}"',
+            sqlstate="42501",
+        )
+    if not parsed.get("password"):
         raise UsageError(
             "password is required",
             sqlstate=PASSWORD_REQUIRED,
