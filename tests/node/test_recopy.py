@@ -287,6 +287,51 @@ def test_tables_are_copied_anew_while_the_source_is_written(
     assert quick.sql(ERROR.format("rl")) == []
 
 
+@pytest.mark.slow
+def test_prepared_transactions_are_whole_under_the_old_slot_and_a_new_one(
+    pg18: Database, quick: Node, subscribe: Subscribe
+) -> None:
+    pg18.psql(
+        "create schema rp; create table rp.t (id int primary key, v text);"
+        " insert into rp.t values (1, 'one');"
+        " create publication rp for table rp.t"
+    )
+    mirror = subscribe(pg18, "rp", "with (two_phase = true)")
+    state = "select subtwophasestate from pg_subscription where subname = 'rp'"
+    quick.wait_for(state, lambda rows: rows == [("e",)])
+    mirror.assert_equal(["rp.t"])
+    pg18.psql(
+        "begin; insert into rp.t values (2, 'before'); prepare transaction 'rp_before'"
+    )
+    quick.sql(RECOPY.format("rp"))
+    pg18.psql(
+        "begin; insert into rp.t values (3, 'during'); prepare transaction 'rp_during'"
+    )
+    assert quick.value(state) == "e", "the slot is the same"
+    # The snapshot waits for what is prepared.
+    pg18.psql("commit prepared 'rp_before'; insert into rp.t values (4, 'after')")
+    pg18.psql("commit prepared 'rp_during'")
+    mirror.synced()
+    mirror.assert_equal(["rp.t"])
+    quick.sql("alter subscription rp disable")
+    wait_until(
+        lambda: pg18.psql("select active from pg_replication_slots") == "f",
+        describe="the slot is free",
+    )
+    pg18.psql(
+        "select pg_drop_replication_slot('rp'); insert into rp.t values (5, 'gap');"
+    )
+    quick.sql(RECOPY.format("rp"))
+    assert quick.value(state) == "p"
+    quick.sql("alter subscription rp enable")
+    mirror.synced()
+    quick.wait_for(state, lambda rows: rows == [("e",)])
+    pg18.psql("begin; delete from rp.t where id = 1; prepare transaction 'rp_last'")
+    quick.wait_for("select 1 from pg_prepared_xacts")
+    pg18.psql("commit prepared 'rp_last'")
+    mirror.assert_equal(["rp.t"])
+
+
 # ---- refusals ----------------------------------------------------------------------------------
 
 
