@@ -212,6 +212,7 @@ def test_a_subscriber_ahead_of_the_promoted_standby_is_told_so(
         mirror.assert_equal(TABLES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lagging standby", "restored backup"])
 def test_a_source_with_a_shorter_history_is_an_error(
     kind: str, primary: PostgresServer, node: Node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any
@@ -11,14 +12,20 @@ import pyarrow as pa
 import pytest
 from tests.fakes.catalog_source import session
 
-from wal2lake.catalog import Catalog, ColumnDef, Subscription, TableDef
+from wal2lake.catalog import (
+    Catalog,
+    ColumnDef,
+    Subscription,
+    SubscriptionRel,
+    TableDef,
+)
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.backend import Outcome, TransactionKind
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.engine import lakebackend
 from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.lake import FieldSpec
-from wal2lake.model import Lsn, Oid
+from wal2lake.model import Lsn, Oid, PartitionKey, PartitionStrategy, SyncState
 from wal2lake.settings import Settings
 from wal2lake.wire.frontback import Format
 
@@ -63,8 +70,10 @@ class FakeQueries:
     def __init__(self) -> None:
         self.running = Running()
         self.cancelled: list[str] = []
+        self.last = ""
 
     def run(self, sql: str, *, job_group: str) -> Any:
+        self.last = sql
         return SimpleNamespace(
             fields=(FieldSpec("a", "int", pg_type_oid=Oid(23)),),
             schema=SCHEMA,
@@ -169,6 +178,36 @@ def test_a_result_whose_columns_cannot_be_told_is_closed_below(
     assert queries.running.closed == 1
     backend.cancel()
     assert queries.cancelled == []
+
+
+@pytest.mark.parametrize("subscribed", [40000, 40001])
+@pytest.mark.parametrize("name", ["root", "rest"])
+def test_a_partitioned_table_and_its_partition_are_read_at_one_published_version(
+    backend: LakeBackend,
+    catalog: Catalog,
+    queries: FakeQueries,
+    subscribed: int,
+    name: str,
+) -> None:
+    key = PartitionKey(PartitionStrategy.RANGE, ("a",))
+    columns = (ColumnDef("a", Oid(23)),)
+    root = TableDef(
+        Oid(40000), "public", "root", Oid(10), columns, (), "/r", partition_key=key
+    )
+    rest = replace(
+        root, oid=Oid(40001), name="rest", partition_key=None, partition_of=root.oid
+    )
+    for table in (root, rest):
+        catalog.create_table(table)
+    assert catalog.table("public", "root") == root
+    assert catalog.table("public", "rest") == rest
+    assert catalog.sharing(root) == catalog.sharing(rest) == (root.oid, rest.oid)
+    relid = Oid(subscribed)
+    ready = SyncState.READY
+    catalog.add_rels([SubscriptionRel(Oid(20000), relid, "p", "x", ready, None, 1)])
+    catalog.publish(Oid(20000), Lsn(200), {subscribed: 7})
+    backend.execute(backend.prepare(f"select a from {name}", ()), (), (Format.TEXT,))
+    assert "delta.`/r` VERSION AS OF 7" in queries.last
 
 
 # ---- blocks -------------------------------------------------------------------------------
