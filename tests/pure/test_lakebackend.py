@@ -338,6 +338,11 @@ def test_skip_takes_an_lsn_that_is_not_below_the_floor(
         "ALTER SUBSCRIPTION"
     )
     assert skip() == (100, False, 0), "the receiver has no part in it"
-    catalog.update_subscription(Oid(20000), skipping=True)
     run(backend, "alter subscription s skip (lsn = none)")
     assert skip() == (0, False, 0)
+    run(backend, "alter subscription s skip (lsn = '0/64')")
+    assert catalog.begin_skip(Oid(20000), Lsn(100))
+    with pytest.raises(Wal2LakeError) as caught:
+        run(backend, "alter subscription s skip (lsn = none)")
+    assert caught.value.sqlstate == "55006", "some tables may be beyond it"
+    assert skip() == (100, True, 0)
