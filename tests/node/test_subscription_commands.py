@@ -259,7 +259,11 @@ def test_what_is_not_there_or_not_yet_possible_is_refused_in_postgresqls_words(
             "42601",
             "connect = false and create_slot = true are mutually exclusive options",
         ),
-        ("alter subscription a3 owner to postgres", "0A000", None),
+        (
+            "alter subscription a3 owner to nobody",
+            "42704",
+            'role "nobody" does not exist',
+        ),
         (
             "alter subscription a3 set (two_phase = true)",
             "55000",

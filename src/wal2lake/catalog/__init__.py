@@ -14,6 +14,7 @@ are in ``progress``), connects to anything, imports Spark or NumPy.
 
 from wal2lake.catalog.access.authority import DATABASE_OWNER, Authority
 from wal2lake.catalog.access.predefined import (
+    FIRST_FREE_OID,
     PG_CREATE_SUBSCRIPTION,
     PG_READ_ALL_DATA,
     PG_READ_ALL_STATS,
@@ -49,6 +50,7 @@ from wal2lake.catalog.store import Catalog
 
 __all__ = [
     "DATABASE_OWNER",
+    "FIRST_FREE_OID",
     "MADE_SLOT",
     "PG_CREATE_SUBSCRIPTION",
     "PG_READ_ALL_DATA",

@@ -5,7 +5,8 @@ survives power loss. A file with a newer version is refused, an older one is bro
 by ``database`` when it is opened. LSNs are signed 64-bit integers here, which holds for the
 first 8 EiB of WAL.
 
-Whoever changes ``DDL`` adds a version, and to ``MIGRATIONS`` the statements that lead to it.
+Whoever changes a table adds a version, and to ``LATER`` the statements that lead to it: they make a
+new catalog, too.
 """
 
 from __future__ import annotations

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from wal2lake.catalog import Authority, Role
+from wal2lake.catalog import FIRST_FREE_OID, Authority, Role
 from wal2lake.errors import UsageError
 from wal2lake.frontend.commands.node import DATABASE, Caller, Node
 from wal2lake.model import Acl
 
 _DEPENDENT: Final = "2BP01"
-_FIRST_FREE_OID: Final = 16384
 _DATABASE_OID: Final = 5
 
 
@@ -28,7 +27,7 @@ def check_dropped(
     dropped: Sequence[Role],
 ) -> None:
     """Raise if something depends on the role, apart from memberships of ``dropped`` ones."""
-    if role.oid < _FIRST_FREE_OID:
+    if role.oid < FIRST_FREE_OID:
         raise UsageError(
             f"cannot drop role {role.name} because it is required by the database system",
             sqlstate=_DEPENDENT,
