@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from wal2lake.apply.launcher import ApplyLauncher
@@ -59,6 +60,11 @@ class Caller:
     search_path: tuple[str, ...] = ("public",)
     in_block: bool = False
     """Between BEGIN and COMMIT."""
+    cancelling: Callable[[Callable[[], None]], AbstractContextManager[None]] = (
+        lambda act: nullcontext()
+    )
+    """``with cancelling(act)``: a cancel of the statement calls ``act`` meanwhile, from
+    another thread, maybe again and again."""
 
 
 def require_superuser(caller: Caller, what: str) -> None:

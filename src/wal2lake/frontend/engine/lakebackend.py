@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -106,6 +106,8 @@ class LakeBackend:
         self._system = system
         self._context = context
         self._running: str | None = None
+        self._acts: list[Callable[[], None]] = []
+        """What a cancel does besides, for commands that wait for others."""
         self._block = False
         self._guard = threading.Lock()
 
@@ -176,8 +178,11 @@ class LakeBackend:
         self._system.cancel(self._context.pid)
         with self._guard:
             group = self._running
+            acts = list(self._acts)
         if group is not None:
             self._node.queries.cancel(group)
+        for act in acts:
+            act()
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -261,7 +266,23 @@ class LakeBackend:
             raise UsageError(
                 f'role "{self._context.user}" does not exist', sqlstate="28000"
             )
-        return Caller(role, self._context.notice, self._search_path(), self._block)
+        return Caller(
+            role,
+            self._context.notice,
+            self._search_path(),
+            self._block,
+            self._cancelling,
+        )
+
+    @contextmanager
+    def _cancelling(self, act: Callable[[], None]) -> Iterator[None]:
+        with self._guard:
+            self._acts.append(act)
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._acts.remove(act)
 
     def _search_path(self) -> tuple[str, ...]:
         parts = [

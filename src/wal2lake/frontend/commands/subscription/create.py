@@ -185,7 +185,10 @@ def _make_slot(
             )
         )
     try:
-        with nudged(statement.conninfo, statement.name):
+        with (
+            caller.cancelling(publisher.session.cancel),
+            nudged(statement.conninfo, statement.name),
+        ):
             return create_slot(
                 caller, publisher, slot, two_phase=two_phase, failover=failover
             )
