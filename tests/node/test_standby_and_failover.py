@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from tests.conftest import FAST_RETRY
@@ -78,6 +80,22 @@ def wait_for_sync(primary: PostgresServer, standby: PostgresServer, slot: str) -
     wait_until(synced, timeout_seconds=90, describe=standby.log_text)
 
 
+@contextmanager
+def creating(node: Node, standby: PostgresServer) -> Iterator[subprocess.Popen[str]]:
+    """psql while it creates a subscription; ended with it."""
+    program = find_installation(18).bin / "psql"
+    statement = create("from_standby", standby)
+    with subprocess.Popen(
+        [program, "-Xqd", node.conninfo(), "-c", statement],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as client:
+        try:
+            yield client
+        finally:
+            client.kill()
+
+
 def test_a_standby_is_a_publisher_once_its_primary_has_logged_a_snapshot(
     primary: PostgresServer, node: Node
 ) -> None:
@@ -86,17 +104,16 @@ def test_a_standby_is_a_publisher_once_its_primary_has_logged_a_snapshot(
             lambda: standby.has_replayed(primary.psql("select pg_current_wal_lsn()")),
             describe="the standby has the table",
         )
-        with subprocess.Popen(
-            [
-                find_installation(18).bin / "psql",
-                "-Xqd",
-                node.conninfo(),
-                "-c",
-                create("from_standby", standby),
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as client:
+        with creating(node, standby) as client:
+            assert client.stderr is not None
+            client.stderr.readline()
+            # It may be given up while it waits, and leaves nothing behind.
+            client.send_signal(signal.SIGINT)
+            client.wait(20)
+            assert "canceling statement due to user request" in client.stderr.read()
+        assert standby.psql("select count(*) from pg_replication_slots") == "0"
+        assert node.sql("select 1 from pg_tables where tablename = 't'") == []
+        with creating(node, standby) as client:
             assert client.stderr is not None
             # The slot cannot be there yet: nothing is written to the primary.
             assert client.stderr.readline() == (

@@ -469,6 +469,26 @@ def test_a_commit_that_the_catalog_did_not_hear_of_is_found_with_its_own_positio
     assert world.versions["/t101"] == [(1, 500)]
 
 
+def test_a_commit_that_failed_and_is_not_there_does_not_hold_the_floor(
+    world: World,
+) -> None:
+    slow = replace(world.settings.subscription, wal_retrieve_retry_interval_ms=60_000)
+    world.settings = replace(world.settings, subscription=slow)
+    world.subscribe(1, {101: SMALL})
+    world.hold(1, "a", 500)
+
+    def full(location: str) -> None:
+        raise StorageError("disk full", sqlstate="53100")
+
+    world.committing = full
+    world.start()
+    world.fails(1, 101, "disk full")
+    wait_until(
+        lambda: world.rel(1, 101).lsn is None,
+        describe="the snapshot may be let go: nothing was committed under it",
+    )
+
+
 def test_ranges_of_a_lost_snapshot_are_void(world: World) -> None:
     world.subscribe(1, {101: LARGE})
 

@@ -338,6 +338,16 @@ def open_pgconn(text: str) -> pq.abc.PGconn:
     return pgconn
 
 
+_KEEPALIVES: Final = {
+    "keepalives_idle": "60",
+    "keepalives_interval": "10",
+    "keepalives_count": "6",
+    "tcp_user_timeout": "120000",
+}
+"""A peer that is gone without a word is noticed after two minutes; the system's own default is
+two hours, in which a reader of a copy would stand still."""
+
+
 def connect(
     text: str,
     *,
@@ -349,7 +359,8 @@ def connect(
 ) -> Session:
     """Open a connection; PublisherError (08006) with libpq's text if it fails.
 
-    The user's own ``application_name``, ``connect_timeout`` and ``options`` win or stay.
+    The user's own ``application_name``, ``connect_timeout``, keepalives and ``options`` win
+    or stay.
     ``must_use_password``: 2F003 if there is none, or the server did not ask for it.
     ``answer_timeout_seconds``: longest wait for the answer to a statement (but not to a
     COPY's or START_REPLICATION's, which bring more than one).
@@ -359,6 +370,8 @@ def connect(
     parameters["options"] = f"{own} {_OUTPUT_SETTINGS}".strip()
     parameters["client_encoding"] = "UTF8"
     parameters.setdefault("application_name", application_name)
+    for name, value in _KEEPALIVES.items():
+        parameters.setdefault(name, value)
     if replication:
         parameters["replication"] = "database"
     if must_use_password:

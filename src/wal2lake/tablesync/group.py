@@ -32,7 +32,6 @@ from wal2lake.catalog.access.targets import INSERT
 from wal2lake.errors import ApplyError, PublisherError, Wal2LakeError
 from wal2lake.lake import (
     AddedFile,
-    CommitConflict,
     Cursor,
     FieldSpec,
     TablePort,
@@ -326,10 +325,19 @@ class GroupCopy:
                     replace=attempt.rel.replaces,
                     operation="COPY",
                 )
-            except CommitConflict:
-                attempt.may_be_committed = False
+            except Exception:
+                attempt.may_be_committed = self._may_be_there(one)
                 raise
             failpoint("copy.committed")
+
+    def _may_be_there(self, one: _Planned) -> bool:
+        """Of a commit that ended with an error. While it may, the floor waits for it, and the
+        publisher's snapshot is held."""
+        try:
+            state = self._port.state(one.table.location)
+        except Exception:
+            return True
+        return state.cursor(one.cursor.app_id) is not None
 
     def _check_alone(self, one: _Planned) -> int | None:
         """The version in which all rows are this subscription's to replace."""

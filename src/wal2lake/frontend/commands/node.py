@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -73,6 +73,11 @@ class Caller:
     """Who has logged in, where SET ROLE has made ``role`` another one."""
     zone: str = "UTC"
     """The session's TimeZone."""
+    cancelling: Callable[[Callable[[], None]], AbstractContextManager[None]] = (
+        lambda act: nullcontext()
+    )
+    """``with cancelling(act)``: a cancel of the statement calls ``act`` meanwhile, from
+    another thread, maybe again and again."""
 
     @property
     def session_role(self) -> Role:

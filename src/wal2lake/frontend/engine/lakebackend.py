@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -125,6 +125,8 @@ class LakeBackend:
         self._system = system
         self._context = context
         self._running: str | None = None
+        self._acts: list[Callable[[], None]] = []
+        """What a cancel does besides, for commands that wait for others."""
         self._block = False
         self._guard = threading.Lock()
 
@@ -218,8 +220,11 @@ class LakeBackend:
         self._system.cancel(self._context.pid)
         with self._guard:
             group = self._running
+            acts = list(self._acts)
         if group is not None:
             self._node.queries.cancel(group)
+        for act in acts:
+            act()
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -320,6 +325,7 @@ class LakeBackend:
             self._block,
             None if same else self._role(context.session_user),
             context.parameters["TimeZone"],
+            self._cancelling,
         )
 
     def _role(self, name: str) -> Role:
@@ -327,6 +333,16 @@ class LakeBackend:
         if role is None:
             raise UsageError(f'role "{name}" does not exist', sqlstate="28000")
         return role
+
+    @contextmanager
+    def _cancelling(self, act: Callable[[], None]) -> Iterator[None]:
+        with self._guard:
+            self._acts.append(act)
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._acts.remove(act)
 
     def _search_path(self) -> tuple[str, ...]:
         parts = [

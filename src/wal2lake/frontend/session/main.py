@@ -24,6 +24,7 @@ Source: src/backend/tcop/postgres.c; PostgreSQL manual, section 54.2.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from wal2lake.errors import (
@@ -141,9 +142,13 @@ class Session:
             self._end()
 
     def notice(self, notice: Notice) -> None:
-        """Send a notice, if the client wants such."""
+        """Send a notice, if the client wants such, while the statement goes on: it may say
+        what that waits for."""
         if is_wanted(notice.severity, self._parameters.raw("client_min_messages")):
             self._conversation.send(ErrorResponse(notice_fields(notice), notice=True))
+            with suppress(TransportClosed):
+                # As in PostgreSQL a client that has gone is noticed behind the statement.
+                self._conversation.transport.flush()
 
     # -- the loop
 

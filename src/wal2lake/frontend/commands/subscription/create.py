@@ -209,10 +209,13 @@ def _make_slot(
             )
         )
     try:
-        with nudged(
-            statement.conninfo,
-            statement.name,
-            must_use_password=must_use_password,
+        with (
+            caller.cancelling(publisher.session.cancel),
+            nudged(
+                statement.conninfo,
+                statement.name,
+                must_use_password=must_use_password,
+            ),
         ):
             return create_slot(
                 caller.notice, publisher, slot, two_phase=two_phase, failover=failover

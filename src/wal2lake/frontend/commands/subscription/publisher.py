@@ -27,6 +27,7 @@ from wal2lake.pg import (
 from wal2lake.pgtypes import RemoteType
 
 PROTOCOL_VIOLATION: Final = "08P01"
+_QUERY_CANCELED: Final = "57014"
 _CONNECTION_FAILURE: Final = "08006"
 
 
@@ -142,6 +143,8 @@ def create_slot(
     try:
         created = publisher.create_slot(slot, two_phase=two_phase, failover=failover)
     except PublisherError as error:
+        if error.sqlstate == _QUERY_CANCELED:
+            raise
         raise PublisherError(
             f'could not create replication slot "{slot}": ERROR:  {error.message}',
             sqlstate=PROTOCOL_VIOLATION,

@@ -28,7 +28,6 @@ from wal2lake.catalog import (
     PG_READ_ALL_STATS,
     CoercionTotal,
     Progress,
-    SnapshotVector,
     Subscription,
     SubscriptionError,
     SubscriptionRel,
@@ -67,7 +66,6 @@ class Replication:
 
     subscriptions: tuple[Subscription, ...]
     rels: tuple[SubscriptionRel, ...]
-    vectors: tuple[SnapshotVector, ...]
     tables: Mapping[int, TableDef]
     coercions: tuple[CoercionTotal, ...]
     errors: tuple[SubscriptionError, ...]
@@ -83,7 +81,6 @@ def read_replication(source: CatalogSource, tables: Sequence[TableDef]) -> Repli
     return Replication(
         tuple(source.subscriptions()),
         tuple(source.rels()),
-        tuple(source.vectors()),
         {table.oid: table for table in tables},
         tuple(source.coercions()),
         tuple(source.errors()),
@@ -168,24 +165,6 @@ def pg_replication_origin_status(state: Replication) -> Iterator[Row]:
             "remote_lsn": sub.floor,
             "local_lsn": 0,
         }
-
-
-def snapshots(state: Replication) -> Iterator[Row]:
-    """Each published state: the version of every table of a subscription."""
-    for vector in state.vectors:
-        name = state.name(vector.subid)
-        for relid, version in vector.versions.items():
-            table = state.tables.get(relid)
-            if table is not None:
-                yield {
-                    "subid": vector.subid,
-                    "subname": name,
-                    "lsn": vector.lsn,
-                    "committed_at": datetime.fromisoformat(vector.committed_at),
-                    "schemaname": table.namespace,
-                    "tablename": table.name,
-                    "version": version,
-                }
 
 
 def sync_progress(state: Replication) -> Iterator[Row]:
@@ -283,7 +262,6 @@ SUBSCRIPTION_ROWS: Final[Mapping[str, Callable[[Replication], Iterator[Row]]]] =
         pg_subscription_rel,
         pg_replication_origin,
         pg_replication_origin_status,
-        snapshots,
         sync_progress,
         subscription_errors,
         pg_stat_subscription_stats,
@@ -365,6 +343,26 @@ def _worker(progress: Progress) -> Row:
 
 def _time(microseconds: int) -> datetime | None:
     return _EPOCH + timedelta(microseconds=microseconds) if microseconds else None
+
+
+def snapshots(moment: Moment) -> Iterator[Row]:
+    """Each published state: the version of every table of a subscription. There are thousands
+    of them, so they are read when somebody asks."""
+    state = moment.state
+    for vector in moment.source.vectors():
+        name = state.name(vector.subid)
+        for relid, version in vector.versions.items():
+            table = state.tables.get(relid)
+            if table is not None:
+                yield {
+                    "subid": vector.subid,
+                    "subname": name,
+                    "lsn": vector.lsn,
+                    "committed_at": datetime.fromisoformat(vector.committed_at),
+                    "schemaname": table.namespace,
+                    "tablename": table.name,
+                    "version": version,
+                }
 
 
 def messages(moment: Moment) -> Iterator[Row]:
@@ -467,6 +465,7 @@ LIVE_ROWS: Final[Mapping[str, Callable[[Moment], Iterator[Row]]]] = {
     for maker in (
         pg_subscription,
         pg_stat_subscription,
+        snapshots,
         messages,
         pg_prepared_xacts,
         pg_stat_activity,
