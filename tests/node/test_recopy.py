@@ -475,3 +475,48 @@ def test_sigkill_at_each_step_of_a_recopy_ends_equal(
     assert sorted(p.name for p in (node.directory / "log").iterdir()) == [
         str(node.value("select oid from pg_subscription"))
     ]
+
+
+@pytest.mark.slow
+def test_a_recopy_that_fails_is_taken_back_or_gone_on_with(
+    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+) -> None:
+    points = tmp_path / "points"
+    points.mkdir()
+    node = make_node(settings=FAST_RETRY, environ={VARIABLE: str(points)}).start()
+    pg18.psql(
+        "create table a (id int primary key); insert into a values (1);"
+        " create publication f for table a"
+    )
+    create(node, pg18, "f")
+    mirror = Mirror(node, pg18.conninfo(), "f")
+    mirror.synced()
+    copied = "select rows_copied from wal2lake.sync_progress"
+    node.sql("insert into a values (100)")
+    arm(points, "recopy.marked", "error")
+    refused(node, RECOPY.format("f"))
+    pg18.psql("insert into a values (2)")
+    mirror.caught_up()
+    assert node.sql("select * from a order by id") == [("1",), ("2",), ("100",)]
+    assert node.value(copied) == "1", "nothing was copied again"
+    node.sql("alter subscription f disable")
+    wait_until(lambda: pg18.psql("select active from pg_replication_slots") == "f")
+    pg18.psql("select pg_drop_replication_slot('f'); insert into a values (3)")
+    arm(points, "recopy.given_up", "error")
+    told: list[Failure] = []
+    with (
+        Client(node.conninfo(), on_notice=told.append) as client,
+        pytest.raises(PublisherError),
+    ):
+        client.rows(RECOPY.format("f"))
+    assert [(n.severity, n.message) for n in told] == [
+        (
+            "WARNING",
+            'subscription "f" has no slot until this node has made one, which it goes on'
+            " to try",
+        )
+    ]
+    wait_until(lambda: pg18.psql(SLOTS) == "f", describe="it has made one")
+    node.sql("alter subscription f enable")
+    mirror.synced()
+    mirror.assert_equal(["public.a"])

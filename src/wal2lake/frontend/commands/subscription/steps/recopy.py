@@ -104,9 +104,9 @@ def copy_anew(
             subscription.oid, recopying=Recopy.BEGUN, bump=True
         )
         node.changed()
-    failpoint("recopy.marked")
     source = None
     try:
+        failpoint("recopy.marked")
         await_workers(node, subscription, WORKER_STOP_SECONDS)
         publisher = Publisher(session)
         identity = publisher.identify()
@@ -282,12 +282,16 @@ def _remove_log(node: Node, subid: Oid) -> None:
     by its directory that it is another one. Durable on return."""
     directory = node.settings.log_directory / str(int(subid))
     old = directory.with_name(f"{directory.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if directory.exists():
-        directory.rename(old)
-        directory.mkdir()
-        shutil.rmtree(old)
-        files.sync_directory(directory.parent)
-    with ProgressFile(node.settings.run_directory, subid) as progress:
-        progress.reset()
-    files.sync_directory(node.settings.run_directory)
+    try:
+        if old.exists():
+            shutil.rmtree(old)
+        if directory.exists():
+            directory.rename(old)
+            directory.mkdir()
+            files.sync_directory(directory.parent)
+            shutil.rmtree(old)
+        with ProgressFile(node.settings.run_directory, subid) as progress:
+            progress.reset()
+        files.sync_directory(node.settings.run_directory)
+    except OSError as error:
+        raise files.storage_error("remove directory", directory, error) from error
