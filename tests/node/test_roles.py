@@ -48,6 +48,7 @@ def publish(server: PostgresServer, name: str) -> None:
     server.psql(
         f"create schema {name}; create table {name}.t (id int primary key, v text);"
         f" insert into {name}.t values (1, 'copied');"
+        f" create table {name}.made (id int primary key);"
         f" create publication {name} for tables in schema {name}"
     )
     server.psql(LEAST.format(schema=name, secret=SECRET))
@@ -119,14 +120,23 @@ def test_a_subscription_of_somebody_who_is_no_superuser(
     assert error.message == "permission denied to create subscription"
     assert SECRET not in str(error)
 
+    # What is missing would be made in her name: not without CREATE. What is there is
+    # copied as its owner.
+    node.sql("create schema r1; create table r1.t (id int primary key, v text)")
+    error = refused(node, "r_ann", create(strict, "r1", **careful))
+    assert error.message == "permission denied for schema r1"
+    node.sql("grant create on schema r1 to r_ann")
     ask(node, "r_ann", create(strict, "r1", **careful))
+    stopped_by(node, f'role "r_ann" cannot SET ROLE to "{people}"')
+    assert node.sql("select * from r1.t") == []
+    node.sql("alter table r1.t owner to r_ann")
     holds(node, 1)
     owners = node.sql(
-        "select pg_get_userbyid(subowner), (select pg_get_userbyid(relowner) from"
-        " pg_class where oid = 'r1.t'::regclass) from pg_subscription"
-        " where subname = 'r1'"
+        "select pg_get_userbyid(relowner) from pg_class"
+        " where oid in ('r1.t'::regclass, 'r1.made'::regclass)"
+        " union all select pg_get_userbyid(subowner) from pg_subscription"
     )
-    assert owners == [("r_ann", "r_ann")]
+    assert owners == [("r_ann",)] * 3
 
     # Who sees the password.
     sql = "select subconninfo from pg_subscription where subname = 'r1'"
