@@ -5,7 +5,7 @@ asks for passwords; and how a node reaches a publisher that trusts nobody.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -75,10 +75,21 @@ def create(server: PostgresServer, name: str, **login: str) -> str:
     )
 
 
-@pytest.fixture
-def node(make_node: Callable[..., Node]) -> Node:
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the node's OS user has its ``services`` and ``passwords``."""
+    return tmp_path_factory.mktemp("roles")
+
+
+@pytest.fixture(scope="module")
+def node(files: Path) -> Iterator[Node]:
     """One that tries again soon: it is refused often here."""
-    return make_node(settings=FAST_RETRY).start()
+    environ = {
+        "PGSERVICEFILE": str(files / "services"),
+        "PGPASSFILE": str(files / "passwords"),
+    }
+    with Node(files / "node", settings=FAST_RETRY, environ=environ) as found:
+        yield found.init().start()
 
 
 @pytest.fixture
@@ -176,7 +187,7 @@ def test_a_subscription_of_somebody_who_is_no_superuser(
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_certificates_a_password_file_and_a_service_file(
-    strict: PostgresServer, make_node: Callable[..., Node], tmp_path: Path
+    strict: PostgresServer, node: Node, files: Path, tmp_path: Path
 ) -> None:
     publish(strict, "r2")
     authority = Authority(tmp_path / "keys")
@@ -189,17 +200,15 @@ def test_certificates_a_password_file_and_a_service_file(
         client = f"sslcert={certificate}\nsslkey={key}\n"
         (tmp_path / "other").mkdir()
         other = Authority(tmp_path / "other" / "keys").certificate
-        services = tmp_path / "services"
+        services = files / "services"
         services.write_text(
             service.format(name="good", root=authority.certificate, client=client)
             + service.format(name="unknown", root=other, client=client)
             + service.format(name="bare", root=authority.certificate, client="")
         )
-        passwords = tmp_path / "passwords"
+        passwords = files / "passwords"
         passwords.write_text(f"127.0.0.1:{front.port}:*:careful:{SECRET}\n")
         passwords.chmod(0o600)
-        environ = {"PGSERVICEFILE": str(services), "PGPASSFILE": str(passwords)}
-        node = make_node(environ=environ, settings=FAST_RETRY).start()
 
         def subscribe(name: str) -> str:
             return f"create subscription r2 connection 'service={name}' publication r2"
