@@ -5,7 +5,7 @@ asks for passwords; and how a node reaches a publisher that trusts nobody.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,6 +48,7 @@ def publish(server: PostgresServer, name: str) -> None:
     server.psql(
         f"create schema {name}; create table {name}.t (id int primary key, v text);"
         f" insert into {name}.t values (1, 'copied');"
+        f" create table {name}.made (id int primary key);"
         f" create publication {name} for tables in schema {name}"
     )
     server.psql(LEAST.format(schema=name, secret=SECRET))
@@ -74,10 +75,21 @@ def create(server: PostgresServer, name: str, **login: str) -> str:
     )
 
 
-@pytest.fixture
-def node(make_node: Callable[..., Node]) -> Node:
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the node's OS user has its ``services`` and ``passwords``."""
+    return tmp_path_factory.mktemp("roles")
+
+
+@pytest.fixture(scope="module")
+def node(files: Path) -> Iterator[Node]:
     """One that tries again soon: it is refused often here."""
-    return make_node(settings=FAST_RETRY).start()
+    environ = {
+        "PGSERVICEFILE": str(files / "services"),
+        "PGPASSFILE": str(files / "passwords"),
+    }
+    with Node(files / "node", settings=FAST_RETRY, environ=environ) as found:
+        yield found.init().start()
 
 
 @pytest.fixture
@@ -119,14 +131,23 @@ def test_a_subscription_of_somebody_who_is_no_superuser(
     assert error.message == "permission denied to create subscription"
     assert SECRET not in str(error)
 
+    # What is missing would be made in her name: not without CREATE. What is there is
+    # copied as its owner.
+    node.sql("create schema r1; create table r1.t (id int primary key, v text)")
+    error = refused(node, "r_ann", create(strict, "r1", **careful))
+    assert error.message == "permission denied for schema r1"
+    node.sql("grant create on schema r1 to r_ann")
     ask(node, "r_ann", create(strict, "r1", **careful))
+    stopped_by(node, f'role "r_ann" cannot SET ROLE to "{people}"')
+    assert node.sql("select * from r1.t") == []
+    node.sql("alter table r1.t owner to r_ann")
     holds(node, 1)
     owners = node.sql(
-        "select pg_get_userbyid(subowner), (select pg_get_userbyid(relowner) from"
-        " pg_class where oid = 'r1.t'::regclass) from pg_subscription"
-        " where subname = 'r1'"
+        "select pg_get_userbyid(relowner) from pg_class"
+        " where oid in ('r1.t'::regclass, 'r1.made'::regclass)"
+        " union all select pg_get_userbyid(subowner) from pg_subscription"
     )
-    assert owners == [("r_ann", "r_ann")]
+    assert owners == [("r_ann",)] * 3
 
     # Who sees the password.
     sql = "select subconninfo from pg_subscription where subname = 'r1'"
@@ -166,7 +187,7 @@ def test_a_subscription_of_somebody_who_is_no_superuser(
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_certificates_a_password_file_and_a_service_file(
-    strict: PostgresServer, make_node: Callable[..., Node], tmp_path: Path
+    strict: PostgresServer, node: Node, files: Path, tmp_path: Path
 ) -> None:
     publish(strict, "r2")
     authority = Authority(tmp_path / "keys")
@@ -179,17 +200,15 @@ def test_certificates_a_password_file_and_a_service_file(
         client = f"sslcert={certificate}\nsslkey={key}\n"
         (tmp_path / "other").mkdir()
         other = Authority(tmp_path / "other" / "keys").certificate
-        services = tmp_path / "services"
+        services = files / "services"
         services.write_text(
             service.format(name="good", root=authority.certificate, client=client)
             + service.format(name="unknown", root=other, client=client)
             + service.format(name="bare", root=authority.certificate, client="")
         )
-        passwords = tmp_path / "passwords"
+        passwords = files / "passwords"
         passwords.write_text(f"127.0.0.1:{front.port}:*:careful:{SECRET}\n")
         passwords.chmod(0o600)
-        environ = {"PGSERVICEFILE": str(services), "PGPASSFILE": str(passwords)}
-        node = make_node(environ=environ, settings=FAST_RETRY).start()
 
         def subscribe(name: str) -> str:
             return f"create subscription r2 connection 'service={name}' publication r2"
