@@ -119,11 +119,39 @@ def test_delta_derives_the_next_versions_from_our_first_checksum(
     assert found.to_pylist() == rows.to_pylist()
 
 
+def test_what_a_setting_of_sparks_adds_is_left_to_delta(
+    lake: DeltaTables, spark_session: SparkSession, location: str
+) -> None:
+    name = "spark.databricks.delta.properties.defaults.enableInCommitTimestamps"
+    spark_session.conf.set(name, "true")
+    try:
+        state = lake.create(location, _fields("`id` bigint, `name` string"))
+    finally:
+        spark_session.conf.unset(name)
+    assert "inCommitTimestamp" in _actions(location)["commitInfo"]
+    rows = pa.table({"id": [1], "name": ["a"]})
+    added = write_data_file(rows, state.location, state.fields, state.physical_fields)
+    assert lake.commit_files(location, [added], Cursor("one", 7)).version == 1
+
+
+def test_what_a_crash_left_of_a_creation_is_not_in_the_way(
+    lake: DeltaTables, location: str
+) -> None:
+    log = Path(location) / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.crc").write_text("{}")
+    (log / ".half.tmp").write_text("{")
+    lake.create(location, _fields("`id` bigint, `name` string"))
+    assert lake.state(location).version == 0
+    assert _checksum(location)["numFiles"] == 0
+
+
 def test_whoever_comes_second_finds_the_table_there(tmp_path: Path) -> None:
-    write_locally(tmp_path / "t", ["first"], "sum")
+    write_locally(tmp_path / "t", ["first"], "sum of the first")
     with pytest.raises(DuplicateObjectError) as raised:
-        write_locally(tmp_path / "t", ["second"], "sum")
+        write_locally(tmp_path / "t", ["second"], "sum of the second")
     assert raised.value.sqlstate == "42P07"
     log = tmp_path / "t" / "_delta_log"
     assert (log / f"{0:020}.json").read_text() == "first\n"
+    assert (log / f"{0:020}.crc").read_text() == "sum of the first\n"
     assert not list(log.glob(".*"))

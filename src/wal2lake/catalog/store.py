@@ -27,6 +27,8 @@ from wal2lake.catalog.access.targets import TargetRights
 from wal2lake.catalog.database import Database, create_database, take_oid
 from wal2lake.catalog.published import coercions, snapshot_vectors
 from wal2lake.catalog.records import (
+    REMOTE_TYPES,
+    UNDECODED_TYPES,
     CoercionTotal,
     Comment,
     CopyRange,
@@ -382,7 +384,7 @@ class Catalog:
             "publications": tuple(publications),
             "recopying": Recopy.NO,
         }
-        options = {}
+        options: dict[str, str] = {}
         with self._database.transaction() as transaction:
             before = subscriptions.rels_of(transaction, oid)
             if source is not None:
@@ -394,6 +396,8 @@ class Catalog:
                     "skip_lsn": INVALID_LSN,
                     "skipping": False,
                 }
+                # Of another server, perhaps, whose types and positions are others.
+                options |= {REMOTE_TYPES: "", UNDECODED_TYPES: ""}
                 found = subscriptions.subscription_by_oid(transaction, oid)
                 if found is not None and found.two_phase != "d":
                     options["two_phase"] = "p"

@@ -108,7 +108,10 @@ def main(arguments: Sequence[str]) -> None:
 def _become(module: str) -> Sequence[str] | None:
     """Import what ``module`` needs, then wait for a module and its arguments; see
     ``spare``."""
-    importlib.import_module(f"{module}.__main__")
+    main_module = f"{module}.__main__"
+    importlib.import_module(main_module)
+    # It is to be run, as another one of that name.
+    del sys.modules[main_module]
     line = sys.stdin.readline()
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), sys.stdin.fileno())

@@ -229,6 +229,7 @@ class Children:
 
     def reap(self) -> list[Ended]:
         """Those that have ended since the last call."""
+        self._spare.reap(time.monotonic())
         ended = []
         for key, child in list(self._children.items()):
             pid = child.process.pid

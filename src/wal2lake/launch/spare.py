@@ -13,6 +13,7 @@ children; the other side is ``child.main``.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -46,11 +47,15 @@ class Spare:
         """Of the process that waits, if there is one."""
         return None if self._process is None else self._process.pid
 
-    def prepare(self, now: float) -> None:
-        """Have one ready if it is time for it. That there is none does no harm."""
-        if self._process is not None and self._process.poll() is not None:
+    def reap(self, now: float) -> None:
+        """Bury one that has ended before it was needed."""
+        if self._process is not None and _has_ended(self._process):
             self._bury(self._process)
             self._due = now + RETRY_SECONDS
+
+    def prepare(self, now: float) -> None:
+        """Have one ready if it is time for it. That there is none does no harm."""
+        self.reap(now)
         if self._command and self._process is None and now >= self._due:
             with suppress(OSError):
                 self._process = subprocess.Popen(
@@ -91,3 +96,9 @@ class Spare:
         if process.stdin is not None:
             with suppress(OSError):
                 process.stdin.close()
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Without giving its number back: its session is still to be looked for."""
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process.pid, flags) is not None

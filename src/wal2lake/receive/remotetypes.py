@@ -38,6 +38,7 @@ from wal2lake.pgtypes import (
     NoDecoder,
     RemoteTypes,
     check_decoder,
+    remote_types_from_json,
     remote_types_to_json,
 )
 from wal2lake.receive.gulps import Gulp, described
@@ -90,9 +91,14 @@ class RemoteTypesKeeper:
         self._known = {int(t.oid): t for t in formats.types}
         before = Undecoded.parse(self._subscription.undecoded_types)
         left, reasons = self._left(before, received, position)
+        # Rows that wait in the log may be of a type that is gone by now.
+        ever = {
+            **remote_types_from_json(self._subscription.remote_types),
+            **self._known,
+        }
         self._record(
             {
-                REMOTE_TYPES: remote_types_to_json(formats.types),
+                REMOTE_TYPES: remote_types_to_json(tuple(ever.values())),
                 UNDECODED_TYPES: left.as_text(),
             }
         )

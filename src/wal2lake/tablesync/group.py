@@ -28,7 +28,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from wal2lake.catalog import Catalog, CopyRange, TableDef
-from wal2lake.catalog.access.targets import INSERT
+from wal2lake.catalog.access.targets import INSERT, TRUNCATE
 from wal2lake.errors import ApplyError, PublisherError, Wal2LakeError
 from wal2lake.lake import (
     AddedFile,
@@ -151,7 +151,7 @@ class GroupCopy:
         if table is None:
             raise Halted
         rights = self._catalog.target_rights(attempt.subscription)
-        denied = rights.denied(table, INSERT)
+        denied = rights.denied(table, INSERT + TRUNCATE if rel.replaces else INSERT)
         if denied is not None:
             raise denied
         state = self._port.state(table.location)
@@ -252,7 +252,9 @@ class GroupCopy:
     def _task(self, one: _Planned, part: Part) -> CopyTask:
         attempt, remote = one.attempt, one.remote
         subscription = attempt.subscription
-        types = remote_types_from_json(subscription.remote_types)
+        types: RemoteTypes = {}
+        if subscription.binary:
+            types = remote_types_from_json(subscription.remote_types)
         binary = copies_in_binary(remote, types) and (
             subscription.binary or _is_faster_in_binary(remote, one.state.fields, types)
         )

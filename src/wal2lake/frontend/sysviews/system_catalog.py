@@ -65,8 +65,16 @@ from wal2lake.frontend.sysviews.rows.replication import (
 from wal2lake.frontend.sysviews.source import CatalogSource
 from wal2lake.wire.frontback import FieldDescription, Format
 
-_SETTINGS: Final = {"threads": 1, "memory_limit": "256MB"}
-"""Catalog queries are small; one thread keeps the Python functions in the caller's."""
+_SETTINGS: Final = {
+    "threads": 1,
+    "memory_limit": "256MB",
+    "enable_external_access": False,
+    "autoload_known_extensions": False,
+    "autoinstall_known_extensions": False,
+    "python_enable_replacements": False,
+}
+"""Catalog queries are small; one thread keeps the Python functions in the caller's. Whoever may
+log in asks them: the engine reaches no file, no network and no variable of this process."""
 
 
 class SystemCatalog:
@@ -168,6 +176,7 @@ class SystemCatalog:
         if self._connection is None:
             connection = duckdb.connect(":memory:", config=dict(_SETTINGS))
             connection.execute("set TimeZone = 'UTC'")
+            connection.execute("set lock_configuration = true")
             for (name, count), function in FUNCTIONS.items():
                 _register(connection, internal_name(name, count), count, function, self)
             self._connection = connection

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,28 @@ from wal2lake.errors import DuplicateObjectError, StorageError
 COMMIT: Final = f"{0:020}.json"
 CHECKSUM: Final = f"{0:020}.crc"
 
+FEATURES: Final = frozenset(
+    {
+        "appendOnly",
+        "columnMapping",
+        "deletionVectors",
+        "invariants",
+        "timestampNtz",
+        "variantType",
+    }
+)
+"""Features of Delta's that need nothing more of version 0 than to be named in the protocol."""
+
 _Object = Mapping[str, Any]
+
+
+def is_plain(protocol: _Object) -> bool:
+    """Whether version 0 of such a table is what is written here."""
+    features = {
+        *protocol.get("readerFeatures", ()),
+        *protocol.get("writerFeatures", ()),
+    }
+    return features <= FEATURES
 
 
 def commit_lines(metadata: _Object, protocol: _Object, txn_id: str) -> list[str]:
@@ -93,13 +114,14 @@ def checksum_line(
 def write_locally(table: Path, commit: Sequence[str], checksum: str) -> None:
     """Both files below a table's directory, which is made; not yet durable.
 
-    The commit comes last and as a whole. DuplicateObjectError if there is one.
+    The commit is whole from its first moment; without the checksum, which a crash may leave out,
+    the first commit takes longer. DuplicateObjectError if there is one.
     """
     log = table / "_delta_log"
     try:
         log.mkdir(parents=True, exist_ok=True)
-        _place(log / CHECKSUM, checksum)
-        _place(log / COMMIT, "\n".join(commit))
+        _place(log / COMMIT, "\n".join(commit), os.link)
+        _place(log / CHECKSUM, checksum, os.replace)
     except FileExistsError as error:
         raise DuplicateObjectError(
             f'there is a Delta table at "{table}" already', sqlstate="42P07"
@@ -111,12 +133,12 @@ def write_locally(table: Path, commit: Sequence[str], checksum: str) -> None:
         ) from error
 
 
-def _place(path: Path, text: str) -> None:
-    """A new file of that name, whole from the first moment."""
+def _place(path: Path, text: str, give_name: Callable[[Path, Path], None]) -> None:
+    """A file of that name, whole from the first moment."""
     written = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         written.write_text(f"{text}\n", encoding="utf-8")
-        os.link(written, path)
+        give_name(written, path)
     finally:
         with suppress(FileNotFoundError):
             written.unlink()

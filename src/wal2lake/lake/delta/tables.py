@@ -60,6 +60,7 @@ from wal2lake.lake.delta.firstversion import (
     COMMIT,
     checksum_line,
     commit_lines,
+    is_plain,
     write_locally,
 )
 from wal2lake.lake.delta.fit import check_files
@@ -170,6 +171,15 @@ class DeltaTables:
         """Commit version 0; see ``firstversion``."""
         metadata = json.loads(transaction.metadata().json())["metaData"]
         protocol = json.loads(transaction.protocol().json())["protocol"]
+        if not is_plain(protocol):
+            # A setting of Spark's has asked for more: it is for Delta to do.
+            transaction.commit(
+                self._seq([]),
+                getattr(
+                    self._jvm.org.apache.spark.sql.delta, "DeltaOperations$CreateTable"
+                )(transaction.metadata(), False, False, self._jvm.scala.Option.empty()),
+            )
+            return
         txn_id = transaction.txnId()
         bounds, bins = self._histograms()
         commit = commit_lines(metadata, protocol, txn_id)
@@ -182,10 +192,13 @@ class DeltaTables:
             return
         log = self._log(location)
         log.createLogDirectoriesIfNotExists()
-        for name, lines in ((CHECKSUM, [checksum]), (COMMIT, commit)):
+        for name, lines in ((COMMIT, commit), (CHECKSUM, [checksum])):
             path = self._jvm.org.apache.hadoop.fs.Path(location, f"_delta_log/{name}")
             log.store().write(
-                path, self._seq(lines).iterator(), False, self._hadoop_conf()
+                path,
+                self._seq(lines).iterator(),
+                name == CHECKSUM,
+                self._hadoop_conf(),
             )
 
     def _histograms(self) -> tuple[Sequence[int], int]:
@@ -200,10 +213,15 @@ class DeltaTables:
 
     def _need_empty(self, location: str) -> None:
         """A table that is made among somebody else's files would take them along when it is
-        dropped."""
+        dropped. A log without a version is what a crash leaves of a creation."""
         path = self._jvm.org.apache.hadoop.fs.Path(location)
         files = path.getFileSystem(self._hadoop_conf())
-        if files.exists(path) and list(files.listStatus(path)):
+        names = (
+            [one.getPath().getName() for one in files.listStatus(path)]
+            if files.exists(path)
+            else []
+        )
+        if names not in ([], ["_delta_log"]):
             raise DuplicateObjectError(
                 f'directory "{location}" exists but is not empty',
                 sqlstate="42P07",

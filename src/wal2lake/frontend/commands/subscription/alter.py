@@ -35,6 +35,7 @@ from wal2lake.frontend.commands.subscription.slotoptions import (
 from wal2lake.frontend.commands.subscription.steps.drop import (
     end_copies,
     refuse_dropping,
+    refuse_given_up,
 )
 from wal2lake.frontend.grammar import (
     OptionSet,
@@ -99,6 +100,7 @@ def alter_connection(
         )
         # The slot that is still to be dropped is at the old one.
         refuse_dropping(subscription)
+        refuse_given_up(subscription)
         outside_block(caller, _COMMAND, refused_as=None)
         node.catalog.set_connection(subscription.oid, statement.conninfo)
         node.changed()
@@ -161,6 +163,8 @@ def _set(
                 "cannot set slot_name = NONE for enabled subscription",
                 sqlstate=_PREREQUISITE,
             )
+        if options.slot_name is not None:
+            refuse_given_up(subscription)
         changes["slot_name"] = options.slot_name
     for name in ("synchronous_commit", "create_tables"):
         if name in options.given:

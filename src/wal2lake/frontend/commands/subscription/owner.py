@@ -23,6 +23,7 @@ from wal2lake.frontend.commands.node import (
     PERMISSION_DENIED,
     Caller,
     Node,
+    altering,
     need_subscription,
 )
 from wal2lake.frontend.commands.roles.names import (
@@ -93,17 +94,17 @@ def check_conninfo(
 def alter_owner(node: Node, caller: Caller, statement: AlterSubscriptionOwner) -> str:
     """ALTER SUBSCRIPTION ... OWNER TO. Its workers start again: their privileges, and the
     password that they must use, are the new owner's."""
-    subscription = need_subscription(node, statement.name)
-    authority = node.catalog.authority()
-    owner = need_role(authority, caller, statement.owner)
-    if owner.oid == subscription.owner:
-        return _COMMAND
-    check_may_change(node, caller, subscription)
-    check_can_set_role(authority, caller, owner)
-    check_database_create(node, caller)
-    outside_block(caller, _COMMAND, refused_as=None)
-    node.catalog.update_subscription(subscription.oid, owner=owner.oid, bump=True)
-    node.changed()
+    with node.ddl_lock, altering(node, statement.name) as subscription:
+        authority = node.catalog.authority()
+        owner = need_role(authority, caller, statement.owner)
+        if owner.oid == subscription.owner:
+            return _COMMAND
+        check_may_change(node, caller, subscription)
+        check_can_set_role(authority, caller, owner)
+        check_database_create(node, caller)
+        outside_block(caller, _COMMAND, refused_as=None)
+        node.catalog.update_subscription(subscription.oid, owner=owner.oid, bump=True)
+        node.changed()
     return _COMMAND
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from wal2lake.catalog import Subscription, TableDef
@@ -218,7 +219,7 @@ def _refresh(
             tell_format(caller, publisher, subscription.name, publications)
         targets = find_targets(
             node,
-            caller,
+            _as_owner(node, caller, subscription),
             publisher,
             publications,
             create_tables=subscription.create_tables,
@@ -244,6 +245,12 @@ def _refresh(
     node.changed()
     if gone:
         end_copies(node, caller, subscription, gone)
+
+
+def _as_owner(node: Node, caller: Caller, subscription: Subscription) -> Caller:
+    """What is made for a subscription is its owner's, whoever refreshes it."""
+    owner = node.catalog.role_by_oid(subscription.owner)
+    return caller if owner is None else replace(caller, role=owner)
 
 
 def _take(

@@ -308,6 +308,12 @@ class _Rewriter:
         """Change the tree in place; the relations that it reads."""
         nodes = list(tree.walk(bfs=False))
         ctes = {n.alias for n in nodes if isinstance(n, exp.CTE)}
+        for name in ctes:
+            if name.partition(".")[0] in SYSTEM_SCHEMA_NAMES:
+                # So the engine's relations are called, whoever may read them.
+                raise FeatureNotSupportedError(
+                    f'the name "{name}" is not supported for a common table expression'
+                )
         for node in reversed(nodes):
             if isinstance(node, exp.Table):
                 self._table(node, ctes)
@@ -346,6 +352,19 @@ def internal_relation(relation: SystemRelation) -> str:
     return f"{relation.schema}.{relation.name}"
 
 
+_SERIES: Final = (exp.GenerateSeries, exp.ExplodingGenerateSeries, exp.Unnest)
+
+_IN_FROM: Final = frozenset(
+    {
+        "generate_series",
+        "generate_subscripts",
+        "unnest",
+        *(name for name, _ in FUNCTIONS),
+    }
+)
+"""Functions that may stand in FROM."""
+
+
 def _function_in_from(node: exp.Table) -> None:
     """A function's result, whose one column is named as its alias."""
     node.set("db", None)
@@ -353,6 +372,7 @@ def _function_in_from(node: exp.Table) -> None:
     if name in EMPTY_TABLE_FUNCTIONS:
         node.replace(_empty(name, node.args.get("alias")))
         return
+    _check_known(node.this)
     alias = node.args.get("alias")
     if alias is not None and alias.this is not None and not alias.args.get("columns"):
         alias.set("columns", [alias.this.copy()])
@@ -362,6 +382,17 @@ def _lateral(node: exp.Lateral) -> None:
     name = function_name(node.this) or ""
     if name in EMPTY_TABLE_FUNCTIONS:
         node.replace(_empty(name, node.args.get("alias")))
+    elif isinstance(node.this, exp.Func):
+        _check_known(node.this)
+
+
+def _check_known(call: exp.Expression) -> None:
+    """The engine has functions of its own that read files, and any relation that it has been
+    given: only PostgreSQL's may stand in FROM."""
+    if isinstance(call, _SERIES) or function_name(call) in _IN_FROM:
+        return
+    name = function_name(call) or call.sql_name().lower()
+    raise UndefinedObjectError(f"function {name} does not exist", sqlstate="42883")
 
 
 def _empty(name: str, alias: exp.TableAlias | None) -> exp.Subquery:

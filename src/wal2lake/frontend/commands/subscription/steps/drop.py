@@ -143,6 +143,17 @@ def refuse_dropping(subscription: Subscription) -> None:
         )
 
 
+def refuse_given_up(subscription: Subscription) -> None:
+    """55000 while a re-copy has given up the slot: it has to find what it is making."""
+    if subscription.recopying is Recopy.GIVEN_UP:
+        raise UsageError(
+            f'subscription "{subscription.name}" is being copied again',
+            sqlstate="55000",
+            hint="Wait until it has a new slot, or end it by SET (slot_name = NONE) and DROP"
+            " SUBSCRIPTION.",
+        )
+
+
 def await_workers(
     node: Node, subscription: Subscription, timeout_seconds: float
 ) -> None:

@@ -35,6 +35,7 @@ from typing import Final
 
 from wal2lake.catalog import NewSource, ProgressFile, Recopy, Subscription
 from wal2lake.catalog import SubscriptionRel as Rel
+from wal2lake.catalog.access.targets import INSERT, TRUNCATE
 from wal2lake.changelog import ChangeLog, LogReader, files
 from wal2lake.changelog.confirmed import ConfirmedFile
 from wal2lake.errors import ConfigurationError, CorruptLogError, UsageError
@@ -79,6 +80,13 @@ def check_recopy(node: Node, subscription: Subscription, kept: Sequence[Oid]) ->
             hint="Name one with ALTER SUBSCRIPTION ... SET (slot_name = ...): if it does"
             " not exist on the publisher, it is created.",
         )
+    rights = node.catalog.target_rights(subscription)
+    for relid in kept:
+        table = node.catalog.table_by_oid(relid)
+        denied = None if table is None else rights.denied(table, INSERT + TRUNCATE)
+        if denied is not None:
+            # All rows of the table are replaced.
+            raise denied
     names = {s.oid: s.name for s in node.catalog.subscriptions()}
     for rel in node.catalog.rels():
         if rel.relid in kept and rel.subid != subscription.oid:
