@@ -513,8 +513,10 @@ def test_copy_prefers_binary_where_no_value_needs_a_text_of_its_own() -> None:
 
     money_like = numeric_typmod(12, 2)
     assert whole(20) and whole(25) and whole(1184) and whole(3802) and whole(2950)
-    assert whole(1700, money_like) and whole(1007) and whole(1009)
+    assert whole(1700, money_like) and whole(1007)
     # Stored as their texts, which only the server makes for nothing.
     assert not whole(1700) and not whole(1083) and not whole(1186)
     assert not whole(20, spark="string")
+    # What is wrong in one of them is shown as text, which only text format has.
+    assert not whole(1009)
     assert not whole(99_999)

@@ -80,8 +80,11 @@ def decodes_whole(type_oid: int, types: RemoteTypes, mapping: TypeMapping) -> bo
         return True
     element = element_type(base, types)
     if mapping.kind is Kind.ARRAY and element is not None:
-        return mapping.element is not None and decodes_whole(
-            element, types, mapping.element
+        # An array with an element that is no valid text has no text to be shown either.
+        return (
+            mapping.element is not None
+            and not binary_is_text(element, types)
+            and decodes_whole(element, types, mapping.element)
         )
     return mapping.length is None and kernel_for(base, mapping) is not None
 
