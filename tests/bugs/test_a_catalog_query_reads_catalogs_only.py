@@ -66,11 +66,20 @@ def test_the_engine_itself_reaches_no_file(
         catalog._connection.execute("set enable_external_access = true")
 
 
-def test_functions_of_postgresql_can(catalog: SystemCatalog) -> None:
-    for sql in (
-        "select * from generate_series(1, 3) g",
-        "select * from pg_catalog.generate_series(1, 3) g",
-        "select * from unnest(array[1, 2]) u",
-        "select * from pg_class c, lateral unnest(array[1]) u",
-    ):
-        catalog.query(sql, (), session())
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("select * from generate_series(1, 3) g", [("1",), ("2",), ("3",)]),
+        ("select * from pg_catalog.generate_series(1, 2) g", [("1",), ("2",)]),
+        ("select * from unnest(array[1, 2]) u", [("1",), ("2",)]),
+        (
+            "select n.nspname, u from pg_namespace n, lateral unnest(array[7]) u"
+            " where n.nspname = 'pg_catalog'",
+            [("pg_catalog", "7")],
+        ),
+    ],
+)
+def test_functions_of_postgresql_can(
+    catalog: SystemCatalog, sql: str, rows: list[tuple[str, ...]]
+) -> None:
+    assert catalog.query(sql, (), session())[1] == rows

@@ -129,6 +129,11 @@ class LakeBackend:
         """What a cancel does besides, for commands that wait for others."""
         self._block = False
         self._guard = threading.Lock()
+        begun = node.catalog.role(context.user)
+        self._identities: dict[str, Oid] = (
+            {} if begun is None else {begun.name: begun.oid}
+        )
+        """Whom a name meant when the session took it."""
 
     # ---- the port ----------------------------------------------------------------
 
@@ -154,6 +159,7 @@ class LakeBackend:
     ) -> Outcome:
         """Run it."""
         assert isinstance(prepared, _Statement)
+        self._check_identity()
         bound = tuple(
             BoundParameter(_text_of(p, oid), oid)
             for p, oid in zip(parameters, prepared.param_oids, strict=True)
@@ -197,7 +203,7 @@ class LakeBackend:
         authority = self._node.catalog.authority()
         begun = self._context.user if authorization else self._context.session_user
         mine = authority.by_name.get(begun)
-        if mine is None:
+        if mine is None or mine.oid != self._identities.get(begun, mine.oid):
             raise UndefinedObjectError(f'role "{begun}" does not exist')
         if role is None:
             return mine.superuser
@@ -213,7 +219,22 @@ class LakeBackend:
             raise UsageError(
                 f'permission denied to set {what} "{role}"', sqlstate="42501"
             )
+        self._identities[role] = wanted.oid
         return wanted.superuser
+
+    def _check_identity(self) -> None:
+        """28000 if a role of the session is gone. Another one that has its name since is
+        another one."""
+        names = (self._context.session_user, self._context.current_user)
+        for name in dict.fromkeys(names):
+            oid = self._identities.get(name)
+            role = None if oid is None else self._node.catalog.role(name)
+            if oid is not None and (role is None or role.oid != oid):
+                raise UsageError(
+                    f'role "{name}" of this session does not exist any more',
+                    sqlstate="28000",
+                    hint="Connect again; after SET ROLE, RESET ROLE is enough.",
+                )
 
     def cancel(self) -> None:
         """End the running statement, wherever it runs."""
