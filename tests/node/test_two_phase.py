@@ -234,3 +234,24 @@ def test_a_table_is_copied_while_two_phase_is_enabled_whatever_is_prepared(
     assert source.psql("select count(*) from tp.n") == "8", (
         "row 0, six commits, one plain"
     )
+
+
+def test_a_transaction_may_be_prepared_without_a_name(
+    pg18: Database, node: Node, subscribe: Callable[..., Mirror]
+) -> None:
+    source = pg18
+    fill(source)
+    mirror = subscribe(source, "tp", "with (two_phase = true)")
+    mirror.synced()
+    enabled(node)
+    listed = "select count(*) from pg_prepared_xacts"
+    for key, how in ((1, "commit"), (2, "rollback"), (3, "commit")):
+        source.psql(
+            f"begin; insert into tp.t values ({key}, 'x'); prepare transaction ''"
+        )
+        node.wait_for(listed, lambda rows: rows == [("1",)])
+        source.psql(f"{how} prepared ''")
+        node.wait_for(listed, lambda rows: rows == [("0",)])
+        mirror.caught_up()
+        mirror.assert_equal(TABLES)
+    assert node.sql("select id from tp.t order by id") == [("0",), ("1",), ("3",)]

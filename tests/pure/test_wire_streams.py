@@ -241,8 +241,6 @@ PREPARING = (BeginPrepare(Lsn(100), Lsn(108), 5, X, "g"),)
         (OPEN, StreamStart(X, True), "inside of a transaction"),
         (OPEN, BeginPrepare(Lsn(9), Lsn(10), 5, X, "g"), "inside of a transaction"),
         (OPEN, Prepare(Lsn(9), Lsn(10), 5, X, "g"), "inside of a transaction"),
-        ((), BeginPrepare(Lsn(9), Lsn(10), 5, X, ""), "empty two-phase transaction ID"),
-        (BLOCK, StreamPrepare(Lsn(9), Lsn(10), 5, X, ""), "empty two-phase"),
         (PREPARING, Prepare(Lsn(9), Lsn(108), 5, X, "g"), "incorrect prepare LSN 0/9"),
         (PREPARING, Prepare(Lsn(100), Lsn(108), 5, X, "h"), "of another transaction"),
         (PREPARING, Begin(Lsn(10), 5, Xid(2)), "inside of a prepared transaction"),
@@ -305,3 +303,14 @@ def test_any_damage_is_a_violation_or_other_events_and_never_another_error(
             decoder.feed(*run)
     except ProtocolViolation:
         pass
+
+
+def test_a_transaction_may_be_prepared_without_a_name() -> None:
+    """PostgreSQL takes PREPARE TRANSACTION ''; it was a protocol violation here, for good."""
+    events = feed(
+        StreamDecoder(),
+        BeginPrepare(Lsn(100), Lsn(108), 5, X, ""),
+        Prepare(Lsn(100), Lsn(108), 5, X, ""),
+        CommitPrepared(Lsn(110), Lsn(118), 5, X, ""),
+    )
+    assert [e.gid for e in events if hasattr(e, "gid")] == ["", ""]

@@ -306,8 +306,6 @@ class StreamDecoder:
                 stream = self._end(message.xid, data[0])
                 return self._prepared(message, _whole(stream))
             case BeginPrepare():
-                if not message.gid:
-                    raise wrong("empty two-phase transaction ID", data[0])
                 begun = OpenStream(message.xid, just_begun=True)
                 self._state = replace(state, preparing=message, prepared=begun)
                 return Streamed(begun, [], None, whole=True)
@@ -406,8 +404,6 @@ class StreamDecoder:
         self, message: Prepare | StreamPrepare, stream: OpenStream | None
     ) -> Prepared:
         kind = ord("P") if isinstance(message, Prepare) else ord("p")
-        if not message.gid:
-            raise wrong("empty two-phase transaction ID", kind)
         self._ended(message.prepare_lsn, message.end_lsn, kind, late=True)
         return Prepared(
             message.xid,
