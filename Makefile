@@ -12,6 +12,10 @@ export PYTHON
 # From the fastest to the slowest: a failure shows as early as it can.
 LAYERS := pure bugs postgres spark node faults
 
+# Tests run beside each other: most of a node's test is waiting. Each process
+# has servers and a node of its own; Spark's layer has one session, which is parallel itself.
+WORKERS ?= 2
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all lint format bench clean
 
@@ -57,7 +61,9 @@ for layer in $(LAYERS); do \
     if [ -d tests/$$layer ]; then \
         echo "== $$layer"; \
         code=0; \
-        $(PY) -m pytest -q tests/$$layer $(1) $(ARGS) || code=$$?; \
+        workers=$(WORKERS); \
+        if [ $$layer = spark ]; then workers=0; fi; \
+        $(PY) -m pytest -q -n $$workers --dist worksteal tests/$$layer $(1) $(ARGS) || code=$$?; \
         if [ $$code -ne 0 ] && [ $$code -ne 5 ]; then exit $$code; fi; \
     fi; \
 done

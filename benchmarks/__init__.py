@@ -5,6 +5,7 @@ ratio to PostgreSQL's own subscriber measured in the same run. Owns: the servers
 that it starts, until they are removed. Never: decides whether a test passes.
 
 ``python -m benchmarks`` is ``__main__``; ``workload`` says what rows there are, ``stage`` starts
-what they run on, ``copying``, ``backlog``, ``nullmodes``, ``latency``, ``idle`` and ``decoding``
-are the workloads, ``usage`` counts CPU and memory, ``report`` does the arithmetic.
+what they run on; the workloads are in ``changes`` and ``copies``; ``positions`` watches what has
+arrived, ``usage`` counts CPU and memory, ``heap`` asks a JVM for its own, ``report`` does the
+arithmetic.
 """

@@ -15,13 +15,15 @@ import traceback
 from types import FrameType
 from typing import NoReturn
 
-from benchmarks import backlog, copying, decoding, idle, latency, nullmodes, streamed
+from benchmarks.changes import backlog, cores, decoding, latency, nullmodes, streamed
+from benchmarks.changes.shapes import SHAPES
+from benchmarks.copies import copying, idle, interrupted, large, tables
 from benchmarks.options import Options, parse
-from benchmarks.report import Target, as_json, render
-from benchmarks.shapes import SHAPES
+from benchmarks.report import Target, as_json, megabytes, render
 from benchmarks.stage import Stage
 
-_RSS_LIMIT_MB = 500.0
+_RECEIVER_RSS = Target(at_most=500.0)
+"""MB."""
 
 
 def main() -> int:
@@ -60,34 +62,41 @@ def _run(stage: Stage, options: Options) -> None:
     chosen = set(options.workloads)
     if "decode" in chosen:
         decoding.run(stage)
-    if "copy" in chosen:
-        copying.run(stage)
+    for plan in copying.PLANS:
+        if plan.name in chosen:
+            copying.run(stage, plan)
+    if "large" in chosen:
+        large.run(stage)
+    if "interrupted" in chosen:
+        interrupted.run(stage)
     for name, shape in SHAPES.items():
         null = name == "backlog" and "null" in chosen
         if name not in chosen and not null:
             continue
         subscribed = name in chosen
-        with backlog.written(stage, shape(options), subscribed=subscribed) as found:
-            made, peers = found
+        with backlog.written(stage, shape(options), subscribed=subscribed) as made:
             if subscribed:
-                backlog.run(stage, made, peers)
+                backlog.run(stage, made)
             if null:
                 nullmodes.run(stage, made)
+    if "cores" in chosen:
+        cores.run(stage)
     for load in latency.LOADS:
         if load.name in chosen:
             latency.run(stage, load)
-    for plan in streamed.PLANS:
-        if plan.name in chosen:
-            streamed.run(stage, plan)
+    for stream in streamed.PLANS:
+        if stream.name in chosen:
+            streamed.run(stage, stream)
     if options.node and chosen & {"copy", "backlog", "latency"}:
-        peak = stage.node_usage.peak_bytes("node", "receiver")
         stage.add(
             "memory",
             "receiver: peak RSS until here",
             "MB",
-            None if peak is None else peak / 1e6,
-            target=Target(at_most=_RSS_LIMIT_MB),
+            megabytes(stage.node_usage.peak_bytes(role="receiver")),
+            target=_RECEIVER_RSS,
         )
+    if "tables" in chosen:
+        tables.run(stage)
     if "idle" in chosen:
         idle.run(stage)
 

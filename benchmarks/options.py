@@ -14,18 +14,26 @@ from typing import Final
 WORKLOADS: Final = {
     "decode": "wire.columnar alone, over made-up streams; needs no server",
     "copy": "initial copy of 2 M rows",
+    "several": "initial copy of 8 tables of 500,000 rows at once",
+    "large": "memory while 10 M rows are copied, beside that of 2 M",
+    "interrupted": "kill -9 of the engine, and of all, when 90 % are copied",
     "backlog": "1.7 M row changes written while the subscription was disabled",
     "null": "the same changes through our receiver's stages alone, and pg_recvlogical",
     "wide": "a backlog of a table of 64 columns",
     "texts": "a backlog of texts of 1 KB",
     "many": "a backlog of single-row transactions over 50 tables",
+    "cores": "a backlog on one core of this machine, and on all",
     "latency": "single-row transactions at 200/s: commit to flushed, commit to visible",
     "busy": "the same with 1,800 more transactions a second beside them",
     "streamed": "one transaction of 10 M rows, streamed, and small ones beside it",
     "interleaved": "500 open transactions of 10,000 rows each",
+    "tables": "500 small tables: their copy, a round of changes, nothing",
     "idle": "a node with ten tables and nothing to do",
 }
 """Name to what it measures, in the order in which they run."""
+
+OPT_IN: Final = frozenset({"cores"})
+"""Only when they are named: they would make the whole run too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +45,27 @@ class Options:
     rows_scale: float
     """1 is the size that the targets are about."""
     seconds: int
-    """Length of ``latency``."""
+    """Length of ``latency`` and of ``busy``."""
     idle_seconds: int
     json: Path | None
     node: bool
     """False: only PostgreSQL and the null modes, no node."""
 
-    def rows(self, full: int) -> int:
-        """A number of rows at this scale; at least one."""
+    def scaled(self, full: int) -> int:
+        """A number of rows or tables at this scale; at least one."""
         return max(1, round(full * self.rows_scale))
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
     """Read the command line; ends the process with its usage if it makes no sense."""
-    listing = "\n".join(f"  {name:8} {text}" for name, text in WORKLOADS.items())
+    listing = "\n".join(
+        f"  {name:11} {text}{' (only if named)' if name in OPT_IN else ''}"
+        for name, text in WORKLOADS.items()
+    )
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measure wal2lake beside PostgreSQL's own subscriber.",
-        epilog=f"workloads (default: all):\n{listing}",
+        epilog=f"workloads (default: all but those that say otherwise):\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD")
@@ -66,7 +77,10 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         help="multiply the numbers of rows (targets are for 1)",
     )
     parser.add_argument(
-        "--seconds", type=int, default=60, help="length of latency (default 60)"
+        "--seconds",
+        type=int,
+        default=30,
+        help="length of latency and of busy (default 30)",
     )
     parser.add_argument(
         "--idle-seconds", type=int, default=30, help="length of idle (default 30)"
@@ -85,7 +99,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         parser.error("a length must be at least one second")
     return Options(
         workloads=tuple(
-            n for n in WORKLOADS if n in found.workloads or not found.workloads
+            n for n in WORKLOADS if n in (found.workloads or WORKLOADS.keys() - OPT_IN)
         ),
         rows_scale=found.rows_scale,
         seconds=found.seconds,

@@ -18,12 +18,14 @@ _HEADINGS: Final = ("what", "ours", "native", "ratio", "target", "met")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the issue asks for; one bound, on the ratio or on our own figure."""
+    """What is to be reached; one bound, on the ratio or on our own figure."""
 
     ratio_at_least: float | None = None
     ratio_at_most: float | None = None
     at_most: float | None = None
     at_least: float | None = None
+    aim: float | None = None
+    """What is hoped for beyond ``ratio_at_least``."""
 
     def met(self, result: Result) -> bool | None:
         """None: what it is about was not measured."""
@@ -39,9 +41,16 @@ class Target:
             return result.ours >= self.at_least
         return None
 
+    def aim_met(self, result: Result) -> bool | None:
+        """None: there is no aim, or what it is about was not measured."""
+        if self.aim is None or result.ratio is None:
+            return None
+        return result.ratio >= self.aim
+
     def __str__(self) -> str:
         if self.ratio_at_least is not None:
-            return f"ratio >= {self.ratio_at_least:g}"
+            aim = "" if self.aim is None else f" (aim {self.aim:g})"
+            return f"ratio >= {self.ratio_at_least:g}{aim}"
         if self.ratio_at_most is not None:
             return f"ratio <= {self.ratio_at_most:g}"
         if self.at_most is not None:
@@ -72,6 +81,11 @@ class Result:
         """None: no target, or not measured."""
         return None if self.target is None else self.target.met(self)
 
+    @property
+    def aim_met(self) -> bool | None:
+        """None: no aim, or not measured."""
+        return None if self.target is None else self.target.aim_met(self)
+
 
 def rate(count: int, seconds: float | None) -> float | None:
     """Per second; None if it was not measured."""
@@ -84,6 +98,17 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
         return None
     rank = max(1, math.ceil(len(values) * percent / 100))
     return sorted(values)[rank - 1]
+
+
+def milliseconds(values: Sequence[float], percent: float) -> float | None:
+    """A percentile of seconds."""
+    found = percentile(values, percent)
+    return None if found is None else found * 1000
+
+
+def megabytes(size: int | None) -> float | None:
+    """Of bytes; None if they are not known."""
+    return None if size is None else size / 1e6
 
 
 def show(value: float | None) -> str:
@@ -112,6 +137,8 @@ def render(results: Sequence[Result]) -> str:
 
 def _cells(result: Result) -> tuple[str, ...]:
     met = {None: "", True: "yes", False: "NO"}[result.met]
+    if result.aim_met:
+        met = "aim"
     return (
         f"  {result.what} [{result.unit}]",
         show(result.ours),
@@ -144,6 +171,7 @@ def as_json(
                 "ratio": r.ratio,
                 "target": None if r.target is None else str(r.target),
                 "met": r.met,
+                "aim_met": r.aim_met,
             }
             for r in results
         ],

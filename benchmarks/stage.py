@@ -16,11 +16,12 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import psutil
 
@@ -28,13 +29,16 @@ from benchmarks.options import Options
 from benchmarks.report import Result, Target
 from benchmarks.usage import Usage
 from wal2lake.errors import PublisherError
-from wal2lake.launch.processes import is_alive
-from wal2lake.model import Lsn
 from wal2lake.pg.client import Client
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import PostgresServer
 
 T = TypeVar("T")
+M = TypeVar("M")
+
+APPLICATION_NAME: Final = "bench"
+"""Of our own connections, so that a subscriber's can be told from them."""
 
 _SERVER: Final = {
     "shared_buffers": "256MB",
@@ -52,6 +56,17 @@ _NUDGE_SECONDS: Final = 0.1
 
 LONGEST_SECONDS: Final = 1800.0
 """A wait that takes longer fails: something is broken, not slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One of the two subscribers that are compared."""
+
+    name: str
+    """``native`` or ``node``."""
+    pid: int
+    """The root of its processes."""
+    connected: Callable[[], AbstractContextManager[Client]]
 
 
 class Stage:
@@ -132,7 +147,8 @@ class Stage:
     @contextmanager
     def at_source(self) -> Iterator[Client]:
         """A connection to the source."""
-        with Client(self.source.conninfo()) as client:
+        conninfo = self.source.conninfo(application_name=APPLICATION_NAME)
+        with Client(conninfo) as client:
             yield client
 
     @contextmanager
@@ -144,8 +160,28 @@ class Stage:
     @contextmanager
     def at_node(self) -> Iterator[Client]:
         """A connection to the node's front door."""
-        with self.node.connect(application_name="bench") as client:
+        with self.node.connect(application_name=APPLICATION_NAME) as client:
             yield client
+
+    def peers(self) -> list[Peer]:
+        """The subscribers, in the order in which they are measured."""
+        native = Peer("native", self.native.pid, self.at_native)
+        return [native, self.ours] if self.options.node else [native]
+
+    @property
+    def ours(self) -> Peer:
+        """The node among them."""
+        return Peer("node", self.node.pids()[0], self.at_node)
+
+    def subscribe(
+        self, client: Client, name: str, publication: str, options: str = ""
+    ) -> None:
+        """CREATE SUBSCRIPTION to the source; returns as soon as the command does."""
+        client.rows(
+            f"create subscription {name}"
+            f" connection {quote_literal(self.source.conninfo())}"
+            f" publication {publication} {options}"
+        )
 
     @contextmanager
     def quick_slots(self) -> Iterator[None]:
@@ -196,6 +232,30 @@ class Stage:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison(Generic[M]):
+    """What a workload measured of each peer, and the results made of it."""
+
+    stage: Stage
+    workload: str
+    found: Mapping[str, M]
+    """By the peer's name."""
+
+    def add(
+        self,
+        what: str,
+        unit: str,
+        of: Callable[[M], float | None],
+        target: Target | None = None,
+    ) -> None:
+        """One figure of both."""
+        ours, native = (
+            of(self.found[name]) if name in self.found else None
+            for name in ("node", "native")
+        )
+        self.stage.add(self.workload, what, unit, ours, native, target)
+
+
 def wait_exactly(
     condition: Callable[[], T],
     what: str,
@@ -212,6 +272,24 @@ def wait_exactly(
     return value
 
 
+def wait_ready(client: Client, subscription: str) -> None:
+    """Until all tables of a subscription are in state r."""
+    wait_exactly(
+        lambda: states(client, subscription) == {"r"}, f"{subscription} is ready"
+    )
+
+
+def assert_same(stage: Stage, peer: Peer, queries: Sequence[str]) -> None:
+    """AssertionError if a query has another answer than at the source."""
+    with peer.connected() as client, stage.at_source() as source:
+        for query in queries:
+            expected, found = source.rows(query), client.rows(query)
+            if found != expected:
+                raise AssertionError(
+                    f"{peer.name} differs from the source: {found}, expected {expected}"
+                )
+
+
 def states(client: Client, subscription: str) -> set[str]:
     """srsubstate of all tables of a subscription; the same query on both."""
     rows = client.rows(
@@ -220,16 +298,6 @@ def states(client: Client, subscription: str) -> set[str]:
         f" where s.subname = '{subscription}'"
     )
     return {str(row[0]) for row in rows}
-
-
-def reached(client: Client, subscription: str) -> Lsn:
-    """The LSN up to which a subscription's tables are complete; the same on both."""
-    rows = client.rows(
-        "select o.remote_lsn from pg_replication_origin_status o"
-        " join pg_subscription s on o.external_id = 'pg_' || s.oid"
-        f" where s.subname = '{subscription}'"
-    )
-    return Lsn.parse(rows[0][0]) if rows and rows[0][0] else Lsn(0)
 
 
 def slot_is_active(source: Client, slot: str) -> bool:
@@ -249,8 +317,3 @@ def drop_subscription(client: Client, name: str) -> None:
         except PublisherError:
             if attempt == 2:
                 raise
-
-
-def ended(pid: int) -> bool:
-    """The process is gone."""
-    return not is_alive(pid)

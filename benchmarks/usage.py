@@ -3,7 +3,8 @@
 Comes in: names for root processes. Goes out: per tree and role the CPU seconds used between
 entering and leaving, and the largest resident set. A process that comes and goes in between
 counts up to the last time it was seen. Linux's own high-water mark is taken where there is
-one, so a short peak is not missed.
+one, so a short peak is not missed; it is put back at the beginning, so that it is not an earlier
+one's (where the system does not let us, a peak is of the process's whole life).
 """
 
 from __future__ import annotations
@@ -74,6 +75,9 @@ class Usage:
         self._thread = threading.Thread(target=self._watch, name="usage", daemon=True)
 
     def __enter__(self) -> Usage:
+        for root in self._roots.values():
+            for process in _tree(root):
+                forget_high_water(process.pid)
         self.sample(first=True)
         self._thread.start()
         return self
@@ -94,19 +98,29 @@ class Usage:
         with self._guard:
             return list(self._seen.values())
 
-    def cpu_seconds(self, tree: str, role: str | None = None) -> float:
-        """User and system time of a tree, or of one role in it."""
+    def cpu_seconds(self, tree: str | None = None, role: str | None = None) -> float:
+        """User and system time of a tree, or of one role in it; None: of any."""
         return sum(p.cpu_seconds - p.cpu_before for p in self._of(tree, role))
 
-    def peak_bytes(self, tree: str, role: str | None = None) -> int | None:
+    def peak_bytes(
+        self, tree: str | None = None, role: str | None = None
+    ) -> int | None:
         """The largest resident set of any one process; None if there was none."""
         return max((p.peak_bytes for p in self._of(tree, role)), default=None)
 
-    def _of(self, tree: str, role: str | None) -> list[Process]:
+    def pid(self, role: str) -> int | None:
+        """Of a process of that role; None if there was none."""
+        return next((p.pid for p in self._of(None, role)), None)
+
+    def survived(self, role: str) -> bool:
+        """No process of that role has ended since it was first seen."""
+        return all(psutil.pid_exists(p.pid) for p in self._of(None, role))
+
+    def _of(self, tree: str | None, role: str | None) -> list[Process]:
         return [
             p
             for p in self.processes
-            if p.tree == tree and (role is None or p.role == role)
+            if tree in (None, p.tree) and role in (None, p.role)
         ]
 
     def _watch(self) -> None:
@@ -160,3 +174,9 @@ def high_water(pid: int) -> int:
         return 0
     found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
     return int(found[1]) * 1024 if found else 0
+
+
+def forget_high_water(pid: int) -> None:
+    """Let the mark begin anew, at what the process has now. proc(5), clear_refs."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/clear_refs").write_text("5")

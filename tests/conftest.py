@@ -87,7 +87,7 @@ def postgres_server() -> Iterator[Callable[[int], PostgresServer]]:
             try:
                 found = installation(version)
             except Unavailable as error:
-                pytest.skip(str(error))
+                pytest.skip(f"NOT TESTED with PostgreSQL {version}: {error}")
             servers[version] = PostgresServer(found)
         return servers[version]
 

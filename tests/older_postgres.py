@@ -24,7 +24,7 @@ _FETCH_SECONDS = 120.0
 
 
 class Unavailable(Exception):
-    """There is no such server here; the message says why."""
+    """There is no such server here, and it cannot be fetched; the message says why."""
 
 
 @functools.cache
@@ -56,5 +56,5 @@ def installation(version: int) -> int | Path:
         version, Path(chosen) if chosen else base / "wal2lake" / "postgres"
     )
     if isinstance(found, str):
-        raise Unavailable(f"no PostgreSQL {version} here: {found}")
+        raise Unavailable(found)
     return found

@@ -158,6 +158,13 @@ class ApplyError(Wal2LakeError):
     sqlstate = "22000"
 
 
+RESTORE_HINT: Final = (
+    "Restore the file from a backup, or drop the subscription and create it again: "
+    "its tables are then copied anew."
+)
+"""The remedy for a file of the change log that is not what was written, whoever reads it."""
+
+
 class CorruptLogError(Wal2LakeError):
     """A file of the change log is not what was written."""
 

@@ -67,6 +67,7 @@ class Table:
     writers: dict[int, str] = field(default_factory=dict)
     """Application by version; nobody of ours made the others."""
     id: str = "1"
+    writing: threading.RLock = field(default_factory=threading.RLock)
 
     @property
     def version(self) -> int:
@@ -115,6 +116,9 @@ class Lake:
         # All that wrote it is what the test tears.
         table.cursors.clear()
         return removed
+
+    def writing(self, location: str) -> threading.RLock:
+        return self.tables[location].writing
 
     def sync(self, location: str, version: int) -> None:
         self.synced.setdefault(location, set()).add(version)

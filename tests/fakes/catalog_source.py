@@ -32,6 +32,7 @@ from wal2lake.frontend.parameters import Parameters
 from wal2lake.frontend.sysviews import LoggedMessage, LogReading
 from wal2lake.model import Acl, Lsn, Oid, SyncState
 from wal2lake.settings import LogSettings
+from wal2lake.tablesync.attempt import RunningCopy
 
 RECORDED: dict[str, Any] = json.loads(
     Path(__file__)
@@ -153,6 +154,7 @@ class FakeSource:
     stats_list: list[SubscriptionStats] = field(default_factory=list)
     resets: list[Oid | None] = field(default_factory=list)
     comment_list: list[Comment] = field(default_factory=list)
+    copies_by_sub: dict[Oid, list[RunningCopy]] = field(default_factory=dict)
     progress_by_sub: dict[int, Progress] = field(default_factory=dict)
     messages_by_sub: dict[int, list[LoggedMessage]] = field(default_factory=dict)
     log_by_sub: dict[int, Path] = field(default_factory=dict)
@@ -205,6 +207,11 @@ class FakeSource:
 
     def progress(self, subid: Oid) -> Progress | None:
         return self.progress_by_sub.get(subid)
+
+    engine_pid = 11
+
+    def copies(self, subid: Oid) -> list[RunningCopy]:
+        return self.copies_by_sub.get(subid, [])
 
     def prepared(self, subid: Oid) -> list[PreparedTransaction]:
         return self.prepared_by_sub.get(subid, [])

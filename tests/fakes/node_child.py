@@ -1,4 +1,4 @@
-"""A worker without work, for the supervisor's tests. Run by wal2lake.launch.child.
+"""A worker without work, for the supervisor's tests. Run by wal2lake.launch.children.child.
 
 ``tests.fakes.node_child ROLE DIR``: notes its start in DIR/fake/events, starts one grandchild that
 leaves the process group as Spark's Python workers do, and waits to be told to stop. Files
@@ -37,12 +37,14 @@ def main() -> None:
 
     def stop(number: int, frame: object) -> None:
         note(f"signal {signal.Signals(number).name}")
-        if not (fake / f"{role}.stubborn").exists():
+        if number != signal.SIGHUP and not (fake / f"{role}.stubborn").exists():
             grandchild.kill()
             os._exit(0)
 
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, stop)
+    if role == "engine":
+        signal.signal(signal.SIGHUP, stop)
     for listener in listening_sockets():
         note(f"listening {listener.getsockname()[1]}")
     if role == "engine":

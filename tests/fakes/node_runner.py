@@ -8,7 +8,7 @@ from pathlib import Path
 
 from wal2lake.catalog import Catalog
 from wal2lake.errors import ConfigurationError
-from wal2lake.launch.children import Commands
+from wal2lake.launch.children.group import Commands
 from wal2lake.launch.supervisor import Supervisor
 from wal2lake.observe import configure
 from wal2lake.settings import load

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable
@@ -11,8 +12,9 @@ import pytest
 from tests.conftest import FAST_RETRY, Database
 from tests.fakes.outside import assert_equal_outside
 
+from wal2lake.errors import PublisherError
 from wal2lake.observe.failpoints import VARIABLE, arm
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.waits import wait_until
@@ -45,13 +47,19 @@ COPYING = (
 
 
 def start(
-    make_node: Callable[..., Node], points: Path, source: Database, rows: int
+    make_node: Callable[..., Node],
+    points: Path,
+    source: Database,
+    rows: int,
+    *,
+    seed: int,
 ) -> tuple[Node, Workload]:
-    """A node whose failpoints can be armed, and a filled source."""
+    """A node whose failpoints can be armed, and a filled source; each test has a ``seed`` of
+    its own, and thus another workload."""
     # Without a history the log is trimmed as soon as something is applied.
     settings = {**FAST_RETRY, "log.history_bytes": 0}
     node = make_node(settings=settings, environ={VARIABLE: str(points)}).start()
-    workload = Workload(7)
+    workload = Workload(seed)
     source.psql(SCHEMA)
     source.transactions(list(workload.initial(rows)))
     source.psql("create publication k for all tables")
@@ -63,7 +71,7 @@ def test_sigkill_at_each_durable_step_of_streaming(
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    node, workload = start(make_node, points, pg18, 300)
+    node, workload = start(make_node, points, pg18, 300, seed=7)
     node.sql(
         f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
     )
@@ -89,7 +97,7 @@ def test_sigkill_before_a_position_above_the_log_is_sent(
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    node, workload = start(make_node, points, pg18, 30)
+    node, workload = start(make_node, points, pg18, 30, seed=23)
     node.sql(
         f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
     )
@@ -112,6 +120,7 @@ def test_sigkill_before_a_position_above_the_log_is_sent(
         pg18.transactions([workload.transaction() for _ in range(5)])
         mirror.caught_up()
     mirror.assert_equal(TABLES)
+    assert_equal_outside(node, pg18.conninfo(), TABLES)
 
 
 def test_sigkill_of_the_whole_tree_in_the_middle_of_everything(
@@ -119,7 +128,7 @@ def test_sigkill_of_the_whole_tree_in_the_middle_of_everything(
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    node, workload = start(make_node, points, pg18, 300)
+    node, workload = start(make_node, points, pg18, 300, seed=41)
     node.sql(
         f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
     )
@@ -141,7 +150,7 @@ def test_sigkill_of_the_whole_tree_at_each_durable_step_of_streaming(
     """The other victim: nobody is left to start anything again."""
     points = tmp_path / "points"
     points.mkdir()
-    node, workload = start(make_node, points, pg18, 300)
+    node, workload = start(make_node, points, pg18, 300, seed=59)
     node.sql(
         f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
     )
@@ -157,6 +166,7 @@ def test_sigkill_of_the_whole_tree_at_each_durable_step_of_streaming(
         mirror.caught_up()
         assert node.value(BALANCE) == "0"
     mirror.assert_equal(TABLES)
+    assert_equal_outside(node, pg18.conninfo(), TABLES)
 
 
 @pytest.mark.parametrize("name", COPYING)
@@ -165,7 +175,7 @@ def test_sigkill_at_each_durable_step_of_a_copy(
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    node, workload = start(make_node, points, pg18, 3000)
+    node, workload = start(make_node, points, pg18, 3000, seed=83 + COPYING.index(name))
     arm(points, name, "kill")
     node.sql(
         f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
@@ -180,6 +190,75 @@ def test_sigkill_at_each_durable_step_of_a_copy(
     mirror = Mirror(node, pg18.conninfo(), "k")
     mirror.synced()
     mirror.assert_equal(TABLES)
+    assert_equal_outside(node, pg18.conninfo(), TABLES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again", [False, True], ids=["first copies", "recopies"])
+@pytest.mark.parametrize("action", ["kill", "kill-tree"])
+def test_sigkill_in_each_state_of_copies_beside_a_running_stream(
+    action: str,
+    again: bool,
+    make_node: Callable[..., Node],
+    pg18: Database,
+    tmp_path: Path,
+) -> None:
+    """d with nothing, with a range, in the commit and behind it; f; s. All in one node, whose other
+    tables stream on (or are copied again, too)."""
+    points = tmp_path / "points"
+    points.mkdir()
+    node, workload = start(make_node, points, pg18, 1000)
+    node.sql(
+        f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
+    )
+    mirror = Mirror(node, pg18.conninfo(), "k")
+    mirror.synced()
+    tables = list(TABLES)
+
+    def write() -> None:
+        pg18.transactions([workload.transaction() for _ in range(10)])
+        for name in tables[len(TABLES) :]:
+            pg18.psql(f"update {name} set v = v + 1; insert into {name} (v) values (0)")
+
+    steps = (
+        *COPYING,
+        "lake.files_synced",
+        "lake.committed",
+        "lake.commit_synced",
+        "apply.vector_recorded",
+    )
+    for number, name in enumerate(steps):
+        refresh = "alter subscription k refresh publication"
+        if not again:
+            tables.append(f"public.more{number}")
+            pg18.psql(
+                f"create table more{number} (id serial primary key, v int);"
+                f" insert into more{number} (v) select generate_series(1, 500)"
+            )
+        write()
+        mirror.caught_up()
+        arm(points, name, action)
+        with contextlib.suppress(PublisherError):
+            node.sql(f"{refresh} {'with (recopy = true)' if again else ''}")
+        wait_until(
+            lambda name=name: not (points / name).exists(),
+            timeout_seconds=60,
+            describe=f"{name} is reached\n{node.log_text()[-3000:]}",
+        )
+        if action == "kill-tree":
+            node.wait_end()
+        write()
+        if action == "kill-tree":
+            node.start()
+        node.wait_ready()
+        assert node.value(BALANCE) == "0"
+        # It may have killed the command, too.
+        node.sql(refresh)
+        mirror.synced()
+        write()
+        mirror.assert_equal(tables)
+    slots = "select slot_name from pg_replication_slots where database = '{}'"
+    assert pg18.psql(slots.format(pg18.name)) == "k"
 
 
 def test_a_table_of_many_ranges_is_copied_through_kills_while_it_is_written(
@@ -235,3 +314,4 @@ def test_a_table_of_many_ranges_is_copied_through_kills_while_it_is_written(
         done.set()
         writer.join(60)
     mirror.assert_equal(["public.wide"])
+    assert_equal_outside(node, pg18.conninfo(), ("public.wide",))

@@ -11,7 +11,7 @@ from tests.conftest import FAST_RETRY, Database
 
 from wal2lake.errors import PublisherError
 from wal2lake.observe.failpoints import VARIABLE, arm
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.proxy import TcpProxy

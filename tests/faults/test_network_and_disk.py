@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import FAST_RETRY, Database
+from tests.fakes.outside import assert_equal_outside
 
+from wal2lake.errors import RESTORE_HINT
 from wal2lake.observe.failpoints import VARIABLE, arm
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import PostgresServer
@@ -35,7 +37,11 @@ def small_filesystem() -> Iterator[Callable[..., Path]]:
             check=False,
         )
         if done.returncode:
-            pytest.skip("a filesystem of its own needs the right to mount one")
+            said = done.stderr.decode(errors="replace").strip()
+            pytest.skip(
+                "NOT TESTED: a file system that is really full; mounting a small one"
+                f" needs root with CAP_SYS_ADMIN: {said}"
+            )
         mounted.append(path)
         return path
 
@@ -43,6 +49,25 @@ def small_filesystem() -> Iterator[Callable[..., Path]]:
     for path in mounted:
         # The node is still running.
         subprocess.run(["umount", "--lazy", path], check=True)
+
+
+def told(node: Node, part: str, sqlstate: str, hint: str) -> None:
+    """Wait for an error as its user sees it: its HINT in SQL, its SQLSTATE in the log."""
+    errors = node.wait_for(
+        f"select error from wal2lake.subscription_errors where error like '%{part}%'"
+    )
+    assert f"HINT:  {hint}" in str(errors[0][0]).splitlines()
+    log = node.log_text().splitlines()
+    at = max(i for i, line in enumerate(log) if part in line)
+    # The message's own line may come before that of its reason.
+    assert f"  sqlstate={sqlstate}" in "\n".join(log[at - 1 : at + 1])
+    assert any(line.endswith(f"HINT:  {hint}") for line in log[at : at + 4])
+
+
+FREE_SPACE = (
+    "Free space on the file system of the log directory; the subscription then continues"
+    " by itself."
+)
 
 
 def test_connection_cut_and_stalled_while_streaming(
@@ -76,6 +101,7 @@ def test_connection_cut_and_stalled_while_streaming(
         proxy.cut()
         proxy.resume()
         mirror.assert_equal(TABLES)
+        assert_equal_outside(node, pg18.conninfo(), TABLES)
 
 
 def test_source_is_stopped_and_restarted(
@@ -100,6 +126,7 @@ def test_source_is_stopped_and_restarted(
         server.start()
         source.transactions([workload.transaction() for _ in range(20)])
         mirror.assert_equal(TABLES)
+        assert_equal_outside(node, server.conninfo(), TABLES)
         node.sql("drop subscription r")
 
 
@@ -121,10 +148,7 @@ def test_full_disk_under_the_log_stops_feedback_and_passes(
     arm(points, "journal.appended", "always enospc")
     before = pg18.psql("select pg_current_wal_lsn()").strip()
     pg18.psql("insert into public.t select generate_series(1, 100)")
-    node.wait_for(
-        "select subname from wal2lake.subscription_errors"
-        " where error like '%No space left%'"
-    )
+    told(node, "No space left on device", "53100", FREE_SPACE)
     confirmed = pg18.psql(
         "select confirmed_flush_lsn <= "
         f"(select pg_current_wal_lsn()) and confirmed_flush_lsn - '{before}'::pg_lsn < 300"
@@ -163,10 +187,7 @@ def test_a_filesystem_that_is_really_full_stops_feedback_and_passes(
         "insert into public.t select i, repeat(md5(i::text), 8) from generate_series(501, 9000) i;"
         " select pg_current_wal_insert_lsn()"
     ).splitlines()[-1]
-    node.wait_for(
-        "select subname from wal2lake.subscription_errors"
-        " where error like '%No space left%'"
-    )
+    told(node, "No space left on device", "53100", FREE_SPACE)
     confirmed = pg18.psql(
         f"select confirmed_flush_lsn < '{last}' from pg_replication_slots where slot_name = 'w'"
     )
@@ -210,12 +231,14 @@ def test_a_rotten_segment_is_named_and_nothing_is_skipped(
         good[:middle] + bytes([good[middle] ^ 0xFF]) + good[middle + 1 :]
     )
     (points / "apply.staged").unlink()
-    node.wait_for(
-        "select subname from wal2lake.subscription_errors where error like '%corrupted%'"
-    )
+    told(node, "is corrupted", "XX001", RESTORE_HINT)
     assert node.sql("select count(*) from public.t") == [("0",)]
     rotten.write_bytes(good)
     mirror.assert_equal(["public.t"])
+
+
+HISTORY = 6 << 20
+"""Of a log that grows beyond it."""
 
 
 def test_a_log_near_its_limit_is_reported_long_before_receiving_pauses(
@@ -233,6 +256,7 @@ def test_a_log_near_its_limit_is_reported_long_before_receiving_pauses(
             **FAST_RETRY,
             "log.size_limit_bytes": limit,
             "log.size_warning_percent": 30,
+            "log.history_bytes": HISTORY,
         },
         environ={VARIABLE: str(points)},
     ).start()
@@ -332,3 +356,37 @@ def test_a_log_near_its_limit_is_reported_long_before_receiving_pauses(
         "select 1 from wal2lake.log where subname = 'l' and state = 'below'"
         " or needed_segments = 0"
     )
+    # What is applied stays for comfort, the newest of it, and goes beyond history_bytes.
+    sizes = (
+        "select number, bytes, applied from wal2lake.log_segments where subname = 'l'"
+        " order by number"
+    )
+    before = node.sql(sizes)
+    shown = node.wait_for(
+        "select h.segments, h.bytes, l.history_limit_bytes, a.segments"
+        " from wal2lake.log l join wal2lake.log_readers h on h.subid = l.subid"
+        " join wal2lake.log_readers a on a.subid = l.subid"
+        " where l.subname = 'l' and h.reader = 'history' and a.reader = 'apply'",
+        lambda rows: (
+            bool(rows)
+            and rows[0][2:] == (str(HISTORY), "0")
+            and int(str(rows[0][1])) <= HISTORY
+        ),
+    )
+    kept = node.sql(sizes)
+    assert shown == [
+        (
+            str(len(kept)),
+            str(sum(int(str(size)) for _, size, _ in kept)),
+            str(HISTORY),
+            "0",
+        )
+    ]
+    assert {applied for _, _, applied in kept} == {"t"}
+    assert len(kept) > 1, "more than the newest, which always stays"
+    largest = max(int(str(size)) for _, size, _ in (*before, *kept))
+    assert int(str(shown[0][1])) > HISTORY - largest, "no more than must go goes"
+    assert int(str(kept[0][0])) > 1, "the oldest have gone"
+    assert sorted(path.name for path in directory.glob("seg-*.json")) == [
+        f"seg-{int(str(number)):020d}.json" for number, _, _ in kept
+    ]

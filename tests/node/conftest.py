@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.conftest import Database
 
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import find_installation
@@ -47,28 +47,43 @@ def psql() -> Psql:
             env={**own, "LC_ALL": "C", "PGCLIENTENCODING": "UTF8", **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
 
     return run
 
 
+Subscribe = Callable[..., Mirror]
+"""``subscribe(source, name, options="")``"""
+
+
 @pytest.fixture
-def subscribe(node: Node) -> Iterator[Callable[..., Mirror]]:
-    """Subscribe the shared node to a publication of the subscription's name;
-    subscriptions and the schemas of that name go after the test."""
+def subscriber(node: Node) -> Node:
+    """The node that ``subscribe`` is about; a module with a node of its own says so."""
+    return node
+
+
+@pytest.fixture
+def subscribe(subscriber: Node) -> Iterator[Subscribe]:
+    """Subscribe to a publication of the subscription's name; it goes after the test, and so
+    does the schema of that name."""
     made: list[str] = []
 
     def go(source: Database, name: str, options: str = "") -> Mirror:
         made.append(name)
-        node.sql(
-            f"create subscription {name} connection {quote_literal(source.conninfo())}"
-            f" publication {name} {options}"
-        )
-        return Mirror(node, source.conninfo(), name)
+        create(subscriber, source, name, options)
+        return Mirror(subscriber, source.conninfo(), name)
 
     yield go
     for name in made:
-        node.sql(f"drop subscription if exists {name}")
-        node.sql(f"drop schema if exists {name} cascade")
+        subscriber.sql(f"drop subscription if exists {name}")
+        subscriber.sql(f"drop schema if exists {name} cascade")
+
+
+def create(node: Node, source: Database, name: str, options: str = "") -> None:
+    """CREATE SUBSCRIPTION to a publication of its name."""
+    node.sql(
+        f"create subscription {name} connection {quote_literal(source.conninfo())}"
+        f" publication {name} {options}"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ from deltalake import DeltaTable, QueryBuilder
 from tests.conftest import Database
 from tests.node.conftest import Psql
 
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.waits import wait_until
@@ -64,6 +65,13 @@ CHANGES = """
     insert into {s}.plain select i, to_jsonb(i) from generate_series(501, 1000) i;
 """
 TABLES = ("t", "k", "full_row", "plain")
+COPIED_IN_BINARY = {
+    # Binary wherever no column needs a text of each value; who has not asked for it, has not been
+    # told what types of the user's are.
+    "bin_text": {"t": "csv", "k": "csv", "full_row": "binary", "plain": "binary"},
+    # aclitem has no binary form, and COPY no text for a single column.
+    "bin_binary": {"t": "csv", "k": "binary", "full_row": "binary", "plain": "binary"},
+}
 STREAMS_IN_BINARY = (
     "select bool_or(query like '%binary ''true''%') from pg_stat_activity"
     " where backend_type = 'walsender' and application_name = '{}'"
@@ -83,12 +91,24 @@ def stored(
     return found
 
 
+def copy_formats(source: Database, schema: str) -> dict[str, str]:
+    """By table: the format in which it was asked for, from the source's own log."""
+    statements = re.findall(
+        rf"COPY \(SELECT .* FROM (?:ONLY )?{schema}\.(\w+)\b.*\)"
+        r" TO STDOUT WITH \(FORMAT (\w+)\)",
+        source.server.log_text().replace('"', ""),
+    )
+    assert len(set(statements)) == len(dict(statements)), "one format for each table"
+    return dict(statements)
+
+
 def test_text_and_binary_subscriptions_store_the_same(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
     schemas = ("bin_text", "bin_binary")
     for schema in schemas:
         pg18.psql(SCHEMA.format(s=schema))
+    pg18.psql(f"alter database {pg18.name} set log_statement = 'all'")
     mirrors = [
         subscribe(pg18, "bin_text"),
         subscribe(pg18, "bin_binary", "with (binary = true)"),
@@ -96,6 +116,8 @@ def test_text_and_binary_subscriptions_store_the_same(
     for mirror, schema in zip(mirrors, schemas, strict=True):
         mirror.synced()
         mirror.assert_equal([f"{schema}.{t}" for t in TABLES])
+    for schema, formats in COPIED_IN_BINARY.items():
+        assert copy_formats(pg18, schema) == formats
     assert pg18.psql(STREAMS_IN_BINARY.format("bin_binary")) == "t"
     assert pg18.psql(STREAMS_IN_BINARY.format("bin_text")) == "f"
     assert node.sql("select subname, subbinary from pg_subscription order by 1") == [

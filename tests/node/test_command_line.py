@@ -17,7 +17,7 @@ from tests.conftest import Database
 from wal2lake.errors import PublisherError
 from wal2lake.launch.directory.lockfile import is_locked
 from wal2lake.launch.processes import is_alive
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import COMMAND, Node, run_cli
 from wal2lake.testing.waits import wait_until

@@ -26,7 +26,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.conftest import Database
 
 from wal2lake.launch.processes import session_members
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import PostgresServer

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from tests.conftest import Database
 
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 

@@ -9,7 +9,7 @@ from tests.conftest import Database
 
 from wal2lake.errors import PublisherError
 from wal2lake.pg.client import Client, Failure
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.waits import wait_until

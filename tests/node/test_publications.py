@@ -16,14 +16,21 @@ Subscribe = Callable[..., Mirror]
 
 NEWEST = max(PUBLISHERS)
 
-versions = pytest.mark.parametrize(
-    "version",
-    [
-        version if version == NEWEST else pytest.param(version, marks=pytest.mark.slow)
-        for version in PUBLISHERS
-    ],
-    ids=lambda version: f"pg{version}",
-)
+
+def versions_since(first: int) -> pytest.MarkDecorator:
+    """The newest publisher, and, slow, the others from ``first`` on."""
+    return pytest.mark.parametrize(
+        "version",
+        [
+            version
+            if version == NEWEST
+            else pytest.param(version, marks=pytest.mark.slow)
+            for version in PUBLISHERS
+            if version >= first
+        ],
+        ids=lambda version: f"pg{version}",
+    )
+
 
 TABLES = """
     create schema pub_only;
@@ -67,7 +74,7 @@ CHANGES = """
 LEAVES = "(select id, v from {s}.low union all select id, v from {s}.kind) x"
 
 
-@versions
+@versions_since(14)
 def test_each_kind_of_publication_is_copied_and_followed(
     version: int,
     database: Callable[[int], Database],
@@ -124,15 +131,14 @@ def test_each_kind_of_publication_is_copied_and_followed(
     ]
 
 
-@versions
+# Row filters, column lists and schemas came with PostgreSQL 15.
+@versions_since(15)
 def test_filters_lists_and_schemas_are_those_of_all_publications_together(
     version: int,
     database: Callable[[int], Database],
     node: Node,
     subscribe: Subscribe,
 ) -> None:
-    if version < 15:
-        pytest.skip("row filters, column lists and schemas came with PostgreSQL 15")
     source = database(version)
     source.psql(
         "create schema pub_or; create schema pub_in;"
@@ -176,7 +182,7 @@ def test_filters_lists_and_schemas_are_those_of_all_publications_together(
     ) == [("a", "id"), ("b", "id"), ("c", "id"), ("t", "id v")]
 
 
-@versions
+@versions_since(14)
 def test_a_publication_is_altered_and_dropped_while_it_is_streamed(
     version: int,
     database: Callable[[int], Database],

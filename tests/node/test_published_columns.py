@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from tests.conftest import Database
 
 from wal2lake.errors import PublisherError
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 

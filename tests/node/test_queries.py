@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from tests.conftest import Database
 
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import PostgresServer

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from tests.conftest import FAST_RETRY, Database
+from tests.node.conftest import Subscribe, create
 
 from wal2lake.errors import PublisherError
 from wal2lake.observe.failpoints import VARIABLE, arm
 from wal2lake.pg.client import Client, Failure
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import PostgresServer
@@ -33,31 +34,9 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield found.init().start()
 
 
-Subscribe = Callable[..., Mirror]
-
-
 @pytest.fixture
-def subscribe(quick: Node) -> Iterator[Subscribe]:
-    """Subscribe to a publication of the subscription's name; it goes after the test, and so
-    does the schema of that name."""
-    made: list[str] = []
-
-    def go(source: Database, name: str, options: str = "") -> Mirror:
-        made.append(name)
-        create(quick, source, name, options)
-        return Mirror(quick, source.conninfo(), name)
-
-    yield go
-    for name in made:
-        quick.sql(f"drop subscription if exists {name}")
-        quick.sql(f"drop schema if exists {name} cascade")
-
-
-def create(node: Node, source: Database, name: str, options: str = "") -> None:
-    node.sql(
-        f"create subscription {name} connection {quote_literal(source.conninfo())}"
-        f" publication {name} {options}"
-    )
+def subscriber(quick: Node) -> Node:
+    return quick
 
 
 def heard(node: Node, sql: str) -> list[tuple[str, str]]:

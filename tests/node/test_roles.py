@@ -13,7 +13,7 @@ from tests.conftest import FAST_RETRY
 from tests.fakes.tls_front import Authority, TlsFront
 
 from wal2lake.errors import PublisherError
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import PostgresServer
 
@@ -136,7 +136,7 @@ def test_a_subscription_of_somebody_who_is_no_superuser(
     node.sql("create schema r1; create table r1.t (id int primary key, v text)")
     error = refused(node, "r_ann", create(strict, "r1", **careful))
     assert error.message == "permission denied for schema r1"
-    node.sql("grant create on schema r1 to r_ann")
+    node.sql("grant create, usage on schema r1 to r_ann")
     ask(node, "r_ann", create(strict, "r1", **careful))
     stopped_by(node, f'role "r_ann" cannot SET ROLE to "{people}"')
     assert node.sql("select * from r1.t") == []
@@ -185,7 +185,10 @@ def test_a_subscription_of_somebody_who_is_no_superuser(
     assert SECRET not in node.log_text()
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@pytest.mark.skipif(
+    shutil.which("openssl") is None,
+    reason="NOT TESTED: certificates, for openssl is not installed",
+)
 def test_certificates_a_password_file_and_a_service_file(
     strict: PostgresServer, node: Node, files: Path, tmp_path: Path
 ) -> None:

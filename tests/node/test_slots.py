@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.conftest import FAST_RETRY, Database
 
+from wal2lake.errors import PublisherError
 from wal2lake.observe.failpoints import VARIABLE, arm
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
+from wal2lake.testing.proxy import TcpProxy
 from wal2lake.testing.waits import wait_until
 
 SLOTS = (
@@ -97,12 +100,12 @@ def test_no_slot_is_left_by_a_drop_or_a_kill_in_the_middle_of_a_copy(
     )
     mirror = Mirror(node, pg18.conninfo(), "cut")
 
-    def create() -> None:
+    def create(**through: str) -> None:
         """Until its copy has begun, which then stands still for a while."""
         arm(points, "copy.range_recorded", "pause 5")
         node.sql(
-            f"create subscription cut connection {quote_literal(pg18.conninfo())}"
-            " publication p"
+            "create subscription cut connection"
+            f" {quote_literal(pg18.conninfo(**through))} publication p"
         )
         wait_until(
             lambda: not (points / "copy.range_recorded").exists(),
@@ -132,3 +135,46 @@ def test_no_slot_is_left_by_a_drop_or_a_kill_in_the_middle_of_a_copy(
     mirror.assert_equal(["public.t"])
     node.sql("drop subscription cut")
     wait_until(lambda: pg18.psql(SLOTS) == "", describe="all slots are gone")
+    node.sql("drop table t")
+    # The source is away when the copy's subscription is to go: PostgreSQL's way out.
+    with TcpProxy("127.0.0.1", pg18.server.port) as proxy:
+        create(host="127.0.0.1", port=str(proxy.port))
+        proxy.refuse()
+        proxy.cut()
+        with pytest.raises(PublisherError) as caught:
+            node.sql("drop subscription cut")
+        assert caught.value.sqlstate == "08006"
+        assert caught.value.message.startswith(
+            "could not connect to publisher when attempting to drop replication slot"
+            ' "cut": '
+        )
+        assert caught.value.hint == (
+            "Use ALTER SUBSCRIPTION ... DISABLE to disable the subscription, and then"
+            " use ALTER SUBSCRIPTION ... SET (slot_name = NONE) to disassociate it from"
+            " the slot."
+        )
+        # It is back for a moment: the copy begins again, and is whole.
+        proxy.accept()
+        mirror.synced()
+        assert node.value("select count(*) from t") == "1001"
+        node.sql("drop subscription cut")
+        wait_until(lambda: pg18.psql(SLOTS) == "", describe="all slots are gone")
+        node.sql("drop table t")
+        create(host="127.0.0.1", port=str(proxy.port))
+        proxy.refuse()
+        proxy.cut()
+        for command in ("disable", "set (slot_name = none)"):
+            node.sql(f"alter subscription cut {command}")
+        node.sql("drop subscription cut")
+        proxy.accept()
+    wait_until(
+        lambda: (
+            pg18.psql(
+                "select slot_name, active from pg_replication_slots"
+                " where database = current_database()"
+            )
+            == "cut|f"
+        ),
+        describe="the copy's slot is gone, the other one the publisher's to drop",
+    )
+    pg18.psql("select pg_drop_replication_slot('cut')")

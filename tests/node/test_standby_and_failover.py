@@ -7,11 +7,13 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from tests.conftest import FAST_RETRY
 
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import PostgresServer, find_installation
@@ -35,10 +37,17 @@ def primary() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    directory = tmp_path_factory.mktemp("standby") / "data"
-    with Node(directory, settings=FAST_RETRY) as node:
+    directory = tmp_path_factory.mktemp("standby")
+    environ = {VARIABLE: str(directory / "points")}
+    with Node(directory / "data", settings=FAST_RETRY, environ=environ) as node:
         yield node.init().start()
         assert node.stop() == 0
+
+
+@pytest.fixture
+def points(running: Node) -> Path:
+    """Where failpoints of the node are armed."""
+    return running.directory.parent / "points"
 
 
 @pytest.fixture
@@ -49,7 +58,7 @@ def node(running: Node) -> Iterator[Node]:
         running.sql(f"alter subscription {name} disable")
         running.sql(f"alter subscription {name} set (slot_name = none)")
         running.sql(f"drop subscription {name}")
-    running.sql("drop table if exists t")
+    running.sql("drop table if exists t, late")
 
 
 def create(name: str, server: PostgresServer, options: str = "") -> str:
@@ -225,6 +234,115 @@ def test_a_subscriber_ahead_of_the_promoted_standby_is_told_so(
         mirror = Mirror(node, standby.conninfo(), "ahead")
         mirror.synced()
         mirror.assert_equal(TABLES)
+
+
+def test_a_promotion_in_the_middle_of_a_copy_with_a_transaction_prepared(
+    primary: PostgresServer, node: Node, points: Path
+) -> None:
+    """The snapshot is the old server's: what it began is copied again from the new one. What
+    was prepared before the promotion is committed after it, once."""
+    with primary.standby("standby", **SYNCED) as standby:
+        primary.set(synchronized_standby_slots="standby")
+        node.sql(create("cut", primary, "with (failover = true, two_phase = true)"))
+        mirror = Mirror(node, primary.conninfo(), "cut")
+        mirror.synced()
+        node.wait_for(
+            "select subtwophasestate from pg_subscription where subname = 'cut'",
+            lambda rows: rows == [("e",)],
+        )
+        primary.psql(
+            "create table late (id int primary key, v text);"
+            " insert into late select g, 'old' from generate_series(1, 1000) g;"
+            " alter publication p add table late"
+        )
+        arm(points, "copy.range_recorded", "pause 30")
+        node.sql("alter subscription cut refresh publication")
+        wait_until(
+            lambda: not (points / "copy.range_recorded").exists(),
+            timeout_seconds=60,
+            describe="the copy has begun",
+        )
+        primary.psql(
+            "begin; insert into t values (7000, 'prepared'); update t set v = 'prepared'"
+            " where id = 1; insert into late values (7000, 'prepared');"
+            " prepare transaction 'x'"
+        )
+        primary.psql(
+            "begin; insert into t values (7001, 'given up'); prepare transaction 'y';"
+        )
+        primary.psql(
+            "update late set v = 'newer' where id = 5; delete from t where id = 2"
+        )
+        node.wait_for(
+            "select count(*) from pg_prepared_xacts", lambda rows: rows == [("2",)]
+        )
+        mirror.caught_up()
+        wait_for_sync(primary, standby, "cut")
+        end = primary.psql("select pg_current_wal_flush_lsn()")
+        wait_until(lambda: standby.has_replayed(end), describe="it has everything")
+        primary.kill()
+        standby.promote()
+        connect_to(node, "cut", standby)
+        mirror = Mirror(node, standby.conninfo(), "cut")
+        standby.psql(
+            "insert into t values (7002, 'after'); delete from late where id = 9"
+        )
+        standby.psql("commit prepared 'x'; rollback prepared 'y'")
+        mirror.synced()
+        mirror.assert_equal([*TABLES, "public.late"])
+        assert node.sql(
+            "select id, v from t where id >= 7000 or id = 1 order by id"
+        ) == [
+            ("1", "prepared"),
+            ("7000", "prepared"),
+            ("7002", "after"),
+        ]
+        assert node.sql("select 1 from pg_prepared_xacts") == []
+        assert node.sql(ERROR.format("cut")) == []
+        node.sql("drop subscription cut")
+        wait_until(
+            lambda: standby.psql("select count(*) from pg_replication_slots") == "0",
+            describe="no slot is left",
+        )
+
+
+def test_a_table_copied_above_where_the_promoted_standby_goes_on_is_told(
+    primary: PostgresServer, node: Node
+) -> None:
+    """A copy does not wait for the standby, as the stream of a failover slot does: its rows may
+    be of transactions that the new primary never had."""
+    with primary.standby("standby", **SYNCED) as standby:
+        primary.psql(
+            "create table late (id int primary key, v text);"
+            " create publication later for table late"
+        )
+        primary.set(synchronized_standby_slots="standby")
+        node.sql(create("above", primary, "with (failover = true)"))
+        Mirror(node, primary.conninfo(), "above").synced()
+        wait_for_sync(primary, standby, "above")
+        standby.stop()
+        primary.psql("insert into late values (1, 'lost')")
+        node.sql("alter subscription above add publication later")
+        state = (
+            "select srsubstate from pg_subscription_rel"
+            " where srrelid = 'public.late'::regclass"
+        )
+        node.wait_for(state, lambda rows: rows == [("f",)])
+        primary.kill()
+        standby.start()
+        standby.promote()
+        connect_to(node, "above", standby)
+        standby.psql(
+            "insert into late select g, 'other' from generate_series(1, 3000) g;"
+            " select pg_switch_wal(); insert into late values (5000, 'after')"
+        )
+        told = "which has been copied"
+        (error,) = node.wait_for(ERROR.format("above"), lambda r: told in str(r))[0]
+        assert "REFRESH PUBLICATION WITH (recopy = true)" in str(error)
+        node.sql("alter subscription above refresh publication with (recopy = true)")
+        mirror = Mirror(node, standby.conninfo(), "above")
+        mirror.synced()
+        mirror.assert_equal([*TABLES, "public.late"])
 
 
 @pytest.mark.slow

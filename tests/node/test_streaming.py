@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
+from benchmarks.usage import forget_high_water, high_water
 from tests.conftest import Database
+from tests.fakes.outside import assert_equal_outside
 
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
@@ -116,3 +119,91 @@ def test_a_large_transaction_is_there_whole_at_its_commit(
     )
     assert node.sql(question) == [tuple(pg18.psql(question).split("|"))]
     assert streamed(pg18, "st") >= 1
+
+
+def test_interleaved_large_transactions_are_equal_row_by_row(
+    pg18: Database, node: Node, subscribe: Callable[..., Mirror]
+) -> None:
+    """Each of them writes in turns, and goes back on some; the last to begin is the first to
+    end."""
+    pg18.psql(
+        "create schema st; create table st.t (id int primary key, v text);"
+        " insert into st.t select i, 'before ' || i from generate_series(1, 100) i;"
+        " create publication st for table st.t"
+    )
+    pg18.psql(f"alter database {pg18.name} set logical_decoding_work_mem = '64kB'")
+    mirror = subscribe(pg18, "st")
+    mirror.synced()
+    writers, rounds, rows = 5, 4, 80
+    with ExitStack() as sessions:
+        open_ones = [
+            sessions.enter_context(mirror.source()) for _ in range(writers + 1)
+        ]
+        for session in open_ones:
+            session.execute("begin")
+        for turn in range(rounds):
+            for number, session in enumerate(open_ones):
+                first = 1000 * (number + 1) + 2 * rows * turn
+                insert = (
+                    "insert into st.t select i, repeat(md5(i::text), 30)"
+                    " from generate_series({}, {}) i"
+                )
+                session.execute(insert.format(first, first + rows - 1))
+                session.execute("savepoint s")
+                session.execute(insert.format(first + rows, first + 2 * rows - 1))
+                session.execute(
+                    f"update st.t set v = 'gone' where id between {first} and {first + 9}"
+                )
+                kept = (turn + number) % 2
+                session.execute("release s" if kept else "rollback to s")
+                session.execute(
+                    f"update st.t set v = 'turn {turn} of {number}'"
+                    f" where id = {number + 1} or id = {first + 20}"
+                )
+                session.execute(f"delete from st.t where id = {first + 30}")
+        open_ones.pop().execute("rollback")
+        for session in reversed(open_ones):
+            session.execute("commit")
+    mirror.assert_equal(["st.t"])
+    assert_equal_outside(node, pg18.conninfo(), ("st.t",))
+    wait_until(
+        lambda: streamed(pg18, "st") >= writers,
+        describe=lambda: f"streamed: {streamed(pg18, 'st')}",
+    )
+
+
+MIB = 1 << 20
+
+
+def test_the_memory_of_a_receiver_does_not_grow_with_a_transaction(
+    pg18: Database, node: Node, subscribe: Callable[..., Mirror]
+) -> None:
+    pg18.psql(
+        "create schema st; create table st.t (id int primary key, v text);"
+        " create publication st for table st.t"
+    )
+    pg18.psql(f"alter database {pg18.name} set logical_decoding_work_mem = '4MB'")
+    mirror = subscribe(pg18, "st")
+    mirror.synced()
+
+    def receiver() -> int:
+        (pid,) = (w.pid for w in node.status().workers if w.subscription == "st")
+        return pid
+
+    def peak_bytes(first: int, size: int) -> int:
+        forget_high_water(receiver())
+        pg18.psql(
+            "insert into st.t select i, repeat(md5(i::text), 60)"
+            f" from generate_series({first}, {first + size // 1920}) i"
+        )
+        mirror.caught_up()
+        return high_water(receiver())
+
+    pid = receiver()
+    # Both are beyond what a segment holds; the larger one is beyond all buffers together.
+    small, large = 64 * MIB, 256 * MIB
+    peaks = [peak_bytes(0, small), peak_bytes(1_000_000, large)]
+    assert receiver() == pid, "another one would have a memory of its own"
+    assert streamed(pg18, "st") >= 2
+    # The queues between its threads have 96 MiB; to hold the rest would take 192.
+    assert peaks[1] - peaks[0] < 128 * MIB, peaks

@@ -3,17 +3,20 @@ before they answer, and what dies in any state ends equal."""
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.conftest import FAST_RETRY, Database
-from tests.node.conftest import Psql
+from tests.node.conftest import Psql, Subscribe, create
 
 from wal2lake.errors import PublisherError
 from wal2lake.observe.failpoints import VARIABLE, arm
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.settings import FILE_NAME
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.waits import wait_until
@@ -39,31 +42,9 @@ def points(quick: Node) -> Iterator[Path]:
         path.unlink()
 
 
-Subscribe = Callable[..., Mirror]
-
-
 @pytest.fixture
-def subscribe(quick: Node) -> Iterator[Subscribe]:
-    """Subscribe to a publication of the subscription's name; it goes after the test, and so
-    does the schema of that name."""
-    made: list[str] = []
-
-    def go(source: Database, name: str, options: str = "") -> Mirror:
-        made.append(name)
-        create(quick, source, name, options)
-        return Mirror(quick, source.conninfo(), name)
-
-    yield go
-    for name in made:
-        quick.sql(f"drop subscription if exists {name}")
-        quick.sql(f"drop schema if exists {name} cascade")
-
-
-def create(node: Node, source: Database, name: str, options: str = "") -> None:
-    node.sql(
-        f"create subscription {name} connection {quote_literal(source.conninfo())}"
-        f" publication {name} {options}"
-    )
+def subscriber(quick: Node) -> Node:
+    return quick
 
 
 def publish(source: Database, name: str, *tables: str) -> None:
@@ -177,6 +158,104 @@ def test_two_subscriptions_copy_at_the_same_time_and_one_that_fails_harms_nobody
     reaches(quick, "s3", {**bad, **dict.fromkeys(names[4:], "r")})
     for name in names[:4]:
         fails(quick, "s3", name, "invalid input syntax for type integer")
+
+
+# ---- workers ------------------------------------------------------------------------------
+
+
+def set_in_file(node: Node, name: str, value: object) -> None:
+    """Write a setting into the node's file, and have it read again."""
+    path = node.directory / FILE_NAME
+    text, found = re.subn(
+        rf"^(# )?{name} = .*$", f"{name} = {value}", path.read_text(), flags=re.M
+    )
+    assert found == 1
+    path.write_text(text)
+    os.kill(node.status().supervisor_pid, signal.SIGHUP)
+
+
+def test_workers_are_shown_as_they_copy_and_a_reload_changes_how_many(
+    pg18: Database, quick: Node, subscribe: Subscribe, points: Path
+) -> None:
+    """Five tables that are no small ones; only those of a worker are in the view. Neither the
+    engine nor, for what does not concern it, a receiver starts again."""
+    names = [f"t{n}" for n in range(5)]
+    publish(pg18, "sw", *names)
+    for name in names:
+        pg18.psql(
+            f"insert into sw.{name} select i, repeat('x', 500)"
+            " from generate_series(10, 1300) i; analyze"
+        )
+    session = quick.connect()
+    show = "show max_sync_workers_per_subscription"
+
+    def copying() -> list[tuple[str | None, ...]]:
+        return quick.sql(
+            "select s.pid, r.srsubstate, r.srrelid, last_msg_receipt_time,"
+            " coalesce(leader_pid::text, received_lsn::text, latest_end_lsn::text)"
+            " from pg_stat_subscription s left join pg_subscription_rel r"
+            " on r.srsubid = s.subid and r.srrelid = s.relid"
+            " where subname = 'sw' and worker_type = 'table synchronization'"
+        )
+
+    def pid_of(role: str) -> int:
+        (found,) = [
+            w.pid
+            for w in quick.status().workers
+            if w.role == role and w.subscription in ("", "sw")
+        ]
+        return found
+
+    try:
+        set_in_file(quick, "max_sync_workers_per_subscription", 1)
+        wait_until(lambda: session.rows(show) == [("1",)], describe="one worker")
+        arm(points, "copy.range_recorded", "always pause 1")
+        mirror = subscribe(pg18, "sw")
+        rows = wait_until(copying, describe="a worker copies")
+        assert rows is not None
+        wait_until(lambda: any(row[3] for row in copying()), describe="rows have come")
+        engine, receiver = pid_of("engine"), pid_of("receiver")
+        assert [(row[0], row[1], row[4]) for row in rows] == [(str(engine), "d", None)]
+        set_in_file(quick, "max_sync_workers_per_subscription", 3)
+        seen = {len(rows)}
+
+        def three() -> bool:
+            seen.add(len(copying()))
+            return max(seen) >= 3
+
+        wait_until(three, describe="three workers copy")
+        assert max(seen) == 3, "as many as the setting says, whatever waits"
+        (points / "copy.range_recorded").unlink()
+        assert session.rows(show) == [("3",)]
+        mirror.synced()
+        mirror.assert_equal(["sw.t4"])
+        assert copying() == []
+        assert pid_of("receiver") == receiver, "its snapshot was not lost"
+
+        # The next receiver reads the file, too: its log is where it was all the same.
+        set_in_file(quick, "directory", '"elsewhere"')
+        set_in_file(quick, "wal_receiver_status_interval_ms", 200)
+        wait_until(lambda: pid_of("receiver") != receiver, describe="another receiver")
+        assert session.rows("show wal_receiver_status_interval") == [("200ms",)]
+        replied = "select max(reply_time) from pg_stat_replication"
+        replies: set[str] = set()
+
+        def several() -> bool:
+            replies.add(pg18.psql(f"{replied} where application_name = 'sw'"))
+            return len(replies) > 3
+
+        # Nothing moves; by default it is a report in ten seconds.
+        wait_until(several, timeout_seconds=8, describe="reports")
+        pg18.psql("insert into sw.t4 values (9999, 'more')")
+        quick.wait_for("select 1 from sw.t4 where id = 9999")
+        assert not (quick.directory / "elsewhere").exists()
+        assert 'parameter "log.directory" cannot be changed' in quick.log_text()
+        assert pid_of("engine") == engine
+    finally:
+        session.close()
+        set_in_file(quick, "directory", '""')
+        set_in_file(quick, "max_sync_workers_per_subscription", 2)
+        set_in_file(quick, "wal_receiver_status_interval_ms", 10_000)
 
 
 # ---- tables that go -----------------------------------------------------------------------

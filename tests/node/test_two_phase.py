@@ -1,7 +1,4 @@
-"""PREPARE TRANSACTION at a source: durable here, visible at COMMIT PREPARED, once.
-
-Every version from 15 on: postgres/test_streams.py.
-"""
+"""PREPARE TRANSACTION at a source: durable here, visible at COMMIT PREPARED, once."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from tests.conftest import Database
 
 from wal2lake.errors import PublisherError
 from wal2lake.pg import connect
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.waits import wait_until
@@ -57,10 +54,22 @@ def enabled(node: Node) -> None:
     node.wait_for(STATE, lambda rows: rows == [("e",)], timeout_seconds=60)
 
 
+@pytest.mark.parametrize(
+    "version",
+    [
+        pytest.param(15, marks=pytest.mark.slow),
+        16,
+        pytest.param(17, marks=pytest.mark.slow),
+        18,
+    ],
+)
 def test_what_is_prepared_is_listed_and_comes_with_its_commit(
-    pg18: Database, node: Node, subscribe: Callable[..., Mirror]
+    database: Callable[[int], Database],
+    node: Node,
+    subscribe: Callable[..., Mirror],
+    version: int,
 ) -> None:
-    source = pg18
+    source = database(version)
     fill(source)
     mirror = subscribe(source, "tp", "with (two_phase = true)")
     # Prepared before the tables are ready, behind their snapshot (which would wait for its
@@ -107,6 +116,39 @@ def test_what_is_prepared_is_listed_and_comes_with_its_commit(
     mirror.assert_equal(TABLES)
     node.wait_for(GIDS, lambda rows: rows == [])
     assert node.value("select count(*) from tp.t") == "894"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copied", ["true", "false"])
+def test_from_postgresql_14_everything_comes_with_its_commit_prepared(
+    database: Callable[[int], Database],
+    node: Node,
+    subscribe: Callable[..., Mirror],
+    copied: str,
+) -> None:
+    """Its pgoutput has no two_phase. The option is taken, and stays pending."""
+    source = database(14)
+    fill(source)
+    mirror = subscribe(source, "tp", f"with (two_phase = true, copy_data = {copied})")
+    mirror.synced()
+    mirror.caught_up()
+    assert (node.value(STATE), source.psql(SLOT)) == ("p", "f")
+    rows = "select i, repeat('x', 2000) from generate_series({}, {}) i"
+    prepare(source, "large", f"insert into tp.t {rows.format(10, 300)}")
+    prepare(source, "gone", f"insert into tp.t {rows.format(1000, 1300)}")
+    source.psql("insert into tp.u values (1)")
+    mirror.caught_up()
+    assert node.sql(GIDS) == []
+    copies = "1" if copied == "true" else "0"
+    assert node.value("select count(*) from tp.t") == copies
+    end(source, "gone", "rollback")
+    end(source, "large", "commit")
+    mirror.caught_up()
+    if copied == "true":
+        assert not mirror.differences(TABLES)
+    counts = "select count(*), min(id) from tp.t where id > 0"
+    assert node.sql(counts) == [("291", "10")]
+    assert (node.value(STATE), node.sql(GIDS)) == ("p", [])
 
 
 def test_two_phase_is_altered_as_in_postgresql(

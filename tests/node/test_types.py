@@ -15,7 +15,7 @@ from tests.conftest import Database
 from tests.fakes.values import EXTENSIONS, MORE, NOT_STORED, TEXT_ONLY, TYPES, UGLY
 from tests.older_postgres import Unavailable, installation
 
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 
@@ -61,7 +61,8 @@ VARIANTS = [
 
 @pytest.fixture
 def source(database: Callable[[int], Database]) -> Database:
-    """A server with contrib if it can be had; no wheel has it."""
+    """A server with contrib if it can be had; no wheel has it. Without it the test says, at its
+    end, what it could not show."""
     try:
         installation(17)
     except Unavailable:
@@ -111,8 +112,9 @@ def columns(rows: list[tuple[str | None, ...]], names: list[str]) -> Iterator[st
 def test_the_node_shows_what_psql_shows_at_the_source(
     source: Database, node: Node, subscribe: Subscribe
 ) -> None:
-    contrib = source.psql("select count(*) from pg_extension where extname = 'hstore'")
-    plans = [(v, values_of(v, contrib=contrib == "1")) for v in VARIANTS]
+    found = source.psql("select count(*) from pg_extension where extname = 'hstore'")
+    contrib = found == "1"
+    plans = [(v, values_of(v, contrib=contrib)) for v in VARIANTS]
     source.psql(TYPES)
     mirrors = []
     for variant, values in plans:
@@ -158,3 +160,8 @@ def test_the_node_shows_what_psql_shows_at_the_source(
         ]
         assert not different, f"{variant.name}:\n" + "\n".join(different[:20])
     assert node.sql("select * from wal2lake.coercions where subname like 'ty%'") == []
+    if not contrib:
+        pytest.skip(
+            "NOT TESTED: hstore and citext, which need a server with contrib (PostgreSQL"
+            " 17 by tools/fetch-postgres); all other types are equal"
+        )

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+
 import pytest
+from tests.fakes.pooler_front import PoolerFront
 
 from wal2lake.frontend.cli import __main__ as cli
 from wal2lake.testing.postgres import PostgresServer
+from wal2lake.testing.waits import wait_until
 
 
 @pytest.fixture
@@ -107,7 +115,9 @@ def test_domains_are_shown_with_what_they_are_and_published_columns_only(check, 
     shown = " a      | public.amt (numeric(10,2)) not null | decimal(10,2) | NaN cannot"
     assert shown in text
     assert " twice  | integer " in text
-    assert "twice" not in check("-p", "q")[1]
+    text = check("-p", "q")[1]
+    assert " twice  | integer " not in text
+    assert 'has generated columns that are not published: "twice"' in text
 
 
 def test_publications_are_looked_for_and_their_gaps_told(check, pg18):
@@ -122,7 +132,10 @@ def test_publications_are_looked_for_and_their_gaps_told(check, pg18):
     )
     code, text = check()
     assert code == 0
-    assert 'publication "inserts" does not publish UPDATE, DELETE, TRUNCATE' in text
+    told = (
+        'note     table "public.t" is published without UPDATE, DELETE, TRUNCATE: the'
+    )
+    assert told in text
     assert 'table "public.t" is published WHERE (a > 7)' in text
     code, text = check("-p", "inserts", "-p", "nope")
     assert code == 1
@@ -146,6 +159,7 @@ def test_a_server_that_is_not_set_up_is_told_how(capsys):
             "wal_level": "replica",
             "max_replication_slots": "0",
             "max_wal_senders": "1",
+            "max_slot_wal_keep_size": "64MB",
         },
     ) as server:
         code = cli.main(["check", server.conninfo()])
@@ -153,6 +167,7 @@ def test_a_server_that_is_not_set_up_is_told_how(capsys):
     assert code == 1
     assert "problem  wal_level is replica, logical is needed" in text
     assert "ALTER SYSTEM SET wal_level = logical; then restart" in text
+    assert "note     max_slot_wal_keep_size is 64 MB: if the node is behind" in text
     assert "problem  0 of 0 replication slots are free, a subscription needs" in text
     assert "the copy of existing rows needs a second" in text
 
@@ -176,3 +191,154 @@ def test_passwords_are_not_shown_and_errors_are_libpqs(capsys):
     assert "Connection refused" in captured.err
     assert cli.main(["check", "nonsense"]) == 1
     assert "invalid connection string syntax" in capsys.readouterr().err
+
+
+def test_what_a_publication_leaves_out_or_splits_is_told(check, pg18):
+    """Unlogged and foreign tables, partitions, columns of the replica identity; each fact
+    is the server's own."""
+    pg18.psql(
+        """
+        create schema s;
+        create table s.good (id int primary key, v text);
+        create unlogged table s.scratch (id int primary key);
+        create table s.root (id int primary key, v int) partition by range (id);
+        create table s.low partition of s.root for values from (0) to (100);
+        create unlogged table s.high partition of s.root for values from (100) to (200);
+        create foreign data wrapper fdw; create server away foreign data wrapper fdw;
+        create foreign table s.far (id int) server away;
+        create table s.whole (id int, v text); alter table s.whole replica identity full;
+        create publication leaves for tables in schema s;
+        create publication roots for table s.root
+            with (publish_via_partition_root = true);
+        create publication part for table s.whole (id);
+        create publication inserts for table s.good with (publish = 'insert');
+        create publication rest for table s.good with (publish = 'update, delete');
+        """
+    )
+    code, text = check("-p", "leaves")
+    assert code == 0, text
+    for told in (
+        'note     table "s.far" is a foreign table, so it is not published',
+        "note     2 tables are not logged, so they are not published\n"
+        '         detail: Tables: "s.high", "s.scratch".\n'
+        "         hint: ALTER TABLE ... SET LOGGED;",
+        'note     table "s.low" is a partition that is published under its own name',
+        'note     table "s.whole" has no primary key and REPLICA IDENTITY FULL',
+    ):
+        assert told in text, text
+    assert 'table "s.good" is' not in text
+    code, text = check("-p", "roots")
+    assert code == 0, text
+    assert 'table "s.root" is published as one, with its partitions: TRUNCATE' in text
+    assert 'table "s.high" is not logged, so it is not published' in text
+    assert "s.scratch" not in text
+    code, text = check("-p", "part")
+    assert code == 1, text
+    assert (
+        'table "s.whole" is published without columns of its replica identity' in text
+    )
+    # Together they publish all but one operation.
+    assert (
+        'table "s.good" is published without TRUNCATE:'
+        in check("-p", "inserts", "-p", "rest")[1]
+    )
+
+
+def test_servers_of_each_version_are_asked(any_pg, capsys):
+    any_pg.psql(
+        """
+        create table t (id int primary key, g int generated always as (id * 2) stored);
+        create unlogged table u (id int primary key);
+        create table root (id int primary key) partition by list (id);
+        create table leaf partition of root default;
+        create publication p for all tables
+        """
+    )
+    assert cli.main(["check", any_pg.conninfo(), "-p", "p"]) == 0
+    text = capsys.readouterr().out
+    assert "no problems, 3 notes" in text, text
+    for told in (
+        'table "public.u" is not logged, so it is not published',
+        'table "public.t" has generated columns that are not published: "g"',
+        'table "public.leaf" is a partition that is published under its own name',
+    ):
+        assert told in text, text
+
+
+def test_a_pooler_in_between_is_found_and_named(check, pg18, capsys):
+    pg18.psql("create table t (a int primary key); create publication p for table t")
+    port = pg18.server.port
+    with PoolerFront(port) as front:
+        code, text = check("-p", "p", port=str(front.port))
+    assert code == 0, text
+    assert (
+        "note     a connection pooler is in between: its limits and time-outs" in text
+    )
+    pg18.psql(
+        f"alter database {pg18.name} set datestyle = german;"
+        f"alter database {pg18.name} set extra_float_digits = 0"
+    )
+    with PoolerFront(port) as front:
+        code, text = check("-p", "p", port=str(front.port))
+    assert code == 1, text
+    assert (
+        "problem  a connection pooler is in between that ignores what a connection sets"
+        " at its start (datestyle, extra_float_digits): the copy may bring values in another form"
+    ) in text
+    assert "another server process" not in text
+    with PoolerFront(port, transactions=True) as front:
+        code, text = check("-p", "p", port=str(front.port))
+    assert (
+        "problem  a connection pooler is in between that gives each transaction" in text
+    )
+    assert "hint: Connect to the server itself, not to a pooler." in text
+    with PoolerFront(port, old=True) as front:
+        code, text = check("-p", "p", port=str(front.port))
+    assert code == 1
+    assert "unsupported startup parameter: options" in text
+    assert "hint: A connection pooler (PgBouncer) has answered" in text
+    assert "pooler" not in check("-p", "p")[1]
+
+
+@pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="no PgBouncer here")
+def test_a_real_pgbouncer_is_found_too(check, pg18, tmp_path):
+    """1.18 takes no replication connection; which server process it gives is its mode."""
+    pg18.psql("create table t (a int primary key); create publication p for table t")
+    tmp_path.chmod(0o777)
+    for mode, told in (
+        ("session", "note     a connection pooler is in between: its limits"),
+        ("transaction", "problem  a connection pooler is in between that gives each"),
+    ):
+        with _pgbouncer(pg18, tmp_path, mode) as port:
+            code, text = check("-p", "p", port=str(port))
+        assert code == 1, text
+        assert told in text
+        assert "unsupported startup parameter: replication" in text
+
+
+@contextlib.contextmanager
+def _pgbouncer(database, folder, mode):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = folder / f"{mode}.ini"
+    settings.write_text(
+        f"[databases]\n* = host=127.0.0.1 port={database.server.port} user=postgres\n"
+        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n"
+        f"auth_type = any\npool_mode = {mode}\nunix_socket_dir =\n"
+        "ignore_startup_parameters = options\n"
+    )
+    as_user = ["-u", "nobody"] if os.geteuid() == 0 else []
+    with subprocess.Popen(
+        ["pgbouncer", "-q", *as_user, str(settings)], stderr=subprocess.DEVNULL
+    ) as pooler:
+        try:
+            wait_until(lambda: _listens(port), describe="pgbouncer listens")
+            yield port
+        finally:
+            pooler.terminate()
+
+
+def _listens(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False

@@ -17,6 +17,7 @@ from wal2lake.errors import PublisherError
 from wal2lake.model import Lsn
 from wal2lake.pg import Publisher, connect
 from wal2lake.receive.source.slotcheck import UnusableSlot
+from wal2lake.receive.source.source import Source
 from wal2lake.testing.postgres import PostgresServer
 from wal2lake.testing.waits import wait_until
 
@@ -179,17 +180,36 @@ class StandbyReceiver(Receiver):
         wait_until(made, describe="the slot is made")
 
 
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "not yet seen"])
 def test_a_standby_that_is_promoted_while_it_streams_is_the_same_source(
-    primary: PostgresServer, standby: PostgresServer, tmp_path: Path
+    primary: PostgresServer,
+    standby: PostgresServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seen: bool,
 ) -> None:
+    """What was logged above the switch is no other history: while the server runs, and once it
+    has been asked, for ever."""
     receiver = StandbyReceiver(tmp_path / "node", primary, standby)
+
+    def timeline() -> int | None:
+        found = receiver.catalog.subscription(SUBSCRIPTION)
+        assert found is not None
+        return found.timeline
+
+    if not seen:
+        monkeypatch.setattr(Source, "look", lambda self, session: None)
     with receiver.running():
         wait_until(lambda: receiver._facts("active") == "t")
         standby.psql("select pg_promote()")
         receiver.psql("insert into t values (1)")
         receiver.caught_up()
-    for i in (2, 3):
-        # It was logged above the switch, and is no other history.
+        if seen:
+            wait_until(lambda: timeline() == 2, describe="the timeline is learnt")
+        receiver.psql("insert into t values (2)")
+        receiver.caught_up()
+    if seen:
+        standby.restart()
+    for i in (3, 4):
         receiver.run(f"insert into t values ({i})")
-    found = receiver.catalog.subscription(SUBSCRIPTION)
-    assert found is not None and found.timeline == 2
+    assert timeline() == 2

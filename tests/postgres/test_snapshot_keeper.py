@@ -281,6 +281,10 @@ def test_a_table_that_cannot_be_locked_waits_for_itself(world: World) -> None:
         # No copy of it can have begun: the floor need not wait.
         wait_until(lambda: world.states() == {"t": "f", "u": "i"})
         (rel,) = [r for r in world.catalog.rels(SUBSCRIPTION) if r.relid == U]
-        assert 'relation "public.u" does not exist' in str(rel.error)
+        assert rel.error == 'table "public.u" not found on publisher'
+        wait_until(
+            lambda: [x.sync_errors > 1 for x in world.catalog.stats()] == [True],
+            describe="each attempt is counted",
+        )
         world.source.psql("create table u (id int)")
         wait_until(lambda: world.held() == (U,))

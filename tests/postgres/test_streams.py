@@ -138,11 +138,10 @@ def test_streamed_transactions_replayed_from_the_log_are_the_source(
 def test_prepared_transactions_outlive_the_receiver(
     any_pg: Database, tmp_path: Path
 ) -> None:
-    if prepare_source(any_pg) < 15:
-        return
+    version = prepare_source(any_pg)
     name = f"prepared_{any_pg.name}"
     with session(any_pg, replication=True) as one:
-        Publisher(one).create_slot(name, two_phase=True)
+        Publisher(one).create_slot(name, two_phase=version >= 15)
     gids = [f"{kind}_{any_pg.name}" for kind in ("large", "small", "gone")]
     receiver = Receiver(tmp_path, any_pg, name, {"streaming": "on"}, SMALL)
     with receiver.running():
@@ -155,11 +154,13 @@ def test_prepared_transactions_outlive_the_receiver(
         any_pg.psql("insert into t values (-1)")
         arrived(receiver, b"-1")
         assert list(replay(receiver.log_directory)) == [b"-1"]
+    # PostgreSQL 14 has no such slots over this protocol: it sends what is prepared when it commits.
+    expected = sorted(gids) if version >= 15 else []
     for _ in range(2):
         with receiver.running():
             pass
         listed = prepared_transactions(receiver.log_directory)
-        assert sorted(one.gid for one in listed) == sorted(gids)
+        assert sorted(one.gid for one in listed) == expected
     any_pg.psql(f"commit prepared '{gids[1]}'")
     with receiver.running():
         any_pg.psql(f"commit prepared '{gids[0]}'")

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from tests.conftest import Database
 
-from wal2lake.catalog import Catalog, Role, TableDef
+from wal2lake.catalog import Catalog, Role
 from wal2lake.frontend.commands.node import Caller
 from wal2lake.frontend.commands.subscription.targets import (
     Choices,
-    find_targets,
-    new_rel,
+    ask_wanted,
+    made_targets,
+    new_rels,
 )
 from wal2lake.model import Oid
 from wal2lake.pg import Publisher, connect
@@ -66,17 +67,15 @@ def test_a_table_is_trusted_only_if_no_row_can_leave_it_unnoticed(
         tables=lake,
     )
     caller = Caller(Role(Oid(10), "boss", True, None), lambda notice: None)
-    made: list[TableDef] = []
     with connect(pg18.conninfo(), application_name="test") as session:
-        targets = find_targets(
-            node,
-            caller,
+        wanted = ask_wanted(
             Publisher(session),
             publications.split(),
             create_tables=True,
             choices=Choices.of("", ""),
             origin=origin,
-            made=made,
         )
-    found = {t.name: new_rel(node, Oid(1), t, copy_data=True).trusted for t in targets}
+    with made_targets(node, caller, wanted) as targets:
+        rels = new_rels(node, Oid(1), targets, copy_data=True)
+        found = {rel.remote_name: rel.trusted for rel in rels}
     assert found == trusted

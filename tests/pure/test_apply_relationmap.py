@@ -110,13 +110,6 @@ def test_these_fit(relation: Relation, table: TableDef, changes_rows: bool) -> N
             "publisher did not send replica identity column expected by the logical"
             ' replication target relation "shop.orders"',
         ),
-        (
-            source("id v", "id v", FULL),
-            target(key=""),
-            "0A000",
-            'UPDATE and DELETE on "shop.orders", which has no primary key, are not'
-            " supported by this version",
-        ),
     ],
 )
 def test_these_do_not_and_say_why(

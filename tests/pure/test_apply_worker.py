@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -98,6 +99,22 @@ def test_a_poisoned_transaction_stops_exactly_there(tmp_path: Path) -> None:
         side.reaches(408)
         check(side, 1, 2, 3)
         wait_until(lambda: side.error == "")
+
+
+def test_a_shorter_interval_counts_for_who_waits_already(tmp_path: Path) -> None:
+    with World(tmp_path) as world:
+        side, short = world.side, world.settings
+        long = replace(short.subscription, wal_retrieve_retry_interval_ms=600_000)
+        world.settings = replace(short, subscription=long)
+        world.lake.poison = {b"bad"}
+        side.send(commit(100, insert(1, 1, "bad")))
+        side.start()
+        side.stops("finished at")
+        world.lake.poison = set()
+        assert side.worker is not None
+        side.worker.reload(short)
+        side.reaches(108)
+        check(side, 1)
 
 
 def test_a_poisoned_first_transaction_applies_nothing(tmp_path: Path) -> None:

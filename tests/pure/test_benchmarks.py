@@ -10,26 +10,37 @@ from decimal import Decimal
 
 import benchmarks
 import pytest
-from benchmarks import decoding
-from benchmarks.latency import Positions
-from benchmarks.options import WORKLOADS, parse
-from benchmarks.report import Result, Target, as_json, percentile, rate, render, show
+from benchmarks.changes import decoding
+from benchmarks.heap import Heap, size_bytes
+from benchmarks.options import OPT_IN, WORKLOADS, parse
+from benchmarks.positions import Positions, delays
+from benchmarks.report import (
+    Result,
+    Target,
+    as_json,
+    milliseconds,
+    percentile,
+    rate,
+    render,
+    show,
+)
 from benchmarks.usage import role_of
 
 
-def test_without_names_everything_runs_at_the_size_of_the_targets() -> None:
+def test_without_names_all_but_the_longest_run_at_the_size_of_the_targets() -> None:
     options = parse([])
-    assert options.workloads == tuple(WORKLOADS)
-    assert (options.rows_scale, options.seconds, options.node) == (1.0, 60, True)
-    assert options.rows(2_000_000) == 2_000_000
+    assert options.workloads == tuple(n for n in WORKLOADS if n not in OPT_IN)
+    assert (options.rows_scale, options.seconds, options.node) == (1.0, 30, True)
+    assert options.scaled(2_000_000) == 2_000_000
 
 
 def test_names_run_in_their_order_and_once() -> None:
     options = parse(["idle", "copy", "idle", "--rows-scale", "0.1", "--no-node"])
     assert options.workloads == ("copy", "idle")
-    assert options.rows(1_000_000) == 100_000
-    assert options.rows(1) == 1
+    assert options.scaled(1_000_000) == 100_000
+    assert options.scaled(1) == 1
     assert not options.node
+    assert parse([*OPT_IN]).workloads == (*OPT_IN,)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +79,21 @@ def test_a_target_is_met_at_its_bound_and_unknown_without_a_figure() -> None:
     assert Result("w", "x", "MB", 1.0).met is None
 
 
+def test_an_aim_is_beyond_the_target_and_decides_nothing() -> None:
+    target = Target(ratio_at_least=1.0, aim=1.3)
+    assert str(target) == "ratio >= 1 (aim 1.3)"
+    found = [Result("w", "x", "s", ours, 1.0, target) for ours in (0.9, 1.2, 1.3)]
+    assert [one.met for one in found] == [False, True, True]
+    assert [one.aim_met for one in found] == [False, False, True]
+    assert [line.split()[-1] for line in render(found).splitlines()[-3:]] == [
+        "NO",
+        "yes",
+        "aim",
+    ]
+    assert Result("w", "x", "s", 1.3, target=target).aim_met is None
+    assert Result("w", "x", "s", 1.3, 1.0, Target(ratio_at_least=1)).aim_met is None
+
+
 def test_a_percentile_is_a_value_that_did_occur() -> None:
     values = [float(n) for n in range(100, 0, -1)]
     assert percentile(values, 50) == 50.0
@@ -75,6 +101,8 @@ def test_a_percentile_is_a_value_that_did_occur() -> None:
     assert percentile(values, 100) == 100.0
     assert percentile([7.0], 1) == 7.0
     assert percentile([], 50) is None
+    assert milliseconds([0.001, 0.25], 99) == 250.0
+    assert milliseconds([], 99) is None
 
 
 def test_a_rate_without_a_time_is_unknown() -> None:
@@ -137,6 +165,7 @@ def test_the_json_has_what_the_table_has() -> None:
             "ratio": 0.5,
             "target": "ratio >= 0.5",
             "met": True,
+            "aim_met": None,
         }
     ]
 
@@ -151,14 +180,44 @@ def test_a_transaction_has_arrived_only_beyond_its_mark() -> None:
     assert seen.delay(1.15, 149) == pytest.approx(0.05)
     assert seen.delay(1.25, 100) == 0.0
     assert seen.delay(1.3, 300) is None
+    assert (seen.beyond(299), seen.beyond(300)) == (True, False)
+    assert delays(seen, [(1.15, 149), (1.3, 300)]) == [pytest.approx(0.05)]
+
+
+def test_a_standstill_is_the_longest_time_between_two_advances() -> None:
+    seen = Positions()
+    for moment, lsn in ((1.0, 100), (3.0, 100), (4.0, 101), (4.5, 200), (9.0, 200)):
+        seen.note(moment, lsn)
+    assert seen.longest_standstill(1.0) == 3.0
+    assert seen.longest_standstill(3.75) == 0.5
+    assert seen.longest_standstill(5.0) == 0.0, "nothing has moved since"
+
+
+def test_the_largest_heap_of_all_samples_counts() -> None:
+    heap, names = Heap(None), ["S0C", "S1C", "S0U", "S1U", "EC", "EU", "OC", "OU", "MC"]
+    for line in (
+        "0.0 10.0 0.0 10.0 100.0 7.0 900.0 83.0 5.0",
+        "0.0 10.0 0.0 10.0 90.0 90.0 800.0 100.0 5.0",
+        "0.0 10.0 0.0 1",
+    ):
+        heap.note(dict(zip(names, line.split(), strict=False)))
+    assert (heap.in_use_bytes, heap.taken_bytes) == (200 << 10, 1010 << 10)
+    with heap:
+        pass
+    assert [size_bytes(text) for text in ("512m", "2G")] == [512 << 20, 2 << 30]
+    with pytest.raises(ValueError, match="no size"):
+        size_bytes("2")
 
 
 @pytest.mark.parametrize(
     ("command", "role"),
     [
-        ("python -m wal2lake.launch.child wal2lake.receive -D d", "receiver"),
+        ("python -m wal2lake.launch.children.child wal2lake.receive -D d", "receiver"),
         ("python -m wal2lake.receive -D d --subscription 9", "receiver"),
-        ("python -m wal2lake.launch.child wal2lake.frontend.engine -D d", "engine"),
+        (
+            "python -m wal2lake.launch.children.child wal2lake.frontend.engine -D d",
+            "engine",
+        ),
         ("python -m wal2lake.frontend.cli start -D d", "supervisor"),
         ("/usr/lib/jvm/bin/java -cp x org.apache.spark.deploy.SparkSubmit", "jvm"),
         ("python -m pyspark.daemon pyspark.worker", "python worker"),
@@ -174,9 +233,9 @@ def test_a_process_is_known_by_its_command_line(command: str, role: str) -> None
 
 
 def test_every_workload_still_fits_the_product() -> None:
-    for module in pkgutil.iter_modules(benchmarks.__path__):
-        if module.name != "__main__":
-            importlib.import_module(f"benchmarks.{module.name}")
+    for module in pkgutil.walk_packages(benchmarks.__path__, "benchmarks."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
 
 
 @pytest.mark.parametrize("binary", [False, True])

@@ -18,6 +18,7 @@ from wal2lake.catalog import (
     Worker,
 )
 from wal2lake.catalog.database import Database
+from wal2lake.catalog.published import snapshot_vectors
 from wal2lake.errors import (
     ApplyError,
     DuplicateObjectError,
@@ -216,6 +217,17 @@ def test_a_table_that_leaves_is_no_longer_pinned_in_the_same_transaction(
     newest = catalog.newest_vector(SUB)
     assert newest is not None
     assert newest.versions == {}
+
+
+def test_published_states_are_kept_up_to_a_size(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_vectors, "_BYTES_KEPT", 300)
+    for number in range(1, 20):
+        catalog.publish(SUB, Lsn(number), {1: number, 2: 10**40})
+    kept = [vector.versions[1] for vector in catalog.vectors()]
+    assert kept == list(range(20 - len(kept), 20))
+    assert 1 < len(kept) < 10
 
 
 def test_publishing_what_was_skipped_ends_that_skip_and_no_other(

@@ -263,6 +263,8 @@ def test_syntax_errors_say_where(sql: str, message: str, position: int) -> None:
             "42939",
             'role name "none" is reserved',
         ),
+        ('create role "none"', "42939", 'role name "none" is reserved'),
+        ('grant a to "none"', "42939", 'role name "none" is reserved'),
     ],
 )
 def test_other_errors_are_postgresqls(sql: str, sqlstate: str, message: str) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from wal2lake.launch.children.spare import QUIET_SECONDS, RETRY_SECONDS, Spare
 from wal2lake.launch.processes import is_alive
-from wal2lake.launch.spare import QUIET_SECONDS, RETRY_SECONDS, Spare
 from wal2lake.testing.waits import wait_until
 
 ECHO = (sys.executable, "-c", "import sys; sys.exit(len(sys.stdin.readline()))")
@@ -84,7 +84,7 @@ def test_one_that_died_is_not_used_and_not_made_again_at_once(make: Make) -> Non
     pid = again.pid
     assert pid is not None
     _wait_for_end(pid)
-    again.prepare(1.0)
+    again.reap(1.0)
     assert again.pid is None
     again.prepare(RETRY_SECONDS)
     assert again.pid is None
@@ -121,7 +121,7 @@ def test_the_real_one_has_imported_what_a_receiver_needs_and_runs_the_module(
             sys.executable,
             "-c",
             f"import sys; sys.path.insert(0, {str(tmp_path)!r});"
-            f" from wal2lake.launch.child import main; main({list(LAUNCH[3:])!r})",
+            f" from wal2lake.launch.children.child import main; main({list(LAUNCH[3:])!r})",
         )
     )
     spare.prepare(0.0)

@@ -284,7 +284,7 @@ def test_an_engine_that_cannot_be_configured_ends_the_node_at_its_start(fake):
     assert "the engine could not start, shutting down" in fake.log_text()
 
 
-def test_sighup_replaces_receivers_with_new_settings_and_leaves_the_engine(fake):
+def test_sighup_replaces_receivers_with_new_settings_and_tells_the_engine(fake):
     subid = fake.subscribe(1)
     fake.start()
     fake.wait_events(f"receiver{subid}", 1)
@@ -300,10 +300,26 @@ def test_sighup_replaces_receivers_with_new_settings_and_leaves_the_engine(fake)
     told = fake.log_text()
     assert 'parameter "node.port" cannot be changed without restarting' in told
     assert 'parameter "log.segment_interval_ms" changed to "77"' in told
+    fake.wait_events("engine", 1, "signal SIGHUP")
+    # What only the engine obeys disturbs no receiver.
+    path.write_text(
+        path.read_text()
+        .replace("# max_sync_workers_", "max_sync_workers_", 1)
+        .replace(
+            "max_sync_workers_per_subscription = 2",
+            "max_sync_workers_per_subscription = 9",
+        )
+    )
+    fake.signal(signal.SIGHUP)
+    fake.wait_events("engine", 2, "signal SIGHUP")
     # Once more without a change: nobody is disturbed.
     fake.signal(signal.SIGHUP)
-    wait_until(lambda: fake.log_text().count("received SIGHUP") == 2)
-    assert len(fake.events(f"receiver{subid}", "start")) == 2
+    wait_until(lambda: fake.log_text().count("received SIGHUP") == 3)
+    # Whoever was told to stop has been, before a later one is there.
+    other = fake.subscribe(2)
+    fake.wait_events(f"receiver{other}", 1)
+    assert len(fake.events(f"receiver{subid}", "signal")) == 1
+    assert len(fake.events("engine", "signal")) == 2
 
 
 def test_sighup_with_a_bad_file_changes_nothing(fake):
@@ -317,11 +333,12 @@ def test_sighup_with_a_bad_file_changes_nothing(fake):
 
 
 def test_sighup_sent_to_a_child_by_mistake_does_not_kill_it(fake):
+    subid = fake.subscribe(1)
     fake.start()
-    (engine,) = fake.wait_events("engine", 1)
-    os.kill(engine, signal.SIGHUP)
-    os.kill(engine, signal.SIGTERM)
-    fake.wait_events("engine", 1, "signal SIGTERM")
+    (receiver,) = fake.wait_events(f"receiver{subid}", 1)
+    os.kill(receiver, signal.SIGHUP)
+    os.kill(receiver, signal.SIGTERM)
+    fake.wait_events(f"receiver{subid}", 1, "signal SIGTERM")
 
 
 def test_a_directory_with_a_long_name_still_has_a_wake_up_socket(tmp_path):
@@ -336,7 +353,7 @@ def test_a_directory_with_a_long_name_still_has_a_wake_up_socket(tmp_path):
 def test_the_supervisor_imports_neither_spark_nor_numpy():
     heavy = ("numpy", "pyarrow", "pyspark", "py4j", "delta", "duckdb", "psycopg")
     code = (
-        "import sys, wal2lake.launch.supervisor, wal2lake.launch.child\n"
+        "import sys, wal2lake.launch.supervisor, wal2lake.launch.children.child\n"
         f"print([m for m in {heavy} if m in sys.modules])"
     )
     found = subprocess.run(

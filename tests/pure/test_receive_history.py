@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from wal2lake.errors import Retry
@@ -25,6 +27,7 @@ def check(
     known_timeline: int | None = 1,
     logged: str = "0/4000000",
     history: str | None = None,
+    copied: str = "0/0",
     stayed: bool = False,
 ) -> None:
     check_history(
@@ -33,6 +36,7 @@ def check(
         known_timeline=known_timeline,
         logged=Lsn.parse(logged),
         timeline_history=history,
+        copied=Lsn.parse(copied),
         stayed=stayed,
     )
 
@@ -62,6 +66,24 @@ def test_a_history_that_ends_before_what_was_logged_has_lost_it() -> None:
     ) as e:
         check(position="0/3FFFFFF")
     assert "lagging standby" in str(e.value.detail)
+
+
+def test_a_history_that_lacks_what_a_snapshot_saw_has_lost_it() -> None:
+    """A copy may be ahead of the log."""
+    with pytest.raises(
+        DivergedHistory, match="before 0/5000061, which has been copied"
+    ):
+        check(position="0/5000060", copied="0/5000061")
+    switched: dict[str, Any] = {
+        "timeline": 2,
+        "history": HISTORY,
+        "logged": "0/2000000",
+    }
+    check(**switched, copied="0/3000000")
+    with pytest.raises(
+        DivergedHistory, match="before 0/3000001, which has been copied"
+    ):
+        check(**switched, copied="0/3000001")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -226,6 +228,32 @@ def test_what_waits_for_the_disk_is_counted_by_the_reader_alone(tmp_path: Path) 
     log.close()
     assert changed
     assert not [one for one in changed if one.endswith("by journal")]
+
+
+def test_no_gulp_is_held_while_the_next_is_waited_for(tmp_path: Path) -> None:
+    """One value may be of 256 MiB."""
+    catalog: Any = SimpleNamespace(note_error=lambda oid, worker, text: None)
+    log = ChangeLog.open(tmp_path)
+    log.connected(Lsn(0))
+    written = threading.Event()
+    pauses, stop = Pauses(catalog, Oid(1)), threading.Event()
+    writer = LogWriter(log, pauses, stop=stop, wake=written.set)
+    thread = threading.Thread(target=writer.work)
+    thread.start()
+    data, lengths = gulp(payloads(inserts(100, 3)))
+    mine = sys.getrefcount(data)
+    writer.put(Gulp(data, lengths, open_at_end=False))
+    assert written.wait(30)
+    assert len(list(writer.collect())) == 1
+    assert log.absorb(30), "the beginning of the connection"
+    assert log.absorb(30)
+    wait_until(
+        lambda: sys.getrefcount(data) == mine,
+        describe=lambda: f"held by {gc.get_referrers(data)}",
+    )
+    writer.end()
+    thread.join(30)
+    log.close()
 
 
 def test_the_reader_stops_at_the_bound_and_goes_on_below_it(

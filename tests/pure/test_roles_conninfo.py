@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wal2lake.errors import UsageError
-from wal2lake.pg import check_password_given
+from wal2lake.pg import check_password_given, redact
 
 
 @pytest.mark.parametrize("text", ["host=h", "host=h password=''", "postgres://u@h/d"])
@@ -25,3 +25,25 @@ def test_nobody_has_the_node_write_a_file() -> None:
     with pytest.raises(UsageError, match="sslkeylogfile") as caught:
         check_password_given("host=h password=x sslkeylogfile=/tmp/keys")
     assert caught.value.sqlstate == "42501"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("host=h  user=u passfile=f", "host=h  user=u passfile=f"),
+        ("postgres://u@h/db?application_name=a", None),
+        ("host=a password=b user=c", "user=c password=******** host=a"),
+        (r"password = 'a \'b\\' host=h", "password=******** host=h"),
+        (r"password=a\ b host=h", "password=******** host=h"),
+        ("sslpassword= 'x y' dbname=d", "dbname=d sslpassword=********"),
+        ("oauth_client_secret=x host=h", "host=h oauth_client_secret=********"),
+        ("postgres://u:p%40:q@h/db", "user=u password=******** dbname=db host=h"),
+        ("postgresql://h/db?user=u&pass%77ord=p", None),
+        ("host='unterminated password=p", "********"),
+    ],
+)
+def test_what_libpq_calls_a_secret_is_not_shown(text: str, shown: str | None) -> None:
+    found = redact(text)
+    if shown is not None:
+        assert found == shown
+    assert "=p" not in found.replace("=********", "")

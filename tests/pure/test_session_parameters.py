@@ -241,7 +241,7 @@ def test_the_nodes_own_settings_are_shown_and_not_set():
     port = ParameterDefinition(
         "port", Kind.INTEGER, "5480", "The port.", Context.POSTMASTER
     )
-    parameters = Parameters(node=[port])
+    parameters = Parameters(node=lambda: [port])
     assert parameters["port"] == "5480"
     assert "port" in list(parameters)
     with pytest.raises(Wal2LakeError, match="without restarting the server"):

@@ -16,6 +16,8 @@ from wal2lake.errors import ConfigurationError
 from wal2lake.settings import (
     FILE_NAME,
     Settings,
+    changes,
+    fixed_at_start,
     load,
     parameter_names,
     render_default_toml,
@@ -72,6 +74,23 @@ def test_later_sources_win(tmp_path):
     found = load(tmp_path, environ, {"node.port": "1003"})
     assert (found.node.port, found.node.max_connections) == (1003, 7)
     assert found.log.segment_interval_ms == 9
+
+
+def test_what_is_fixed_at_the_start_stays_whatever_the_file_says_later(tmp_path):
+    path = tmp_path / FILE_NAME
+    path.write_text('[spark.conf]\n"a.b" = "c \\"d\\""\n[log]\ndirectory = "l"\n')
+    first = load(tmp_path, {})
+    fixed = fixed_at_start(first)
+    assert load(tmp_path, fixed) == first
+    path.write_text('[log]\ndirectory = "m"\nsegment_interval_ms = 77\n')
+    later = load(tmp_path, fixed)
+    assert (later.log_directory, later.spark.conf) == (tmp_path / "l", {"a.b": 'c "d"'})
+    assert [(c.name, c.restart) for c in changes(first, load(tmp_path, {}))] == [
+        ("log.directory", True),
+        ("log.segment_interval_ms", False),
+        ("spark.conf", True),
+    ]
+    assert changes(first, later)[0].receivers
 
 
 def test_paths_default_to_the_directory_and_urls_stay(tmp_path):

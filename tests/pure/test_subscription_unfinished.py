@@ -62,7 +62,7 @@ def test_recording_a_subscription_ends_the_plan_of_its_slot_in_the_same_transact
     tmp_path: Path,
 ) -> None:
     catalog = Catalog.create(tmp_path / "catalog.sqlite", "me", None)
-    other = PlannedSlot("other", "host=p", "o", Lsn.parse("0/1"))
+    other = PlannedSlot("other", "host=p", "o", Lsn.parse("0/1"), True)
     catalog.plan_slot(PLANNED)
     catalog.plan_slot(other)
     assert catalog.planned_slots() == [other, PLANNED]

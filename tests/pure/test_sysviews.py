@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from tests.fakes.catalog_source import OBJECTS, FakeSource, rel, session, table
@@ -27,9 +28,9 @@ from wal2lake.frontend.sysviews import (
     LoggedMessage,
     SystemCatalog,
     is_system_query,
-    mask_password,
 )
 from wal2lake.model import Lsn, Oid, SyncState, Xid
+from wal2lake.tablesync.attempt import RunningCopy
 from wal2lake.wire.frontback import Format
 
 SUB = Oid(OBJECTS["subscription sub"])
@@ -446,6 +447,19 @@ def test_moving_views_need_no_change_of_the_catalog(
     assert _rows(catalog, sql) == [
         ("sub", "apply", "12", None, "0/30", "2000-01-01 00:00:01+00", "0/20")
     ]
+    source.copies_by_sub[SUB] = [
+        RunningCopy(Oid(16500), None),
+        RunningCopy(Oid(16501), datetime(2026, 1, 2, tzinfo=UTC)),
+    ]
+    sql = (
+        "select subid, worker_type, pid, leader_pid, relid, last_msg_receipt_time"
+        " from pg_stat_subscription where relid is not null"
+    )
+    row = (str(SUB), "table synchronization", "11", None)
+    assert _rows(catalog, sql) == [
+        (*row, "16500", None),
+        (*row, "16501", "2026-01-02 00:00:00+00"),
+    ]
 
 
 def test_prepared_transactions_have_the_names_that_a_subscriber_gives_them(
@@ -571,24 +585,6 @@ def test_what_may_quote_rows_is_for_the_owner_and_who_may_read_everything(
         ("postgres", "1"),
     ):
         assert catalog.query(sql, (), of(name))[1] == [(seen,)], name
-
-
-@pytest.mark.parametrize(
-    ("conninfo", "expected"),
-    [
-        ("host=a password=b user=c", "host=a password=******** user=c"),
-        ("password = 'a b\\'c' host=h", "password = ******** host=h"),
-        ("sslpassword=x dbname=y", "sslpassword=******** dbname=y"),
-        ("postgres://u:p@h/db", "postgres://u:********@h/db"),
-        (
-            "postgresql://u@h/db?password=p&x=1",
-            "postgresql://u@h/db?password=********&x=1",
-        ),
-        ("host=h passfile=f", "host=h passfile=f"),
-    ],
-)
-def test_a_connection_string_is_masked(conninfo: str, expected: str) -> None:
-    assert mask_password(conninfo) == expected
 
 
 def test_sessions_may_ask_at_the_same_time(catalog: SystemCatalog) -> None:

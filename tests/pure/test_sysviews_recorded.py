@@ -17,7 +17,8 @@ from tests.fakes.catalog_source import OBJECTS, RECORDED, FakeSource, session
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.frontend.query.translate import Parameter
 from wal2lake.frontend.sysviews import SystemCatalog, is_system_query
-from wal2lake.frontend.sysviews.rows.facts import DATABASE_OID, build_facts
+from wal2lake.frontend.sysviews.rows.facts import build_facts
+from wal2lake.model import DATABASE_OID
 
 # Commands whose rows differ, and why.
 OTHER_ROWS = {

@@ -24,9 +24,10 @@ from wal2lake.catalog import (
 )
 from wal2lake.errors import ApplyError, PublisherError, StorageError
 from wal2lake.lake import AddedFile, Committed, Cursor, FieldSpec, TableState
+from wal2lake.lake.port import CommitConflict
 from wal2lake.model import Lsn, Oid, ReplicaIdentity, SyncState
 from wal2lake.pg import RemoteTable
-from wal2lake.pg.publisher import RemoteColumn
+from wal2lake.pg.tables import RemoteColumn
 from wal2lake.settings import ApplySettings, LogSettings, Settings, SubscriptionSettings
 from wal2lake.tablesync import worker
 from wal2lake.tablesync.attempt import Attempt, Halted
@@ -438,6 +439,41 @@ def test_a_table_whose_reader_hangs_does_not_hold_up_another_subscription(
     world.reaches(1, {101: "f"})
 
 
+def test_a_reload_gives_work_to_more_workers_and_shortens_the_wait_after_a_failure(
+    world: World,
+) -> None:
+    """Only what a worker has in hand is running: the others wait, failed or not begun."""
+
+    def limits(workers: int, retry_ms: int) -> Settings:
+        changed = replace(
+            world.settings.subscription,
+            max_sync_workers_per_subscription=workers,
+            wal_retrieve_retry_interval_ms=retry_ms,
+        )
+        return replace(world.settings, subscription=changed)
+
+    world.settings = limits(1, 60_000)
+    gate = Gate("t102")
+    world.reading = gate
+    world.bad["t101"] = ApplyError("no", sqlstate="22P02")
+    world.subscribe(1, {101: LARGE, 102: SMALL, 103: LARGE})
+    world.hold(1, "a", 500)
+    sync = world.start()
+    gate.wait()
+    world.fails(1, 101, "no")
+    assert [(c.relid, c.received_at) for c in sync.running(Oid(1))] == [(102, None)]
+    assert sync.running(Oid(2)) == []
+    sync.reload(limits(2, 60_000))
+    world.reaches(1, {101: "d", 102: "d", 103: "f"})
+    assert [c.relid for c in sync.running(Oid(1))] == [102]
+    world.bad.clear()
+    sync.reload(limits(2, 100))
+    world.reaches(1, {101: "f", 102: "d", 103: "f"})
+    gate.opened.set()
+    world.reaches(1, {101: "f", 102: "f", 103: "f"})
+    wait_until(lambda: not sync.running(Oid(1)), describe="nothing is copied")
+
+
 # ---- crashes ----------------------------------------------------------------------------
 
 
@@ -487,6 +523,21 @@ def test_a_commit_that_failed_and_is_not_there_does_not_hold_the_floor(
         lambda: world.rel(1, 101).lsn is None,
         describe="the snapshot may be let go: nothing was committed under it",
     )
+
+
+def test_a_commit_that_came_second_looks_at_the_keys_again(world: World) -> None:
+    def others_first(location: str) -> None:
+        if len(looked) < 4:
+            raise CommitConflict("somebody else")
+
+    looked: list[str] = []
+    world.committing, world.checking = others_first, looked.append
+    world.subscribe(1, {101: SMALL})
+    world.hold(1, "a", 500)
+    world.start()
+    world.reaches(1, {101: "f"})
+    assert (len(looked), len(world.tasks)) == (4, 1), "nothing is read again"
+    assert not any(one.sync_errors for one in world.catalog.stats())
 
 
 def test_ranges_of_a_lost_snapshot_are_void(world: World) -> None:

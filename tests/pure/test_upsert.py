@@ -34,6 +34,7 @@ from wal2lake.lake.port import FieldSpec, PhysicalField, TableState
 from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Seq, Uniqueness
 from wal2lake.lake.tablefiles import DataFile, Replaced, add_action
 from wal2lake.lake.upsert import Memory, TooLarge, Upsert, load, plan_upsert
+from wal2lake.lake.upsert.keys import _FewKeys, _JoinedKeys
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.testing.rowmodel import (
     KEY,
@@ -412,3 +413,33 @@ def test_z85_is_that_of_the_specification() -> None:
             continue
         with pytest.raises(ValueError, match="Z85"):
             decode_z85(wrong)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.int32(), pa.string(), pa.decimal128(22, 2), pa.timestamp("us", "UTC")]
+)
+def test_few_keys_are_found_where_the_database_finds_them(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    def column(values: list[int]) -> pa.ChunkedArray:
+        plain: list[object] = list(values)
+        if pa.types.is_string(kind):
+            plain = [f"é{value}" for value in values]
+        elif pa.types.is_timestamp(kind):
+            return pa.chunked_array([pa.array(values, pa.int64()).cast(kind)])
+        return pa.chunked_array([pa.array(plain).cast(kind)])
+
+    given = column([5, -3, 5, 40, 7, -3])
+    scans = [
+        pa.table({"k0": column(values), "file": [at] * 4, "row": [0, 1, 2, 3]})
+        for at, values in enumerate(([7, 8, 5, 5], [-3, 41, 9, 1000]))
+    ]
+    answers = []
+    for keys in (_FewKeys(given), _JoinedKeys([given], str(tmp_path))):
+        found = keys.locate(scans)
+        rows = zip(found.file.tolist(), found.row.tolist(), strict=True)
+        places = sorted(zip(rows, found.key.tolist(), strict=True))
+        answers.append((keys.numbers.tolist(), keys.count, places))
+    assert answers[0] == answers[1]
+    assert answers[0][1] == 4
+    assert _FewKeys(given).locate([]).key.size == 0

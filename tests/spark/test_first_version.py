@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from wal2lake.errors import DuplicateObjectError
 from wal2lake.lake import Cursor, FieldSpec
 from wal2lake.lake.delta.datafile import write_data_file
-from wal2lake.lake.delta.firstversion import write_locally
+from wal2lake.lake.delta.log.firstversion import write_locally
 from wal2lake.lake.delta.tables import DEFAULT_PROPERTIES, DeltaTables
 
 SHAPES = {

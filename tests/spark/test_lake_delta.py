@@ -22,6 +22,7 @@ from wal2lake.errors import (
     UndefinedObjectError,
 )
 from wal2lake.lake import AddedFile, CommitConflict, Cursor, FieldSpec
+from wal2lake.lake.delta import tables
 from wal2lake.lake.delta.stats import added_file
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.query import relation
@@ -245,26 +246,29 @@ def test_an_append_on_changed_data_is_refused(
 
 
 class _Between:
-    """Runs something between a transaction's read and its commit."""
+    """Runs something between the read and the commit of a transaction that Delta makes."""
 
     def __init__(self, lake: DeltaTables, action: object) -> None:
-        self.lake = lake
+        self.lake = lake._delta
         self.action = action
+        self.patch = pytest.MonkeyPatch()
 
     def __enter__(self) -> None:
-        original = self.original = self.lake._actions
+        self.patch.setattr(tables, "is_ours_to_write", lambda version: False)
+        original = self.original = self.lake.actions
 
         def actions(*args: object) -> object:
             worker = threading.Thread(target=self.action)  # type: ignore[arg-type]
-            self.lake._actions = original  # type: ignore[method-assign]
+            self.lake.actions = original  # type: ignore[method-assign]
             worker.start()
             worker.join()
             return original(*args)  # type: ignore[arg-type]
 
-        self.lake._actions = actions  # type: ignore[method-assign,assignment]
+        self.lake.actions = actions  # type: ignore[method-assign,assignment]
 
     def __exit__(self, *_: object) -> None:
-        self.lake._actions = self.original  # type: ignore[method-assign]
+        self.lake.actions = self.original  # type: ignore[method-assign]
+        self.patch.undo()
 
 
 def test_a_write_between_check_and_append_is_a_conflict(
@@ -310,11 +314,12 @@ def test_files_that_bring_a_key_that_is_there_are_found(
 
 
 def test_a_cursor_of_another_application_in_between_does_no_harm(
-    lake: DeltaTables, location: str
+    lake: DeltaTables, spark_session: SparkSession, location: str
 ) -> None:
     lake.create(location, ID_NAME)
     added = write(location, "f.parquet", rows([2]))
-    with _Between(lake, lambda: lake.commit_files(location, [], Cursor("other", 1))):
+    other = DeltaTables(spark_session)
+    with _Between(lake, lambda: other.commit_files(location, [], Cursor("other", 1))):
         done = lake.commit_files(location, [added], Cursor(APP, 1), read_version=0)
     assert (done.version, done.interlopers) == (2, (1,))
 
@@ -325,8 +330,9 @@ def test_two_commits_of_one_application_conflict(
     lake.create(location, ID_NAME)
     one = write(location, "1.parquet", rows([1]))
     two = write(location, "2.parquet", rows([2]))
+    other = DeltaTables(spark_session)
     with (
-        _Between(lake, lambda: lake.commit_files(location, [one], Cursor(APP, 10))),
+        _Between(lake, lambda: other.commit_files(location, [one], Cursor(APP, 10))),
         pytest.raises(CommitConflict),
     ):
         lake.commit_files(location, [two], Cursor(APP, 10))
@@ -504,8 +510,8 @@ def test_cursors_are_found_without_a_checksum_file_too(
     lake.commit_files(location, [], Cursor(APP, 5))
     for checksum in (Path(location) / "_delta_log").glob("*.crc"):
         checksum.unlink()
-    lake._forget(lake._jvm.org.apache.hadoop.fs.Path(location))
-    assert lake._existing(location).checksumOpt().isEmpty()
+    lake._delta.forget(location)
+    assert lake._delta.existing(location).checksumOpt().isEmpty()
     assert lake.state(location).cursors == {APP: 5}
     assert lake.commit_files(location, [], Cursor(APP, 5)).already_done
 

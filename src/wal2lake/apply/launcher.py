@@ -75,6 +75,13 @@ class ApplyLauncher:
         with self._guard:
             self._forget_ended()
 
+    def reload(self, settings: Settings) -> None:
+        """Obey these from now on."""
+        with self._guard:
+            self._settings = settings
+            for one in self._running.values():
+                one.worker.reload(settings)
+
     def halt(self, subid: Oid, timeout_seconds: float) -> bool:
         """End one worker now (its subscription is disabled); False if it is too busy. It
         ends after its batch then, and starts again if the subscription is enabled."""

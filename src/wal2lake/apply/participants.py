@@ -164,8 +164,9 @@ class Participants:
         floor = subscription.floor
         rels = self._catalog.rels(self._subid)
         self._copying = self._is_copying(rels)
+        definitions = {table.oid: table for table in self._catalog.tables()}
         for rel in rels:
-            definition = self._catalog.table_by_oid(rel.relid)
+            definition = definitions.get(rel.relid)
             if definition is None:
                 continue
             expected = published.get(int(rel.relid))

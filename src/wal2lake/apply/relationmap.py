@@ -57,14 +57,9 @@ def check_target(use: RelationUse, table: TableDef | None) -> None:
         )
     if not use.changes_rows:
         return
+    if not table.key and relation.identity is ReplicaIdentity.FULL:
+        return
     if not table.key:
-        if relation.identity is ReplicaIdentity.FULL:
-            raise ApplyError(
-                f'UPDATE and DELETE on "{table.qualified}", which has no primary key,'
-                " are not supported by this version",
-                sqlstate="0A000",
-                hint=f"Give the table a primary key at the source; then {COPIED_ANEW}.",
-            )
         raise ApplyError(
             f'logical replication target relation "{table.qualified}" has neither'
             " REPLICA IDENTITY index nor PRIMARY KEY and published relation does not"

@@ -137,6 +137,32 @@ def check_others(
     return found
 
 
+def first_change_of_columns(
+    catalog: Catalog, reader: LogReader, parts: Sequence[TableChanges]
+) -> Lsn | None:
+    """Where a batch must end because a table without a primary key gets rows of other columns
+    than before: a row is named by all that is sent of it. None: nowhere.
+
+    Raises CorruptLogError, StorageError."""
+    found: list[Lsn] = []
+    for part in parts:
+        sent = [frozenset(c.name for c in f.relation.columns) for f in part.files]
+        if len(set(sent)) < 2 or not any(f.updates or f.deletes for f in part.files):
+            continue
+        table = catalog.table_by_oid(part.relid)
+        if table is None or table.key:
+            continue
+        starts: dict[frozenset[str], Lsn] = {}
+        for names, file in zip(sent, part.files, strict=True):
+            at = first_row(reader, file, part.position)
+            if at is not None:
+                starts[names] = min(at, starts.get(names, at))
+        first = min(starts.values(), default=None)
+        # What changes within the first transaction is for staging to refuse.
+        found += [at for at in starts.values() if first is not None and at > first]
+    return min(found, default=None)
+
+
 def _uses(file: RowsFile) -> Iterator[RelationUse]:
     yield RelationUse(file.relation, changes_rows=False)
     if file.updates or file.deletes:

@@ -35,7 +35,7 @@ from wal2lake.apply.batch import Batch, TableChanges, choose, divide
 from wal2lake.apply.failures import Failure, first_failure, row_failure
 from wal2lake.apply.participants import Participants
 from wal2lake.apply.skipping import Skip, begin_skip
-from wal2lake.apply.targets import check_others, check_targets
+from wal2lake.apply.targets import check_others, check_targets, first_change_of_columns
 from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
 from wal2lake.changelog import LogReader
 from wal2lake.errors import Wal2LakeError
@@ -86,6 +86,8 @@ class ApplyWorker:
         self._idle_at: tuple[Lsn, int] | None = None
         """Sealed position and catalog state at which there was nothing to do."""
         self._stop = threading.Event()
+        self._wake = threading.Event()
+        """Try again, without waiting for the interval."""
         self._events = get_logger()
         self._pool = ThreadPoolExecutor(_PARALLEL_TABLES, f"apply-{int(subid)}")
         self._thread = threading.Thread(
@@ -101,6 +103,12 @@ class ApplyWorker:
     def request_stop(self) -> None:
         """End after the batch in hand."""
         self._stop.set()
+        self._wake.set()
+
+    def reload(self, settings: Settings) -> None:
+        """Obey these from now on."""
+        self._settings = settings
+        self._wake.set()
 
     def join(self, timeout_seconds: float) -> bool:
         """Wait for its end; False if that takes longer than the time."""
@@ -113,13 +121,13 @@ class ApplyWorker:
         return self._thread.is_alive()
 
     def _run(self) -> None:
-        retry = self._settings.subscription.wal_retrieve_retry_interval_ms / 1000
         self._events.info(
             f"logical replication apply worker for subscription {self._subid}"
             " has started"
         )
         try:
             while not self._stop.is_set():
+                self._wake.clear()
                 try:
                     if not self._step():
                         self._stop.wait(_POLL_SECONDS)
@@ -131,7 +139,9 @@ class ApplyWorker:
                     self._report(error)
                     self._tables.forget()
                     self._seen_change = -1
-                    self._stop.wait(retry)
+                    if not self._stop.is_set():
+                        retry = self._settings.subscription
+                        self._wake.wait(retry.wal_retrieve_retry_interval_ms / 1000)
         finally:
             self._pool.shutdown(wait=False)
 
@@ -211,7 +221,8 @@ class ApplyWorker:
         skip = begin_skip(
             self._catalog, subscription, self._tables, self._reader, batch, decided
         )
-        failure = self._attempt(subscription, batch, None, skip)
+        cut = first_change_of_columns(self._catalog, self._reader, batch.tables)
+        failure = self._attempt(subscription, batch, cut, skip)
         while failure is not None:
             # What is found later in an attempt may lie before: each cut is below the last one.
             found, failure = failure, None
@@ -331,6 +342,7 @@ class ApplyWorker:
                     f.rolled_back,
                 )
                 for f in part.files
+                if cut is None or f.min_commit_lsn < cut
             ],
             span=LsnRange(part.position, cut),
             append=part.insert_only and (known.trusted or not definition.key),

@@ -5,6 +5,7 @@ Takes: records. Gives: records, and one counter that grows with each change. Own
 are in ``progress``), connects to anything, imports Spark or NumPy.
 
     store              ``Catalog``: what callers may rely on, a transaction a method
+    parts/             its methods, by what they are about
     records            the rows as values
     database, schema   the SQLite file, its transactions and tables
     namespaces, tables, comments, subscriptions, copies, published/    the SQL of each
@@ -19,6 +20,7 @@ from wal2lake.catalog.access.predefined import (
     PG_READ_ALL_DATA,
     PG_READ_ALL_STATS,
 )
+from wal2lake.catalog.access.roles import ROLE_FLAGS
 from wal2lake.catalog.access.targets import TargetRights
 from wal2lake.catalog.progress import Progress, ProgressFile
 from wal2lake.catalog.records import (
@@ -56,6 +58,7 @@ __all__ = [
     "PG_READ_ALL_DATA",
     "PG_READ_ALL_STATS",
     "REMOTE_TYPES",
+    "ROLE_FLAGS",
     "SOURCE_STARTED",
     "SUBSCRIPTION_CATALOG",
     "UNDECODED_TYPES",

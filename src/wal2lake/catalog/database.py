@@ -22,7 +22,7 @@ from typing import Final
 
 from wal2lake.catalog import schema
 from wal2lake.errors import ConfigurationError, StorageError
-from wal2lake.model import Oid
+from wal2lake.model import BOOTSTRAP_SUPERUSER, Oid
 
 _BUSY_TIMEOUT_SECONDS: Final = 30.0
 
@@ -163,11 +163,11 @@ def create_database(path: Path, superuser: str, password: str | None) -> None:
         )
         connection.execute(
             "insert into role (oid, name, superuser, password) values (?, ?, 1, ?)",
-            (schema.SUPERUSER_OID, superuser, password),
+            (BOOTSTRAP_SUPERUSER, superuser, password),
         )
         connection.execute(
             "insert into namespace (oid, name, owner) values (?, 'public', ?)",
-            (schema.PUBLIC_OID, schema.SUPERUSER_OID),
+            (schema.PUBLIC_OID, BOOTSTRAP_SUPERUSER),
         )
         for script in schema.LATER:
             _run(connection, script)

@@ -325,6 +325,8 @@ class PlannedSlot:
     subname: str
     lsn: Lsn
     """The publisher's position before: an older slot of that name is somebody else's."""
+    must_use_password: bool = False
+    """As the command's own connection: see ``Catalog.must_use_password``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 4
+VERSION: Final = 5
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -26,9 +26,6 @@ PUBLIC_OID: Final = 2200
 
 SUBSCRIPTION_CATALOG: Final = Oid(6100)
 """OID of pg_subscription, as the classid of comments."""
-
-SUPERUSER_OID: Final = 10
-"""BOOTSTRAP_SUPERUSERID."""
 
 _ROLES_4: Final = """
 alter table role add column inherit integer not null default 1;
@@ -131,7 +128,11 @@ create table coercion_pending (
 """
 """As version 3 had it; ``LATER`` makes the rest, for a new catalog and an older one alike."""
 
-LATER: Final = (_ROLES_4 + predefined.INSERTS,)
+_PLANS_5: Final = """
+alter table planned_slot add column must_use_password integer not null default 0;
+"""
+
+LATER: Final = (_ROLES_4 + predefined.INSERTS, _PLANS_5)
 """What came after version 3, in order."""
 
 MIGRATIONS: Final = {
@@ -178,7 +179,8 @@ alter table subscription_rel add column replaces integer not null default 0;
 alter table relation add column partition_key text;
 alter table relation add column partition_of integer;
 """
-    + "".join(LATER),
+    + LATER[0],
+    5: LATER[1],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

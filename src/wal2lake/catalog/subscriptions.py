@@ -246,7 +246,13 @@ def planned_slots(connection: sqlite3.Connection) -> list[PlannedSlot]:
     """All of them."""
     rows = connection.execute("select * from planned_slot order by slot_name, conninfo")
     return [
-        PlannedSlot(r["slot_name"], r["conninfo"], r["subname"], Lsn(r["lsn"]))
+        PlannedSlot(
+            r["slot_name"],
+            r["conninfo"],
+            r["subname"],
+            Lsn(r["lsn"]),
+            bool(r["must_use_password"]),
+        )
         for r in rows
     ]
 
@@ -254,9 +260,16 @@ def planned_slots(connection: sqlite3.Connection) -> list[PlannedSlot]:
 def plan_slot(connection: sqlite3.Connection, planned: PlannedSlot) -> None:
     """It takes the place of an older plan for the same slot."""
     connection.execute(
-        "insert or replace into planned_slot (slot_name, conninfo, subname, lsn)"
-        " values (?, ?, ?, ?)",
-        (planned.slot_name, planned.conninfo, planned.subname, int(planned.lsn)),
+        "insert or replace into planned_slot"
+        " (slot_name, conninfo, subname, lsn, must_use_password)"
+        " values (?, ?, ?, ?, ?)",
+        (
+            planned.slot_name,
+            planned.conninfo,
+            planned.subname,
+            int(planned.lsn),
+            int(planned.must_use_password),
+        ),
     )
 
 

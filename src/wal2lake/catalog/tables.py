@@ -8,11 +8,16 @@ from __future__ import annotations
 import json
 import sqlite3
 from dataclasses import asdict
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError
 from wal2lake.model import Acl, Domain, Oid, PartitionKey, PartitionStrategy
+
+_COLUMNS_KEPT: Final = 4096
+"""Lists of columns that are decoded: they never change, and workers look at every table after each
+change of the catalog."""
 
 
 def all_tables(connection: sqlite3.Connection) -> list[TableDef]:
@@ -85,13 +90,12 @@ def drop_table(connection: sqlite3.Connection, oid: Oid) -> None:
 
 
 def _table(row: sqlite3.Row) -> TableDef:
-    columns = tuple(_column(c) for c in json.loads(row["columns"]))
     return TableDef(
         oid=Oid(row["oid"]),
         namespace=row["namespace"],
         name=row["name"],
         owner=Oid(row["owner"]),
-        columns=columns,
+        columns=_columns(row["columns"]),
         key=tuple(json.loads(row["key"])),
         location=row["location"],
         key_name=row["key_name"],
@@ -110,6 +114,11 @@ def _partition_key(recorded: str | None) -> PartitionKey | None:
         return None
     strategy, *columns = json.loads(recorded)
     return PartitionKey(PartitionStrategy(strategy), tuple(columns))
+
+
+@lru_cache(maxsize=_COLUMNS_KEPT)
+def _columns(recorded: str) -> tuple[ColumnDef, ...]:
+    return tuple(_column(column) for column in json.loads(recorded))
 
 
 def _column(recorded: dict[str, Any]) -> ColumnDef:

@@ -37,12 +37,6 @@ from wal2lake.model import Oid
 
 TEMPORARY: Final = ".tmp"
 
-RESTORE_HINT: Final = (
-    "Restore the file from a backup, or drop the subscription and create it again: "
-    "its tables are then copied anew."
-)
-"""The remedy for a file of the log that is not what was written."""
-
 _MANIFEST = re.compile(r"seg-(\d{20})\.json\Z")
 _JOURNAL = re.compile(r"journal-(\d{20})\Z")
 _SEGMENT_DATA = re.compile(

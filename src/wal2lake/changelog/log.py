@@ -262,6 +262,8 @@ class ChangeLog:
         first, last = waiting[0].place, waiting[-1].place
         self._intake.add(self._decoder.feed(data, lengths), first.number, last)
         self._handover.done(len(waiting))
+        # Decoded values are copies, and what is written now takes as much memory again.
+        del data, waiting
         self._intake.work()
         self._spools.clean(self._segments.sealed_lsn)
         return True

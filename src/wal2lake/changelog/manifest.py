@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from wal2lake.changelog.files import RESTORE_HINT, unsupported_version
-from wal2lake.errors import CorruptLogError
+from wal2lake.changelog.files import unsupported_version
+from wal2lake.errors import RESTORE_HINT, CorruptLogError
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
 
 FORMAT_VERSION: Final = 3

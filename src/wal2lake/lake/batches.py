@@ -17,14 +17,29 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from wal2lake.lake.batchport import Staged, StageRequest
 from wal2lake.lake.delta.datafile import discard_added
 from wal2lake.lake.merge.merge import Merge, commit_merge, plan_merge
-from wal2lake.lake.port import CommitConflict, Committed, Cursor, TablePort, TableState
+from wal2lake.lake.port import (
+    CommitConflict,
+    Committed,
+    Cursor,
+    TablePort,
+    TableState,
+    expect_version,
+)
 from wal2lake.lake.spark.session import Pool, use_pool
-from wal2lake.lake.staging.changes import RowFailure, Uniqueness
+from wal2lake.lake.staging.changes import (
+    DELETE,
+    UPDATE,
+    RowFailure,
+    Seq,
+    Uniqueness,
+)
 from wal2lake.lake.staging.rowchanges import StageTarget
 from wal2lake.lake.staging.stage import (
     StagedChanges,
@@ -103,6 +118,7 @@ class Batches:
             request.key,
             request.types,
             request.rules,
+            _content(request),
         )
         rows = sum(source.rows for source in request.sources)
         parallelism = 0 if rows <= _IN_PROCESS_ROWS else self._cores
@@ -153,10 +169,11 @@ class Batches:
         self, request: StageRequest, changes: StagedChanges, directory: Path
     ) -> Upsert | Merge | RowFailure:
         uniqueness = Uniqueness(request.trusted, request.constraint)
+        repeats = changes.shape.repeats
         files = self._tables.files(request.state)
         if files is not None:
             try:
-                with self._memory.share(changes.size) as share:
+                with self._memory.share(changes.size, exceeds=repeats) as share:
                     return plan_upsert(
                         load(changes.shape, [read_staged(p) for p in changes.paths]),
                         request.state,
@@ -167,7 +184,35 @@ class Batches:
                     )
             except TooLarge:
                 pass
+        if repeats:
+            return self._without_a_key(request, changes)
         return plan_merge(self._spark, request.state, changes, uniqueness)
+
+    def _without_a_key(
+        self, request: StageRequest, changes: StagedChanges
+    ) -> RowFailure:
+        """Spark's MERGE cannot take one of several equal rows."""
+        newest = self._tables.state(request.state.location)
+        expect_version(
+            newest.location,
+            request.state.version,
+            newest.version,
+            same_table=newest.table_id == request.state.table_id,
+        )
+        rows = pa.concat_tables(
+            read_staged(path).select(["lsn", "ord", "op"]) for path in changes.paths
+        )
+        rows = rows.filter(pc.is_in(rows["op"], pa.array([UPDATE, DELETE], pa.int8())))
+        first = rows.sort_by([("lsn", "ascending"), ("ord", "ascending")]).slice(0, 1)
+        name = f"{request.namespace}.{request.name}"
+        return RowFailure(
+            Seq(first["lsn"][0].as_py(), first["ord"][0].as_py()),
+            None,
+            "0A000",
+            f'cannot apply UPDATE and DELETE to relation "{name}", which has no primary'
+            " key: it has partitions, constraints or no deletion vectors, or the batch does"
+            " not fit into memory",
+        )
 
     def commit(self, staged: Staged, cursor: Cursor) -> Committed:
         """One durable commit; see the port."""
@@ -259,3 +304,11 @@ class Batches:
     def _remove(self, staged: _Staged) -> None:
         if staged.directory is not None:
             shutil.rmtree(staged.directory, ignore_errors=True)
+
+
+def _content(request: StageRequest) -> tuple[str, ...]:
+    """The columns of the batch's first relation. Where they change, the batch is cut."""
+    if request.key or request.append or not request.sources:
+        return ()
+    sent = {c.name for c in request.sources[0].relation.columns}
+    return tuple(f.name for f in request.state.fields if f.name in sent)

@@ -19,6 +19,7 @@ Sources: Delta transaction log protocol, sections "Add File and Remove File",
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -218,6 +219,12 @@ class TablePort(Protocol):
         that version. ``operation`` is a word for people who read the table's history.
         Raises CommitConflict; then nothing was written.
         """
+        ...
+
+    def writing(self, location: str) -> AbstractContextManager[object]:
+        """Held by whoever commits to the table by another way (Spark's MERGE and DML), around
+        it: meanwhile ``commit_files`` of other threads waits. After locks of subscriptions,
+        and re-entrant."""
         ...
 
     def sync(self, location: str, version: int) -> None:

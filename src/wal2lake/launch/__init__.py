@@ -7,7 +7,7 @@ a connection, reads a table.
 
     supervisor, wakeup, shutdown      the loop, its one wait, how it ends; start here
     plan                              what to start, stop and kill: pure
-    children, child, guardian         the other processes; what each does first
+    children/                         the other processes; what each does first
     processes                         which processes belong to a node
     listeners                         the sockets, which outlive the engine
     directory/                        what others read: lock file, passfile, status
@@ -18,7 +18,7 @@ process of ``wal2lake start``, is imported from its module, for every child impo
 this package and needs to be quick.
 """
 
-from wal2lake.launch.child import EXIT_CONFIGURATION, listening_sockets
+from wal2lake.launch.children.child import EXIT_CONFIGURATION, listening_sockets
 from wal2lake.launch.directory.lockfile import LockFacts, is_locked, read_lock
 from wal2lake.launch.directory.status import NodeStatus, WorkerStatus, read_status
 from wal2lake.launch.wakeup import notify

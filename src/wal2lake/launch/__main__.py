@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from wal2lake.launch.child import main
+from wal2lake.launch.children.child import main
 
 main(sys.argv[1:])

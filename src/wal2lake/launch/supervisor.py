@@ -33,17 +33,17 @@ from wal2lake.catalog import Catalog, Subscription
 from wal2lake.errors import ConfigurationError, StorageError, Wal2LakeError
 from wal2lake.launch import listeners as listening
 from wal2lake.launch import shutdown
-from wal2lake.launch.child import EXIT_CONFIGURATION
-from wal2lake.launch.children import (
+from wal2lake.launch.children.child import EXIT_CONFIGURATION
+from wal2lake.launch.children.group import (
     Children,
     Commands,
     Ended,
     describe,
     node_commands,
 )
+from wal2lake.launch.children.guardian import start_guardian
 from wal2lake.launch.directory.lockfile import LockFacts, LockFile
 from wal2lake.launch.directory.status import NodeStatus, write_status
-from wal2lake.launch.guardian import start_guardian
 from wal2lake.launch.plan import (
     ENGINE,
     Desired,
@@ -62,7 +62,7 @@ from wal2lake.launch.processes import describe_exit, kill_marked
 from wal2lake.launch.shutdown import Mode, Phase
 from wal2lake.launch.wakeup import CHANGED, READY, Wakeup
 from wal2lake.observe import configure, get_logger
-from wal2lake.settings import Settings, changes, load
+from wal2lake.settings import Settings, changes, fixed_at_start, load
 
 POLL_SECONDS: Final = 1.0
 """The catalog is looked at this often even if nobody says that it has changed."""
@@ -128,6 +128,8 @@ class Supervisor:
         self._subscribed: list[Desired] = []
         self._seen_counter: int | None = None
         self._reloads = 0
+        self._engine_is_told = True
+        """Of the newest settings."""
         self._out_of_slots: tuple[Desired, ...] = ()
         self._guardian = 0
         self._exit_code = 0
@@ -324,6 +326,7 @@ class Supervisor:
             self._was_ready = True
             self._state = "ready"
             self._log.info("database system is ready to accept connections")
+            self._tell_engine()
 
     def _shut_down(self, mode: Mode) -> None:
         before, self._phase = self._phase, shutdown.request(self._phase, mode)
@@ -349,19 +352,31 @@ class Supervisor:
             )
             return
         differing = changes(self._settings, found)
-        for name, value, needs_restart in differing:
-            if needs_restart:
+        for one in differing:
+            if one.restart:
                 self._log.warning(
-                    f'parameter "{name}" cannot be changed without restarting the server'
+                    f'parameter "{one.name}" cannot be changed without restarting the'
+                    " server"
                 )
             else:
-                self._log.info(f'parameter "{name}" changed to "{value}"')
-        if any(not needs_restart for _, _, needs_restart in differing):
-            # Receivers read the settings at their start, which costs a reconnect: as
-            # another generation they are replaced at once.
+                self._log.info(f'parameter "{one.name}" changed to "{one.value}"')
+        self._settings = found
+        effective = [one for one in differing if not one.restart]
+        if any(one.receivers for one in effective):
+            # Receivers read the settings at their start, which costs a reconnect and the
+            # snapshot that tables are copied under: as another generation they are
+            # replaced at once.
             self._reloads += 1
             self._seen_counter = None
-        self._settings = found
+        if effective:
+            self._engine_is_told = False
+            self._tell_engine()
+
+    def _tell_engine(self) -> None:
+        """Not while it starts: it does not listen yet, and may have read the file before."""
+        if not self._engine_is_told and self._state == "ready":
+            self._children.send(Role.ENGINE, signal.SIGHUP)
+            self._engine_is_told = True
 
     # ---- facts ------------------------------------------------------------------------
 
@@ -473,6 +488,7 @@ def run_node(
     settings = load(directory, environ, overrides)
     inherited = {
         **environ,
+        **fixed_at_start(settings),
         **{
             "WAL2LAKE_" + name.replace(".", "_", 1).upper(): text
             for name, text in overrides.items()

@@ -7,12 +7,16 @@ Never: imports another room (errors excepted).
 from wal2lake.model.acl import NAMES, PUBLIC, Acl, AclItem, ObjectKind
 from wal2lake.model.coercion import Coercion, merged
 from wal2lake.model.domain import Domain
+from wal2lake.model.fixed import BOOTSTRAP_SUPERUSER, DATABASE, DATABASE_OID
 from wal2lake.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid, Xid
 from wal2lake.model.partition import PartitionKey, PartitionStrategy
 from wal2lake.model.relation import Column, Relation, ReplicaIdentity
 from wal2lake.model.syncstate import SyncState
 
 __all__ = [
+    "BOOTSTRAP_SUPERUSER",
+    "DATABASE",
+    "DATABASE_OID",
     "INVALID_LSN",
     "INVALID_OID",
     "NAMES",

@@ -3,8 +3,8 @@
     2026-01-02 03:04:05.678 UTC [123] receiver LOG:  message  key=value ...
 
 Events are dicts through pure functions (structlog); what carries an exception of ours
-prints its DETAIL, HINT and CONTEXT on lines of their own, as PostgreSQL does. Values of rows
-are never logged.
+prints its DETAIL, HINT and CONTEXT on lines of their own, as PostgreSQL does, and its SQLSTATE
+(PostgreSQL's %e) as a field of the first. Values of rows are never logged.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
     message = str(event.pop("event"))
     error = event.pop("error", None)
     trace = event.pop("exc_info", None)
+    if isinstance(error, Wal2LakeError):
+        event["sqlstate"] = error.sqlstate
     pairs = "".join(f"  {key}={value}" for key, value in event.items())
     head = f"{stamp} [{os.getpid()}] {role + ' ' if role else ''}"
     lines = [f"{head}{level}:  {message}{pairs}"]

@@ -12,6 +12,7 @@ from wal2lake.pg.binaryformat import (
     published_formats,
 )
 from wal2lake.pg.connection import (
+    OUTPUT_SETTINGS,
     Session,
     check_password_given,
     connect,
@@ -20,16 +21,14 @@ from wal2lake.pg.connection import (
     redact,
 )
 from wal2lake.pg.nudge import nudged
-from wal2lake.pg.publisher import (
-    Identity,
-    Publisher,
-    RemoteColumn,
-    RemoteTable,
-    SlotCreated,
-)
+from wal2lake.pg.publisher import Identity, Publisher, SlotCreated
 from wal2lake.pg.replication import CopyBothStream, Payloads
+from wal2lake.pg.tables import RemoteColumn, RemoteTable
+from wal2lake.pg.waiting import Check
 
 __all__ = [
+    "OUTPUT_SETTINGS",
+    "Check",
     "CopyBothStream",
     "Identity",
     "Payloads",

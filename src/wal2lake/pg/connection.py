@@ -15,7 +15,8 @@ Rows come back as tuples of ``str | None``: the caller parses what it asked for.
 
 libpq waits for an answer as long as TCP does, a quarter of an hour if a firewall has dropped the
 connection in silence, and for ever if the server hangs. A session with an answer timeout is for
-callers that cannot: it is of no use once the time has passed.
+callers that cannot: it is of no use once the time has passed. One with a ``check`` is for callers
+whom somebody may tell to stop waiting.
 
 Source: PostgreSQL manual, 32.1 (libpq connection), libpqwalreceiver.c.
 """
@@ -25,20 +26,31 @@ from __future__ import annotations
 import os
 import re
 import select
-import threading
 import time
-from collections.abc import Callable, Iterator
-from types import TracebackType
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType, TracebackType
 from typing import Final
 
 from psycopg import Error, conninfo, pq
 
 from wal2lake.errors import PublisherError, UsageError
+from wal2lake.pg.waiting import Check, give_up, wait_ready
 
-_OUTPUT_SETTINGS: Final = (
-    "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3"
-    " -c timezone=UTC -c bytea_output=hex"
+OUTPUT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "datestyle": "ISO",
+        "intervalstyle": "postgres",
+        "extra_float_digits": "3",
+        "timezone": "UTC",
+        "bytea_output": "hex",
+    }
 )
+"""What makes text canonical."""
+
+_OPTIONS: Final = " ".join(f"-c {k}={v}" for k, v in OUTPUT_SETTINGS.items())
+
+_POOLERS_REFUSAL: Final = "unsupported startup parameter"
+"""PgBouncer's answer to ``replication`` before 1.23, and to ``options`` before 1.20."""
 
 CONNECT_TIMEOUT: Final = "PGCONNECT_TIMEOUT"
 """libpq's environment variable for a conninfo that does not say connect_timeout."""
@@ -46,7 +58,7 @@ CONNECT_TIMEOUT: Final = "PGCONNECT_TIMEOUT"
 _INTEGER: Final = re.compile(r"\s*[-+]?[0-9]+\s*\Z", re.ASCII)
 """What libpq takes for one (strtol)."""
 
-_SECRETS: Final = ("password", "sslpassword", "passfile", "oauth_client_secret")
+_MASK: Final = "********"
 
 _WRITES_A_FILE: Final = "sslkeylogfile"
 
@@ -85,16 +97,27 @@ def check_password_given(text: str) -> None:
         )
 
 
+_SECRETS: Final = (b"scram_client_key", b"scram_server_key")
+"""libpq 18 does not call these secrets; the first one is as good as a password."""
+
+
 def redact(text: str) -> str:
-    """The same conninfo with every secret replaced by ``********``."""
+    """A conninfo string or URI that may be shown: as it is, unless libpq finds something in it
+    that it calls a secret. Then every one is ``********``, and a URI is keywords."""
     try:
-        parsed = parse_conninfo(text)
-    except UsageError:
-        return "********"
-    for name in _SECRETS:
-        if name in parsed:
-            parsed[name] = "********"
-    return conninfo.make_conninfo("", **parsed)
+        found = pq.Conninfo.parse(text.encode())
+    except Error:
+        return _MASK
+    shown = {
+        option.keyword.decode(): _MASK
+        if option.dispchar == b"*" or option.keyword in _SECRETS
+        else option.val.decode(errors="replace")
+        for option in found
+        if option.val is not None
+    }
+    if _MASK not in shown.values():
+        return text
+    return conninfo.make_conninfo("", **shown)
 
 
 def limit_connecting(milliseconds: int) -> dict[str, str]:
@@ -109,15 +132,18 @@ def limit_connecting(milliseconds: int) -> dict[str, str]:
 
 
 class Session:
-    """A connection. Not thread-safe, except ``cancel``."""
+    """A connection. Not thread-safe."""
 
     def __init__(
-        self, pgconn: pq.abc.PGconn, answer_timeout_seconds: float | None = None
+        self,
+        pgconn: pq.abc.PGconn,
+        answer_timeout_seconds: float | None = None,
+        check: Check | None = None,
     ) -> None:
         """Use ``connect``."""
         self._pgconn = pgconn
         self._answer_seconds = answer_timeout_seconds
-        self._cancel_lock = threading.Lock()
+        self._check_wait = check
 
     @property
     def pgconn(self) -> pq.abc.PGconn:
@@ -130,13 +156,22 @@ class Session:
         return self._pgconn.server_version
 
     @property
+    def backend_pid(self) -> int:
+        """The process that serves us, by what was said at connect."""
+        return self._pgconn.backend_pid
+
+    @property
     def fileno(self) -> int:
         """The socket."""
         return self._pgconn.socket
 
-    def query(self, sql: str) -> Rows:
-        """Run statements and return the last one's rows; PublisherError if refused."""
-        result = self._run(sql)
+    def query(self, sql: str, *, patient: bool = False) -> Rows:
+        """Run statements and return the last one's rows; PublisherError if refused.
+
+        ``patient``: the server may have to wait for others before it answers, which the
+        answer timeout is not about.
+        """
+        result = self._run(sql, patient=patient)
         rows: Rows = []
         for i in range(result.ntuples):
             cells = (result.get_value(i, j) for j in range(result.nfields))
@@ -150,9 +185,9 @@ class Session:
                 ) from None
         return rows
 
-    def execute(self, sql: str) -> str:
-        """Run statements for their effect; returns the last command tag."""
-        status = self._run(sql).command_status
+    def execute(self, sql: str, *, patient: bool = False) -> str:
+        """Run statements for their effect; returns the last command tag. See ``query``."""
+        status = self._run(sql, patient=patient).command_status
         return status.decode() if status else ""
 
     def value(self, sql: str) -> str | None:
@@ -199,12 +234,6 @@ class Session:
         while pgconn.get_result() is not None:
             pass
 
-    def cancel(self) -> None:
-        """Ask the server to cancel what runs, from any thread."""
-        with self._cancel_lock:
-            if self._pgconn.status == pq.ConnStatus.OK:
-                self._pgconn.get_cancel().cancel()
-
     def is_alive(self) -> bool:
         """False once the server has closed the connection; does not wait."""
         try:
@@ -217,8 +246,7 @@ class Session:
 
     def close(self) -> None:
         """Close the socket; safe to call twice."""
-        with self._cancel_lock:
-            self._pgconn.finish()
+        self._pgconn.finish()
 
     def __enter__(self) -> Session:
         return self
@@ -231,35 +259,50 @@ class Session:
     ) -> None:
         self.close()
 
-    def _run(self, sql: str, *, expect: pq.ExecStatus | None = None) -> pq.abc.PGresult:
+    def _run(
+        self,
+        sql: str,
+        *,
+        expect: pq.ExecStatus | None = None,
+        patient: bool = False,
+    ) -> pq.abc.PGresult:
         try:
-            if self._answer_seconds is None:
+            if self._answer_seconds is None and self._check_wait is None:
                 result: pq.abc.PGresult | None = self._pgconn.exec_(sql.encode())
             else:
-                result = self._answer(sql, time.monotonic() + self._answer_seconds)
+                result = self._answer(sql, None if patient else self._answer_seconds)
         except Error as error:
             raise self._failure(error) from None
         if expect is not None:
             return self._check(result, expect)
         return self._check(result, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
-    def _answer(self, sql: str, deadline: float) -> pq.abc.PGresult | None:
-        """The last result, as ``exec_`` has it; PublisherError if it is not there in time."""
+    def _answer(self, sql: str, seconds: float | None) -> pq.abc.PGresult | None:
+        """The last result, as ``exec_`` has it; PublisherError if it is not there in time,
+        and what the check raises. The session is of no use after either."""
         last = None
+        deadline = None if seconds is None else time.monotonic() + seconds
         self._pgconn.send_query(sql.encode())
         while True:
             while self._pgconn.is_busy():
-                left = max(0.0, deadline - time.monotonic())
-                if not select.select([self.fileno], [], [], left)[0]:
+                try:
+                    ready = wait_ready(
+                        self.fileno, deadline=deadline, check=self._check_wait
+                    )
+                except BaseException:
+                    give_up(self._pgconn)
+                    raise
+                if not ready:
                     raise PublisherError(
-                        "the server has not answered within"
-                        f" {self._answer_seconds:g} seconds",
+                        f"the server has not answered within {seconds:g} seconds",
                         sqlstate="08006",
+                        hint="Look at the network and at the server: it has taken the"
+                        " statement, and says nothing.",
                     )
                 self._pgconn.consume_input()
             result = self._pgconn.get_result()
-            if result is None:
-                return last
+            if result is None or result.status == pq.ExecStatus.COPY_OUT:
+                return result or last
             last = result
 
     def _check(
@@ -295,13 +338,13 @@ def result_error(result: pq.abc.PGresult, pgconn: pq.abc.PGconn) -> PublisherErr
     )
 
 
-def open_pgconn(text: str) -> pq.abc.PGconn:
+def open_pgconn(text: str, check: Check | None = None) -> pq.abc.PGconn:
     """Connect without holding the interpreter: libpq's blocking call would stop every
     thread of this process for as long as the server does not answer.
 
     Honours connect_timeout (seconds, for all hosts together; 0: no limit), or else
     PGCONNECT_TIMEOUT: libpq does so only where it blocks. UsageError with libpq's text if it
-    is no number.
+    is no number. ``check`` may end the wait.
     """
     given = parse_conninfo(text).get("connect_timeout")
     if given is None:
@@ -315,12 +358,15 @@ def open_pgconn(text: str) -> pq.abc.PGconn:
     pgconn = pq.PGconn.connect_start(text.encode())
     state = pq.PollingStatus.WRITING
     while pgconn.status != pq.ConnStatus.BAD and state != pq.PollingStatus.OK:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        socket = pgconn.socket
-        reading = [socket] if state == pq.PollingStatus.READING else []
-        writing = [] if reading else [socket]
-        ready = select.select(reading, writing, [], left)
-        if not any(ready):
+        writing = state != pq.PollingStatus.READING
+        try:
+            ready = wait_ready(
+                pgconn.socket, writing=writing, deadline=deadline, check=check
+            )
+        except BaseException:
+            pgconn.finish()
+            raise
+        if not ready:
             pgconn.finish()
             raise PublisherError(
                 "connection to server failed: timeout expired",
@@ -333,7 +379,15 @@ def open_pgconn(text: str) -> pq.abc.PGconn:
     if pgconn.status != pq.ConnStatus.OK:
         message = pgconn.get_error_message().strip()
         pgconn.finish()
-        raise PublisherError(message, sqlstate="08006")
+        pooler = _POOLERS_REFUSAL in message
+        raise PublisherError(
+            message,
+            sqlstate="08006",
+            hint="A connection pooler (PgBouncer) has answered, and does not pass on what"
+            " replication needs. Connect to the server itself."
+            if pooler
+            else None,
+        )
     pgconn.nonblocking = 0
     return pgconn
 
@@ -356,6 +410,7 @@ def connect(
     answer_timeout_seconds: float | None = None,
     must_use_password: bool = False,
     on_notice: Callable[[str], None] | None = None,
+    check: Check | None = None,
 ) -> Session:
     """Open a connection; PublisherError (08006) with libpq's text if it fails.
 
@@ -363,11 +418,12 @@ def connect(
     or stay.
     ``must_use_password``: 2F003 if there is none, or the server did not ask for it.
     ``answer_timeout_seconds``: longest wait for the answer to a statement (but not to a
-    COPY's or START_REPLICATION's, which bring more than one).
+    COPY's or START_REPLICATION's, which bring more than one). ``check``: called while any of
+    them is waited for, the connection too; what it raises ends the wait, and the session.
     """
     parameters = parse_conninfo(text)
     own = parameters.pop("options", "")
-    parameters["options"] = f"{own} {_OUTPUT_SETTINGS}".strip()
+    parameters["options"] = f"{own} {_OPTIONS}".strip()
     parameters["client_encoding"] = "UTF8"
     parameters.setdefault("application_name", application_name)
     for name, value in _KEEPALIVES.items():
@@ -376,7 +432,7 @@ def connect(
         parameters["replication"] = "database"
     if must_use_password:
         check_password_given(text)
-    pgconn = open_pgconn(conninfo.make_conninfo("", **parameters))
+    pgconn = open_pgconn(conninfo.make_conninfo("", **parameters), check)
     if must_use_password and not pgconn.used_password:
         pgconn.finish()
         raise UsageError(
@@ -397,7 +453,7 @@ def connect(
         pgconn.notice_handler = forward
     else:
         pgconn.notice_handler = lambda result: None
-    session = Session(pgconn, answer_timeout_seconds)
+    session = Session(pgconn, answer_timeout_seconds, check)
     # As PostgreSQL's subscriber: nothing may be found through a search path
     # (CVE-2018-1058).
     session.query("SELECT pg_catalog.set_config('search_path', '', false)")

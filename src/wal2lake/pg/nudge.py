@@ -26,6 +26,10 @@ _FIRST_SECONDS: Final = 0.03
 _AGAIN_SECONDS: Final = 0.3
 
 
+class _Done(Exception):
+    """The creation is, or somebody does not want it any more."""
+
+
 @contextmanager
 def nudged(
     conninfo: str, application_name: str, *, must_use_password: bool = False
@@ -43,7 +47,7 @@ def nudged(
         yield
     finally:
         done.set()
-        # Its connection may still be waiting for an answer; it ends by itself.
+        # It may be looking a name up, which nothing ends.
         nudger.join(1.0)
 
 
@@ -53,6 +57,10 @@ def _nudge(
     must_use_password: bool,
     done: threading.Event,
 ) -> None:
+    def check() -> None:
+        if done.is_set():
+            raise _Done
+
     if done.wait(_FIRST_SECONDS):
         return
     try:
@@ -60,10 +68,13 @@ def _nudge(
             conninfo,
             application_name=application_name,
             must_use_password=must_use_password,
+            check=check,
         ) as session:
             while Publisher(session).log_running_transactions():
                 if done.wait(_AGAIN_SECONDS):
                     return
+    except _Done:
+        return
     except (PublisherError, UsageError):
         # Not allowed, or no connection left: the server's own record comes.
         return

@@ -58,7 +58,7 @@ from wal2lake.errors import PublisherError, Wal2LakeError
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Publisher, Session, connect, nudged
-from wal2lake.pg.publisher import quote_ident, quote_literal
+from wal2lake.pg.quoting import quote_ident, quote_literal
 from wal2lake.receive.patience import Patience
 
 _POLL_SECONDS: Final = 0.2
@@ -66,6 +66,9 @@ _POLL_SECONDS: Final = 0.2
 
 _HELD_SECONDS: Final = 60.0
 """How long nothing but failures is worth a snapshot: PostgreSQL's holds for one attempt."""
+
+_MISSING: Final = ("42P01", "3F000")
+"""undefined_table, invalid_schema_name: it was dropped, renamed or moved."""
 
 _WAITING: Final = (SyncState.INIT, SyncState.DATASYNC)
 
@@ -343,17 +346,7 @@ class SnapshotKeeper:
             )
         except PublisherError as error:
             holder.execute("ROLLBACK TO SAVEPOINT pin")
-            self._catalog.update_rel(
-                rel.subid,
-                rel.relid,
-                error=f"could not start initial contents copy for"
-                f' table "{rel.remote_namespace}.{rel.remote_name}": {error.message}',
-            )
-            get_logger().error(
-                "could not lock table for its initial copy",
-                table=f"{rel.remote_namespace}.{rel.remote_name}",
-                error=error,
-            )
+            self._failed(rel, error)
             return False
         if not rows or rows[0][0] != "t":
             get_logger().warning(
@@ -362,6 +355,20 @@ class SnapshotKeeper:
             )
             return False
         return True
+
+    def _failed(self, rel: SubscriptionRel, error: PublisherError) -> None:
+        """An attempt to copy it that has ended before it began, counted like any other."""
+        name = f"{rel.remote_namespace}.{rel.remote_name}"
+        text = (
+            f'could not start initial contents copy for table "{name}": {error.message}'
+        )
+        if error.sqlstate in _MISSING:
+            text = f'table "{name}" not found on publisher'
+        made = rel.lsn is not None
+        self._catalog.end_attempts([(rel, text, made)])
+        get_logger().error(
+            "could not lock table for its initial copy", table=name, error=error
+        )
 
     def _let_go(self) -> None:
         """Also if it cannot be withdrawn in the catalog: copies notice by themselves."""

@@ -17,7 +17,7 @@ from typing import Final
 
 from wal2lake.catalog import Subscription
 from wal2lake.model import Lsn
-from wal2lake.pg.publisher import quote_ident, quote_literal
+from wal2lake.pg.quoting import quote_ident, quote_literal
 
 _PROTOCOLS: Final = ((160000, 4), (150000, 3), (140000, 2))
 """The server version from which on each protocol is there, newest first."""

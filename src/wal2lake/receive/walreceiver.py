@@ -95,6 +95,7 @@ class WalReceiver:
         self._settings = settings
         self._log = log
         self._progress = progress
+        self._asked_to_stop = False
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._open = False
@@ -110,8 +111,9 @@ class WalReceiver:
     # ---- the run -----------------------------------------------------------------
 
     def request_stop(self) -> None:
-        """End the run in order; safe in a signal handler."""
-        self._stop.set()
+        """End the run in order; safe in a signal handler. That runs anywhere in the main
+        thread, which may hold the very lock of an Event."""
+        self._asked_to_stop = True
         self._wake()
 
     @property
@@ -181,7 +183,7 @@ class WalReceiver:
             feedback = Feedback(logged=start, applied=self._applied())
             feedback.received = start
             feedback.verified = known
-            verifier = self._new_verifier(confirmed, known)
+            verifier = self._new_verifier(confirmed, known, source)
             verifier.start()
             self._start("journal", self._writer.work)
             self._start("seal", self._new_sealer().work)
@@ -198,7 +200,9 @@ class WalReceiver:
             if verifier is not None:
                 self._threads.append(verifier.stop())
 
-    def _new_verifier(self, confirmed: ConfirmedFile, known: Lsn) -> Verifier:
+    def _new_verifier(
+        self, confirmed: ConfirmedFile, known: Lsn, source: Source
+    ) -> Verifier:
         slot_name = str(self._subscription.slot_name)
         settings = self._settings.subscription
         return Verifier(
@@ -208,6 +212,7 @@ class WalReceiver:
             known=known,
             retry_interval_seconds=settings.wal_retrieve_retry_interval_ms / 1000,
             subscription=self._subscription.name,
+            look=source.look,
         )
 
     def _new_sealer(self) -> Sealer:
@@ -255,7 +260,7 @@ class WalReceiver:
         status = timeouts.wal_receiver_status_interval_ms / 1000
         last_heard = last_status = time.monotonic()
         pinged = False
-        while not self._stop.is_set():
+        while not (self._asked_to_stop or self._stop.is_set()):
             reply = False
             if self._pauses or self._writer.is_full:
                 # Not reading is not silence of the publisher's.

@@ -6,7 +6,14 @@ names, units, defaults and ranges of all settings. Never: applies a setting, rea
 catalog.
 """
 
-from wal2lake.settings.loading import FILE_NAME, changes, load, parameter_names
+from wal2lake.settings.loading import (
+    FILE_NAME,
+    Change,
+    changes,
+    fixed_at_start,
+    load,
+    parameter_names,
+)
 from wal2lake.settings.rendering import render_default_toml
 from wal2lake.settings.sections import (
     ApplySettings,
@@ -20,12 +27,14 @@ from wal2lake.settings.sections import (
 __all__ = [
     "FILE_NAME",
     "ApplySettings",
+    "Change",
     "LogSettings",
     "NodeSettings",
     "Settings",
     "SparkSettings",
     "SubscriptionSettings",
     "changes",
+    "fixed_at_start",
     "load",
     "parameter_names",
     "render_default_toml",

@@ -11,6 +11,7 @@ Called by: every process of a node at its start, and the supervisor on SIGHUP.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -74,15 +75,58 @@ def parameter_names() -> tuple[str, ...]:
     return tuple(f"{section}.{f.name}" for section, f in _all_fields())
 
 
-def changes(before: Settings, after: Settings) -> list[tuple[str, object, bool]]:
-    """(``section.name``, new value, needs a restart) of each setting that differs."""
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting that differs."""
+
+    name: str
+    """``section.name``."""
+    value: object
+    """The new one."""
+    restart: bool
+    """It counts from the node's next start on."""
+    receivers: bool
+    """Running receivers have the old one."""
+
+
+def changes(before: Settings, after: Settings) -> list[Change]:
+    """Each setting that differs."""
     found = []
     for section, f in _all_fields():
         old = getattr(getattr(before, section), f.name)
         new = getattr(getattr(after, section), f.name)
         if old != new:
-            found.append((f"{section}.{f.name}", new, bool(f.metadata["restart"])))
+            found.append(
+                Change(
+                    f"{section}.{f.name}",
+                    new,
+                    restart=f.metadata["restart"],
+                    receivers=f.metadata["receivers"],
+                )
+            )
     return found
+
+
+def fixed_at_start(settings: Settings) -> dict[str, str]:
+    """The settings that a reload does not change, as environment variables: processes that
+    start later have them, whatever the file says by then."""
+    return {
+        f"{_PREFIX}{section}_{f.name}".upper(): _shown(
+            getattr(getattr(settings, section), f.name)
+        )
+        for section, f in _all_fields()
+        if f.metadata["restart"]
+    }
+
+
+def _shown(value: object) -> str:
+    """``_convert`` reads it back."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    # TOML knows no surrogate pairs, which is how JSON escapes what is beyond them.
+    shown = json.JSONEncoder(ensure_ascii=False).encode
+    pairs = (f"{shown(k)} = {shown(v)}" for k, v in value.items())
+    return f"{{ {', '.join(pairs)} }}"
 
 
 def _all_fields() -> Iterator[tuple[str, Field[Any]]]:

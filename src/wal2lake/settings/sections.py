@@ -38,9 +38,11 @@ def setting(
     pattern: str | None = None,
     allowed: str | None = None,
     restart: bool = False,
+    receivers: bool = True,
 ) -> T:
     """Declare one field. ``pattern`` is a regular expression for the whole value and
-    ``allowed`` says in words what it takes; ``restart``: SIGHUP does not change it."""
+    ``allowed`` says in words what it takes; ``restart``: SIGHUP does not change it;
+    ``receivers``: whether a change of it concerns them."""
     metadata = {
         "doc": doc,
         "minimum": minimum,
@@ -49,6 +51,7 @@ def setting(
         "pattern": pattern,
         "allowed": allowed,
         "restart": restart,
+        "receivers": receivers,
     }
     if isinstance(default, Mapping):
         made: Any = field(
@@ -165,6 +168,7 @@ class LogSettings:
         " all contents together; above it, it is an error.",
         minimum=0,
         maximum=_INT_MAX,
+        receivers=False,
     )
 
 
@@ -196,13 +200,14 @@ class SubscriptionSettings:
         "Receivers that may run at once, one for each enabled subscription.",
         minimum=0,
         maximum=262143,
+        receivers=False,
     )
     max_sync_workers_per_subscription: int = setting(
         2,
         "Tables of one subscription that are copied at the same time.",
         minimum=1,
         maximum=262143,
-        restart=True,
+        receivers=False,
     )
     copy_range_bytes: int = setting(
         256 * _MIB,

@@ -13,9 +13,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from wal2lake.catalog import Subscription, SubscriptionRel, SyncSnapshot
 from wal2lake.errors import Wal2LakeError
+from wal2lake.model import Oid
 from wal2lake.pg import RemoteTable
 
 
@@ -27,6 +30,16 @@ class SnapshotGone(Exception):
     """The copy cannot go on under this snapshot."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunningCopy:
+    """What one worker is at, for pg_stat_subscription."""
+
+    relid: Oid
+    """Of its group, the first table that is not copied yet."""
+    received_at: datetime | None
+    """When rows of that table last came; None: not yet."""
+
+
 class Attempt:
     """See the module. ``rel`` is replaced by whoever works for it."""
 
@@ -34,7 +47,9 @@ class Attempt:
         "_ended",
         "_lock",
         "error",
+        "finished",
         "may_be_committed",
+        "received_at",
         "rel",
         "remote",
         "snapshot",
@@ -57,6 +72,9 @@ class Attempt:
         """Why it has failed."""
         self.may_be_committed = rel.lsn is not None
         """By this attempt or an earlier one, as far as the table was looked at."""
+        self.received_at: datetime | None = None
+        self.finished = False
+        """The table is in state f."""
         self._lock = threading.Lock()
         self._ended = False
 
@@ -74,6 +92,10 @@ class Attempt:
     def ended(self) -> bool:
         """From outside."""
         return self._ended
+
+    def received(self) -> None:
+        """Rows have come."""
+        self.received_at = datetime.now(UTC)
 
     def take(self, rel: SubscriptionRel) -> None:
         """The relation as it is now, before anything is done."""

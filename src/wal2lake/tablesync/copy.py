@@ -35,7 +35,7 @@ from wal2lake.lake.staging.convert import (
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.model import INVALID_LSN, INVALID_OID, Coercion, Lsn, Oid, merged
 from wal2lake.pg import Session, connect
-from wal2lake.pg.publisher import quote_literal
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.pgtypes import RemoteTypes, remedy
 from wal2lake.wire.columnar.copybinary import BinaryCopy
 

@@ -32,6 +32,7 @@ from wal2lake.catalog.access.targets import INSERT, TRUNCATE
 from wal2lake.errors import ApplyError, PublisherError, Wal2LakeError
 from wal2lake.lake import (
     AddedFile,
+    CommitConflict,
     Cursor,
     FieldSpec,
     TablePort,
@@ -72,6 +73,10 @@ R = TypeVar("R")
 
 _ROW_GROUP_BYTES: Final = 32 << 20
 """Arrow bytes per row group: what one range holds in memory, twice over."""
+
+_TIMES_SECOND: Final = 5
+"""How often others may commit to the table first, another subscription's copy or batch, before
+that is an error and the copy waits for its next turn. A guess."""
 
 _AT_ONCE: Final = 4
 """Tables of a group that are looked at, or commit, at the same time: the driver's steps of one
@@ -234,6 +239,7 @@ class GroupCopy:
             if isinstance(result, Wal2LakeError):
                 attempt.fail(result)
             elif not attempt.over:
+                attempt.received()
                 done.append(
                     CopyRange(
                         attempt.rel.subid,
@@ -312,6 +318,19 @@ class GroupCopy:
         files: list[AddedFile] = []
         for done in finished.values():
             files.extend(files_from_json(done.files))
+        for _ in range(_TIMES_SECOND):
+            try:
+                self._commit_files(one, files)
+            except CommitConflict:
+                # Rows of others have come: the next look finds their keys.
+                if attempt.rel.replaces:
+                    raise
+            else:
+                return
+        self._commit_files(one, files)
+
+    def _commit_files(self, one: _Planned, files: Sequence[AddedFile]) -> None:
+        attempt = one.attempt
         if attempt.rel.replaces:
             version = self._check_alone(one)
         else:
@@ -386,6 +405,7 @@ class GroupCopy:
         failpoint("copy.state_written")
         for one in attempts:
             if one.rel.relid in finished:
+                one.finished = True
                 self._tell(one, "finished")
 
     def _tell(self, attempt: Attempt, what: str) -> None:

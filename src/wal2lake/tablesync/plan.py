@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from wal2lake.pg import RemoteTable
-from wal2lake.pg.publisher import quote_ident
+from wal2lake.pg.quoting import quote_ident
 from wal2lake.pgtypes import NoDecoder, RemoteTypes, check_decoder, sent_as_text
 
 T = TypeVar("T")

@@ -28,15 +28,15 @@ Key = tuple[Oid, Oid, int]
 @dataclass(slots=True)
 class _Failed:
     attempts: int
-    next_try: float
+    failed_at: float
 
 
 class Turns:
     """Which of the waiting tables may be tried. Not thread-safe."""
 
     def __init__(self, retry_seconds: float) -> None:
-        """``retry_seconds`` pass between a failure and the next attempt."""
-        self._retry_seconds = retry_seconds
+        """``retry_seconds`` pass between a failure and the next attempt; may be changed."""
+        self.retry_seconds = retry_seconds
         self._failed: dict[Key, _Failed] = {}
 
     def due(self, waiting: Iterable[Key], now: float) -> list[Key]:
@@ -44,7 +44,7 @@ class Turns:
         found = []
         for key in waiting:
             failed = self._failed.get(key)
-            if failed is None or failed.next_try <= now:
+            if failed is None or failed.failed_at + self.retry_seconds <= now:
                 found.append(key)
         return sorted(found, key=self.failures)
 
@@ -52,7 +52,7 @@ class Turns:
         """An attempt has ended with an error."""
         before = self._failed.get(key)
         attempts = 1 if before is None else before.attempts + 1
-        self._failed[key] = _Failed(attempts, now + self._retry_seconds)
+        self._failed[key] = _Failed(attempts, now)
 
     def retain(self, waiting: Collection[Key]) -> None:
         """Forget the failures of all others: they are copied, or gone."""
@@ -66,8 +66,8 @@ class Turns:
 
     def next_due(self, after: float) -> float | None:
         """When the first of them may be tried again after a moment; None: there is none."""
-        times = (one.next_try for one in self._failed.values() if one.next_try > after)
-        return min(times, default=None)
+        times = (one.failed_at + self.retry_seconds for one in self._failed.values())
+        return min((at for at in times if at > after), default=None)
 
 
 @dataclass(slots=True)

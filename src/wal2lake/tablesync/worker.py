@@ -48,7 +48,7 @@ from wal2lake.model import Oid, SyncState
 from wal2lake.observe import get_logger
 from wal2lake.pg import Publisher, RemoteTable, connect
 from wal2lake.settings import Settings
-from wal2lake.tablesync.attempt import Attempt, Halted, SnapshotGone
+from wal2lake.tablesync.attempt import Attempt, Halted, RunningCopy, SnapshotGone
 from wal2lake.tablesync.copy import LOCK_TIMEOUT_MS
 from wal2lake.tablesync.group import GroupCopy
 from wal2lake.tablesync.plan import groups, table_bytes
@@ -80,11 +80,13 @@ class TableSync:
         self._group = GroupCopy(catalog, settings, tables, executors, cores)
         self._stop = threading.Event()
         self._freed = threading.Event()
-        """A worker has ended since the last look: there is room for another."""
+        """There may be room for another worker since the last look."""
         self._guard = threading.Lock()
-        """Of the four below."""
+        """Of the five below."""
         self._turns = Turns(self._settings.wal_retrieve_retry_interval_ms / 1000)
         self._attempts: dict[Key, Attempt] = {}
+        self._groups: list[Sequence[Attempt]] = []
+        """Each is in the hands of one worker."""
         self._workers: Counter[Oid] = Counter()
         self._described: dict[Key, tuple[SyncSnapshot, RemoteTable | None]] = {}
         """What the publisher said of tables whose attempt has not begun."""
@@ -101,6 +103,15 @@ class TableSync:
         self._stop.set()
         self._thread.join(2.0)
         self._group.stop()
+
+    def reload(self, settings: Settings) -> None:
+        """Obey these from now on. Workers beyond a lower limit end with their groups."""
+        with self._guard:
+            self._settings = settings.subscription
+            self._turns.retry_seconds = (
+                self._settings.wal_retrieve_retry_interval_ms / 1000
+            )
+        self._freed.set()
 
     def halt(
         self,
@@ -125,6 +136,17 @@ class TableSync:
         ended = [one.end(max(0.0, deadline - time.monotonic())) for one in found]
         self._group.wake()
         return all(ended)
+
+    def running(self, subid: Oid) -> list[RunningCopy]:
+        """What the workers of a subscription are copying, one value for each."""
+        found = []
+        with self._guard:
+            for group in self._groups:
+                if group[0].subscription.oid != subid:
+                    continue
+                left = [one for one in group if not one.over and not one.finished]
+                found += [RunningCopy(o.rel.relid, o.received_at) for o in left[:1]]
+        return found
 
     # ---- who is next ------------------------------------------------------------------
 
@@ -221,6 +243,7 @@ class TableSync:
                 for key, attempt in zip(group, attempts, strict=True):
                     self._attempts[key] = attempt
                     del self._described[key]
+                self._groups.append(attempts)
                 self._begin(self._copy, subscription, attempts)
 
     def _begin(
@@ -307,6 +330,9 @@ class TableSync:
             self._record(subscription, [one for one in mine if one.error or gone])
         finally:
             with self._guard:
+                self._groups = [
+                    group for group in self._groups if group is not attempts
+                ]
                 for one in attempts:
                     self._attempts.pop(_key(one.rel), None)
 

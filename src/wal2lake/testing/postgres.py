@@ -364,10 +364,13 @@ class PostgresServer:
         self.start()
 
     def kill(self) -> None:
-        """SIGKILL to all of its processes, as a machine that loses power."""
+        """SIGKILL to the postmaster and all of its processes, and wait until the last is gone:
+        only then does nobody hold the shared memory, and ``start`` works at once."""
         if self._process is None or self._process.poll() is not None:
             return
-        # Each backend leads a session of its own: find them before the first dies.
+        # Each backend leads a session of its own: find them before the first dies, and while
+        # no other can be forked.
+        self._process.send_signal(signal.SIGSTOP)
         pids = [self._process.pid, *descendants(self._process.pid)]
         for pid in pids:
             try:

@@ -29,9 +29,9 @@ from wal2lake.catalog.access.predefined import (
     PG_WRITE_ALL_DATA,
 )
 from wal2lake.catalog.records import Role, RoleMember
-from wal2lake.model import PUBLIC, Acl, ObjectKind, Oid
+from wal2lake.model import BOOTSTRAP_SUPERUSER, PUBLIC, Acl, ObjectKind, Oid
 
-DATABASE_OWNER: Final = Oid(10)
+DATABASE_OWNER: Final = BOOTSTRAP_SUPERUSER
 """pg_database.datdba of a node's one database."""
 
 _BY_ROLE: Final = {

@@ -17,7 +17,7 @@ from wal2lake.model import Acl, Oid
 DATABASE_ACL: Final = "database_acl"
 """The meta row with the one database's acl, once it is not the default."""
 
-_FLAGS: Final = (
+ROLE_FLAGS: Final = (
     "superuser",
     "inherit",
     "createrole",
@@ -168,7 +168,8 @@ def set_database_acl(connection: sqlite3.Connection, acl: Acl) -> None:
 
 def _role(row: sqlite3.Row) -> Role:
     values: dict[str, Any] = {
-        name: bool(row[name]) if name in _FLAGS else row[name] for name in _ROLE_COLUMNS
+        name: bool(row[name]) if name in ROLE_FLAGS else row[name]
+        for name in _ROLE_COLUMNS
     }
     return Role(**{**values, "oid": Oid(row["oid"])})
 

@@ -20,7 +20,7 @@ from typing import Final
 from wal2lake.catalog.access.authority import Authority
 from wal2lake.catalog.records import Subscription, TableDef
 from wal2lake.errors import ApplyError
-from wal2lake.model import ObjectKind
+from wal2lake.model import ObjectKind, Oid
 
 INSERT: Final = "a"
 UPDATE: Final = "wr"
@@ -44,6 +44,7 @@ class TargetRights:
         self._superuser = superuser
         self._read = authority
         self._authority: Authority | None = None
+        self._known: dict[tuple[Oid, str], ApplyError | None] = {}
 
     def denied(self, table: TableDef, letters: str) -> ApplyError | None:
         """See ``denied_target``."""
@@ -51,7 +52,12 @@ class TargetRights:
             return None
         if self._authority is None:
             self._authority = self._read()
-        return denied_target(self._authority, self._subscription, table, letters)
+        asked = (table.oid, letters)
+        if asked not in self._known:
+            self._known[asked] = denied_target(
+                self._authority, self._subscription, table, letters
+            )
+        return self._known[asked]
 
 
 def denied_target(

@@ -19,6 +19,9 @@ from wal2lake.model import Lsn, Oid, SyncState
 _VECTORS_KEPT: Final = 10_000
 """Published states kept per subscription for wal2lake.snapshots; a guess at a day's."""
 
+_BYTES_KEPT: Final = 16 * 1024 * 1024
+"""And no more than this: with hundreds of tables a state is many kilobytes."""
+
 
 def publish(
     connection: sqlite3.Connection,
@@ -49,14 +52,16 @@ def publish(
         number += 1
     else:
         now = row["committed_at"]
+    text = json.dumps(merged, separators=(",", ":"))
     connection.execute(
         "insert or replace into snapshot_vector"
         " (subid, lsn, committed_at, versions, number) values (?, ?, ?, ?, ?)",
-        (subid, reached, now, json.dumps(merged), number),
+        (subid, reached, now, text, number),
     )
+    kept = min(_VECTORS_KEPT, max(1, _BYTES_KEPT // len(text)))
     connection.execute(
         "delete from snapshot_vector where subid = ? and number <= ?",
-        (subid, number - _VECTORS_KEPT),
+        (subid, number - kept),
     )
     floor = connection.execute(
         "select floor from subscription where oid = ?", (subid,)

@@ -26,9 +26,9 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from wal2lake.changelog.files import RESTORE_HINT, storage_error, unsupported_version
+from wal2lake.changelog.files import storage_error, unsupported_version
 from wal2lake.changelog.journal.gulp import Lengths
-from wal2lake.errors import CorruptLogError
+from wal2lake.errors import RESTORE_HINT, CorruptLogError
 from wal2lake.model import Lsn
 
 FORMAT_VERSION: Final = 2

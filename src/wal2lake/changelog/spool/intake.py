@@ -23,12 +23,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from wal2lake.changelog import files
 from wal2lake.changelog.journal.journal import Place
 from wal2lake.changelog.segments import SegmentWriter
 from wal2lake.changelog.spool.spool import Spool
 from wal2lake.changelog.spool.spools import PreparedKey, Spools
-from wal2lake.errors import CorruptLogError
+from wal2lake.errors import RESTORE_HINT, CorruptLogError
 from wal2lake.model import Lsn
 from wal2lake.observe import get_logger
 from wal2lake.wire.columnar import (
@@ -217,5 +216,5 @@ def _transaction(
 def _incomplete(commit_lsn: Lsn) -> CorruptLogError:
     return CorruptLogError(
         f"the journal does not have all of the transaction that commits at {commit_lsn}",
-        hint=files.RESTORE_HINT,
+        hint=RESTORE_HINT,
     )

@@ -19,11 +19,8 @@ from wal2lake.errors import ConfigurationError, PublisherError, SqlSyntaxError
 from wal2lake.frontend.cli.errors import print_error
 from wal2lake.frontend.cli.print import Layout, render
 from wal2lake.frontend.grammar import split_statements
-from wal2lake.launch.directory.passfile import (
-    DATABASE,
-    connection_parameters,
-    conninfo,
-)
+from wal2lake.launch.directory.passfile import connection_parameters, conninfo
+from wal2lake.model import DATABASE
 from wal2lake.pg.client import Client, Failure, Rows
 
 NO_CONNECTION: Final = 2

@@ -4,7 +4,10 @@ Takes: parsed statements and the node. Gives: command tags and notices. Owns: th
 durable steps in each command. Never: parses, speaks the protocol, moves rows itself.
 
     subscription/   CREATE, ALTER and DROP SUBSCRIPTION
+    roles/          CREATE, ALTER and DROP ROLE, GRANT, REVOKE, OWNER TO
     table           CREATE and DROP of tables and schemas
     dml             INSERT, UPDATE, DELETE, TRUNCATE
+    access          whether the caller may
     node            what all of them can reach: the parts of the running engine
+    turns           one command at a time for each subscription
 """

@@ -14,13 +14,12 @@ from collections.abc import Mapping
 from wal2lake.catalog import DATABASE_OWNER, Authority, Catalog, Role, TableDef
 from wal2lake.errors import UsageError
 from wal2lake.frontend.commands.node import (
-    DATABASE,
     PERMISSION_DENIED,
     Caller,
     Node,
     need_schema,
 )
-from wal2lake.model import Acl, ObjectKind, Oid
+from wal2lake.model import DATABASE, Acl, ObjectKind, Oid
 
 
 def denied_for(word: str, name: str) -> UsageError:

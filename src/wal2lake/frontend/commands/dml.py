@@ -68,6 +68,7 @@ def _execute(node: Node, write: SparkWrite, job_group: str) -> int:
         subids = sorted({r.subid for r in node.catalog.rels() if r.relid in names})
         for subid in subids:
             stack.enter_context(node.locks.of(subid))
+        stack.enter_context(node.tables.writing(table.location))
         before = node.tables.state(table.location).version
         result = node.queries.run(write.sql, job_group=job_group)
         rows = [batch for batch in result.batches if batch.num_rows]

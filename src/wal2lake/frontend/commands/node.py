@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,16 +13,15 @@ from wal2lake.apply.launcher import ApplyLauncher
 from wal2lake.catalog import Catalog, Namespace, Role, Subscription, TableDef
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
+from wal2lake.frontend.commands.turns import Turns
 from wal2lake.lake import TablePort
 from wal2lake.lake.query import Queries
 from wal2lake.model import ObjectKind, Oid
+from wal2lake.pg import Check
 from wal2lake.settings import Settings
 from wal2lake.tablesync.worker import TableSync
 
 PERMISSION_DENIED: Final = "42501"
-
-DATABASE: Final = "lake"
-"""The name of a node's one database."""
 
 
 class SubscriptionLocks:
@@ -38,7 +37,7 @@ class SubscriptionLocks:
             return self._locks[subid]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Node:
     """The engine's parts. Shared by all sessions."""
 
@@ -53,11 +52,21 @@ class Node:
     changed: Callable[[], None]
     """Tell the supervisor that subscriptions have changed."""
     ddl_lock: threading.RLock = field(default_factory=threading.RLock)
-    """Held by commands that create or drop objects, so that two do not interleave."""
-    altering: SubscriptionLocks = field(default_factory=SubscriptionLocks)
-    """Held by commands that change a subscription, inside of ``ddl_lock`` if they hold that
-    one, too: a publisher that does not answer to one subscription's command keeps no other
-    one from being altered."""
+    """Held by commands that create or drop objects, so that two do not interleave. Taken last
+    but for ``locks``, and never while a publisher is talked to: one that does not answer must
+    not stop the commands of others."""
+    altering: Turns[Oid] = field(default_factory=Turns)
+    """Held by commands that change a subscription, from their first look at it to their end,
+    the talk with its publisher included."""
+    creating: Turns[str] = field(default_factory=Turns)
+    """The same for CREATE SUBSCRIPTION, by the new one's name."""
+    making: Turns[tuple[str, str]] = field(default_factory=Turns)
+    """Held by who makes, or drops, a slot that is planned: its name and the conninfo. Inside
+    of ``creating``."""
+
+    def reload(self, settings: Settings) -> None:
+        """Obey these from now on."""
+        self.settings = settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +82,8 @@ class Caller:
     """Who has logged in, where SET ROLE has made ``role`` another one."""
     zone: str = "UTC"
     """The session's TimeZone."""
-    cancelling: Callable[[Callable[[], None]], AbstractContextManager[None]] = (
-        lambda act: nullcontext()
-    )
-    """``with cancelling(act)``: a cancel of the statement calls ``act`` meanwhile, from
-    another thread, maybe again and again."""
+    check: Check = lambda: None
+    """Raises 57014 once the statement is to be cancelled; called while it waits."""
 
     @property
     def session_role(self) -> Role:
@@ -94,12 +100,12 @@ def need_subscription(node: Node, name: str) -> Subscription:
 
 
 @contextmanager
-def altering(node: Node, name: str) -> Iterator[Subscription]:
+def altering(node: Node, caller: Caller, name: str) -> Iterator[Subscription]:
     """The subscription of that name, which no other command changes meanwhile; 42704 if
     there is none. Source: AlterSubscription() (LockSharedObject)."""
     while True:
         named = need_subscription(node, name)
-        with node.altering.of(named.oid):
+        with node.altering.hold(named.oid, caller.check):
             found = need_subscription(node, name)
             if found.oid == named.oid:
                 yield found

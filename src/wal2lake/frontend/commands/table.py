@@ -13,6 +13,7 @@ has no other one takes every row. So neither is dropped without the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -55,6 +56,9 @@ from wal2lake.pgtypes.mapping import mapping_for
 
 OWNER_PROPERTY: Final = "wal2lake.table"
 """Table property: ``<node>:<table OID>`` of the catalog entry it was made for."""
+
+_MAKERS: Final = 4
+"""Tables made at the same time: each waits for its own commit and its fsync."""
 
 _DEPENDENT: Final = "2BP01"
 
@@ -122,18 +126,15 @@ def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
             )
             for c in statement.columns
         )
-        make_table(
-            node,
-            caller,
-            NewTable(
-                schema,
-                statement.table.name,
-                columns,
-                statement.key,
-                statement.key_name,
-                partition_key=statement.partition_key,
-            ),
+        new = NewTable(
+            schema,
+            statement.table.name,
+            columns,
+            statement.key,
+            statement.key_name,
+            partition_key=statement.partition_key,
         )
+        make_tables(node, caller, [new])
     return "CREATE TABLE"
 
 
@@ -192,36 +193,58 @@ def default_partition(node: Node, table: TableDef) -> TableDef | None:
     return next((t for t in node.catalog.tables() if t.partition_of == table.oid), None)
 
 
-def make_table(node: Node, caller: Caller, new: NewTable) -> TableDef:
-    """Storage, then catalog. The caller holds the DDL lock."""
-    check_column_names((c.name for c in new.columns), new.qualified)
-    oid = node.catalog.new_oid()
-    location = table_location(node.settings.warehouse, new.namespace, new.name)
-    fields = field_specs(new.columns, new.dimensions)
-    if node.tables.exists(location):
-        _reclaim(node, location)
-    node.tables.create(
-        location,
-        fields,
-        {OWNER_PROPERTY: f"{node.catalog.system_identifier}:{oid}"},
-    )
-    table = TableDef(
-        oid,
-        new.namespace,
-        new.name,
-        caller.role.oid,
-        new.columns,
-        new.key,
-        location,
-        new.key_name,
-        new.partition_key,
-    )
+def make_tables(
+    node: Node, caller: Caller, wanted: Sequence[NewTable]
+) -> list[TableDef]:
+    """Storage, then catalog; all of them or none. The caller holds the DDL lock."""
+    tables: list[TableDef] = []
+    if not wanted:
+        return tables
+    for new, oid in zip(wanted, node.catalog.new_oids(len(wanted)), strict=True):
+        check_column_names((c.name for c in new.columns), new.qualified)
+        tables.append(
+            TableDef(
+                oid,
+                new.namespace,
+                new.name,
+                caller.role.oid,
+                new.columns,
+                new.key,
+                table_location(node.settings.warehouse, new.namespace, new.name),
+                new.key_name,
+                new.partition_key,
+            )
+        )
+    with ThreadPoolExecutor(_MAKERS, thread_name_prefix="create-table") as makers:
+        futures = [
+            makers.submit(_make_storage, node, table, new.dimensions)
+            for table, new in zip(tables, wanted, strict=True)
+        ]
+        _, waiting = wait(futures, return_when=FIRST_EXCEPTION)
+        for future in waiting:
+            future.cancel()
     try:
-        node.catalog.create_table(table)
+        for future in futures:
+            if not future.cancelled():
+                future.result()
+        # One transaction: each is an fsync, and they wait for each other.
+        node.catalog.create_table(*tables)
     except BaseException:
-        node.tables.drop(location)
+        for table, future in zip(tables, futures, strict=True):
+            if not future.cancelled() and future.exception() is None:
+                node.tables.drop(table.location)
         raise
-    return table
+    return tables
+
+
+def _make_storage(node: Node, table: TableDef, dimensions: Sequence[int]) -> None:
+    if node.tables.exists(table.location):
+        _reclaim(node, table.location)
+    node.tables.create(
+        table.location,
+        field_specs(table.columns, dimensions),
+        {OWNER_PROPERTY: f"{node.catalog.system_identifier}:{table.oid}"},
+    )
 
 
 def _reclaim(node: Node, location: str) -> None:

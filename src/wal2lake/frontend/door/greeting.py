@@ -23,7 +23,7 @@ src/backend/utils/init/postinit.c; PostgreSQL manual, section 54.2.1.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -69,8 +69,8 @@ class Door:
     method: AuthMethod
     mock_secret: bytes = field(repr=False)
     """Kept across restarts, or the salts of unknown users would change with each."""
-    node_parameters: tuple[ParameterDefinition, ...] = ()
-    """The node's own settings, for SHOW."""
+    node_parameters: Callable[[], Sequence[ParameterDefinition]] = tuple
+    """The node's own settings as they are now, for SHOW."""
     may_connect: Callable[[Role], bool] = lambda role: True
     """Whether a role has CONNECT on the database."""
 
@@ -192,7 +192,9 @@ def _replication(value: str | None) -> bool:
 
 
 def _parameters(
-    role: Role, given: Mapping[str, str], node: Iterable[ParameterDefinition]
+    role: Role,
+    given: Mapping[str, str],
+    node: Callable[[], Sequence[ParameterDefinition]],
 ) -> Parameters:
     facts = {
         "is_superuser": "on" if role.superuser else "off",

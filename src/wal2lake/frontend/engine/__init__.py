@@ -6,6 +6,7 @@ does a part's work.
 
     __main__      puts the parts together
     lakebackend   the ``Backend`` of a session: each statement to the part that answers it
+    versions      which version of each table a statement reads
     viewsource    what the system views read
 
 This package imports nothing: ``__main__`` is the one that loads Spark.

@@ -5,8 +5,8 @@ listener with its sessions. Started by the supervisor, which owns the port: clie
 before Spark is up are told so (57P03) instead of being refused.
 
 Signals: SIGTERM ends it in order (clients are cut off, the batches in hand are finished or
-abandoned); SIGUSR2 waits for the clients first. SIGKILL is fine too. If the JVM dies the
-engine ends, and the supervisor starts both again.
+abandoned); SIGUSR2 waits for the clients first; SIGHUP reads the settings again. SIGKILL is fine
+too. If the JVM dies the engine ends, and the supervisor starts both again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import select
 import signal
 import sys
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from types import FrameType
+from typing import Final, Protocol
 
 from wal2lake.apply.launcher import ApplyLauncher
 from wal2lake.catalog import Catalog
@@ -45,14 +47,13 @@ from wal2lake.lake.spark.session import (
     stop_session,
 )
 from wal2lake.lake.warmup import warm_up
-from wal2lake.launch.child import EXIT_CONFIGURATION, listening_sockets
+from wal2lake.launch.children.child import EXIT_CONFIGURATION, listening_sockets
 from wal2lake.launch.wakeup import CHANGED, READY, notify
+from wal2lake.model import DATABASE
 from wal2lake.observe import configure, get_logger
 from wal2lake.pg import limit_connecting
 from wal2lake.settings import Settings, load
 from wal2lake.tablesync.worker import TableSync
-
-DATABASE: Final = "lake"
 
 _WATCH_SECONDS: Final = 0.5
 """How soon the death of the JVM is noticed."""
@@ -65,8 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     configure("engine")
     try:
-        settings = load(options.directory, os.environ)
-        return _Engine(settings).run()
+        return _Engine(lambda: load(options.directory, os.environ)).run()
     except ConfigurationError as error:
         get_logger().critical(error.message, error=error)
         return EXIT_CONFIGURATION
@@ -78,11 +78,15 @@ def main(arguments: list[str] | None = None) -> int:
 class _Engine:
     """The parts, in the order they start; ``stop`` goes backwards."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, read: Callable[[], Settings]) -> None:
+        """``read`` gives the settings as they are now."""
+        self._stopping = self._draining = self._reloading = False
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        # Before they are read: what is written to the file later is told.
+        signal.signal(signal.SIGHUP, self._on_signal)
+        self._read = read
+        self._settings = settings = read()
         self._catalog = Catalog(settings.catalog_file)
-        self._stop = threading.Event()
-        self._drain = threading.Event()
         limits = ListenerSettings(
             max_connections=settings.node.max_connections,
             authentication_timeout_s=settings.node.authentication_timeout_ms / 1000,
@@ -91,9 +95,8 @@ class _Engine:
 
     def run(self) -> int:
         """Start everything, wait, stop everything."""
-        signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
-        signal.signal(signal.SIGINT, lambda *_: self._stop.set())
-        signal.signal(signal.SIGUSR2, lambda *_: self._drain.set())
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+            signal.signal(number, self._on_signal)
         self._listener.start()
         settings = self._settings
         limit = limit_connecting(settings.subscription.connect_timeout_ms)
@@ -139,12 +142,17 @@ class _Engine:
             apply.start()
             sync.start()
             unfinished.start()
-            self._open_doors(node)
+            source = ViewSource(
+                self._catalog, settings, self._listener.sessions, sync.running
+            )
+            self._open_doors(node, source)
             _tell(settings, READY)
             get_logger().info("node is ready to accept connections")
             if not self._catalog.subscriptions():
                 warm_up(spark, settings.run_directory / "warm-up")
-            alive = self._wait(lambda: jvm_alive(spark))
+            alive = self._wait(
+                lambda: jvm_alive(spark), (node, apply, sync, source, unfinished)
+            )
             self._listener.stop()
             unfinished.stop()
             sync.stop()
@@ -153,11 +161,9 @@ class _Engine:
             stop_session(spark)
         return 0 if alive else 1
 
-    def _open_doors(self, node: Node) -> None:
+    def _open_doors(self, node: Node, source: ViewSource) -> None:
         settings = self._settings
-        system = SystemCatalog(
-            ViewSource(self._catalog, settings, self._listener.sessions)
-        )
+        system = SystemCatalog(source)
         door = Door(
             database=DATABASE,
             roles=self._catalog.role,
@@ -165,7 +171,7 @@ class _Engine:
             mock_secret=hashlib.sha256(
                 f"mock {self._catalog.system_identifier}".encode()
             ).digest(),
-            node_parameters=node_parameters(settings),
+            node_parameters=lambda: node_parameters(self._settings),
             may_connect=lambda role: may_connect(self._catalog, role),
         )
 
@@ -174,15 +180,51 @@ class _Engine:
 
         self._listener.ready(door, factory)
 
-    def _wait(self, alive: Callable[[], bool]) -> bool:
+    def _wait(self, alive: Callable[[], bool], parts: Sequence[_Reloadable]) -> bool:
         """False: the JVM has died. True: told to stop."""
-        while not self._stop.wait(_WATCH_SECONDS):
-            if not alive():
+        while not self._stopping:
+            select.select([self._wake_read], [], [], _WATCH_SECONDS)
+            with suppress(BlockingIOError):
+                os.read(self._wake_read, 64)
+            if not self._stopping and not alive():
                 get_logger().error("Spark's Java virtual machine has ended")
                 return False
-            if self._drain.is_set() and self._listener.drain(_WATCH_SECONDS):
+            if self._reloading:
+                self._reloading = False
+                self._reload(parts)
+            if self._draining and self._listener.drain(_WATCH_SECONDS):
                 return True
         return True
+
+    def _reload(self, parts: Sequence[_Reloadable]) -> None:
+        """Give them the settings as the file has them now. Those that need a restart are in
+        the environment (``fixed_at_start``), where the file does not change them."""
+        try:
+            self._settings = self._read()
+        except Wal2LakeError as error:
+            # The supervisor could read it: it has been written to again.
+            get_logger().error("could not reload the settings", error=error)
+            return
+        for part in parts:
+            part.reload(self._settings)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        # This runs anywhere in the main thread, which may hold the very lock of an Event.
+        if number == signal.SIGUSR2:
+            self._draining = True
+        elif number == signal.SIGHUP:
+            self._reloading = True
+        else:
+            self._stopping = True
+        with suppress(BlockingIOError):
+            os.write(self._wake_write, b"s")
+
+
+class _Reloadable(Protocol):
+    """A part that obeys settings which may change."""
+
+    def reload(self, settings: Settings) -> None:
+        """Obey these from now on."""
 
 
 def _tell(settings: Settings, word: str) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -125,8 +125,8 @@ class LakeBackend:
         self._system = system
         self._context = context
         self._running: str | None = None
-        self._acts: list[Callable[[], None]] = []
-        """What a cancel does besides, for commands that wait for others."""
+        self._cancelled = threading.Event()
+        """The running statement is, for those that look while they wait."""
         self._block = False
         self._guard = threading.Lock()
         begun = node.catalog.role(context.user)
@@ -159,23 +159,25 @@ class LakeBackend:
     ) -> Outcome:
         """Run it."""
         assert isinstance(prepared, _Statement)
-        self._check_identity()
+        # A cancel comes again and again, so one that has just come is not lost.
+        self._cancelled.clear()
+        caller = self._caller()
         bound = tuple(
             BoundParameter(_text_of(p, oid), oid)
             for p, oid in zip(parameters, prepared.param_oids, strict=True)
         )
         statement = prepared.statement
         if isinstance(statement, Other):
-            return self._other(prepared, statement, bound, result_formats)
+            return self._other(caller, prepared, statement, bound, result_formats)
         command = subscriptions.COMMANDS.get(type(statement))
         if command is not None:
-            return Outcome(command(self._node, self._caller(), statement))
+            return Outcome(command(self._node, caller, statement))
         self._refuse_in_block(prepared.sql)
         if isinstance(statement, Truncate):
             with self._job() as group:
-                return Outcome(truncate(self._node, self._caller(), statement, group))
+                return Outcome(truncate(self._node, caller, statement, group))
         command = _DEFINITIONS[type(statement)]
-        return Outcome(command(self._node, self._caller(), statement))
+        return Outcome(command(self._node, caller, statement))
 
     def begin(self, kind: TransactionKind) -> None:
         """Every statement commits by itself; a block may only read."""
@@ -222,30 +224,14 @@ class LakeBackend:
         self._identities[role] = wanted.oid
         return wanted.superuser
 
-    def _check_identity(self) -> None:
-        """28000 if a role of the session is gone. Another one that has its name since is
-        another one."""
-        names = (self._context.session_user, self._context.current_user)
-        for name in dict.fromkeys(names):
-            oid = self._identities.get(name)
-            role = None if oid is None else self._node.catalog.role(name)
-            if oid is not None and (role is None or role.oid != oid):
-                raise UsageError(
-                    f'role "{name}" of this session does not exist any more',
-                    sqlstate="28000",
-                    hint="Connect again; after SET ROLE, RESET ROLE is enough.",
-                )
-
     def cancel(self) -> None:
         """End the running statement, wherever it runs."""
+        self._cancelled.set()
         self._system.cancel(self._context.pid)
         with self._guard:
             group = self._running
-            acts = list(self._acts)
         if group is not None:
             self._node.queries.cancel(group)
-        for act in acts:
-            act()
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -260,11 +246,12 @@ class LakeBackend:
         nulls = tuple(BoundParameter(None, oid) for oid in prepared.param_oids)
         if prepared.system:
             return self._system.describe(prepared.sql, nulls, self._context)
-        query = self._translated(prepared.sql, nulls)
+        query = self._translated(prepared.sql, nulls, self._resolver(self._caller()))
         return fields_of(self._node.queries.describe(query.sql), query)
 
     def _other(
         self,
+        caller: Caller,
         prepared: _Statement,
         statement: Other,
         bound: tuple[BoundParameter, ...],
@@ -273,11 +260,11 @@ class LakeBackend:
         if statement.kind in _QUERIES:
             if prepared.system:
                 return self._system.execute(prepared.sql, bound, self._context, formats)
-            return self._query(prepared.sql, bound, formats)
+            return self._query(caller, prepared.sql, bound, formats)
         if statement.kind in _WRITES:
             self._refuse_in_block(prepared.sql)
             zone = self._context.parameters["TimeZone"]
-            caller, used = self._caller(), _Used()
+            used = _Used()
             resolver = self._resolver(caller, used)
             write = translate_write(prepared.sql, resolver, bound, zone)
             used[write.table.oid] = (write.table, write.needs)
@@ -290,9 +277,13 @@ class LakeBackend:
         )
 
     def _query(
-        self, sql: str, bound: tuple[BoundParameter, ...], formats: Sequence[Format]
+        self,
+        caller: Caller,
+        sql: str,
+        bound: tuple[BoundParameter, ...],
+        formats: Sequence[Format],
     ) -> Outcome:
-        caller, used = self._caller(), _Used()
+        used = _Used()
         query = self._translated(sql, bound, self._resolver(caller, used))
         check_tables(self._node.catalog, caller, used)
         with ExitStack() as held:
@@ -309,19 +300,16 @@ class LakeBackend:
             return Outcome("SELECT", fields, _Answer(rows, held.pop_all()))
 
     def _translated(
-        self,
-        sql: str,
-        bound: tuple[BoundParameter, ...],
-        resolver: Resolver | None = None,
+        self, sql: str, bound: tuple[BoundParameter, ...], resolver: Resolver
     ) -> SparkQuery:
         zone = self._context.parameters["TimeZone"]
-        resolver = resolver or self._resolver(self._caller(), _Used())
         return translate_query(sql, resolver, bound, zone)
 
     def _is_known(self, sql: str, oids: Sequence[int]) -> bool:
         """Whether a query without tables is the lake's: its analysis has rules for it."""
         try:
-            self._translated(sql, tuple(BoundParameter(None, oid) for oid in oids))
+            nulls = tuple(BoundParameter(None, oid) for oid in oids)
+            self._translated(sql, nulls, self._resolver(self._caller()))
         except FeatureNotSupportedError:
             return not calls_functions(sql)
         except Wal2LakeError:
@@ -346,24 +334,27 @@ class LakeBackend:
             self._block,
             None if same else self._role(context.session_user),
             context.parameters["TimeZone"],
-            self._cancelling,
+            self._check_cancelled,
         )
 
     def _role(self, name: str) -> Role:
+        """28000 if it is gone. Another one that has its name since is another one."""
         role = self._node.catalog.role(name)
+        oid = self._identities.get(name)
+        if oid is not None and (role is None or role.oid != oid):
+            raise UsageError(
+                f'role "{name}" of this session does not exist any more',
+                sqlstate="28000",
+                hint="Connect again; after SET ROLE, RESET ROLE is enough.",
+            )
         if role is None:
             raise UsageError(f'role "{name}" does not exist', sqlstate="28000")
         return role
 
-    @contextmanager
-    def _cancelling(self, act: Callable[[], None]) -> Iterator[None]:
-        with self._guard:
-            self._acts.append(act)
-        try:
-            yield
-        finally:
-            with self._guard:
-                self._acts.remove(act)
+    def _check_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            # The session knows who it was, and says so instead.
+            raise UsageError("canceling statement", sqlstate="57014")
 
     def _search_path(self) -> tuple[str, ...]:
         parts = [
@@ -373,7 +364,7 @@ class LakeBackend:
         names = [self._context.current_user if p == "$user" else p for p in parts if p]
         return tuple(names)
 
-    def _resolver(self, caller: Caller, used: _Used) -> Resolver:
+    def _resolver(self, caller: Caller, used: _Used | None = None) -> Resolver:
         """Names of one statement: all its tables at one vector per subscription. What is
         read is noted in ``used``."""
         catalog = self._node.catalog
@@ -381,7 +372,8 @@ class LakeBackend:
 
         def resolve(schema: str | None, name: str) -> TableRef:
             table = need_table(catalog, caller, schema, name)
-            used.setdefault(table.oid, (table, "r"))
+            if used is not None:
+                used.setdefault(table.oid, (table, "r"))
             return TableRef(table, published.of(*catalog.sharing(table)))
 
         return resolve

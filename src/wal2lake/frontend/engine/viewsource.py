@@ -7,6 +7,7 @@ is kept for the same reason.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -39,6 +40,7 @@ from wal2lake.changelog import (
 from wal2lake.frontend.sysviews import ActiveSession, LoggedMessage, LogReading
 from wal2lake.model import Acl, Lsn, Oid
 from wal2lake.settings import LogSettings, Settings
+from wal2lake.tablesync.attempt import RunningCopy
 
 
 class ViewSource:
@@ -49,12 +51,14 @@ class ViewSource:
         catalog: Catalog,
         settings: Settings,
         sessions: Callable[[], Sequence[ActiveSession]],
+        copies: Callable[[Oid], Sequence[RunningCopy]],
     ) -> None:
-        """``sessions`` tells who is connected now."""
+        """``sessions`` tells who is connected now, ``copies`` what is being copied."""
         self._catalog = catalog
         self._run_directory = settings.run_directory
         self._settings = settings
         self._sessions = sessions
+        self._copies = copies
         self._files: dict[Oid, ProgressFile] = {}
         self._histories: dict[Oid, MessageHistory] = {}
         self._inventories: dict[Oid, Inventory] = {}
@@ -62,6 +66,10 @@ class ViewSource:
         """Of the directories that these are of: a re-copy may begin another log."""
         self._guard = threading.Lock()
         self._started_at = datetime.now(UTC)
+
+    def reload(self, settings: Settings) -> None:
+        """Obey these from now on."""
+        self._settings = settings
 
     @property
     def change_counter(self) -> int:
@@ -144,6 +152,15 @@ class ViewSource:
                 file = self._files[subid] = ProgressFile(self._run_directory, subid)
             return file.read()
 
+    def copies(self, subid: Oid) -> Sequence[RunningCopy]:
+        """From tablesync."""
+        return self._copies(subid)
+
+    @property
+    def engine_pid(self) -> int:
+        """This process."""
+        return os.getpid()
+
     def messages(self, subid: Oid) -> Iterable[LoggedMessage]:
         """From the sealed segments of the subscription's log."""
         with self._guard:
@@ -186,7 +203,7 @@ class ViewSource:
 
     @property
     def log_settings(self) -> LogSettings:
-        """Those that this engine was started with."""
+        """Those that hold now."""
         return self._settings.log
 
     def snapshot_held(self, subid: Oid) -> SyncSnapshot | None:

@@ -155,7 +155,8 @@ class Cursor:
             return RoleName(self.next().value, keyword=True)
         token = self.token
         name = self.name()
-        if token.is_word("none"):
+        if name == "none":
+            # Quoted as well.
             raise syntax_error(
                 'role name "none" is reserved', token.start, sqlstate="42939"
             )

@@ -1,7 +1,8 @@
 """The node's own settings as parameters, for SHOW and pg_settings.
 
 Only those that PostgreSQL has too, under its names; all are read-only here, because they are
-set in ``wal2lake.toml`` or on the command line.
+set in ``wal2lake.toml`` or on the command line. SHOW gives what holds now, also in a session that
+began before SIGHUP.
 """
 
 from __future__ import annotations

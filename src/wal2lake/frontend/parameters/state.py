@@ -20,7 +20,7 @@ Source: src/backend/utils/misc/guc.c; PostgreSQL manual, SET, SHOW and section 1
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,10 +68,13 @@ class Parameters(Mapping[str, str]):
         self,
         *,
         facts: Mapping[str, str] | None = None,
-        node: Iterable[ParameterDefinition] = (),
+        node: Callable[[], Sequence[ParameterDefinition]] = tuple,
     ) -> None:
-        """``facts``: values of internal parameters; ``node``: the node's own settings."""
-        self._definitions = {d.name.lower(): d for d in (*PARAMETERS, *node)}
+        """``facts``: values of internal parameters; ``node``: the node's own settings as
+        they are now, which a reload changes."""
+        self._node = node
+        self._of_node = {d.name.lower() for d in node()}
+        self._definitions = {d.name.lower(): d for d in (*PARAMETERS, *node())}
         self._reset: dict[str, str] = {
             key: d.default for key, d in self._definitions.items() if not d.follows
         }
@@ -107,6 +110,8 @@ class Parameters(Mapping[str, str]):
     def raw(self, name: str) -> str:
         """The value as it is kept: integers without a unit."""
         definition = self.definition(name)
+        if _key(name) in self._of_node:
+            return self._node_value(_key(name))
         value = self._current.get(_key(name))
         if value is None:
             assert definition.follows is not None
@@ -116,11 +121,16 @@ class Parameters(Mapping[str, str]):
     def reset_value(self, name: str) -> str:
         """What RESET would make of it, as SHOW prints it."""
         definition = self.definition(name)
+        if _key(name) in self._of_node:
+            return self[name]
         value = self._reset.get(_key(name))
         if value is None:
             assert definition.follows is not None
             return self.reset_value(definition.follows)
         return show_value(definition, value)
+
+    def _node_value(self, key: str) -> str:
+        return next(d.default for d in self._node() if d.name.lower() == key)
 
     def number(self, name: str) -> int:
         """An integer parameter in its base unit (milliseconds, kilobytes, or none)."""

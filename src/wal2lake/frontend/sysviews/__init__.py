@@ -20,7 +20,6 @@ from wal2lake.frontend.sysviews.query.rewrite import (
     is_system_query,
     only_computes,
 )
-from wal2lake.frontend.sysviews.rows.replication import mask_password
 from wal2lake.frontend.sysviews.source import (
     ActiveSession,
     CatalogSource,
@@ -37,6 +36,5 @@ __all__ = [
     "SystemCatalog",
     "calls_functions",
     "is_system_query",
-    "mask_password",
     "only_computes",
 ]

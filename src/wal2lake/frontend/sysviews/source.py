@@ -36,6 +36,7 @@ from wal2lake.changelog import (
 )
 from wal2lake.model import Acl, Lsn, Oid
 from wal2lake.settings import LogSettings
+from wal2lake.tablesync.attempt import RunningCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,10 @@ class CatalogSource(Protocol):
         """Positions of a subscription's workers; None: it never ran."""
         ...
 
+    def copies(self, subid: Oid) -> Sequence[RunningCopy]:
+        """What workers of a subscription are copying just now."""
+        ...
+
     def messages(self, subid: Oid) -> Iterable[LoggedMessage]:
         """The logical messages in a subscription's change log, in its order; an error if
         they are too large to be shown."""
@@ -181,6 +186,11 @@ class CatalogSource(Protocol):
 
     def table_bytes(self, relid: Oid) -> int | None:
         """Size of a table's current files; None: not known without asking Spark."""
+        ...
+
+    @property
+    def engine_pid(self) -> int:
+        """The process that copies tables."""
         ...
 
     @property

@@ -27,7 +27,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -54,11 +54,13 @@ def local_path(location: str) -> Path | None:
     return None
 
 
-def sync_files(paths: Iterable[Path]) -> None:
-    """Fsync files, then each directory that holds one."""
+def sync_files(paths: Iterable[Path], *, below: Path | None = None) -> None:
+    """Fsync files, then each directory that holds one; ``below`` a table's directory, those in
+    between too."""
     files = sorted(set(paths))
     _each(files)
-    _each(sorted({path.parent for path in files}))
+    parents = {path.parent for path in files}
+    _each(sorted(parents) if below is None else _with_new_parents(parents, below))
 
 
 def sync_commit(location: str, version: int, *, first: int | None = None) -> None:
@@ -87,6 +89,12 @@ def sync_commit(location: str, version: int, *, first: int | None = None) -> Non
     _each([log, table])
 
 
+def actions_of(commit: str) -> list[dict[str, Any]]:
+    """The actions of a commit's text. Delta leaves line separators that are not ASCII as they are
+    (U+0085, U+2028), in statistics and predicates: only a newline ends an action."""
+    return [json.loads(line) for line in commit.split("\n") if line]
+
+
 def sync_created(location: str) -> None:
     """Make a new table's directory and its parents durable, with version 0."""
     table = local_path(location)
@@ -94,6 +102,11 @@ def sync_created(location: str) -> None:
         return
     sync_commit(location, 0)
     _each([table.parent, table.parent.parent])
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    _sync(path)
 
 
 def newest_version(location: str) -> int | None:
@@ -129,8 +142,13 @@ def discard_torn_commits(location: str, synced_version: int) -> tuple[int, ...]:
         path.unlink(missing_ok=True)
     # From the top, so that a crash in between leaves a log without gaps.
     for version in reversed(removed):
+        # The commit last: as long as it is there, a repeat finds what belongs to it.
+        commit = log / f"{version:020}.json"
         for path in log.glob(f"{version:020}.*"):
-            path.unlink()
+            if path != commit:
+                path.unlink()
+        _each([log])
+        commit.unlink()
         _each([log])
     return removed
 
@@ -215,7 +233,7 @@ def _whole(found: list[_Found]) -> int:
 def _found(table: Path, log: Path, version: int) -> _Found:
     try:
         text = (log / f"{version:020}.json").read_text(encoding="utf-8")
-        actions = [json.loads(line) for line in text.splitlines()]
+        actions = actions_of(text)
     except (ValueError, FileNotFoundError):
         return _UNREADABLE
     if not any("commitInfo" in action for action in actions):
@@ -245,7 +263,7 @@ def _is_there(table: Path, path: Path, add: dict[str, Any]) -> bool:
     if _size(path) != add["size"]:
         return False
     described = add.get("deletionVector")
-    vector = _vector_file(table, described)
+    vector = vector_file(table, described)
     if described is None or vector is None:
         return True
     end: int = described.get("offset", 0) + described["sizeInBytes"]
@@ -261,14 +279,13 @@ def _size(path: Path | None) -> int | None:
 
 def _named_files(table: Path, commit: str) -> Iterator[Path]:
     """Every file on this machine that a commit's JSON adds."""
-    for line in commit.splitlines():
-        action = json.loads(line)
+    for action in actions_of(commit):
         content = action.get("add") or action.get("cdc")
         if content is None:
             continue
         for path in (
             _resolve(table, content["path"]),
-            _vector_file(table, content.get("deletionVector")),
+            vector_file(table, content.get("deletionVector")),
         ):
             if path is not None:
                 yield path
@@ -281,10 +298,11 @@ def _resolve(table: Path, path: str) -> Path | None:
     return table / unquote(path)
 
 
-def _vector_file(table: Path, vector: dict[str, str] | None) -> Path | None:
+def vector_file(table: Path, vector: Mapping[str, Any] | None) -> Path | None:
+    """Where a deletion vector is; None if it is inline, or not on this machine."""
     if vector is None or vector["storageType"] == "i":
         return None
-    name = vector["pathOrInlineDv"]
+    name = str(vector["pathOrInlineDv"])
     if vector["storageType"] == "p":
         return _resolve(table, name)
     prefix = name[:-_UUID_CHARACTERS]

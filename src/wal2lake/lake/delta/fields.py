@@ -7,9 +7,10 @@ query's result still knows the PostgreSQL type of each plain column.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
-from pyspark.sql.types import StructField
+from pyspark.sql.types import DataType, StructField
 
 from wal2lake.lake.port import FieldSpec
 from wal2lake.model import INVALID_OID, Domain, Oid
@@ -20,6 +21,12 @@ TYPE_NAME: Final = "wal2lake.pg_type_name"
 DOMAIN: Final = "wal2lake.pg_domain"
 
 _GENERATED: Final = "delta.generationExpression"
+
+
+@lru_cache(maxsize=1024)
+def spark_type(ddl: str) -> DataType:
+    """A type by its name; Spark's parser is in the JVM."""
+    return DataType.fromDDL(ddl)
 
 
 def metadata_of(field: FieldSpec) -> dict[str, Any]:

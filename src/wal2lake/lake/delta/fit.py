@@ -16,9 +16,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import DataType
 
 from wal2lake.errors import InternalError, StorageError
+from wal2lake.lake.delta.fields import spark_type
 from wal2lake.lake.port import TableState
 from wal2lake.lake.tablefiles import AddedFile
 
@@ -26,7 +26,7 @@ from wal2lake.lake.tablefiles import AddedFile
 def check_files(state: TableState, adds: Sequence[AddedFile], root: Path) -> None:
     """Raise StorageError for a missing or torn file, InternalError for a misfit."""
     wanted = {
-        field.physical_name: to_arrow_type(DataType.fromDDL(field.spark_ddl))
+        field.physical_name: to_arrow_type(spark_type(field.spark_ddl))
         for field in state.physical_fields
     }
     for added in adds:

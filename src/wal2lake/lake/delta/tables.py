@@ -3,17 +3,19 @@
 Comes in: what ``port.TablePort`` says. Goes out: commits in the tables' own logs. Used by
 apply, tablesync and frontend through the port.
 
-Why this way. Files that executors wrote with PyArrow become visible through Delta's own
-OptimisticTransaction, driven over py4j: Delta checks the protocol, the conflicts and the
-file's statistics exactly as for its own writes, writes checksums and checkpoints, and one
-commit carries the ``add`` actions, the removes of a replacement and the cursor (``txn``).
+Why this way. Files that executors wrote with PyArrow become visible by a commit of ours, which
+``log`` writes for the next version of a plain table on this machine, or through Delta's own
+OptimisticTransaction, driven over py4j, for every other. Delta checks the protocol, the
+conflicts and the file's statistics exactly as for its own writes, writes checksums and
+checkpoints, and one commit carries the ``add`` actions, the removes of a replacement and the
+cursor (``txn``).
 Two reads are registered with the transaction, and they are what makes it safe:
 
 - the cursor (``readTxn``): a concurrent commit of the same application conflicts;
 - with ``read_version``, the whole table (``readWholeTable``): any concurrent change of
   data conflicts, so check-then-append has no gap between check and append.
 
-Cursors are read from the version's checksum file, where Delta keeps them; its own
+Cursors and the schema are read from the version's checksum file, where Delta keeps them; its own
 ``txnVersion`` reconstructs the table's state by Spark jobs, a second instead of a
 millisecond. A table whose newest commit has no such file is asked that way.
 
@@ -31,49 +33,62 @@ ConflictChecker.scala, DeltaOperations.scala.
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
-from wal2lake.errors import (
-    DuplicateObjectError,
-    StorageError,
-    UndefinedObjectError,
-)
+from wal2lake.errors import DuplicateObjectError, StorageError
 from wal2lake.lake.delta.durability import (
     discard_torn_commits,
     local_path,
     sync_commit,
     sync_created,
     sync_files,
+    vector_file,
 )
-from wal2lake.lake.delta.fields import from_struct_field, metadata_of
-from wal2lake.lake.delta.firstversion import (
+from wal2lake.lake.delta.fields import metadata_of, spark_type
+from wal2lake.lake.delta.fit import check_files
+from wal2lake.lake.delta.jvm import DeltaJvm
+from wal2lake.lake.delta.log.checksum import Bins, checksum_line
+from wal2lake.lake.delta.log.commit import (
+    Change,
+    files_after,
+    is_ours_to_write,
+    write_next,
+)
+from wal2lake.lake.delta.log.firstversion import (
     CHECKSUM,
     COMMIT,
-    checksum_line,
+    Kind,
+    Model,
     commit_lines,
     is_plain,
     write_locally,
 )
-from wal2lake.lake.delta.fit import check_files
+from wal2lake.lake.delta.log.place import Object
+from wal2lake.lake.delta.log.version import (
+    Version,
+    is_newest,
+    read_newest,
+    read_writers,
+)
 from wal2lake.lake.delta.uniqueness import any_key_taken
 from wal2lake.lake.port import (
     Committed,
     Cursor,
     FieldSpec,
-    PhysicalField,
     TableState,
     expect_version,
 )
-from wal2lake.lake.spark.errors import translated
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
 from wal2lake.observe import failpoint
 from wal2lake.pgtypes.columnnames import check_column_names
@@ -96,14 +111,11 @@ Spark's to plan."""
 KEPT_FILES: Final = 50_000
 """The same for all tables together."""
 
-_Action = dict[str, dict[str, Any]]
-"""Delta's action as JSON: its name, and the object below it."""
+_NUMBERS: Final = re.compile(r"\([0-9, ]+\)")
+"""Precisions and lengths in a type's name."""
 
 _UNSAFE_IN_NAMES: Final = frozenset(" ,;{}()\n\t=")
 """Delta refuses these in a column's name unless column mapping is on."""
-
-_PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
-_FIELD_ID: Final = "delta.columnMapping.id"
 
 
 class DeltaTables:
@@ -111,12 +123,15 @@ class DeltaTables:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        # py4j's views are untyped; java, scala and Delta classes are all below it.
-        self._jvm: Any = spark._jvm
+        self._delta = DeltaJvm(spark)
         self._synced: dict[str, int] = {}
         self._listings: dict[str, _Listing] = {}
+        self._versions: dict[str, Version] = {}
+        """The newest version of local tables, as far as it could be read."""
+        self._writing: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
         self._lock = threading.Lock()
-        self._bins: tuple[Sequence[int], int] | None = None
+        self._bins: Bins | None = None
+        self._models: dict[Kind, Model] = {}
 
     def create(
         self,
@@ -130,35 +145,38 @@ class DeltaTables:
         if any(_UNSAFE_IN_NAMES & set(field.name) for field in fields):
             wanted["delta.columnMapping.mode"] = "name"
         wanted.update(properties or {})
-        with self._calling(location):
-            if self.exists(location):
-                raise DuplicateObjectError(
-                    f'there is a Delta table at "{location}" already', sqlstate="42P07"
-                )
-            self._need_empty(location)
-            schema = StructType(
-                [
-                    StructField(
-                        field.name,
-                        DataType.fromDDL(field.spark_ddl),
-                        True,
-                        metadata_of(field),
-                    )
-                    for field in fields
-                ]
+        if self.exists(location):
+            raise DuplicateObjectError(
+                f'there is a Delta table at "{location}" already', sqlstate="42P07"
             )
-            # Delta decides what the table needs of a reader and of a writer.
-            transaction = self._log(location).startTransaction()
-            metadata = {
-                "id": str(uuid.uuid4()),
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": schema.json(),
-                "partitionColumns": [],
-                "configuration": wanted,
-                "createdTime": int(time.time() * 1000),
-            }
-            transaction.updateMetadataForNewTable(self._action({"metaData": metadata}))
-            self._write_first(location, transaction)
+        self._need_empty(location)
+        schema = StructType(
+            [
+                StructField(
+                    field.name, spark_type(field.spark_ddl), True, metadata_of(field)
+                )
+                for field in fields
+            ]
+        )
+        metadata = {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema.json(),
+            "partitionColumns": [],
+            "configuration": wanted,
+            "createdTime": int(time.time() * 1000),
+        }
+        kind = Kind(
+            self._delta.settings_hash(),
+            frozenset(_NUMBERS.sub("", field.spark_ddl) for field in fields),
+            frozenset(one for one in wanted.items() if one[0].startswith("delta.")),
+        )
+        with self._lock:
+            known = self._models.get(kind)
+        if known is not None:
+            self._write_first(location, known.applied_to(metadata), known.protocol)
+        else:
+            self._create_first_of(kind, location, metadata)
         sync_created(location)
         state = self.state(location)
         with self._lock:
@@ -167,60 +185,84 @@ class DeltaTables:
                 self._keep(location, _Listing(state.table_id, 0, {}))
         return state
 
-    def _write_first(self, location: str, transaction: Any) -> None:
-        """Commit version 0; see ``firstversion``."""
-        metadata = json.loads(transaction.metadata().json())["metaData"]
-        protocol = json.loads(transaction.protocol().json())["protocol"]
-        if not is_plain(protocol):
-            # A setting of Spark's has asked for more: it is for Delta to do.
-            transaction.commit(
-                self._seq([]),
-                getattr(
-                    self._jvm.org.apache.spark.sql.delta, "DeltaOperations$CreateTable"
-                )(transaction.metadata(), False, False, self._jvm.scala.Option.empty()),
+    def _create_first_of(self, kind: Kind, location: str, metadata: Object) -> None:
+        """Delta decides what the table needs of a reader and of a writer, and what its settings
+        add: the same for each table of the kind."""
+        with self._delta.calling(location):
+            transaction = self._delta.log(location).startTransaction()
+            transaction.updateMetadataForNewTable(
+                self._delta.action({"metaData": metadata})
             )
-            return
-        txn_id = transaction.txnId()
-        bounds, bins = self._histograms()
+            prepared = json.loads(transaction.metadata().json())["metaData"]
+            protocol = json.loads(transaction.protocol().json())["protocol"]
+            if not is_plain(protocol):
+                # A setting of Spark's has asked for more: it is for Delta to do.
+                transaction.commit(
+                    self._delta.seq([]),
+                    getattr(
+                        self._delta.jvm.org.apache.spark.sql.delta,
+                        "DeltaOperations$CreateTable",
+                    )(
+                        transaction.metadata(),
+                        False,
+                        False,
+                        self._delta.jvm.scala.Option.empty(),
+                    ),
+                )
+                return
+        self._write_first(location, prepared, protocol)
+        model = Model.of(metadata, prepared, protocol)
+        if model is not None:
+            with self._lock:
+                self._models[kind] = model
+
+    def _write_first(self, location: str, metadata: Object, protocol: Object) -> None:
+        """Commit version 0; see ``firstversion``."""
+        txn_id = str(uuid.uuid4())
         commit = commit_lines(metadata, protocol, txn_id)
-        checksum = checksum_line(
-            metadata, protocol, txn_id, size_bounds=bounds, deleted_bins=bins
-        )
+        checksum = checksum_line(metadata, protocol, txn_id, bins=self._histograms())
         root = local_path(location)
         if root is not None:
             write_locally(root, commit, checksum)
             return
-        log = self._log(location)
-        log.createLogDirectoriesIfNotExists()
-        for name, lines in ((COMMIT, commit), (CHECKSUM, [checksum])):
-            path = self._jvm.org.apache.hadoop.fs.Path(location, f"_delta_log/{name}")
-            log.store().write(
-                path,
-                self._seq(lines).iterator(),
-                name == CHECKSUM,
-                self._hadoop_conf(),
-            )
+        with self._delta.calling(location):
+            log = self._delta.log(location)
+            log.createLogDirectoriesIfNotExists()
+            for name, lines in ((COMMIT, commit), (CHECKSUM, [checksum])):
+                log.store().write(
+                    self._delta.jvm.org.apache.hadoop.fs.Path(
+                        location, f"_delta_log/{name}"
+                    ),
+                    self._delta.seq(lines).iterator(),
+                    name == CHECKSUM,
+                    self._delta.hadoop_conf(),
+                )
 
-    def _histograms(self) -> tuple[Sequence[int], int]:
+    def _histograms(self) -> Bins:
         """Delta's bounds of file sizes, and its number of bins for deleted rows."""
         with self._lock:
             if self._bins is None:
-                stats = self._jvm.org.apache.spark.sql.delta.stats
+                stats = self._delta.jvm.org.apache.spark.sql.delta.stats
                 sizes = stats.FileSizeHistogramUtils.DEFAULT_BINS()
                 deleted = stats.DeletedRecordCountsHistogramUtils.NUMBER_OF_BINS()
-                self._bins = (self._from_java(sizes), deleted)
+                self._bins = Bins(tuple(self._delta.from_java(sizes)), deleted)
             return self._bins
 
     def _need_empty(self, location: str) -> None:
         """A table that is made among somebody else's files would take them along when it is
         dropped. A log without a version is what a crash leaves of a creation."""
-        path = self._jvm.org.apache.hadoop.fs.Path(location)
-        files = path.getFileSystem(self._hadoop_conf())
-        names = (
-            [one.getPath().getName() for one in files.listStatus(path)]
-            if files.exists(path)
-            else []
-        )
+        root = local_path(location)
+        if root is not None:
+            names = [one.name for one in root.iterdir()] if root.exists() else []
+        else:
+            with self._delta.calling(location):
+                path = self._delta.jvm.org.apache.hadoop.fs.Path(location)
+                files = path.getFileSystem(self._delta.hadoop_conf())
+                names = (
+                    [one.getPath().getName() for one in files.listStatus(path)]
+                    if files.exists(path)
+                    else []
+                )
         if names not in ([], ["_delta_log"]):
             raise DuplicateObjectError(
                 f'directory "{location}" exists but is not empty',
@@ -230,11 +272,11 @@ class DeltaTables:
 
     def drop(self, location: str) -> None:
         """See TablePort. Refuses a directory that is not a table."""
-        with self._calling(location):
-            path = self._jvm.org.apache.hadoop.fs.Path(location)
-            files = path.getFileSystem(self._hadoop_conf())
+        with self._delta.calling(location):
+            path = self._delta.jvm.org.apache.hadoop.fs.Path(location)
+            files = path.getFileSystem(self._delta.hadoop_conf())
             if files.exists(path):
-                log = self._jvm.org.apache.hadoop.fs.Path(path, "_delta_log")
+                log = self._delta.jvm.org.apache.hadoop.fs.Path(path, "_delta_log")
                 children = list(files.listStatus(path))
                 if children and not files.exists(log):
                     raise StorageError(
@@ -247,41 +289,76 @@ class DeltaTables:
                     if child.getPath().getName() != "_delta_log":
                         files.delete(child.getPath(), True)
                 files.delete(path, True)
-            self._forget(path)
-        with self._lock:
-            self._synced.pop(location, None)
-            self._listings.pop(location, None)
+            self._delta.forget(location)
+        self._forget_known(location)
 
     def exists(self, location: str) -> bool:
         """See TablePort."""
-        with self._calling(location):
-            pattern = self._jvm.org.apache.hadoop.fs.Path(location, "_delta_log")
-            files = pattern.getFileSystem(self._hadoop_conf())
+        if self._newest(location) is not None:
+            return True
+        root = local_path(location)
+        if root is not None and not (root / "_delta_log").exists():
+            return False
+        with self._delta.calling(location):
+            pattern = self._delta.jvm.org.apache.hadoop.fs.Path(location, "_delta_log")
+            files = pattern.getFileSystem(self._delta.hadoop_conf())
             if not files.exists(pattern):
                 return False
-            version: int = self._snapshot(self._log(location)).version()
+            version: int = self._delta.snapshot(location).version()
             return version >= 0
 
     def state(self, location: str) -> TableState:
         """See TablePort."""
-        with self._calling(location):
-            return self._state_of(location, self._existing(location))
+        newest = self._newest(location)
+        if newest is not None:
+            return newest.state
+        with self._delta.calling(location):
+            return self._delta.state_of(location, self._delta.existing(location))
+
+    def _newest(self, location: str) -> Version | None:
+        """The newest version; None: Delta must be asked."""
+        root = local_path(location)
+        if root is None:
+            return None
+        with self._lock:
+            known = self._versions.get(location)
+        if known is not None and is_newest(root, known):
+            return known
+        found = read_newest(location, root)
+        with self._lock:
+            if found is None:
+                self._versions.pop(location, None)
+                return None
+            version, files = found
+            self._versions[location] = version
+            listing = self._listings.get(location)
+            if files is not None and (
+                listing is None or not listing.is_of(version.state)
+            ):
+                self._keep(
+                    location,
+                    _Listing(version.state.table_id, version.state.version, files),
+                )
+        return version
 
     def writers(self, location: str, first: int, last: int) -> list[frozenset[str]]:
         """See TablePort; a commit that the log does not have any more has no writer."""
         found: list[frozenset[str]] = []
-        with self._calling(location):
-            path = self._jvm.org.apache.hadoop.fs.Path(location, "_delta_log")
-            store = self._log(location).store()
+        root = local_path(location)
+        if root is not None:
+            return [read_writers(root, number) for number in range(first, last + 1)]
+        with self._delta.calling(location):
+            path = self._delta.jvm.org.apache.hadoop.fs.Path(location, "_delta_log")
+            store = self._delta.log(location).store()
             for version in range(first, last + 1):
-                commit = self._jvm.org.apache.hadoop.fs.Path(
+                commit = self._delta.jvm.org.apache.hadoop.fs.Path(
                     path, f"{version:020}.json"
                 )
-                if not commit.getFileSystem(self._hadoop_conf()).exists(commit):
+                if not commit.getFileSystem(self._delta.hadoop_conf()).exists(commit):
                     found.append(frozenset())
                     continue
-                lines = store.read(commit, self._hadoop_conf())
-                converters = self._jvm.scala.jdk.javaapi.CollectionConverters
+                lines = store.read(commit, self._delta.hadoop_conf())
+                converters = self._delta.jvm.scala.jdk.javaapi.CollectionConverters
                 actions = [json.loads(line) for line in converters.asJava(lines)]
                 found.append(
                     frozenset(a["txn"]["appId"] for a in actions if "txn" in a)
@@ -290,12 +367,13 @@ class DeltaTables:
 
     def files(self, state: TableState) -> Sequence[DataFile] | None:
         """See TablePort. What this object has committed itself needs no look."""
+        self._newest(state.location)
         with self._lock:
             known = self._listings.get(state.location)
             if known is not None and known.is_of(state):
                 return list(known.files.values())
-        with self._calling(state.location):
-            snapshot = self._existing(state.location)
+        with self._delta.calling(state.location):
+            snapshot = self._delta.existing(state.location)
             if (snapshot.version(), snapshot.metadata().id()) != (
                 state.version,
                 state.table_id,
@@ -319,7 +397,7 @@ class DeltaTables:
         listed = self.files(state)
         if not adds or (listed is not None and not listed):
             return False
-        with self._calling(state.location):
+        with self._delta.calling(state.location):
             return any_key_taken(self._spark, state, adds, key)
 
     def commit_files(
@@ -346,40 +424,144 @@ class DeltaTables:
                 changes.append({"add": kept})
         root = local_path(location)
         if root is not None:
-            sync_files([root / added.path for added in adds])
+            vectors = [vector_file(root, one.vector) for one in replaced]
+            sync_files(
+                [
+                    *(root / added.path for added in adds),
+                    *(path for path in vectors if path is not None),
+                ],
+                below=root,
+            )
         failpoint("lake.files_synced")
-        with self._calling(location):
-            self._existing(location)
-            transaction = self._log(location).startTransaction()
+        done = None
+        with self.writing(location):
+            if root is not None:
+                done = self._commit_here(
+                    location,
+                    root,
+                    adds,
+                    changes,
+                    cursor,
+                    read_version=read_version,
+                    replace=replace,
+                    rearranges=rearranges,
+                    operation=operation,
+                )
+            if done is None:
+                done = self._commit_by_delta(
+                    location,
+                    adds,
+                    changes,
+                    cursor,
+                    read_version=read_version,
+                    replace=replace,
+                    rearranges=rearranges,
+                    operation=operation,
+                )
+        failpoint("lake.committed")
+        self.sync(location, done.version)
+        failpoint("lake.commit_synced")
+        return done
+
+    def writing(self, location: str) -> threading.RLock:
+        """See TablePort."""
+        with self._lock:
+            return self._writing[location]
+
+    def _commit_here(
+        self,
+        location: str,
+        root: Path,
+        adds: Sequence[AddedFile],
+        changes: Sequence[Change],
+        cursor: Cursor,
+        *,
+        read_version: int | None,
+        replace: bool,
+        rearranges: bool,
+        operation: str,
+    ) -> Committed | None:
+        """The next version as ``log.commit`` writes it; None: it is for Delta to do."""
+        newest = self._newest(location)
+        if newest is None or not is_ours_to_write(newest):
+            return None
+        state = newest.state
+        with self._lock:
+            listing = self._listings.get(location)
+        if listing is None or not listing.is_of(state):
+            return None
+        check_files(state, adds, root)
+        committed = state.cursor(cursor.app_id)
+        if committed is not None and _is_done(committed, cursor, rearranges):
+            return Committed(state.version, already_done=True)
+        if read_version is not None:
+            expect_version(location, read_version, state.version)
+        # Ours is durable when it has its name: what others wrote must not be lost below it.
+        self.sync(location, state.version)
+        written = write_next(
+            root,
+            newest,
+            listing.files,
+            changes,
+            cursor,
+            reads=read_version is not None or replace,
+            replaces=replace,
+            operation=operation,
+        )
+        if written is None:
+            # Somebody was faster: Delta knows whether that is a conflict.
+            return None
+        version = state.version + 1
+        with self._lock:
+            if self._synced.get(location) == state.version:
+                self._synced[location] = version
+            self._versions.pop(location, None)
+            if written.version is not None:
+                self._versions[location] = written.version
+            self._listings.pop(location, None)
+            if len(written.files) <= LISTED_FILES:
+                self._keep(location, _Listing(state.table_id, version, written.files))
+        return Committed(version)
+
+    def _commit_by_delta(
+        self,
+        location: str,
+        adds: Sequence[AddedFile],
+        changes: Sequence[Change],
+        cursor: Cursor,
+        *,
+        read_version: int | None,
+        replace: bool,
+        rearranges: bool,
+        operation: str,
+    ) -> Committed:
+        with self._delta.calling(location):
+            self._delta.existing(location)
+            transaction = self._delta.log(location).startTransaction()
             transaction.readTxn().addOne(cursor.app_id)
-            state = self._state_of(location, transaction.snapshot())
+            state = self._delta.state_of(location, transaction.snapshot())
+            root = local_path(location)
             if root is not None:
                 check_files(state, adds, root)
             committed, found = state.cursor(cursor.app_id), state.version
             if committed is not None and _is_done(committed, cursor, rearranges):
-                done = Committed(found, already_done=True)
-            else:
-                if read_version is not None:
-                    expect_version(location, read_version, found)
-                if read_version is not None or replace:
-                    transaction.readWholeTable()
-                removes = transaction.filterFiles() if replace else None
-                version: int = transaction.commit(
-                    self._actions(changes, cursor, removes),
-                    self._operation(cursor, replace, operation),
-                )
-                done = Committed(
-                    version,
-                    interlopers=()
-                    if read_version is None
-                    else tuple(range(read_version + 1, version)),
-                )
-        failpoint("lake.committed")
-        if not done.already_done:
-            self._note_commit(location, found, done.version, changes, replace)
-        self.sync(location, done.version)
-        failpoint("lake.commit_synced")
-        return done
+                return Committed(found, already_done=True)
+            if read_version is not None:
+                expect_version(location, read_version, found)
+            if read_version is not None or replace:
+                transaction.readWholeTable()
+            removes = transaction.filterFiles() if replace else None
+            version: int = transaction.commit(
+                self._delta.actions(changes, cursor, removes),
+                self._delta.operation(cursor, replace, operation),
+            )
+        self._note_commit(location, found, version, changes, replace)
+        return Committed(
+            version,
+            interlopers=()
+            if read_version is None
+            else tuple(range(read_version + 1, version)),
+        )
 
     def sync(self, location: str, version: int) -> None:
         """See TablePort."""
@@ -396,117 +578,23 @@ class DeltaTables:
         """See TablePort."""
         removed = discard_torn_commits(location, synced_version)
         if removed:
-            with self._lock:
-                self._synced.pop(location, None)
-                self._listings.pop(location, None)
-            with self._calling(location):
-                self._forget(self._jvm.org.apache.hadoop.fs.Path(location))
+            self._forget_known(location)
+            with self._delta.calling(location):
+                self._delta.forget(location)
         return removed
 
-    def _forget(self, path: Any) -> None:
-        """Drop Delta's cached snapshots of a table."""
-        self._jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(
-            self._spark._jsparkSession, path
-        )
-
-    @contextmanager
-    def _calling(self, location: str) -> Iterator[None]:
-        """Delta takes settings from the thread's active session: make it ours."""
-        with translated(f'Delta table "{location}"'):
-            self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(
-                self._spark._jsparkSession
-            )
-            yield
-
-    def _log(self, location: str) -> Any:
-        return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
-            self._spark._jsparkSession, location
-        )
-
-    def _snapshot(self, log: Any) -> Any:
-        none = self._jvm.scala.Option.empty()
-        return log.update(False, none, none)
-
-    def _existing(self, location: str) -> Any:
-        snapshot = self._snapshot(self._log(location))
-        if snapshot.version() < 0:
-            raise UndefinedObjectError(
-                f'there is no Delta table at "{location}"', sqlstate="42P01"
-            )
-        return snapshot
-
-    def _hadoop_conf(self) -> Any:
-        state = self._spark._jsparkSession.sessionState()
-        return state.newHadoopConf()
-
-    def _state_of(self, location: str, snapshot: Any) -> TableState:
-        metadata = json.loads(snapshot.metadata().json())["metaData"]
-        struct = StructType.fromJson(json.loads(metadata["schemaString"]))
-        properties = metadata["configuration"]
-        fields = tuple(from_struct_field(field) for field in struct.fields)
-        return TableState(
-            location=location,
-            table_id=metadata["id"],
-            version=snapshot.version(),
-            cursors=self._cursors(snapshot),
-            fields=fields,
-            physical_fields=tuple(
-                PhysicalField(
-                    field.name,
-                    field.metadata.get(_PHYSICAL_NAME, field.name),
-                    field.metadata.get(_FIELD_ID),
-                    spec.spark_ddl,
-                )
-                for field, spec in zip(struct.fields, fields, strict=True)
-            ),
-            column_mapping=properties.get("delta.columnMapping.mode", "none") != "none",
-            properties=properties,
-            partition_columns=tuple(metadata["partitionColumns"]),
-        )
-
-    def _cursors(self, snapshot: Any) -> dict[str, int]:
-        checksum = snapshot.checksumOpt()
-        known = checksum.get().setTransactions() if checksum.isDefined() else checksum
-        if known.isEmpty():
-            found: dict[str, int] = self._from_java(snapshot.transactions())
-            return found
-        return {one["appId"]: one["version"] for one in self._from_java(known.get())}
-
-    def _from_java(self, value: Any) -> Any:
-        """A Scala collection as Delta writes it in JSON: one call over py4j. Its iterators end
-        with an exception, whose translation takes longer than all the rest."""
-        mapper = self._jvm.org.apache.spark.sql.delta.util.JsonUtils.mapper()
-        return json.loads(mapper.writeValueAsString(value))
-
-    def _actions(
-        self, changes: Sequence[_Action], cursor: Cursor, removes: Any | None
-    ) -> Any:
-        now = int(time.time() * 1000)
-        token = {"appId": cursor.app_id, "version": cursor.version, "lastUpdated": now}
-        actions = [self._action({"txn": token})]
-        if removes is not None:
-            converters = self._jvm.scala.jdk.javaapi.CollectionConverters
-            for file in converters.asJava(removes):
-                actions.append(file.remove())
-        return self._seq([*actions, *map(self._action, changes)])
-
-    def _action(self, action: _Action) -> Any:
-        from_json = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson
-        return from_json(json.dumps(action))
-
-    def _seq(self, items: Sequence[Any]) -> Any:
-        """A Scala Seq."""
-        listed = self._jvm.java.util.ArrayList()
-        for item in items:
-            listed.add(item)
-        return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(listed).toSeq()
+    def _forget_known(self, location: str) -> None:
+        with self._lock:
+            self._synced.pop(location, None)
+            self._listings.pop(location, None)
+            self._versions.pop(location, None)
 
     def _note_commit(
         self,
         location: str,
         read: int,
         version: int,
-        changes: Sequence[_Action],
+        changes: Sequence[Change],
         replace: bool,
     ) -> None:
         """Carry the listing of the version read over to the one just made."""
@@ -514,14 +602,7 @@ class DeltaTables:
             known = self._listings.pop(location, None)
             if known is None or known.version != read or version != read + 1:
                 return
-            files = {} if replace else known.files
-            for change in changes:
-                if "remove" in change:
-                    files.pop(str(change["remove"]["path"]), None)
-            for change in changes:
-                if "add" in change:
-                    file = DataFile(change["add"])
-                    files[file.key] = file
+            files = files_after({} if replace else known.files, changes)
             if len(files) <= LISTED_FILES:
                 self._keep(location, _Listing(known.table_id, version, files))
 
@@ -533,17 +614,6 @@ class DeltaTables:
         while held > KEPT_FILES:
             oldest = next(iter(self._listings))
             held -= len(self._listings.pop(oldest).files)
-
-    def _operation(self, cursor: Cursor, replace: bool, operation: str) -> Any:
-        modes = self._jvm.org.apache.spark.sql.streaming.OutputMode
-        return getattr(
-            self._jvm.org.apache.spark.sql.delta, "DeltaOperations$StreamingUpdate"
-        )(
-            modes.Complete() if replace else modes.Append(),
-            cursor.app_id,
-            cursor.version,
-            self._jvm.scala.Option.apply(operation),
-        )
 
 
 @dataclass(frozen=True, slots=True)

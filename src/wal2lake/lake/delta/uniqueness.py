@@ -16,8 +16,9 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
+from wal2lake.lake.delta.fields import spark_type
 from wal2lake.lake.port import TableState
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.pgtypes.spark_ddl import identifier
@@ -38,7 +39,7 @@ def any_key_taken(
         [
             StructField(
                 physical[name].physical_name,
-                DataType.fromDDL(physical[name].spark_ddl),
+                spark_type(physical[name].spark_ddl),
                 True,
             )
             for name in key

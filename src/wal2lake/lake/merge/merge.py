@@ -122,6 +122,11 @@ def commit_merge(merge: Merge, tables: TablePort, cursor: Cursor) -> Committed:
     that the merge was planned on. ``interlopers`` is not empty if somebody slipped in
     between that look and the commit.
     """
+    with tables.writing(merge.state.location):
+        return _commit(merge, tables, cursor)
+
+
+def _commit(merge: Merge, tables: TablePort, cursor: Cursor) -> Committed:
     location = merge.state.location
     now = tables.state(location)
     done = now.cursor(cursor.app_id)

@@ -160,8 +160,16 @@ class SessionOptions:
         return self.master == "local" or self.master.startswith("local[")
 
     @property
+    def task_slots(self) -> str:
+        """The master with twice as many slots as cores, if their number is ours to choose.
+
+        A reader of an initial copy holds a slot while it waits for its publisher, and there are
+        as many of them as cores: a query would wait with them."""
+        return f"local[{2 * self.cores}]" if self.master == "local[*]" else self.master
+
+    @property
     def cores(self) -> int:
-        """Task slots of a local master; this machine's cores otherwise."""
+        """What a local master names; this machine's cores otherwise."""
         inside = self.master.removeprefix("local[").split("]")[0].split(",")[0]
         if self.master == "local":
             return 1
@@ -240,7 +248,15 @@ def jvm_alive(spark: SparkSession) -> bool:
 
 def use_pool(spark: SparkSession, pool: Pool) -> None:
     """Let the calling thread's jobs run in ``pool`` from now on."""
-    spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool.value)
+    wanted = (spark.sparkContext, pool)
+    if getattr(_CHOSEN, "pool", None) != wanted:
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool.value)
+        _CHOSEN.pool = wanted
+
+
+_CHOSEN: Final = threading.local()
+"""The pool of each thread: most of what asks for one needs no job in the end, and the call
+costs more than the question."""
 
 
 _JVM_OPTIONS: Final = (
@@ -259,6 +275,7 @@ def configuration(options: SessionOptions) -> dict[str, str]:
     """Return the Spark settings that ``start_session`` uses."""
     settings = dict(_DEFAULTS)
     settings["spark.sql.shuffle.partitions"] = str(options.cores)
+    settings["spark.default.parallelism"] = str(options.cores)
     if options.is_local:
         settings.update(_LOCAL_DEFAULTS)
     # Where an operator's value is a list, ours joins it instead of losing to it.
@@ -282,7 +299,7 @@ def configuration(options: SessionOptions) -> dict[str, str]:
             )
     settings.update(extra)
     settings.update(REQUIRED)
-    settings["spark.master"] = options.master
+    settings["spark.master"] = options.task_slots
     settings["spark.driver.memory"] = options.driver_memory
     settings["spark.local.dir"] = str(options.local_dir)
     settings["spark.sql.warehouse.dir"] = options.warehouse

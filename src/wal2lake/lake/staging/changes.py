@@ -61,14 +61,17 @@ class ChangeShape:
     fields: tuple[FieldSpec, ...]
     """The target's columns; position i is column i of the staged files."""
     key: tuple[int, ...]
-    """Positions of the target's primary key, in key order. Without one there are no updates
-    and deletes."""
+    """Positions of the columns that name a row: of the target's primary key, in key order, or
+    if ``repeats`` of its whole content. Empty: there are no updates and deletes."""
     unchanged: frozenset[int] = frozenset()
     """Columns of which some value in the batch is not known."""
     moved: bool = False
     """Some UPDATE changed the key."""
     truncate: Seq | None = None
     """The last TRUNCATE: only what comes after it counts, on an empty table."""
+    repeats: bool = False
+    """The table has no primary key: it may hold a row many times, and an UPDATE or DELETE
+    touches one of them. Every UPDATE counts as ``moved``."""
 
 
 @dataclass(frozen=True, slots=True)

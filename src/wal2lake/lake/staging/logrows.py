@@ -21,7 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from wal2lake.errors import CorruptLogError, StorageError, Wal2LakeError
+from wal2lake.errors import (
+    RESTORE_HINT,
+    CorruptLogError,
+    StorageError,
+    Wal2LakeError,
+)
 from wal2lake.lake.delta.durability import local_path
 from wal2lake.model import Relation
 
@@ -142,7 +147,7 @@ def corrupt(path: str, detail: str) -> CorruptLogError:
     return CorruptLogError(
         f'change log file "{path}" is corrupted',
         detail=detail,
-        hint="Restore the file from a backup, or copy the subscription's tables again.",
+        hint=RESTORE_HINT,
     )
 
 

@@ -10,7 +10,8 @@ What is decided here, once for both ways of applying:
   column of the target that is not replicated is null in an INSERT and stays in an UPDATE;
 - the key of an event: the new one, or the old one of a DELETE; an UPDATE whose old key was
   sent and differs (as values, not as text) has *moved* its row;
-- an unchanged TOAST value that came all the same, in a sent old row, is known.
+- an unchanged TOAST value that came all the same, in a sent old row, is known;
+- of a table without a primary key the old row, whole, names the row (REPLICA IDENTITY FULL).
 
 Sources: PostgreSQL relation.c (logicalrep_rel_open, logicalrep_report_missing_attrs),
 worker.c (check_relation_updatable), heapam.c (ExtractReplicaIdentity).
@@ -60,16 +61,23 @@ class StageTarget:
     physical: tuple[PhysicalField, ...]
     """Same order as ``fields``."""
     key: tuple[str, ...]
-    """Primary key columns; empty: only inserts can be applied."""
+    """Primary key columns; empty: a row is named by its ``content``."""
     types: RemoteTypes = field(default_factory=dict)
     """The publisher's types that are not built in, for values in binary format."""
     rules: Rules = NO_RULES
+    content: tuple[str, ...] = ()
+    """Without a key: the columns that the batch's relation sends."""
 
     @property
-    def key_positions(self) -> tuple[int, ...]:
-        """Where the key's columns are in ``fields``, in key order."""
+    def identity(self) -> tuple[str, ...]:
+        """The columns that name a row."""
+        return self.key or self.content
+
+    @property
+    def identity_positions(self) -> tuple[int, ...]:
+        """Where they are in ``fields``; a key's in key order."""
         names = [f.name for f in self.fields]
-        return tuple(names.index(k) for k in self.key)
+        return tuple(names.index(k) for k in self.identity)
 
     @property
     def qualified(self) -> str:
@@ -116,16 +124,23 @@ def columns_wanted(
     for i, column in enumerate(relation.columns):
         wanted += [f"c{i}", f"u{i}", f"b{i}", f"ob{i}"]
         # With REPLICA IDENTITY FULL the old rows are as large as the new ones.
-        if column.name in target.key or f"u{i}" in present:
+        if column.name in target.identity or f"u{i}" in present:
             wanted.append(f"o{i}")
     return [name for name in wanted if name in present]
 
 
 def check_columns(relation: Relation, target: StageTarget) -> tuple[str, str] | None:
-    """(SQLSTATE, message) if the target lacks a replicated column."""
+    """(SQLSTATE, message) if the target lacks a replicated column, or the relation's columns are
+    not those that name a row: a batch must not find rows by fewer columns than it was sent."""
     names = {f.name for f in target.fields}
     missing = [c.name for c in relation.columns if c.name not in names]
     if not missing:
+        if target.content and {c.name for c in relation.columns} != set(target.content):
+            return (
+                "55000",
+                f'the replicated columns of "{target.qualified}", which has no primary'
+                " key, have changed",
+            )
         return None
     word = "column" if len(missing) == 1 else "columns"
     listed = ", ".join(f'"{name}"' for name in missing)
@@ -165,9 +180,9 @@ def change_rows(
 ) -> tuple[pa.Table, Found, tuple[RowFailure, ...]]:
     """A batch of any events as staged changes."""
     rows = _Rows(batch, relation, target)
-    keys = target.key_positions
+    keys = target.identity_positions
     bad = rows.without_identity()
-    old_keys, moved = rows.old_keys(bad)
+    old_keys, moved = rows.old_keys(bad) if target.key else rows.old_rows(bad)
     deleted = rows.op == DELETE
     news, flags = [], {}
     for i, spec in enumerate(target.fields):
@@ -182,7 +197,8 @@ def change_rows(
             if i in keys:
                 old = rows.old(position)
                 if old is not None:
-                    sent = sent.filled(deleted | unchanged, old)
+                    named = deleted | unchanged if target.key else unchanged
+                    sent = sent.filled(named, old)
                 unchanged = np.zeros(batch.num_rows, np.bool_)
             elif unchanged.any():
                 old = rows.old(position)
@@ -192,8 +208,10 @@ def change_rows(
             converted = rows.convert(sent, spec, mapping)
             array = converted.array
             bad += converted.bad
+            if not target.key and i in old_keys:
+                array = pc.if_else(pa.array(deleted), old_keys[i], array)
         written = (rows.op == INSERT) | ((rows.op == UPDATE) & ~unchanged)
-        if i in keys:
+        if spec.name in target.key:
             written = rows.op != TRUNCATE
         bad += rows.nulls(array, spec, written, bad)
         news.append(array)
@@ -310,7 +328,7 @@ class _Rows:
         if not candidates.any():
             return {}, moved
         typed = {}
-        for i in self._target.key_positions:
+        for i in self._target.identity_positions:
             spec = self._target.fields[i]
             position = self.position(spec)
             before = None if position is None else self.old(position)
@@ -335,31 +353,45 @@ class _Rows:
             moved |= differs
         return typed, moved
 
+    def old_rows(self, bad: list[BadValue]) -> tuple[dict[int, pa.Array], Mask]:
+        """Typed old rows by target position, of each UPDATE and DELETE; and the UPDATEs.
+
+        Under the columns' policies, as the rows were stored, but not counted again."""
+        typed = {}
+        for i in self._target.identity_positions:
+            spec = self._target.fields[i]
+            position = self.position(spec)
+            old = None if position is None else self.old(position)
+            if old is None:
+                continue
+            rules, relation = self._target.rules, self._relation
+            policy = rules.policy(relation.namespace, relation.name, spec, old)
+            found = convert_column(old, spec, mapping_of(spec), policy, rules)
+            typed[i] = found.array
+            bad += found.bad
+        return typed, self.op == UPDATE
+
     def without_identity(self) -> list[BadValue]:
         """The first event that names its row by a key that the target does not have."""
         needs = (self.op == UPDATE) | (self.op == DELETE)
         identity = {c.name for c in self._relation.columns if c.is_key}
         if self._target.key and set(self._target.key) <= identity:
             unnamed = (self.op == DELETE) & ~self.sent_old
-            for i in self._target.key_positions:
+            for i in self._target.identity_positions:
                 position = self._names[self._target.fields[i].name]
                 unnamed |= self.unchanged(position) & ~self.sent_old
             needs = unnamed
+        elif self._by_content:
+            needs &= ~self.sent_old
         at = np.flatnonzero(needs)
         if not at.size:
             return []
         name = self._target.qualified
-        if self._target.key:
+        if self._target.key or self._by_content:
             message = (
                 "publisher did not send replica identity column expected by the "
                 f'logical replication target relation "{name}"'
             )
-        elif self._relation.identity is ReplicaIdentity.FULL:
-            message = (
-                f'cannot apply UPDATE and DELETE to relation "{name}", which has no '
-                "primary key"
-            )
-            return [BadValue(int(at[0]), "", "0A000", message)]
         else:
             message = (
                 f'logical replication target relation "{name}" has neither REPLICA '
@@ -367,6 +399,10 @@ class _Rows:
                 "REPLICA IDENTITY FULL"
             )
         return [BadValue(int(at[0]), "", "55000", message)]
+
+    @property
+    def _by_content(self) -> bool:
+        return not self._target.key and self._relation.identity is ReplicaIdentity.FULL
 
     def nulls(
         self, array: pa.Array, spec: FieldSpec, where: Mask, known: Sequence[BadValue]

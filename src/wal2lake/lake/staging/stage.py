@@ -146,12 +146,14 @@ def stage_changes(
             raise error
         paths = ()
     found = _found(answers)
+    by_content = not target.key and bool(found.updates or found.deletes)
     shape = ChangeShape(
         target.fields,
-        target.key_positions,
+        target.identity_positions if target.key or by_content else (),
         frozenset(found.unchanged),
         found.moved,
         found.last_truncate,
+        by_content,
     )
     stats = [f.stats for a in answers for f in a.files]
     size = sum(a.size for a in answers)

@@ -1,23 +1,29 @@
 """Keys of a batch as small numbers, and where the table holds them.
 
 Comes in: key columns of events, and of the table's files. Goes out: a number for each
-distinct key, ascending with the key, and the places of those that are stored. DuckDB joins
-them, for keys may have any types and any number of columns.
+distinct key, ascending with the key, and the places of those that are stored. Null is a value like
+any other.
 
-Only key columns go through DuckDB: values that nobody compares stay in Arrow.
+Few keys of one column are looked up by Arrow. The others DuckDB joins, for keys may have any types
+and any number of columns; but a database and its five queries take 20 CPU-milliseconds, which was
+a third of what a batch of a few rows cost. Only key columns go through it: values that nobody
+compares stay in Arrow.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wal2lake.lake.upsert.memory import TooLarge
 
@@ -42,36 +48,17 @@ class Places:
     """Row number in that file."""
 
 
-class Keys:
-    """The distinct keys of one batch. A context manager: it holds a DuckDB database."""
+_FEW: Final = 20_000
+"""Keys that are looked up on one core: a table of a million takes it 20 ms."""
 
-    def __init__(self, columns: Sequence[pa.ChunkedArray], directory: str) -> None:
-        """``columns``: the key's columns, as long as all events' keys together.
-        What does not fit into memory is spilled below ``directory``."""
-        self._names = [f"k{i}" for i in range(len(columns))]
-        self._database = duckdb.connect(
-            ":memory:",
-            config={"memory_limit": _MEMORY_LIMIT, "temp_directory": directory},
-        )
-        listed = ", ".join(self._names)
-        table = pa.table(dict(zip(self._names, columns, strict=True)))
-        table = table.append_column("place", pa.array(np.arange(table.num_rows)))
-        self._database.register("given", table)
-        self._database.execute(
-            f"create temp table keys as select row_number() over (order by {listed}) - 1"
-            f" as number, {listed} from (select distinct {listed} from given)"
-        )
-        found = self._rows(
-            f"select place, number from given join keys using ({listed})"
-        )
-        self._database.unregister("given")
-        self.numbers: Index = np.empty(table.num_rows, np.int64)
-        """For each key given, its number."""
-        self.numbers[found["place"]] = found["number"]
-        self.count = int(
-            self._database.sql("select count(*) from keys").fetchall()[0][0]
-        )
-        """How many distinct keys there are."""
+
+class Keys(Protocol):
+    """The distinct keys of one batch."""
+
+    numbers: Index
+    """For each key given, its number."""
+    count: int
+    """How many distinct keys there are."""
 
     def locate(self, scans: Iterable[pa.Table]) -> Places:
         """Find the keys in the table's files.
@@ -79,16 +66,108 @@ class Keys:
         Each scan is some of a file's rows: their key columns ``k0``.. in the types given
         before, with ``file`` and ``row``.
         """
+        ...
+
+
+def open_keys(
+    columns: Sequence[pa.ChunkedArray], directory: str, *, bitwise: bool = False
+) -> AbstractContextManager[Keys]:
+    """``columns``: the key's columns, as long as all events' keys together.
+    What does not fit into memory is spilled below ``directory``. ``bitwise``: of floating
+    point numbers 0 and -0 are two keys; NaN is one."""
+    first = columns[0]
+    if len(columns) == 1 and len(first) <= _FEW and _compares(first):
+        return nullcontext(_FewKeys(first))
+    return _JoinedKeys(columns, directory, bitwise=bitwise)
+
+
+def _compares(column: pa.ChunkedArray) -> bool:
+    """Are values equal where Arrow finds the same bytes? (0.0 and -0.0 are not.)"""
+    kind = column.type
+    return not column.null_count and bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_temporal(kind)
+    )
+
+
+class _FewKeys:
+    """A set in Arrow; see ``Keys``."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        distinct = column.unique()
+        self._distinct = distinct.take(pc.sort_indices(distinct))
+        self.numbers = self._find(column)
+        self.count = len(self._distinct)
+
+    def locate(self, scans: Iterable[pa.Table]) -> Places:
+        """See ``Keys``."""
+        found = []
+        for probe in _grouped(scans):
+            numbers = self._find(probe.column("k0"))
+            here = np.flatnonzero(numbers >= 0)
+            places = (probe.column(name).to_numpy()[here] for name in ("file", "row"))
+            found.append((numbers[here], *places))
+        none = (np.zeros(0, np.int64),) * 3
+        return Places(*map(np.concatenate, zip(none, *found, strict=True)))
+
+    def _find(self, column: pa.ChunkedArray) -> Index:
+        """Each value's number; -1 if it is none of the keys."""
+        found = pc.index_in(column, value_set=self._distinct)
+        numbers: Index = pc.fill_null(found, -1).to_numpy().astype(np.int64)
+        return numbers
+
+
+class _JoinedKeys:
+    """See ``Keys``. A context manager: it holds a DuckDB database."""
+
+    def __init__(
+        self,
+        columns: Sequence[pa.ChunkedArray],
+        directory: str,
+        *,
+        bitwise: bool = False,
+    ) -> None:
+        """See ``open_keys``."""
+        self._bitwise = bitwise
+        self._names = [f"k{i}" for i in range(len(columns))]
+        self._database = duckdb.connect(
+            ":memory:",
+            config={"memory_limit": _MEMORY_LIMIT, "temp_directory": directory},
+        )
         listed = ", ".join(self._names)
+        table = self._exact(pa.table(dict(zip(self._names, columns, strict=True))))
+        # Without nulls = is enough, and it is faster.
+        equal = (
+            "=" if not any(c.null_count for c in columns) else "is not distinct from"
+        )
+        self._same = " and ".join(f"given.{k} {equal} keys.{k}" for k in self._names)
+        table = table.append_column("place", pa.array(np.arange(table.num_rows)))
+        self._database.register("given", table)
+        self._execute(
+            f"create temp table keys as select row_number() over (order by {listed}) - 1"
+            f" as number, {listed} from (select distinct {listed} from given)"
+        )
+        found = self._rows(f"select place, number from given join keys on {self._same}")
+        self._database.unregister("given")
+        self.numbers: Index = np.empty(table.num_rows, np.int64)
+        self.numbers[found["place"]] = found["number"]
+        self.count = int(
+            self._database.sql("select count(*) from keys").fetchall()[0][0]
+        )
+
+    def locate(self, scans: Iterable[pa.Table]) -> Places:
+        """See ``Keys``."""
         found: list[dict[str, Any]] = []
         for probe in _grouped(scans):
-            self._database.register("stored", probe)
+            self._database.register("given", self._exact(probe))
             found.append(
                 self._rows(
-                    f"select number, file, row from stored join keys using ({listed})"
+                    f"select number, file, row from given join keys on {self._same}"
                 )
             )
-            self._database.unregister("stored")
+            self._database.unregister("given")
         return Places(
             *(
                 np.concatenate([np.zeros(0, np.int64), *(f[name] for f in found)])
@@ -96,14 +175,29 @@ class Keys:
             )
         )
 
+    def _exact(self, table: pa.Table) -> pa.Table:
+        """Floating point columns as the integers with their bits, if that is wanted."""
+        for i, name in enumerate(table.column_names):
+            column = table.column(i)
+            if not (self._bitwise and pa.types.is_floating(column.type)):
+                continue
+            whole = column.combine_chunks()
+            whole = pc.if_else(pc.is_nan(whole), pa.scalar(math.nan, whole.type), whole)
+            bits = pa.int64() if column.type.bit_width == 64 else pa.int32()
+            table = table.set_column(i, name, whole.view(bits))
+        return table
+
     def _rows(self, query: str) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = self._database.sql(query).fetchnumpy()
-        except duckdb.OutOfMemoryException as error:
-            raise TooLarge from error
+        found: dict[str, Any] = self._execute(query).fetchnumpy()
         return found
 
-    def __enter__(self) -> Keys:
+    def _execute(self, query: str) -> duckdb.DuckDBPyConnection:
+        try:
+            return self._database.execute(query)
+        except duckdb.OutOfMemoryException as error:
+            raise TooLarge from error
+
+    def __enter__(self) -> _JoinedKeys:
         return self
 
     def __exit__(

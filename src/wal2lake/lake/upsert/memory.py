@@ -19,14 +19,16 @@ class TooLarge(Exception):
 class Share:
     """What one batch holds."""
 
-    def __init__(self, memory: Memory, size: int) -> None:
+    def __init__(self, memory: Memory, size: int, *, exceeds: bool) -> None:
         self._memory = memory
+        self._exceeds = exceeds
         self.size = size
 
     def grow(self, size: int) -> None:
         """Take more; TooLarge if there is no room now."""
-        self._memory.take_now(size)
-        self.size += size
+        if not self._exceeds:
+            self._memory.take_now(size)
+            self.size += size
 
 
 class Memory:
@@ -38,14 +40,19 @@ class Memory:
         self._changed = threading.Condition()
 
     @contextmanager
-    def share(self, size: int) -> Iterator[Share]:
-        """Hold ``size`` bytes, and what the share grows to; TooLarge if it never fits."""
-        if size > self._limit:
+    def share(self, size: int, *, exceeds: bool = False) -> Iterator[Share]:
+        """Hold ``size`` bytes, and what the share grows to; TooLarge if it never fits.
+
+        ``exceeds``: nothing else will do. Then it waits for all the memory there is, and
+        takes more."""
+        if exceeds:
+            size = min(size, self._limit)
+        elif size > self._limit:
             raise TooLarge
         with self._changed:
             self._changed.wait_for(lambda: self._used + size <= self._limit)
             self._used += size
-        share = Share(self, size)
+        share = Share(self, size, exceeds=exceeds)
         try:
             yield share
         finally:

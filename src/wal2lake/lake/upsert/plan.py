@@ -11,9 +11,12 @@ Why this way. A MERGE of a hundred rows is thirteen Spark jobs, and the first on
 many CPU-seconds; for 600,000 changed rows in a table of a million it took 8 s, this
 0.8 s. So Spark keeps what does not fit into memory, or would read too many keys here.
 
-Only files whose first key column can hold one of the batch's keys are read, and only
-their key columns; of the columns that an UPDATE left out (unchanged TOAST), only row groups
-with such a row.
+Only files whose key columns can hold one of the batch's keys are read, and only their key
+columns; of the columns that an UPDATE left out (unchanged TOAST), only row groups with such a row.
+
+Without a primary key (``shape.repeats``) a row is named by its content, and its occurrences are
+numbered (``occurrences``). Contents are compared bit by bit: of (1, 0.0) and (1, -0.0) the
+right one goes.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from wal2lake.lake.staging.changes import (
 )
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
-from wal2lake.lake.upsert.keys import Keys, Places
+from wal2lake.lake.upsert.keys import Places, open_keys
 from wal2lake.lake.upsert.lives import (
     NOT_MOVED,
     STORED,
@@ -51,11 +54,15 @@ from wal2lake.lake.upsert.lives import (
     net_lives,
 )
 from wal2lake.lake.upsert.memory import Share, TooLarge
+from wal2lake.lake.upsert.occurrences import by_occurrence
 from wal2lake.lake.upsert.stored import StoredRows, is_readable
 
 MAX_SCANNED_BYTES: Final = 256 << 20
 """Keys read here for one batch at most, not compressed: 32 M of bigint, about 0.8 s. A
 guess at where Spark's cores, if it has more of them, begin to win."""
+
+_LOOKED_AT: Final = 2
+"""Columns of a key whose statistics are asked which files may hold it."""
 
 _DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 
@@ -141,8 +148,9 @@ def plan_upsert(
         return Upsert(state, (), (), truncates)
     if not loaded.shape.key:
         return Upsert(state, _write(_inserted(loaded), state), (), truncates)
+    repeats = loaded.shape.repeats
     events, key_columns = _events(loaded)
-    with Keys(key_columns[0], directory) as keys:
+    with open_keys(key_columns[0], directory, bitwise=repeats) as keys:
         events = _numbered(events, keys.numbers, key_columns[1])
         stored = StoredRows(
             state,
@@ -150,12 +158,17 @@ def plan_upsert(
         )
         # Their compressed size needs no look at their footers.
         if (
-            sum(file.size for file in stored.files) > MAX_SCANNED_BYTES // 8
+            not repeats
+            and sum(file.size for file in stored.files) > MAX_SCANNED_BYTES // 8
             and stored.scan_bytes(loaded.shape.key) > MAX_SCANNED_BYTES
         ):
             raise TooLarge
         places = _without_deleted(keys.locate(stored.scan(loaded.shape.key)), stored)
-        present = np.zeros(keys.count, np.bool_)
+        count = keys.count
+    if repeats:
+        known = by_occurrence(events, places, count)
+        events, places, count = known.events, known.places, known.count
+    present = np.zeros(count, np.bool_)
     present[places.key] = True
     lives = net_lives(events, present, unique=not uniqueness.trusted)
     if isinstance(lives, KeyTaken):
@@ -213,17 +226,21 @@ def _candidates(
     files: Sequence[DataFile],
     key_columns: _KeyColumns,
 ) -> list[DataFile]:
-    """Files that may hold one of the keys, by the statistics of the key's first column."""
-    column = key_columns[0][0]
-    name = state.physical_fields[shape.key[0]].physical_name
-    if pa.types.is_integer(column.type):
-        values = np.unique(column.to_numpy())
-    elif pa.types.is_string(column.type):
-        bounds = pc.min_max(column)
-        values = np.array([bounds["min"].as_py(), bounds["max"].as_py()], object)
-    else:
-        return list(files)
-    return [file for file in files if _may_hold(file.bounds(name), values)]
+    """Files that may hold one of the keys, by the statistics of their first columns."""
+    found = list(files)
+    for i, column in list(zip(shape.key, key_columns[0], strict=True))[:_LOOKED_AT]:
+        if column.null_count:
+            continue
+        if pa.types.is_integer(column.type):
+            values = np.unique(column.to_numpy())
+        elif pa.types.is_string(column.type):
+            bounds = pc.min_max(column)
+            values = np.array([bounds["min"].as_py(), bounds["max"].as_py()], object)
+        else:
+            continue
+        name = state.physical_fields[i].physical_name
+        found = [file for file in found if _may_hold(file.bounds(name), values)]
+    return found
 
 
 def _may_hold(bounds: tuple[Any, Any] | None, values: npt.NDArray[Any]) -> bool:

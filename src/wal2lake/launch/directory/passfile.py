@@ -17,10 +17,10 @@ from typing import Final
 
 from wal2lake.errors import ConfigurationError
 from wal2lake.launch.directory.lockfile import read_lock
+from wal2lake.model import DATABASE
 
 FILE_NAME: Final = "passfile"
 
-DATABASE: Final = "lake"
 """The one database of a node."""
 
 _FIELD: Final = re.compile(r"((?:[^:\\]|\\.)*)(?::|$)")

@@ -1,7 +1,7 @@
 """Is this still the same source, with at least the history that we have logged?
 
 Asked at every connect, before START_REPLICATION. Another system identifier, a position below what
-was logged, or a timeline that left ours before that point means that the changes we hold
+was logged or copied, or a timeline that left ours before that point means that the changes we hold
 never happened there: an error with its remedy, never silently skipped changes.
 
 Source: DESIGN 6; PostgreSQL manual, 26.3.6 (timelines), TIMELINE_HISTORY in 54.4.
@@ -10,7 +10,7 @@ Source: DESIGN 6; PostgreSQL manual, 26.3.6 (timelines), TIMELINE_HISTORY in 54.
 from __future__ import annotations
 
 from wal2lake.errors import PublisherError, Retry
-from wal2lake.model import Lsn
+from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.pg import Identity
 
 _REMEDY = (
@@ -34,10 +34,13 @@ def check_history(
     known_timeline: int | None,
     logged: Lsn,
     timeline_history: str | None,
+    copied: Lsn = INVALID_LSN,
     stayed: bool = False,
 ) -> None:
     """Raise DivergedHistory unless the log can be continued from ``now``.
 
+    ``copied``: the highest position of a snapshot that a table was copied at; a copy may be ahead
+    of the log, for it does not wait for standbys as the stream of a failover slot does.
     ``timeline_history`` is the content of TIMELINE_HISTORY of the present timeline,
     needed only if the timeline has changed. ``stayed``: it is the very server that has
     streamed last, running all the time; a standby that was promoted meanwhile goes on sending,
@@ -51,21 +54,23 @@ def check_history(
             f" ({now.system_identifier}) than the one subscribed to ({known_system})",
             hint=_REMEDY,
         )
-    if now.position < logged:
+    needed = max(logged, copied)
+    how = "received" if needed == logged else "copied"
+    if now.position < needed:
         raise DivergedHistory(
-            f"publisher's history ends at {now.position}, before {logged}, which has"
-            " been received from it",
+            f"publisher's history ends at {now.position}, before {needed}, which has"
+            f" been {how} from it",
             detail="It may be a lagging standby, or restored from a backup.",
             hint=_REMEDY,
         )
     if now.timeline == known_timeline or stayed:
         return
     switch = switch_point(timeline_history or "", known_timeline)
-    if switch is None or switch < logged:
+    if switch is None or switch < needed:
         raise DivergedHistory(
             f"publisher is on timeline {now.timeline}, which left timeline"
-            f" {known_timeline} at {switch or 'an unknown position'}, before {logged},"
-            " which has been received",
+            f" {known_timeline} at {switch or 'an unknown position'}, before {needed},"
+            f" which has been {how}",
             hint=_REMEDY,
         )
 

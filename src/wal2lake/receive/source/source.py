@@ -18,7 +18,8 @@ durable.
 
 A standby that is promoted while it streams goes on sending, on its new timeline, and nobody tells.
 It is known again by the time that it was started: what is logged above the switch, and confirmed to
-its slot, is its own then.
+its slot, is its own then. While it streams it is asked (``look``), and its new timeline is ours as
+soon as it answers.
 
 Called by the walreceiver, on the reader's thread.
 """
@@ -39,12 +40,39 @@ from wal2lake.receive.source.history import check_history, switch_point
 from wal2lake.receive.source.slotcheck import check_slot
 
 
+def ask_history(
+    publisher: Publisher,
+    identity: Identity,
+    ours: Subscription,
+    *,
+    logged: Lsn,
+    copied: Lsn = INVALID_LSN,
+    stayed: bool = False,
+) -> str | None:
+    """``check_history`` with what it has to know of the server: raises DivergedHistory. Returns
+    the timeline's history, if it was needed."""
+    history = None
+    if ours.timeline not in (None, identity.timeline) and not stayed:
+        history = publisher.timeline_history(identity.timeline)
+    check_history(
+        identity,
+        known_system=ours.system_identifier,
+        known_timeline=ours.timeline,
+        logged=logged,
+        timeline_history=history,
+        copied=copied,
+        stayed=stayed,
+    )
+    return history
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """What ``check`` has found."""
 
     identity: Identity
     started: str
+    standby: bool
     received: Lsn
     """Up to here everything has been received that this server has."""
     same: bool
@@ -74,6 +102,7 @@ class Source:
         self._ask = ask
         self._slot_name = str(subscription.slot_name)
         self._found: Found | None = None
+        self._promoted = False
 
     def check(self, publisher: Publisher) -> Found:
         """Raises DivergedHistory, and UnusableSlot if the slot cannot send what is missing."""
@@ -81,15 +110,12 @@ class Source:
         identity = publisher.identify()
         started = publisher.started() or ""
         stayed = bool(started) and started == ours.source_started
-        history = None
-        if ours.timeline not in (None, identity.timeline) and not stayed:
-            history = publisher.timeline_history(identity.timeline)
-        check_history(
+        history = ask_history(
+            publisher,
             identity,
-            known_system=ours.system_identifier,
-            known_timeline=ours.timeline,
+            ours,
             logged=self._log.logged,
-            timeline_history=history,
+            copied=self._copied(),
             stayed=stayed,
         )
         known = self._on_record(identity, history)
@@ -103,8 +129,22 @@ class Source:
         same = known is not None
         seen = self._look(publisher, identity, received, same=same)
         recorded = known if last is not None else None
-        self._found = Found(identity, started, received, same, recorded, seen)
+        self._found = Found(
+            identity,
+            started,
+            publisher.in_recovery(),
+            received,
+            same,
+            recorded,
+            seen,
+        )
         return self._found
+
+    def _copied(self) -> Lsn:
+        """Where the newest of the snapshots was that tables have been copied at, or a bit above:
+        of a table that was taken in long ago it is the position of the vector that did."""
+        rels = self._catalog.rels(self._subscription.oid)
+        return max((r.lsn for r in rels if r.lsn is not None), default=INVALID_LSN)
 
     def _on_record(self, identity: Identity, history: str | None) -> Lsn | None:
         """What was confirmed, as far as this server has it."""
@@ -151,6 +191,24 @@ class Source:
         self._learn(found.identity, found.started)
         self._log.ask_again(start)
         return known
+
+    def look(self, session: Session) -> None:
+        """Has the standby that streams become a primary? Then its timeline is ours from here on,
+        and it may be started again. On an ordinary connection, which may have found another
+        server; from another thread than the rest, once it streams."""
+        found = self._found
+        if found is None or not found.standby or self._promoted:
+            return
+        publisher = Publisher(session)
+        if publisher.started() != found.started or publisher.in_recovery():
+            return
+        timeline = publisher.timeline()
+        self._catalog.update_subscription(self._subscription.oid, timeline=timeline)
+        self._promoted = True
+        get_logger().info(
+            f"publisher has been promoted to timeline {timeline}",
+            subscription=self._subscription.name,
+        )
 
     def _look(
         self, publisher: Publisher, identity: Identity, received: Lsn, *, same: bool

@@ -95,10 +95,15 @@ class LogWriter:
 
     def work(self) -> None:
         """The thread. Raises what must end the run."""
-        while (group := self._next_group()) is not None:
-            if not self._write(group):
-                # What follows may fit where this did not: behind a hole.
-                return
+        # After one that could not be written what follows might fit: behind a hole.
+        while self._next_is_written():
+            pass
+
+    def _next_is_written(self) -> bool:
+        # A frame of its own, for it lets the group go: no gulp is held while the next is
+        # waited for.
+        group = self._next_group()
+        return group is not None and self._write(group)
 
     def _next_group(self) -> list[Gulp] | None:
         first = self._queue.get()

@@ -3,7 +3,8 @@
 A keepalive is only believed up to a position that the server was seen to have flushed (see
 ``feedback``). In: positions that keepalives have named. Out: ``position``, the server's own,
 which is in the log's file ``confirmed`` before it is here (``source`` says why), and a byte into
-the reader's pipe.
+the reader's pipe. Whoever else has a question to this server now and then is called with the
+session (``look``).
 
     goes wrong                           then
     ----------                           ----
@@ -57,10 +58,12 @@ class Verifier:
         known: Lsn,
         retry_interval_seconds: float,
         subscription: str,
+        look: Callable[[Session], None] = lambda session: None,
     ) -> None:
         """``record`` makes a position durable, or raises; ``known`` is already."""
         self._connect = connect
         self._record = record
+        self._look = look
         self._wake = wake
         self._retry_seconds = retry_interval_seconds
         self._subscription = subscription
@@ -118,6 +121,7 @@ class Verifier:
             if self._session is None:
                 self._session = self._connect()
             flushed = Publisher(self._session).flushed_lsn()
+            self._look(self._session)
         except Exception as error:
             self._close()
             if waited:

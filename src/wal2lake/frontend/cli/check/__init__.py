@@ -1,10 +1,10 @@
 """``wal2lake check``: will a subscription to this server work?
 
 Takes: a connection string, names of publications. Gives: findings on the terminal, an exit
-code. Owns: what is said about a publisher, and its remedies. Never: changes anything there.
+code. Owns: how they are shown. Never: changes anything there, judges (``preflight`` does).
 
-    run        asks
-    findings   judges and words it; pure
+    run       asks, and has it judged
+    report    the lines; pure
 """
 
 from wal2lake.frontend.cli.check.run import run

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from wal2lake.catalog import Authority, Role, RoleMember
+from wal2lake.catalog import ROLE_FLAGS, Authority, Role, RoleMember
 from wal2lake.errors import (
     DuplicateObjectError,
     FeatureNotSupportedError,
@@ -24,7 +24,6 @@ from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.roles.dependents import check_dropped
 from wal2lake.frontend.commands.roles.membership import (
-    BOOTSTRAP,
     Granted,
     add_members,
     check_may_grant,
@@ -45,21 +44,12 @@ from wal2lake.frontend.grammar.access.statements import (
 )
 from wal2lake.frontend.grammar.statements import RoleName
 from wal2lake.frontend.query.values.moments import parse_timestamp
-from wal2lake.model import Oid
+from wal2lake.model import BOOTSTRAP_SUPERUSER
 from wal2lake.wire.scram import SALT_BYTES, create_verifier, parse_verifier
 
 _RESERVED_NAME: Final = "42939"
 _IN_USE: Final = "55006"
 
-_FLAGS: Final = (
-    "superuser",
-    "inherit",
-    "createrole",
-    "createdb",
-    "login",
-    "replication",
-    "bypassrls",
-)
 _OWN_ONLY: Final = ("createdb", "replication", "bypassrls")
 """Attributes that only a role which has them may give."""
 
@@ -109,7 +99,7 @@ def alter_role(node: Node, caller: Caller, statement: AlterRole) -> str:
         changes_members = bool(statement.dropped) or "role" in given
         _check_may_alter(authority, caller, role, given, changes_members)
         fields = _fields(caller, role.name, given)
-        if role.oid == BOOTSTRAP and given.get("superuser") is False:
+        if role.oid == BOOTSTRAP_SUPERUSER and given.get("superuser") is False:
             raise FeatureNotSupportedError(
                 "permission denied to alter role",
                 detail="The bootstrap superuser must have the SUPERUSER attribute.",
@@ -312,7 +302,7 @@ def _check_limit(given: Mapping[str, Any]) -> None:
 
 def _fields(caller: Caller, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """What the options set in the role's row."""
-    fields: dict[str, Any] = {f: given[f] for f in _FLAGS if f in given}
+    fields: dict[str, Any] = {f: given[f] for f in ROLE_FLAGS if f in given}
     if "connection limit" in given:
         fields["connlimit"] = given["connection limit"]
     if "valid until" in given:
@@ -378,7 +368,7 @@ def _first_members(
             oid=node.catalog.new_oid(),
             roleid=role.oid,
             member=caller.role.oid,
-            grantor=Oid(BOOTSTRAP),
+            grantor=BOOTSTRAP_SUPERUSER,
             admin=True,
             inherit=False,
             set_role=False,

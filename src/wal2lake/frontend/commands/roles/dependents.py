@@ -12,11 +12,10 @@ from typing import Final
 
 from wal2lake.catalog import FIRST_FREE_OID, Authority, Role
 from wal2lake.errors import UsageError
-from wal2lake.frontend.commands.node import DATABASE, Caller, Node
-from wal2lake.model import Acl
+from wal2lake.frontend.commands.node import Caller, Node
+from wal2lake.model import DATABASE, DATABASE_OID, Acl
 
 _DEPENDENT: Final = "2BP01"
-_DATABASE_OID: Final = 5
 
 
 def check_dropped(
@@ -59,7 +58,7 @@ def _dependents(
             yield oid, f"privileges for {what}"
 
     catalog = node.catalog
-    yield from of(_DATABASE_OID, 0, catalog.database_acl(), f"database {DATABASE}")
+    yield from of(DATABASE_OID, 0, catalog.database_acl(), f"database {DATABASE}")
     for schema in catalog.namespaces():
         yield from of(schema.oid, schema.owner, schema.acl, f"schema {schema.name}")
     for table in catalog.tables():

@@ -19,10 +19,7 @@ from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.roles.names import denied, need_role, role_named
 from wal2lake.frontend.grammar.access.statements import GrantRole
-from wal2lake.model import Oid
-
-BOOTSTRAP: Final = Oid(10)
-"""In whose name superusers grant roles."""
+from wal2lake.model import BOOTSTRAP_SUPERUSER, Oid
 
 _DATABASE_OWNER: Final = "pg_database_owner"
 _INVALID_GRANT: Final = "0LP01"
@@ -139,7 +136,7 @@ def add_members(
                 f'role "{role.name}" is a member of role "{member.name}"',
                 sqlstate=_INVALID_GRANT,
             )
-    if granted.admin and by != BOOTSTRAP:
+    if granted.admin and by != BOOTSTRAP_SUPERUSER:
         _check_circular(authority, role, members, by)
     found: list[RoleMember] = []
     for member in members:
@@ -262,7 +259,7 @@ def _grantor(
     """check_role_grantor(): in whose name it is done."""
     if given is None:
         if caller.role.superuser:
-            return BOOTSTRAP
+            return BOOTSTRAP_SUPERUSER
         found = authority.best_admin(caller.role.oid, role.oid)
         if found is None:
             raise InternalError("no possible grantors")
@@ -277,7 +274,7 @@ def _grantor(
                 " as this role.",
             )
         if (
-            given.oid != BOOTSTRAP
+            given.oid != BOOTSTRAP_SUPERUSER
             and authority.best_admin(given.oid, role.oid) != given.oid
         ):
             raise denied(

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from wal2lake.catalog import Authority, Role
 from wal2lake.errors import UndefinedObjectError, UsageError
-from wal2lake.frontend.commands.node import Caller
+from wal2lake.frontend.commands.node import PERMISSION_DENIED, Caller
 from wal2lake.frontend.grammar.statements import RoleName
 from wal2lake.model import PUBLIC, Oid
-
-PERMISSION_DENIED = "42501"
 
 
 def need_role(authority: Authority, caller: Caller, name: RoleName) -> Role:

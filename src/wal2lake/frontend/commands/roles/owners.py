@@ -14,7 +14,7 @@ from wal2lake.frontend.commands.access import (
     check_owner,
     check_schema_for,
 )
-from wal2lake.frontend.commands.node import Caller, Node, find_table
+from wal2lake.frontend.commands.node import Caller, Node, find_table, need_schema
 from wal2lake.frontend.commands.roles.names import check_can_set_role, need_role
 from wal2lake.frontend.grammar.access.statements import AlterOwner, Target
 
@@ -53,11 +53,9 @@ def _table(node: Node, caller: Caller, statement: AlterOwner) -> None:
 
 def _schema(node: Node, caller: Caller, statement: AlterOwner) -> None:
     name = statement.name.name
-    schema = next((n for n in node.catalog.namespaces() if n.name == name), None)
     authority = node.catalog.authority()
     owner = need_role(authority, caller, statement.owner)
-    if schema is None:
-        raise UndefinedObjectError(f'schema "{name}" does not exist', sqlstate="3F000")
+    schema = need_schema(node.catalog, name)
     if owner.oid == schema.owner:
         return
     check_owner(node, caller, "schema", schema.name, schema.owner)

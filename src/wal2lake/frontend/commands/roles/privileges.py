@@ -22,16 +22,17 @@ from wal2lake.errors import (
 )
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.access import database_access
-from wal2lake.frontend.commands.node import (
-    DATABASE,
-    PERMISSION_DENIED,
-    Caller,
-    Node,
-    need_table,
-)
+from wal2lake.frontend.commands.node import PERMISSION_DENIED, Caller, Node, need_table
 from wal2lake.frontend.commands.roles.names import grantee_oid, need_role
 from wal2lake.frontend.grammar.access.statements import GrantPrivileges, Target
-from wal2lake.model import NAMES, PUBLIC, Acl, ObjectKind, Oid
+from wal2lake.model import (
+    DATABASE,
+    NAMES,
+    PUBLIC,
+    Acl,
+    ObjectKind,
+    Oid,
+)
 
 _INVALID_GRANT: Final = "0LP01"
 

@@ -61,7 +61,7 @@ def alter_enabled(
     node: Node, caller: Caller, statement: AlterSubscriptionEnabled
 ) -> str:
     """ALTER SUBSCRIPTION ... ENABLE | DISABLE."""
-    with altering(node, statement.name) as subscription:
+    with altering(node, caller, statement.name) as subscription:
         check_may_change(node, caller, subscription)
         if statement.enabled:
             refuse_dropping(subscription)
@@ -89,7 +89,7 @@ def alter_connection(
     What is being copied is of the old one, and begins again under a snapshot of the new
     one, which may have lost what the old one had.
     """
-    with altering(node, statement.name) as subscription:
+    with altering(node, caller, statement.name) as subscription:
         check_may_change(node, caller, subscription)
         parse_conninfo(statement.conninfo)
         owner = node.catalog.role_by_oid(subscription.owner)
@@ -111,25 +111,26 @@ def alter_connection(
 def alter_rename(node: Node, caller: Caller, statement: AlterSubscriptionRename) -> str:
     """ALTER SUBSCRIPTION ... RENAME TO. The log, the slot and the tables' cursors go by
     other names; the receiver connects again under the new one."""
-    with altering(node, statement.name) as subscription:
+    with altering(node, caller, statement.name) as subscription:
         check_may_change(node, caller, subscription)
         check_database_create(node, caller)
-        # Its own name, too.
-        if node.catalog.subscription_named(statement.new_name) is not None:
-            raise DuplicateObjectError(
-                f'subscription "{statement.new_name}" already exists'
+        with node.ddl_lock:
+            # Its own name, too.
+            if node.catalog.subscription_named(statement.new_name) is not None:
+                raise DuplicateObjectError(
+                    f'subscription "{statement.new_name}" already exists'
+                )
+            outside_block(caller, _COMMAND, refused_as=None)
+            node.catalog.update_subscription(
+                subscription.oid, name=statement.new_name, bump=True
             )
-        outside_block(caller, _COMMAND, refused_as=None)
-        node.catalog.update_subscription(
-            subscription.oid, name=statement.new_name, bump=True
-        )
         node.changed()
     return _COMMAND
 
 
 def alter_skip(node: Node, caller: Caller, statement: AlterSubscriptionSkip) -> str:
     """ALTER SUBSCRIPTION ... SKIP (lsn = ...). The apply worker sees it in the catalog."""
-    with altering(node, statement.name) as subscription:
+    with altering(node, caller, statement.name) as subscription:
         check_may_change(node, caller, subscription)
         lsn = subscription_options(statement.options, OptionSet.SKIP).lsn or INVALID_LSN
         if lsn and subscription.floor and lsn < subscription.floor:
@@ -144,7 +145,7 @@ def alter_skip(node: Node, caller: Caller, statement: AlterSubscriptionSkip) -> 
 
 def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> str:
     """ALTER SUBSCRIPTION ... SET (options)."""
-    with altering(node, statement.name) as subscription:
+    with altering(node, caller, statement.name) as subscription:
         check_may_change(node, caller, subscription)
         options = subscription_options(statement.options, OptionSet.SET)
         check_set_password_required(caller, options)
@@ -176,7 +177,7 @@ def _set(
     if "failover" in options.given:
         check_failover(caller, subscription)
     outside_block(caller, _COMMAND, refused_as=None)
-    alter_slot(node, subscription, options)
+    alter_slot(node, caller, subscription, options)
     node.catalog.alter_subscription(
         subscription.oid,
         options=asked,

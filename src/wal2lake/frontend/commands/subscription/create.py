@@ -1,29 +1,40 @@
 """CREATE SUBSCRIPTION, in the order of its durable steps, each undone if a later one fails:
 
-    ask the publisher (publications, tables, definitions)   nothing durable
-    create missing schemas and tables                        storage, catalog
+    ask the publisher (publications, tables, definitions),
+      tell what will misbehave, refuse what cannot be       nothing durable
     note which slot is going to be made                      catalog
     create the slot                                          publisher
-    record the subscription and its relation states,
-      forget the note                                        ONE catalog transaction
+    under the DDL lock:
+      create missing schemas and tables                      storage, catalog
+      record the subscription and its relation states,
+        forget the note                                      ONE catalog transaction
+
+The DDL lock is not held while the publisher is talked to, so what was there before is looked at
+again under it. Two commands that create the same name are one after the other.
 
 After a crash the note is all that knows of the slot, which would hold the publisher's WAL for
-nobody: ``unfinished`` drops it. (PostgreSQL leaves it to be dropped by hand.) Tables that were
-made stay, empty, and the repeated command takes them.
+nobody: ``unfinished`` drops it. So it does if the command was cancelled, or lost its connection,
+and nobody knows whether the slot was made. (PostgreSQL leaves it to be dropped by hand.) Tables
+that were made by a command that a crash has ended stay, empty, and the repeated command takes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from wal2lake.catalog import (
     MADE_SLOT,
     REMOTE_TYPES,
     PlannedSlot,
     Subscription,
-    TableDef,
 )
-from wal2lake.errors import DuplicateObjectError, PublisherError
+from wal2lake.errors import (
+    DuplicateObjectError,
+    PublisherError,
+    UndefinedObjectError,
+    UsageError,
+)
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.subscription.blocks import outside_block
@@ -33,8 +44,11 @@ from wal2lake.frontend.commands.subscription.owner import (
 )
 from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
+    connect_ordinary,
     connect_publisher,
     create_slot,
+    look_before,
+    slot_refused,
     tell_format,
     warn_of_missing,
 )
@@ -42,9 +56,11 @@ from wal2lake.frontend.commands.subscription.steps.unfinished import drop_planne
 from wal2lake.frontend.commands.subscription.targets import (
     Choices,
     Target,
-    drop_made,
-    find_targets,
-    new_rel,
+    Wanted,
+    ask_wanted,
+    check_targets,
+    made_targets,
+    new_rels,
     present_versions,
 )
 from wal2lake.frontend.grammar import (
@@ -54,6 +70,7 @@ from wal2lake.frontend.grammar import (
     subscription_options,
 )
 from wal2lake.frontend.grammar.statements import CreateSubscription
+from wal2lake.frontend.preflight.server import Needs
 from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import failpoint
 from wal2lake.pg import Publisher, nudged, parse_conninfo
@@ -73,11 +90,8 @@ def create_subscription(
         else None,
     )
     check_may_create(node, caller, options)
-    with node.ddl_lock:
-        if node.catalog.subscription_named(statement.name) is not None:
-            raise DuplicateObjectError(
-                f'subscription "{statement.name}" already exists'
-            )
+    with node.creating.hold(statement.name, caller.check):
+        _check_name(node, statement.name)
         parse_conninfo(statement.conninfo)
         must_use_password = check_conninfo(
             statement.conninfo,
@@ -87,7 +101,8 @@ def create_subscription(
         check_publications(statement.publications)
         if not options.connect:
             state = _two_phase(options, tables=False)
-            _record(node, caller, statement, options, [], INVALID_LSN, (), state)
+            with node.ddl_lock:
+                _record(node, caller, statement, options, [], INVALID_LSN, (), state)
             caller.notice(
                 Notice(
                     "subscription was created, but is not connected",
@@ -100,74 +115,194 @@ def create_subscription(
             )
             return "CREATE SUBSCRIPTION"
         with connect_publisher(
+            node,
             statement.name,
             statement.conninfo,
+            check=caller.check,
             must_use_password=must_use_password,
         ) as session:
             publisher = Publisher(session)
-            warn_of_missing(caller, publisher, statement.publications)
-            if options.origin == "none":
-                check_origin_none(
-                    caller,
-                    publisher,
-                    statement.name,
-                    statement.publications,
-                    copy_data=options.copy_data,
-                )
-            types: tuple[RemoteType, ...] = ()
-            if options.binary:
-                types = tell_format(
-                    caller, publisher, statement.name, statement.publications
-                )
-            made: list[TableDef] = []
-            try:
-                targets = find_targets(
+            asked = _ask(caller, statement, options, publisher)
+            _look(
+                node,
+                caller,
+                statement,
+                options,
+                publisher,
+                asked.wanted,
+                must_use_password=must_use_password,
+            )
+            check_targets(node, caller, asked.wanted)
+            slot = _slot_name(statement, options)
+            if options.create_slot and slot is not None:
+                _create_with_slot(
                     node,
                     caller,
+                    statement,
+                    options,
                     publisher,
-                    statement.publications,
-                    create_tables=options.create_tables,
-                    choices=Choices.of(options.type_mappings, options.value_policies),
-                    origin=options.origin,
-                    made=made,
+                    asked,
+                    slot,
+                    must_use_password=must_use_password,
                 )
-                state = _two_phase(options, tables=bool(targets))
-                if session.server_version < 150000 and state == "e":
-                    # Its pgoutput cannot: the state says what is.
-                    state = "p"
-                start, planned = INVALID_LSN, None
-                slot = _slot_name(statement, options)
-                if options.create_slot and slot is not None:
-                    planned = _plan_slot(node, publisher, statement, slot)
-                    start = _make_slot(
-                        node,
-                        caller,
-                        publisher,
-                        statement,
-                        slot,
-                        planned,
-                        two_phase=state == "e",
-                        failover=options.failover,
-                        must_use_password=must_use_password,
-                    )
-                try:
-                    _record(
-                        node, caller, statement, options, targets, start, types, state
-                    )
-                except BaseException:
-                    if planned is not None:
-                        _take_back(node, publisher, planned)
-                    raise
-            except BaseException:
-                drop_made(node, made)
-                raise
+            else:
+                _take_effect(node, caller, statement, options, asked, INVALID_LSN)
         failpoint("subscription.recorded")
     node.changed()
     return "CREATE SUBSCRIPTION"
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the publisher has said."""
+
+    wanted: Wanted
+    types: tuple[RemoteType, ...]
+    two_phase: str
+    """subtwophasestate."""
+
+
+def _ask(
+    caller: Caller,
+    statement: CreateSubscription,
+    options: SubscriptionOptions,
+    publisher: Publisher,
+) -> _Asked:
+    names = statement.publications
+    warn_of_missing(caller, publisher, names)
+    if options.origin == "none":
+        check_origin_none(
+            caller, publisher, statement.name, names, copy_data=options.copy_data
+        )
+    types: tuple[RemoteType, ...] = ()
+    if options.binary:
+        types = tell_format(caller, publisher, statement.name, names)
+    wanted = ask_wanted(
+        publisher,
+        names,
+        create_tables=options.create_tables,
+        choices=Choices.of(options.type_mappings, options.value_policies),
+        origin=options.origin,
+    )
+    state = _two_phase(options, tables=bool(wanted.tables))
+    if publisher.session.server_version < 150000 and state == "e":
+        # Its pgoutput cannot: the state says what is.
+        state = "p"
+    return _Asked(wanted, types, state)
+
+
+def _look(
+    node: Node,
+    caller: Caller,
+    statement: CreateSubscription,
+    options: SubscriptionOptions,
+    publisher: Publisher,
+    wanted: Wanted,
+    *,
+    must_use_password: bool,
+) -> None:
+    """Tell what will misbehave; raise what the publisher is going to, about the slot."""
+    slot = _slot_name(statement, options) if options.create_slot else None
+    refusal = look_before(
+        node,
+        caller,
+        publisher,
+        statement.publications,
+        wanted.tables,
+        Needs(slot=slot is not None, copy=options.copy_data),
+        ordinary=lambda: connect_ordinary(
+            node,
+            statement.name,
+            statement.conninfo,
+            check=caller.check,
+            must_use_password=must_use_password,
+        ),
+    )
+    if refusal is None or slot is None:
+        return
+    # What this very command has left before a crash makes room, and of a slot that is there
+    # the publisher says that first.
+    left = {(one.slot_name, one.conninfo) for one in node.catalog.planned_slots()}
+    if (slot, statement.conninfo) not in left and publisher.slot(slot) is None:
+        raise slot_refused(slot, refusal)
+
+
+def _create_with_slot(
+    node: Node,
+    caller: Caller,
+    statement: CreateSubscription,
+    options: SubscriptionOptions,
+    publisher: Publisher,
+    asked: _Asked,
+    slot: str,
+    *,
+    must_use_password: bool,
+) -> None:
+    with node.making.hold((slot, statement.conninfo), caller.check):
+        planned = _plan_slot(
+            node, publisher, statement, slot, must_use_password=must_use_password
+        )
+        start = _make_slot(
+            node,
+            caller,
+            publisher,
+            statement,
+            slot,
+            planned,
+            two_phase=asked.two_phase == "e",
+            failover=options.failover,
+            must_use_password=must_use_password,
+        )
+        try:
+            _take_effect(node, caller, statement, options, asked, start)
+        except BaseException:
+            if planned is not None:
+                _take_back(node, publisher, planned)
+            raise
+
+
+def _take_effect(
+    node: Node,
+    caller: Caller,
+    statement: CreateSubscription,
+    options: SubscriptionOptions,
+    asked: _Asked,
+    start: Lsn,
+) -> None:
+    """Tables and subscription, of what may have changed while the publisher was talked to."""
+    with node.ddl_lock:
+        # An ALTER ... RENAME may have taken it.
+        _check_name(node, statement.name)
+        if node.catalog.role_by_oid(caller.role.oid) is None:
+            # Source: shdepLockAndCheckObject().
+            raise UndefinedObjectError(
+                f"role {caller.role.oid} was concurrently dropped"
+            )
+        with made_targets(node, caller, asked.wanted) as targets:
+            _record(
+                node,
+                caller,
+                statement,
+                options,
+                targets,
+                start,
+                asked.types,
+                asked.two_phase,
+            )
+
+
+def _check_name(node: Node, name: str) -> None:
+    if node.catalog.subscription_named(name) is not None:
+        raise DuplicateObjectError(f'subscription "{name}" already exists')
+
+
 def _plan_slot(
-    node: Node, publisher: Publisher, statement: CreateSubscription, slot: str
+    node: Node,
+    publisher: Publisher,
+    statement: CreateSubscription,
+    slot: str,
+    *,
+    must_use_password: bool,
 ) -> PlannedSlot | None:
     """Note that a slot is going to be made; None if there is one of that name, which is not
     this command's (and which the publisher will refuse to make again)."""
@@ -178,7 +313,11 @@ def _plan_slot(
     if publisher.slot(slot) is not None:
         return None
     planned = PlannedSlot(
-        slot, statement.conninfo, statement.name, publisher.identify().position
+        slot,
+        statement.conninfo,
+        statement.name,
+        publisher.identify().position,
+        must_use_password,
     )
     node.catalog.plan_slot(planned)
     failpoint("subscription.slot_planned")
@@ -198,40 +337,29 @@ def _make_slot(
     must_use_password: bool,
 ) -> Lsn:
     """Create the slot; returns its consistent point."""
-    if publisher.in_recovery():
-        caller.notice(
-            Notice(
-                "publisher is a standby server",
-                detail="A replication slot is created on it once its primary has logged"
-                " the running transactions, and so is each snapshot that tables are"
-                " copied under. A primary logs them by itself while it is written to.",
-                hint="Execute pg_log_standby_snapshot() on the primary.",
-            )
-        )
     try:
-        with (
-            caller.cancelling(publisher.session.cancel),
-            nudged(
-                statement.conninfo,
-                statement.name,
-                must_use_password=must_use_password,
-            ),
+        with nudged(
+            statement.conninfo,
+            statement.name,
+            must_use_password=must_use_password,
         ):
             return create_slot(
                 caller.notice, publisher, slot, two_phase=two_phase, failover=failover
             )
     except PublisherError:
-        # Refused: there is none of ours. If the connection broke, nobody knows yet.
+        # Refused: there is none of ours. If the connection broke, or the command was
+        # cancelled, nobody knows yet.
         if planned is not None and publisher.session.is_alive():
             node.catalog.forget_planned(planned)
         raise
 
 
 def _take_back(node: Node, publisher: Publisher, planned: PlannedSlot) -> None:
-    """Drop the slot of a command that failed; what cannot be dropped now stays planned."""
+    """Drop the slot of a command that failed; what cannot be dropped now, or for the
+    cancel of the command, stays planned."""
     try:
         publisher.drop_slot(planned.slot_name, missing_ok=True)
-    except PublisherError:
+    except (PublisherError, UsageError):
         return
     node.catalog.forget_planned(planned)
 
@@ -284,9 +412,7 @@ def _record(
             **({MADE_SLOT: slot} if start and slot is not None else {}),
         },
     )
-    rels = [
-        new_rel(node, oid, target, copy_data=options.copy_data) for target in targets
-    ]
+    rels = new_rels(node, oid, targets, copy_data=options.copy_data)
     node.catalog.create_subscription(
         subscription, rels, present_versions(node, targets)
     )

@@ -94,7 +94,7 @@ def check_conninfo(
 def alter_owner(node: Node, caller: Caller, statement: AlterSubscriptionOwner) -> str:
     """ALTER SUBSCRIPTION ... OWNER TO. Its workers start again: their privileges, and the
     password that they must use, are the new owner's."""
-    with node.ddl_lock, altering(node, statement.name) as subscription:
+    with altering(node, caller, statement.name) as subscription, node.ddl_lock:
         authority = node.catalog.authority()
         owner = need_role(authority, caller, statement.owner)
         if owner.oid == subscription.owner:

@@ -3,22 +3,39 @@
 In: connection strings and names. Out: what the publisher says, its errors in the words of
 PostgreSQL's subscriber, each with a remedy; notices to the caller.
 
+A publisher may hang. So every wait for one ends with ``check``, which raises for a statement that
+is cancelled; a connection after its time-out, an answer after wal_receiver_timeout (PostgreSQL
+waits for ever). Making and dropping a slot have no limit: they wait for the transactions and
+walsenders of others. Nobody who calls this holds ``ddl_lock``.
+
 Source: subscriptioncmds.c; libpqwalreceiver.c.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from wal2lake.catalog import Subscription
 from wal2lake.errors import FeatureNotSupportedError, PublisherError
 from wal2lake.frontend.backend import Notice
-from wal2lake.frontend.commands.node import Caller
+from wal2lake.frontend.commands.node import Caller, Node
+from wal2lake.frontend.preflight.ask import ask_left_out, ask_server, ask_tables
+from wal2lake.frontend.preflight.finding import notices, together
+from wal2lake.frontend.preflight.pooler import ask_pooler
+from wal2lake.frontend.preflight.server import (
+    Needs,
+    judge_server,
+    missing_publications,
+)
+from wal2lake.frontend.preflight.stored import judge_stored
+from wal2lake.frontend.preflight.tables import judge_left_out, judge_tables
 from wal2lake.model import Lsn
 from wal2lake.observe import failpoint
 from wal2lake.pg import (
+    Check,
     Publisher,
+    RemoteTable,
     Session,
     connect,
     list_obstacles,
@@ -27,29 +44,111 @@ from wal2lake.pg import (
 from wal2lake.pgtypes import RemoteType
 
 PROTOCOL_VIOLATION: Final = "08P01"
-_QUERY_CANCELED: Final = "57014"
 _CONNECTION_FAILURE: Final = "08006"
 
 
 def connect_publisher(
-    name: str, conninfo: str, *, must_use_password: bool = False
+    node: Node,
+    name: str,
+    conninfo: str,
+    *,
+    check: Check,
+    must_use_password: bool = False,
 ) -> Session:
     """A connection under the subscription's name; 08006 if there is none to be had."""
     try:
-        return connect(
-            conninfo,
-            application_name=name,
-            replication=True,
-            must_use_password=must_use_password,
+        return _connect(
+            node, name, conninfo, check=check, must_use_password=must_use_password
         )
     except PublisherError as error:
         raise PublisherError(
             f'subscription "{name}" could not connect to the publisher:'
             f" {error.message}",
             sqlstate=_CONNECTION_FAILURE,
-            hint="Check host, port, user and password in the connection string, and"
-            " pg_hba.conf on the publisher.",
+            hint=error.hint or _connect_hint(error.message),
         ) from None
+
+
+def _connect_hint(message: str) -> str:
+    # Since PostgreSQL 16, and before.
+    refused = ("permission denied to start WAL sender", "to start walsender")
+    if any(text in message for text in refused):
+        return (
+            "ALTER ROLE ... REPLICATION on the publisher (on a managed service, grant its"
+            " replication role instead)."
+        )
+    return (
+        "Check host, port, user and password in the connection string, and pg_hba.conf on"
+        " the publisher."
+    )
+
+
+def look_before(
+    node: Node,
+    caller: Caller,
+    publisher: Publisher,
+    publications: Sequence[str],
+    remotes: Mapping[tuple[str, str], RemoteTable],
+    needs: Needs,
+    *,
+    ordinary: Callable[[], Session] | None = None,
+) -> PublisherError | None:
+    """Tell the caller what will misbehave: of the server, of ``remotes``, and of the tables that
+    are here for them. Returns what the server is going to answer to
+    CREATE_REPLICATION_SLOT, if it is going to refuse it.
+
+    ``ordinary`` opens a connection without replication; None: whether there is a pooler in
+    between has been told before.
+    """
+    session = publisher.session
+    pooler = None if ordinary is None else ask_pooler(session, ordinary)
+    # Ours is one of replication, and gone when the others begin.
+    server = judge_server(ask_server(session, pooler=pooler, own_senders=1), needs)
+    tables = ask_tables(session, remotes, publications)
+    of_tables = judge_tables(tables, copy=needs.copy)
+    for (namespace, name), remote in remotes.items():
+        here = node.catalog.table(namespace, name)
+        if here is not None:
+            of_tables += judge_stored(remote, here)
+    if needs.stream:
+        of_tables += judge_left_out(ask_left_out(session, publications))
+    for notice in notices([*server, *together(of_tables)]):
+        caller.notice(notice)
+    return next((found.blocks for found in server if found.blocks), None)
+
+
+def connect_ordinary(
+    node: Node, name: str, conninfo: str, *, check: Check, must_use_password: bool
+) -> Session:
+    """The same without replication; its errors as they are."""
+    return _connect(
+        node,
+        name,
+        conninfo,
+        check=check,
+        must_use_password=must_use_password,
+        replication=False,
+    )
+
+
+def _connect(
+    node: Node,
+    name: str,
+    conninfo: str,
+    *,
+    check: Check,
+    must_use_password: bool,
+    replication: bool = True,
+) -> Session:
+    silence_ms = node.settings.subscription.wal_receiver_timeout_ms
+    return connect(
+        conninfo,
+        application_name=name,
+        replication=replication,
+        answer_timeout_seconds=silence_ms / 1000 or None,
+        must_use_password=must_use_password,
+        check=check,
+    )
 
 
 def warn_of_missing(caller: Caller, publisher: Publisher, names: Sequence[str]) -> None:
@@ -58,12 +157,7 @@ def warn_of_missing(caller: Caller, publisher: Publisher, names: Sequence[str]) 
     missing = [n for n in names if n not in there]
     if not missing:
         return
-    shown = ", ".join(f'"{n}"' for n in missing)
-    text = (
-        f"publication {shown} does not exist on the publisher"
-        if len(missing) == 1
-        else f"publications {shown} do not exist on the publisher"
-    )
+    text = missing_publications(missing).text
     caller.notice(Notice(text, severity="WARNING", sqlstate="42704"))
 
 
@@ -143,17 +237,20 @@ def create_slot(
     try:
         created = publisher.create_slot(slot, two_phase=two_phase, failover=failover)
     except PublisherError as error:
-        if error.sqlstate == _QUERY_CANCELED:
-            raise
-        raise PublisherError(
-            f'could not create replication slot "{slot}": ERROR:  {error.message}',
-            sqlstate=PROTOCOL_VIOLATION,
-            detail=error.detail,
-            hint=error.hint or _slot_hint(error.sqlstate),
-        ) from None
+        raise slot_refused(slot, error) from None
     notice(Notice(f'created replication slot "{slot}" on publisher'))
     failpoint("subscription.slot_created")
     return created.consistent_point
+
+
+def slot_refused(slot: str, error: PublisherError) -> PublisherError:
+    """The publisher's refusal in the words of PostgreSQL's subscriber."""
+    return PublisherError(
+        f'could not create replication slot "{slot}": ERROR:  {error.message}',
+        sqlstate=PROTOCOL_VIOLATION,
+        detail=error.detail,
+        hint=error.hint or _slot_hint(error.sqlstate),
+    )
 
 
 def _slot_hint(sqlstate: str) -> str | None:
@@ -165,16 +262,15 @@ def _slot_hint(sqlstate: str) -> str | None:
     }.get(sqlstate)
 
 
-def connect_to_drop(
-    subscription: Subscription, *, must_use_password: bool = False
-) -> Session:
+def connect_to_drop(node: Node, subscription: Subscription, check: Check) -> Session:
     """A connection on which the subscription's slot can be dropped."""
     try:
-        return connect(
+        return _connect(
+            node,
+            subscription.name,
             subscription.conninfo,
-            application_name=subscription.name,
-            replication=True,
-            must_use_password=must_use_password,
+            check=check,
+            must_use_password=node.catalog.must_use_password(subscription),
         )
     except PublisherError as error:
         raise PublisherError(

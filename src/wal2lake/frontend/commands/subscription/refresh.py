@@ -1,9 +1,9 @@
 """ALTER SUBSCRIPTION ... REFRESH PUBLICATION, and SET | ADD | DROP PUBLICATION.
 
 In: statements. Out: the command tag. What is published is asked of the publisher; then, under the
-subscription's commit lock, publications, tables and the generation change in one transaction of
-the catalog. A receiver with another list of publications than the catalog's is of an older
-generation: it is replaced, and takes no snapshot for the tables that have come.
+DDL lock and the subscription's commit lock, publications, tables and the generation change in one
+transaction of the catalog. A receiver with another list of publications than the catalog's is of
+an older generation: it is replaced, and takes no snapshot for the tables that have come.
 
 Tables that are no longer published leave the subscription with their rows. Removing and adding a
 table again copies it again.
@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from wal2lake.catalog import Subscription, TableDef
+from wal2lake.catalog import Subscription
 from wal2lake.errors import DuplicateObjectError, UsageError
 from wal2lake.frontend.commands.node import Caller, Node, altering
 from wal2lake.frontend.commands.subscription.blocks import outside_block
@@ -35,6 +35,7 @@ from wal2lake.frontend.commands.subscription.owner import check_may_change
 from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
+    look_before,
     tell_format,
     warn_of_missing,
 )
@@ -43,6 +44,7 @@ from wal2lake.frontend.commands.subscription.steps.drop import (
     refuse_dropping,
 )
 from wal2lake.frontend.commands.subscription.steps.recopy import (
+    Asker,
     Tables,
     check_recopy,
     copy_anew,
@@ -50,9 +52,11 @@ from wal2lake.frontend.commands.subscription.steps.recopy import (
 from wal2lake.frontend.commands.subscription.targets import (
     Choices,
     Target,
-    drop_made,
-    find_targets,
-    new_rel,
+    Wanted,
+    ask_wanted,
+    check_targets,
+    made_targets,
+    new_rels,
     present_versions,
 )
 from wal2lake.frontend.grammar import (
@@ -65,6 +69,7 @@ from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionRefresh,
     PublicationChange,
 )
+from wal2lake.frontend.preflight.server import Needs
 from wal2lake.model import Oid
 from wal2lake.pg import Publisher
 
@@ -77,7 +82,7 @@ def alter_refresh(
     node: Node, caller: Caller, statement: AlterSubscriptionRefresh
 ) -> str:
     """ALTER SUBSCRIPTION ... REFRESH PUBLICATION."""
-    with node.ddl_lock, altering(node, statement.name) as subscription:
+    with altering(node, caller, statement.name) as subscription:
         check_may_change(node, caller, subscription)
         named = {option.name for option in statement.options}
         if "recopy" not in named:
@@ -112,7 +117,7 @@ def alter_publication(
     node: Node, caller: Caller, statement: AlterSubscriptionPublication
 ) -> str:
     """ALTER SUBSCRIPTION ... SET | ADD | DROP PUBLICATION."""
-    with node.ddl_lock, altering(node, statement.name) as subscription:
+    with altering(node, caller, statement.name) as subscription:
         check_may_change(node, caller, subscription)
         options = subscription_options(statement.options, OptionSet.PUBLICATION)
         publications = _changed(subscription, statement)
@@ -188,19 +193,17 @@ def _refresh(
     validate: Sequence[str],
 ) -> None:
     """Take what ``publications`` publish now; ``validate`` are named in a WARNING if they do
-    not exist. The caller holds the DDL lock, and the subscription's.
+    not exist. The caller holds the subscription's turn.
 
     ``recopy``: also tables that are in the subscription are copied."""
     before = node.catalog.rels(subscription.oid)
-    made: list[TableDef] = []
-    with (
-        _undone(node, made),
-        connect_publisher(
-            subscription.name,
-            subscription.conninfo,
-            must_use_password=node.catalog.must_use_password(subscription),
-        ) as session,
-    ):
+    with connect_publisher(
+        node,
+        subscription.name,
+        subscription.conninfo,
+        check=caller.check,
+        must_use_password=node.catalog.must_use_password(subscription),
+    ) as session:
         publisher = Publisher(session)
         if validate:
             warn_of_missing(caller, publisher, validate)
@@ -217,9 +220,7 @@ def _refresh(
             )
         if subscription.binary:
             tell_format(caller, publisher, subscription.name, publications)
-        targets = find_targets(
-            node,
-            _as_owner(node, caller, subscription),
+        wanted = ask_wanted(
             publisher,
             publications,
             create_tables=subscription.create_tables,
@@ -229,22 +230,52 @@ def _refresh(
                 {rel.relid for rel in before},
             ),
             origin=subscription.origin,
-            made=made,
             subid=subscription.oid,
         )
+        # Of the others it was told when they came.
+        there = {(rel.remote_namespace, rel.remote_name) for rel in before}
+        new = {key: one for key, one in wanted.tables.items() if key not in there}
+        if new:
+            needs = Needs(stream=False, slot=False, copy=copy_data)
+            look_before(node, caller, publisher, publications, new, needs)
+        maker = _as_owner(node, caller, subscription)
+        check_targets(node, caller, wanted, maker=maker)
         if recopy:
-            tables = _tables(node, subscription, publications, targets)
-            check_recopy(node, subscription, list(tables.whole))
-            copy_anew(node, caller.notice, subscription, session, tables)
-            # Its workers have ended, and began nothing before it was recorded.
-            made.clear()
+            names = wanted.tables.keys()
+            kept = [r.relid for r in before if _local(node, r.relid) in names]
+            check_recopy(node, subscription, kept)
+            copy_anew(
+                node,
+                Asker(caller.notice, caller.check),
+                subscription,
+                session,
+                lambda: _tables(node, caller, subscription, publications, wanted),
+            )
             return
+    with (
+        node.ddl_lock,
+        _made(node, caller, subscription, wanted) as targets,
+    ):
         gone = _take(node, subscription, publications, targets, copy_data=copy_data)
-        # They are the subscription's now.
-        made.clear()
     node.changed()
     if gone:
         end_copies(node, caller, subscription, gone)
+
+
+def _local(node: Node, relid: Oid) -> tuple[str, str] | None:
+    table = node.catalog.table_by_oid(relid)
+    return None if table is None else (table.namespace, table.name)
+
+
+@contextmanager
+def _made(
+    node: Node, caller: Caller, subscription: Subscription, wanted: Wanted
+) -> Iterator[list[Target]]:
+    """The tables, under the DDL lock: whose they are may have changed."""
+    now = node.catalog.subscription(subscription.oid) or subscription
+    maker = _as_owner(node, caller, now)
+    with made_targets(node, caller, wanted, maker=maker) as targets:
+        yield targets
 
 
 def _as_owner(node: Node, caller: Caller, subscription: Subscription) -> Caller:
@@ -270,9 +301,7 @@ def _take(
         node.catalog.set_publications(
             subscription.oid,
             publications,
-            added=[
-                new_rel(node, subscription.oid, t, copy_data=copy_data) for t in new
-            ],
+            added=new_rels(node, subscription.oid, new, copy_data=copy_data),
             versions=present_versions(node, new),
             removed=gone,
             distrusted={t.table.oid for t in targets if not t.whole},
@@ -280,29 +309,23 @@ def _take(
     return gone
 
 
+@contextmanager
 def _tables(
     node: Node,
+    caller: Caller,
     subscription: Subscription,
     publications: Sequence[str],
-    targets: Sequence[Target],
-) -> Tables:
-    """The same, to be copied anew."""
-    known = {rel.relid for rel in node.catalog.rels(subscription.oid)}
-    new = [t for t in targets if t.table.oid not in known]
-    return Tables(
-        publications,
-        added=[new_rel(node, subscription.oid, t, copy_data=True) for t in new],
-        versions=present_versions(node, new),
-        removed=known - {t.table.oid for t in targets},
-        whole={t.table.oid: t.whole for t in targets if t.table.oid in known},
-    )
-
-
-@contextmanager
-def _undone(node: Node, made: Sequence[TableDef]) -> Iterator[None]:
-    """Tables that were made by a command that fails inside go again."""
-    try:
-        yield
-    except BaseException:
-        drop_made(node, made)
-        raise
+    wanted: Wanted,
+) -> Iterator[Tables]:
+    """The same, to be copied anew; made only when that is recorded, which its publisher may
+    let wait for long."""
+    with _made(node, caller, subscription, wanted) as targets:
+        known = {rel.relid for rel in node.catalog.rels(subscription.oid)}
+        new = [t for t in targets if t.table.oid not in known]
+        yield Tables(
+            publications,
+            added=new_rels(node, subscription.oid, new, copy_data=True),
+            versions=present_versions(node, new),
+            removed=known - {t.table.oid for t in targets},
+            whole={t.table.oid: t.whole for t in targets if t.table.oid in known},
+        )

@@ -66,7 +66,7 @@ def check_failover(caller: Caller, subscription: Subscription) -> None:
 
 
 def alter_slot(
-    node: Node, subscription: Subscription, options: SubscriptionOptions
+    node: Node, caller: Caller, subscription: Subscription, options: SubscriptionOptions
 ) -> None:
     """Have the publisher's slot follow, if what was given concerns it."""
     failover = options.failover if "failover" in options.given else None
@@ -75,8 +75,10 @@ def alter_slot(
         return
     slot = str(subscription.slot_name)
     with connect_publisher(
+        node,
         subscription.name,
         subscription.conninfo,
+        check=caller.check,
         must_use_password=node.catalog.must_use_password(subscription),
     ) as session:
         try:

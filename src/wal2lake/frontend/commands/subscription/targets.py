@@ -1,15 +1,20 @@
 """Our table for each published one: found or created, checked, made a part of the subscription.
 
 In: a publisher's definitions. Out: ``Target`` values, relation states, the state that readers see
-until the copy. Called by CREATE and by REFRESH PUBLICATION.
+until the copy. Called by CREATE and by REFRESH PUBLICATION, in three steps:
+
+    ask_wanted      what is published                            talks, no lock
+    check_targets   would it do?                                 before a slot is made for it
+    made_targets    it is checked again and made, and the        under the DDL lock, talks to
+                    command takes effect in its block            nobody
 
 Source: subscriptioncmds.c; logicalrep_rel_open() in relation.c.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +27,7 @@ from wal2lake.errors import (
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.access import check_database_create, check_schema
 from wal2lake.frontend.commands.node import Caller, Node
-from wal2lake.frontend.commands.table import NewTable, make_table
+from wal2lake.frontend.commands.table import NewTable, make_tables
 from wal2lake.model import Domain, Oid, ReplicaIdentity, SyncState
 from wal2lake.pg import Publisher, RemoteColumn, RemoteTable
 from wal2lake.pgtypes import (
@@ -40,8 +45,6 @@ from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
 _PREREQUISITE: Final = "55000"
 
-_MAKERS: Final = 4
-"""Tables made at the same time: each waits for its own commit and its fsync."""
 _TEXT: Final = Oid(25)
 _PARTITIONED: Final = "p"
 
@@ -76,36 +79,87 @@ class Choices:
         return self.mappings.stored_type(column, self.policies)
 
 
-def find_targets(
-    node: Node,
-    caller: Caller,
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is published, and what a command wants of it."""
+
+    tables: Mapping[tuple[str, str], RemoteTable]
+    all_sent: bool
+    """Every change of their rows is."""
+    create_tables: bool
+    choices: Choices
+    subid: Oid | None = None
+    """The subscription's, if it is there already."""
+
+
+def ask_wanted(
     publisher: Publisher,
     publications: Sequence[str],
     *,
     create_tables: bool,
     choices: Choices,
     origin: str,
-    made: list[TableDef],
     subid: Oid | None = None,
-) -> list[Target]:
-    """Our table for each published one, created if allowed; appends to ``made``. ``subid``:
-    the subscription's, if it is there already.
-
-    Whatever is wrong with one of them is found before any is created.
-    """
+) -> Wanted:
+    """Ask the publisher for all that the rest needs."""
     names = tuple(publications)
     # With origin = none what others did to the publisher's rows is not sent.
     all_sent = origin == "any" and publisher.publish_everything(names)
+    tables = publisher.tables(publisher.published_tables(names), names)
+    return Wanted(tables, all_sent, create_tables, choices, subid)
+
+
+def check_targets(
+    node: Node, caller: Caller, wanted: Wanted, *, maker: Caller | None = None
+) -> None:
+    """Whatever is wrong with one of the tables, now, and before anything is done about
+    them. ``maker``: whose the new ones are to be; not given: the caller's."""
+    _plan(node, caller, maker or caller, wanted)
+    columns = [c for remote in wanted.tables.values() for c in _source_columns(remote)]
+    _warn_of_unmatched(caller, wanted.choices, columns)
+
+
+@contextmanager
+def made_targets(
+    node: Node, caller: Caller, wanted: Wanted, *, maker: Caller | None = None
+) -> Iterator[list[Target]]:
+    """Our table for each published one, made if it is not there; what was made goes again if
+    the block fails. The caller holds the DDL lock, and others may have changed what
+    ``check_targets`` has seen: everything is checked again."""
+    planned = _plan(node, caller, maker or caller, wanted)
+    missing = [table for table in planned if isinstance(table, NewTable)]
+    made = _make_tables(node, maker or caller, missing)
+    new = {(table.namespace, table.name): table for table in made}
+    try:
+        yield [
+            Target(
+                namespace,
+                name,
+                table
+                if isinstance(table, TableDef)
+                else new[table.namespace, table.name],
+                wanted.all_sent and _is_whole(remote),
+            )
+            for ((namespace, name), remote), table in zip(
+                wanted.tables.items(), planned, strict=True
+            )
+        ]
+    except BaseException:
+        _drop_made(node, made)
+        raise
+
+
+def _plan(
+    node: Node, caller: Caller, maker: Caller, wanted: Wanted
+) -> list[TableDef | NewTable]:
+    """For each published table ours, or what it is going to be."""
+    choices = wanted.choices
+    _check_usage(node, caller, {namespace for namespace, _ in wanted.tables})
     planned: list[TableDef | NewTable] = []
-    trusted: dict[tuple[str, str], bool] = {}
-    columns: list[SourceColumn] = []
-    for (namespace, name), remote in publisher.tables(
-        publisher.published_tables(names), names
-    ).items():
+    for (namespace, name), remote in wanted.tables.items():
         table: TableDef | NewTable | None = node.catalog.table(namespace, name)
-        columns += _source_columns(remote)
         if table is None:
-            if not create_tables:
+            if not wanted.create_tables:
                 raise UndefinedObjectError(
                     f'relation "{namespace}.{name}" does not exist',
                     sqlstate="42P01",
@@ -118,22 +172,18 @@ def find_targets(
                 _check_stored(table, remote, choices)
         _check_policies(table, remote, choices.policies)
         planned.append(table)
-        trusted[namespace, name] = all_sent and _is_whole(remote)
-    _check_partitions(node, [t for t in planned if isinstance(t, TableDef)], subid)
-    _warn_of_unmatched(caller, choices, columns)
+    there = [table for table in planned if isinstance(table, TableDef)]
+    _check_partitions(node, there, wanted.subid)
     missing = [table for table in planned if isinstance(table, NewTable)]
-    _check_may_make(node, caller, missing)
-    made += _make_tables(node, caller, missing)
-    new = {(table.namespace, table.name): table for table in made}
-    return [
-        Target(
-            table.namespace,
-            table.name,
-            table if isinstance(table, TableDef) else new[table.namespace, table.name],
-            trusted[table.namespace, table.name],
-        )
-        for table in planned
-    ]
+    _check_may_make(node, maker, missing)
+    return planned
+
+
+def _check_usage(node: Node, caller: Caller, schemas: Set[str]) -> None:
+    """As whoever names a table; source: LookupExplicitNamespace()."""
+    known = {n.name for n in node.catalog.namespaces()}
+    for name in sorted(schemas & known):
+        check_schema(node, caller, name, "U")
 
 
 def _is_whole(remote: RemoteTable) -> bool:
@@ -281,17 +331,7 @@ def _make_tables(
     known = {n.name for n in node.catalog.namespaces()}
     for name in sorted({table.namespace for table in tables} - known):
         node.catalog.create_namespace(name, caller.role.oid)
-    with ThreadPoolExecutor(_MAKERS, thread_name_prefix="create-table") as makers:
-        futures = [makers.submit(make_table, node, caller, table) for table in tables]
-        _, waiting = wait(futures, return_when=FIRST_EXCEPTION)
-        for future in waiting:
-            future.cancel()
-    ended = [future for future in futures if not future.cancelled()]
-    failed = [error for future in ended if (error := future.exception()) is not None]
-    if failed:
-        drop_made(node, [f.result() for f in ended if f.exception() is None])
-        raise failed[0]
-    return [future.result() for future in futures]
+    return make_tables(node, caller, tables)
 
 
 def _table_like(remote: RemoteTable, choices: Choices) -> NewTable:
@@ -349,30 +389,38 @@ def _portable_default(expression: str | None) -> str | None:
     return expression
 
 
-def drop_made(node: Node, made: Sequence[TableDef]) -> None:
+def _drop_made(node: Node, made: Sequence[TableDef]) -> None:
     """Undo the tables of a command that failed."""
     for table in made:
         node.catalog.drop_table(table.oid)
         node.tables.drop(table.location)
 
 
-def new_rel(
-    node: Node, subid: Oid, target: Target, *, copy_data: bool
-) -> SubscriptionRel:
-    """The first relation state of a table."""
-    # Rows that were there before are not the publisher's, and rows whose end is not
-    # published stay: in both cases inserts must look for them.
-    empty = node.tables.state(target.table.location).version == 0
-    return SubscriptionRel(
-        subid=subid,
-        relid=target.table.oid,
-        remote_namespace=target.namespace,
-        remote_name=target.name,
-        state=SyncState.INIT if copy_data else SyncState.READY,
-        lsn=None,
-        epoch=int(node.catalog.new_oid()),
-        trusted=empty and copy_data and target.whole,
-    )
+def new_rels(
+    node: Node, subid: Oid, targets: Sequence[Target], *, copy_data: bool
+) -> list[SubscriptionRel]:
+    """The first relation states of tables."""
+    return [
+        SubscriptionRel(
+            subid=subid,
+            relid=target.table.oid,
+            remote_namespace=target.namespace,
+            remote_name=target.name,
+            state=SyncState.INIT if copy_data else SyncState.READY,
+            lsn=None,
+            epoch=int(epoch),
+            trusted=copy_data and target.whole and _is_empty(node, target.table),
+        )
+        for target, epoch in zip(
+            targets, node.catalog.new_oids(len(targets)), strict=True
+        )
+    ]
+
+
+def _is_empty(node: Node, table: TableDef) -> bool:
+    """Rows that were there before are not the publisher's, and rows whose end is not
+    published stay: in both cases inserts must look for them."""
+    return node.tables.state(table.location).version == 0
 
 
 def present_versions(node: Node, targets: Sequence[Target]) -> dict[int, int]:

@@ -16,9 +16,15 @@ from wal2lake.catalog import DATABASE_OWNER
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.sysviews.functions.call import Call
 from wal2lake.frontend.sysviews.functions.regproc import regclass_in, regnamespace_in
-from wal2lake.frontend.sysviews.rows.cluster import DATABASE
-from wal2lake.frontend.sysviews.rows.facts import DATABASE_OID
-from wal2lake.model import NAMES, PUBLIC, Acl, ObjectKind, Oid
+from wal2lake.model import (
+    DATABASE,
+    DATABASE_OID,
+    NAMES,
+    PUBLIC,
+    Acl,
+    ObjectKind,
+    Oid,
+)
 
 _GRANT_OPTION: Final = " WITH GRANT OPTION"
 
@@ -188,5 +194,10 @@ def _has(
 ) -> bool:
     authority = call.facts.authority
     have = authority.letters(role, kind, owner, acl)
+    if any(letter in have for letter, option in wanted if not option):
+        return True
+    options = [letter for letter, option in wanted if option]
+    if not options:
+        return False
     grantable = authority.grantable(role, kind, owner, acl)
-    return any(letter in (grantable if option else have) for letter, option in wanted)
+    return any(letter in grantable for letter in options)

@@ -16,10 +16,9 @@ from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.grammar import fold
 from wal2lake.frontend.sysviews.declarations.relations import PG_CATALOG
-from wal2lake.frontend.sysviews.rows.cluster import DATABASE
 from wal2lake.frontend.sysviews.rows.facts import Facts, Relation, current_role
 from wal2lake.frontend.sysviews.source import CatalogSource
-from wal2lake.model import Oid
+from wal2lake.model import DATABASE, Oid
 
 
 @dataclass(slots=True)

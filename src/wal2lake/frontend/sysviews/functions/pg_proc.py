@@ -28,7 +28,7 @@ from wal2lake.frontend.sysviews.functions import (
     text,
 )
 from wal2lake.frontend.sysviews.functions.call import Call
-from wal2lake.frontend.sysviews.rows.cluster import DATABASE
+from wal2lake.model import DATABASE
 
 _BOOL, _NAME, _INT8, _INT4, _TEXT, _OID = 16, 19, 20, 23, 25, 26
 _FLOAT8_TZ, _NAMES, _LSN, _INET, _XID8, _VOID = 1184, 1003, 3220, 869, 5069, 2278

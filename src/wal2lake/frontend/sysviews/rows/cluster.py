@@ -13,17 +13,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from wal2lake.catalog import DATABASE_OWNER, Role
-from wal2lake.frontend.sysviews.rows.facts import (
-    BOOTSTRAP_SUPERUSER,
-    BTREE_AM,
-    DATABASE_OID,
-    HEAP_AM,
-    UTF8,
-    Facts,
-)
+from wal2lake.frontend.sysviews.rows.facts import BTREE_AM, HEAP_AM, UTF8, Facts
 from wal2lake.frontend.sysviews.rows.relations import Row, RowMaker
+from wal2lake.model import BOOTSTRAP_SUPERUSER, DATABASE, DATABASE_OID
 
-DATABASE: Final = "lake"
 """The name of a node's one database."""
 
 _MASK: Final = "********"

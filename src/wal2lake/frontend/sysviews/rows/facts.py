@@ -29,11 +29,15 @@ from wal2lake.errors import UndefinedObjectError
 from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.grammar import quote_identifier
 from wal2lake.frontend.sysviews.declarations.relations import SYSTEM, SYSTEM_SCHEMAS
-from wal2lake.model import INVALID_OID, PUBLIC, Acl, AclItem, Oid
+from wal2lake.model import (
+    BOOTSTRAP_SUPERUSER,
+    INVALID_OID,
+    PUBLIC,
+    Acl,
+    AclItem,
+    Oid,
+)
 
-DATABASE_OID: Final = Oid(5)
-"""pg_database's only row; PostgreSQL's first database of users has this number."""
-BOOTSTRAP_SUPERUSER: Final = Oid(10)
 HEAP_AM: Final = Oid(2)
 BTREE_AM: Final = Oid(403)
 UTF8: Final = 6
@@ -137,6 +141,10 @@ class Facts:
     """Lake tables, their indexes, system relations."""
     by_oid: dict[int, Relation]
     by_name: dict[tuple[str, str], Relation]
+    partitions: dict[int, Relation]
+    """By the partitioned table."""
+    accesses: dict[int, tuple[Oid, Acl | None]]
+    """Owner and acl of the schemas of lake tables."""
     role_names: dict[int, str]
     namespace_names: dict[int, str]
     comments: dict[tuple[int, int], str]
@@ -157,10 +165,7 @@ class Facts:
 
     def partition(self, table: TableDef) -> Relation | None:
         """The default partition of a partitioned table."""
-        for relation in self.lake_tables():
-            if relation.table and relation.table.partition_of == table.oid:
-                return relation
-        return None
+        return self.partitions.get(table.oid)
 
     def not_null_name(self, table: TableDef, attribute: Attribute) -> str:
         """A partition has the constraints of its partitioned table, under their names."""
@@ -168,10 +173,7 @@ class Facts:
 
     def namespace_access(self, oid: int) -> tuple[Oid, Acl | None]:
         """Owner and acl of a schema."""
-        for namespace in self.namespaces:
-            if namespace.oid == oid:
-                return namespace.owner, namespace.acl
-        return BOOTSTRAP_SUPERUSER, SYSTEM_SCHEMA_ACL
+        return self.accesses.get(oid, (BOOTSTRAP_SUPERUSER, SYSTEM_SCHEMA_ACL))
 
     def acl_text(self, acl: Acl | None) -> list[str] | None:
         """As aclitem[] is printed."""
@@ -209,6 +211,14 @@ def build_facts(
         relations=relations,
         by_oid={r.oid: r for r in relations},
         by_name={(r.namespace, r.name): r for r in relations},
+        partitions={
+            r.table.partition_of: r
+            for r in lake
+            if r.table is not None
+            and r.kind in "rp"
+            and r.table.partition_of is not None
+        },
+        accesses={n.oid: (n.owner, n.acl) for n in namespaces},
         role_names={role.oid: role.name for role in roles},
         namespace_names={
             **{n.oid: n.name for n in namespaces},

@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from wal2lake.frontend.sysviews.rows.cluster import DATABASE
-from wal2lake.frontend.sysviews.rows.facts import (
-    Attribute,
-    Facts,
-    key_name,
-)
+from wal2lake.frontend.sysviews.rows.facts import Attribute, Facts, key_name
 from wal2lake.frontend.sysviews.rows.relations import Row, RowMaker
-from wal2lake.model import NAMES, PUBLIC, Acl, ObjectKind, Oid
+from wal2lake.model import (
+    DATABASE,
+    NAMES,
+    PUBLIC,
+    Acl,
+    ObjectKind,
+    Oid,
+)
 from wal2lake.pgtypes.registry.pg_type import (
     INTERVAL_FULL_PRECISION,
     PgType,

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from wal2lake.frontend.grammar import quote_identifier
 from wal2lake.frontend.sysviews.rows.facts import (
-    BOOTSTRAP_SUPERUSER,
     BTREE_AM,
     HEAP_AM,
     Attribute,
@@ -25,6 +24,7 @@ from wal2lake.frontend.sysviews.rows.facts import (
     key_constraint_oid,
     key_name,
 )
+from wal2lake.model import BOOTSTRAP_SUPERUSER
 from wal2lake.pgtypes.registry.pg_type import BUILT_IN, type_by_oid
 from wal2lake.pgtypes.registry.rows import RANGES
 

@@ -17,7 +17,6 @@ pg_show_replication_origin_status() in origin.c.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -36,28 +35,15 @@ from wal2lake.catalog import (
     Worker,
 )
 from wal2lake.frontend.backend import SessionContext
-from wal2lake.frontend.sysviews.rows.cluster import DATABASE
-from wal2lake.frontend.sysviews.rows.facts import DATABASE_OID, Facts, current_role
+from wal2lake.frontend.sysviews.rows.facts import Facts, current_role
 from wal2lake.frontend.sysviews.rows.relations import Row
 from wal2lake.frontend.sysviews.source import CatalogSource
-from wal2lake.model import Oid, SyncState
+from wal2lake.model import DATABASE, DATABASE_OID, Oid, SyncState
+from wal2lake.pg import redact
 
-MASK: Final = "********"
+_MASK: Final = "********"
 
-_URI_PASSWORD: Final = re.compile(r"^(\w+://[^:@/?]*:)[^@/?]*(@)")
-_URI_PARAMETER: Final = re.compile(r"([?&](?:ssl)?password=)[^&]*")
-_KEYWORD: Final = re.compile(
-    r"(\b(?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)*)", re.DOTALL
-)
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
-
-
-def mask_password(conninfo: str) -> str:
-    """A connection string, keyword or URI form, that may be shown."""
-    if re.match(r"postgres(ql)?://", conninfo):
-        masked = _URI_PASSWORD.sub(rf"\g<1>{MASK}\g<2>", conninfo)
-        return _URI_PARAMETER.sub(rf"\g<1>{MASK}", masked)
-    return _KEYWORD.sub(rf"\g<1>{MASK}", conninfo)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +120,8 @@ def _conninfo(moment: Moment, sub: Subscription) -> str:
     if sub.owner in authority.inherited(moment.role):
         return sub.conninfo
     if authority.is_superuser(moment.role):
-        return mask_password(sub.conninfo)
-    return MASK
+        return redact(sub.conninfo)
+    return _MASK
 
 
 def pg_subscription_rel(state: Replication) -> Iterator[Row]:
@@ -307,7 +293,8 @@ class Moment:
 
 
 def pg_stat_subscription(moment: Moment) -> Iterator[Row]:
-    """The apply worker of each subscription, and the copies that are running."""
+    """The apply worker of each subscription, and the workers that copy its tables. What a copy
+    worker was sent has no position before its table streams; when, is known."""
     for sub in moment.state.subscriptions:
         progress = moment.source.progress(sub.oid)
         running = progress is not None and progress.receiver_pid != 0
@@ -316,17 +303,15 @@ def pg_stat_subscription(moment: Moment) -> Iterator[Row]:
             "subname": sub.name,
             **(_worker(progress) if progress is not None and running else {}),
         }
-        if progress is None or not progress.engine_pid:
-            continue
-        for rel in moment.state.rels:
-            if rel.subid == sub.oid and rel.state is SyncState.DATASYNC:
-                yield {
-                    "subid": sub.oid,
-                    "subname": sub.name,
-                    "worker_type": "table synchronization",
-                    "pid": progress.engine_pid,
-                    "relid": rel.relid,
-                }
+        for copy in moment.source.copies(sub.oid):
+            yield {
+                "subid": sub.oid,
+                "subname": sub.name,
+                "worker_type": "table synchronization",
+                "pid": moment.source.engine_pid,
+                "relid": copy.relid,
+                "last_msg_receipt_time": copy.received_at,
+            }
 
 
 def _worker(progress: Progress) -> Row:

@@ -23,6 +23,7 @@ import os
 import shutil
 import time
 from collections.abc import Collection
+from pathlib import Path
 from typing import Final
 
 from wal2lake.catalog import Recopy, Subscription
@@ -39,35 +40,37 @@ from wal2lake.frontend.commands.subscription.publisher import (
 from wal2lake.frontend.grammar.statements import DropSubscription
 from wal2lake.model import Oid
 from wal2lake.observe import failpoint
-from wal2lake.pg import Session
+from wal2lake.pg import Check, Session
 
 WORKER_STOP_SECONDS: Final = 30.0
 """How long a command waits for a subscription's workers to end."""
 
+_LOOK_SECONDS: Final = 0.2
+"""How soon such a wait ends with a cancel; a guess at what a person does not notice."""
+
 
 def drop_subscription(node: Node, caller: Caller, statement: DropSubscription) -> str:
     """DROP SUBSCRIPTION."""
-    with node.ddl_lock:
-        if node.catalog.subscription_named(statement.name) is None:
-            text = f'subscription "{statement.name}" does not exist'
-            if not statement.if_exists:
-                raise UndefinedObjectError(text)
-            caller.notice(Notice(f"{text}, skipping"))
-            return "DROP SUBSCRIPTION"
-        with altering(node, statement.name) as subscription:
-            check_may_change(node, caller, subscription, connects=False)
-            outside_block(
-                caller,
-                "DROP SUBSCRIPTION",
-                refused_as="DROP SUBSCRIPTION" if subscription.slot_name else None,
-            )
-            if _drop(node, subscription):
-                slot = subscription.slot_name
-                caller.notice(Notice(f'dropped replication slot "{slot}" on publisher'))
+    if node.catalog.subscription_named(statement.name) is None:
+        text = f'subscription "{statement.name}" does not exist'
+        if not statement.if_exists:
+            raise UndefinedObjectError(text)
+        caller.notice(Notice(f"{text}, skipping"))
+        return "DROP SUBSCRIPTION"
+    with altering(node, caller, statement.name) as subscription:
+        check_may_change(node, caller, subscription, connects=False)
+        outside_block(
+            caller,
+            "DROP SUBSCRIPTION",
+            refused_as="DROP SUBSCRIPTION" if subscription.slot_name else None,
+        )
+        if _drop(node, subscription, caller.check):
+            slot = subscription.slot_name
+            caller.notice(Notice(f'dropped replication slot "{slot}" on publisher'))
     return "DROP SUBSCRIPTION"
 
 
-def _drop(node: Node, subscription: Subscription) -> bool:
+def _drop(node: Node, subscription: Subscription, check: Check) -> bool:
     """All of it; True if there was a slot, and it was there."""
     node.catalog.update_subscription(
         subscription.oid, enabled=False, dropping=True, bump=True
@@ -75,11 +78,10 @@ def _drop(node: Node, subscription: Subscription) -> bool:
     node.changed()
     failpoint("subscription.drop_marked")
     try:
-        await_workers(node, subscription, WORKER_STOP_SECONDS)
+        await_workers(node, subscription, WORKER_STOP_SECONDS, check)
         session = None
         if subscription.slot_name:
-            must_use_password = node.catalog.must_use_password(subscription)
-            session = connect_to_drop(subscription, must_use_password=must_use_password)
+            session = connect_to_drop(node, subscription, check)
         with session or contextlib.nullcontext():
             dropped = _drop_slot(node, session, subscription)
     except BaseException:
@@ -98,7 +100,7 @@ def _drop(node: Node, subscription: Subscription) -> bool:
 def finish_drop(
     node: Node, subscription: Subscription, session: Session | None
 ) -> bool:
-    """The rest of a DROP that a crash has interrupted; the caller holds the DDL lock.
+    """The rest of a DROP that a crash has interrupted; the caller holds its turn.
 
     ``session`` is one for replication at the publisher; None: it has no slot.
     """
@@ -124,13 +126,19 @@ def _drop_slot(node: Node, session: Session | None, subscription: Subscription) 
 def _forget(node: Node, subscription: Subscription) -> None:
     """The log goes first: without its subscription nobody would know of it."""
     failpoint("subscription.slot_dropped")
-    shutil.rmtree(
-        node.settings.log_directory / str(int(subscription.oid)), ignore_errors=True
-    )
+    directory = node.settings.log_directory / str(int(subscription.oid))
+    # A re-copy that gave its log up may have been interrupted, too.
+    for gone in (directory, given_up(directory)):
+        shutil.rmtree(gone, ignore_errors=True)
     progress_path(node.settings.run_directory, subscription.oid).unlink(missing_ok=True)
     failpoint("subscription.log_removed")
     node.catalog.drop_subscription(subscription.oid)
     node.changed()
+
+
+def given_up(directory: Path) -> Path:
+    """Where a log is that a re-copy gives up, until it is removed."""
+    return directory.with_name(f"{directory.name}.old")
 
 
 def refuse_dropping(subscription: Subscription) -> None:
@@ -155,7 +163,7 @@ def refuse_given_up(subscription: Subscription) -> None:
 
 
 def await_workers(
-    node: Node, subscription: Subscription, timeout_seconds: float
+    node: Node, subscription: Subscription, timeout_seconds: float, check: Check
 ) -> None:
     """Wait until neither the receiver nor the apply worker nor a copy is at work; 55006 if
     they do not end in time."""
@@ -164,6 +172,7 @@ def await_workers(
         while (alive := _runs(progress.word("receiver_pid"))) and (
             time.monotonic() < deadline
         ):
+            check()
             time.sleep(0.02)
         if alive:
             raise UsageError(
@@ -171,23 +180,19 @@ def await_workers(
                 sqlstate="55006",
                 hint="Try again; see the node's log.",
             )
-    if not node.apply.halt(subscription.oid, max(0.0, deadline - time.monotonic())):
+    while not node.apply.halt(subscription.oid, _LOOK_SECONDS):
+        check()
+        if time.monotonic() < deadline:
+            continue
         raise UsageError(
             f'apply worker of subscription "{subscription.name}" is busy',
             sqlstate="55006",
             hint="Try again when its present batch is done.",
         )
-    halt_copies(
-        node, subscription, timeout_seconds=max(0.0, deadline - time.monotonic())
-    )
-
-
-def halt_copies(
-    node: Node, subscription: Subscription, *, timeout_seconds: float
-) -> None:
-    """Nothing of a copy is committed from now on; the caller has written to the catalog why
-    no new one begins. 55006 if a commit does not end in time."""
-    if not node.sync.halt(subid=subscription.oid, timeout_seconds=timeout_seconds):
+    # Nothing of a copy is committed from now on: the caller has written to the catalog why no
+    # new one begins.
+    left = max(0.0, deadline - time.monotonic())
+    if not node.sync.halt(subid=subscription.oid, timeout_seconds=left):
         raise UsageError(
             f'tablesync worker of subscription "{subscription.name}" is busy',
             sqlstate="55006",

@@ -10,9 +10,11 @@ commit of its own.
                 mark that slot and log are given up       catalog
                 remove its log, forget its positions      storage
                 make the slot                             publisher
-    every table waits for a copy that replaces its        ONE catalog transaction
-      rows; with a new slot, its position is the floor;
-      the mark is gone
+    under the DDL lock:
+      make what is published and not here               storage, catalog
+      every table waits for a copy that replaces its    ONE catalog transaction
+        rows; with a new slot, its position is the
+        floor; the mark is gone
 
 The slot is asked what the receiver asks it at each start (``receive.source.history``,
 ``receive.source.slotcheck``), and what the log has above the floor is read once: a damaged log is
@@ -30,6 +32,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -45,17 +48,26 @@ from wal2lake.frontend.commands.subscription.publisher import create_slot, drop_
 from wal2lake.frontend.commands.subscription.steps.drop import (
     WORKER_STOP_SECONDS,
     await_workers,
+    given_up,
 )
 from wal2lake.model import INVALID_LSN, Lsn, Oid
 from wal2lake.observe import failpoint
-from wal2lake.pg import Identity, Publisher, Session, nudged
-from wal2lake.receive.source.history import DivergedHistory, check_history
+from wal2lake.pg import Check, Identity, Publisher, Session, nudged
+from wal2lake.receive.source.history import DivergedHistory
 from wal2lake.receive.source.slotcheck import UnusableSlot, check_slot
+from wal2lake.receive.source.source import ask_history
 
 _PREREQUISITE: Final = "55000"
 _IN_USE: Final = "55006"
 
-Tell = Callable[[Notice], None]
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """On whose behalf: a session, or the node itself."""
+
+    tell: Callable[[Notice], None]
+    check: Check
+    """Raises when it is to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +114,15 @@ def check_recopy(node: Node, subscription: Subscription, kept: Sequence[Oid]) ->
 
 
 def copy_anew(
-    node: Node, tell: Tell, subscription: Subscription, session: Session, tables: Tables
+    node: Node,
+    asker: Asker,
+    subscription: Subscription,
+    session: Session,
+    tables: Callable[[], AbstractContextManager[Tables]],
 ) -> None:
     """All of it, from wherever it was interrupted; the caller holds the subscription's
-    ``altering``. ``session`` is one for replication at the publisher."""
+    turn. ``session`` is one for replication at the publisher. ``tables``: called at the end,
+    under the DDL lock; they are recorded within."""
     found = subscription.recopying
     if found is Recopy.NO:
         node.catalog.update_subscription(
@@ -115,12 +132,12 @@ def copy_anew(
     source = None
     try:
         failpoint("recopy.marked")
-        await_workers(node, subscription, WORKER_STOP_SECONDS)
+        await_workers(node, subscription, WORKER_STOP_SECONDS, asker.check)
         publisher = Publisher(session)
         identity = publisher.identify()
         goes_on = _goes_on(node, subscription, publisher, identity)
         if not goes_on and found is not Recopy.GIVEN_UP:
-            _drop_slot(tell, session, subscription)
+            _drop_slot(asker, session, subscription)
     except BaseException:
         if found is Recopy.NO:
             node.catalog.update_subscription(
@@ -130,18 +147,18 @@ def copy_anew(
         raise
     if not goes_on:
         source = NewSource(
-            _new_slot(node, tell, session, subscription, found),
+            _new_slot(node, asker, session, subscription, found),
             identity.system_identifier,
             identity.timeline,
         )
-    with node.locks.of(subscription.oid):
+    with node.ddl_lock, tables() as now, node.locks.of(subscription.oid):
         node.catalog.copy_anew(
             subscription.oid,
-            tables.publications,
-            added=tables.added,
-            versions=tables.versions,
-            removed=tables.removed,
-            whole=tables.whole,
+            now.publications,
+            added=now.added,
+            versions=now.versions,
+            removed=now.removed,
+            whole=now.whole,
             source=source,
         )
     failpoint("recopy.recorded")
@@ -166,16 +183,7 @@ def _goes_on(
         return False
     try:
         received, logged = _received(node, subscription)
-        history = None
-        if subscription.timeline not in (None, identity.timeline):
-            history = publisher.timeline_history(identity.timeline)
-        check_history(
-            identity,
-            known_system=subscription.system_identifier,
-            known_timeline=subscription.timeline,
-            logged=logged,
-            timeline_history=history,
-        )
+        ask_history(publisher, identity, subscription, logged=logged)
         _check(name, slot, identity, received=received)
         _read_through(node, subscription)
     except (DivergedHistory, UnusableSlot, CorruptLogError):
@@ -238,21 +246,25 @@ def _read_through(node: Node, subscription: Subscription) -> None:
 # ---- and a new one ----------------------------------------------------------------------------
 
 
-def _drop_slot(tell: Tell, session: Session, subscription: Subscription) -> None:
+def _drop_slot(asker: Asker, session: Session, subscription: Subscription) -> None:
     slot = str(subscription.slot_name)
     if drop_slot(session, slot, missing_ok=True):
-        tell(Notice(f'dropped replication slot "{slot}" on publisher'))
+        asker.tell(Notice(f'dropped replication slot "{slot}" on publisher'))
     failpoint("recopy.slot_dropped")
 
 
 def _new_slot(
-    node: Node, tell: Tell, session: Session, subscription: Subscription, found: Recopy
+    node: Node,
+    asker: Asker,
+    session: Session,
+    subscription: Subscription,
+    found: Recopy,
 ) -> Lsn:
     """From here on there is no way back; returns the new slot's consistent point."""
     try:
         if found is Recopy.GIVEN_UP:
             # Made, and not recorded.
-            _drop_slot(tell, session, subscription)
+            _drop_slot(asker, session, subscription)
         else:
             node.catalog.update_subscription(
                 subscription.oid, recopying=Recopy.GIVEN_UP
@@ -261,10 +273,14 @@ def _new_slot(
         _remove_log(node, subscription.oid)
         failpoint("recopy.log_removed")
         slot = str(subscription.slot_name)
-        with nudged(subscription.conninfo, subscription.name):
+        with nudged(
+            subscription.conninfo,
+            subscription.name,
+            must_use_password=node.catalog.must_use_password(subscription),
+        ):
             # Not before every table is ready: ``receive.twophase``.
             start = create_slot(
-                tell,
+                asker.tell,
                 Publisher(session),
                 slot,
                 two_phase=False,
@@ -273,7 +289,7 @@ def _new_slot(
         failpoint("recopy.slot_created")
     except Exception:
         if found is not Recopy.GIVEN_UP:
-            tell(
+            asker.tell(
                 Notice(
                     f'subscription "{subscription.name}" has no slot until this node has'
                     " made one, which it goes on to try",
@@ -289,7 +305,7 @@ def _remove_log(node: Node, subid: Oid) -> None:
     """The new directory is there before the old one is gone: whoever looks at a log knows
     by its directory that it is another one. Durable on return."""
     directory = node.settings.log_directory / str(int(subid))
-    old = directory.with_name(f"{directory.name}.old")
+    old = given_up(directory)
     try:
         if old.exists():
             shutil.rmtree(old)

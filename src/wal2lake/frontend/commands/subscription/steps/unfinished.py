@@ -10,11 +10,12 @@ finished.
     a subscription marked as being       a re-copy was not         it goes on (``recopy``), with
     copied anew                          recorded                  the tables that are recorded
 
-All are there for a moment while such a command runs; it holds the DDL lock, and whoever finds
-them under that lock knows that no command does. So the same code serves the node's start
-and a publisher that could not be reached then: a thread of the engine looks every
-wal_retrieve_retry_interval. It connects before it takes the lock, for a publisher that does not
-answer must not hold commands up.
+All are there for a moment while such a command runs; it holds the turn of its subscription, or of
+the slot that it makes, and whoever finds them in that turn knows that no command does. So the same
+code serves the node's start and a publisher that could not be reached then: a thread of the engine
+looks every wal_retrieve_retry_interval. Each piece of work has a thread of its own, for a publisher
+that does not answer must hold up nobody else's; and it steps aside for a command that wants the
+turn.
 
 A planned slot is dropped if it was made after the plan, for pgoutput in that database, and is used
 by nobody. Another one of that name stays, and the plan is forgotten. It cannot be told from one
@@ -28,11 +29,15 @@ is not.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from enum import Enum
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
-from wal2lake.catalog import PlannedSlot, Recopy, Subscription, Worker
+from wal2lake.catalog import PlannedSlot, Recopy, Worker
 from wal2lake.errors import PublisherError, UsageError, Wal2LakeError
+from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.commands.subscription.publisher import (
     connect_publisher,
@@ -42,15 +47,26 @@ from wal2lake.frontend.commands.subscription.steps.drop import (
     await_workers,
     finish_drop,
 )
-from wal2lake.frontend.commands.subscription.steps.recopy import Tables, copy_anew
-from wal2lake.model import Lsn
+from wal2lake.frontend.commands.subscription.steps.recopy import (
+    Asker,
+    Tables,
+    copy_anew,
+)
+from wal2lake.frontend.commands.turns import Turns
+from wal2lake.model import Lsn, Oid
 from wal2lake.observe import get_logger
-from wal2lake.pg import Publisher, Session, connect
+from wal2lake.pg import Check, Publisher, connect
+from wal2lake.settings import Settings
+
+K = TypeVar("K", bound=Hashable)
 
 _CREATING: Final = "CREATE_REPLICATION_SLOT"
 
 _WORKERS_SECONDS: Final = 2.0
 """The supervisor looks at the catalog every second, so a receiver is gone by then."""
+
+_ANSWER_SECONDS: Final = 30.0
+"""For a question about a slot; it is asked again."""
 
 _STOP_SECONDS: Final = 2.0
 """A round that waits for a publisher is left behind: it dies with the process."""
@@ -83,7 +99,7 @@ def judge_slot(
 
 
 def drop_planned(node: Node, publisher: Publisher, planned: PlannedSlot) -> None:
-    """Drop a slot that a crashed CREATE has left; the caller holds the DDL lock.
+    """Drop a slot that a crashed CREATE has left; the caller holds the slot's turn.
 
     Raises PublisherError if it cannot be dropped (yet); it stays planned.
     """
@@ -111,20 +127,24 @@ def drop_planned(node: Node, publisher: Publisher, planned: PlannedSlot) -> None
     node.catalog.forget_planned(planned)
 
 
+class _StepAside(Exception):
+    """A command wants the turn, or the node stops."""
+
+
 class UnfinishedCommands:
-    """Runs in its own thread from ``start`` to ``stop``."""
+    """Runs in its own threads from ``start`` to ``stop``."""
 
     def __init__(self, node: Node) -> None:
         """Nothing is looked at yet."""
         self._node = node
-        self._retry_seconds = (
-            node.settings.subscription.wal_retrieve_retry_interval_ms / 1000
-        )
         self._told: dict[object, str] = {}
         self._stop = threading.Event()
+        self._wake = threading.Event()
+        """Do not wait for the interval."""
         self._thread = threading.Thread(
             target=self._run, name="unfinished", daemon=True
         )
+        self._at_work: dict[object, threading.Thread] = {}
 
     def start(self) -> None:
         """The first look is at once."""
@@ -133,42 +153,78 @@ class UnfinishedCommands:
     def stop(self) -> None:
         """End, or be left to end with the process."""
         self._stop.set()
+        self._wake.set()
         self._thread.join(_STOP_SECONDS)
+
+    def reload(self, settings: Settings) -> None:
+        """The interval may be another one: the next look is at once. It is the node's."""
+        self._wake.set()
 
     def _run(self) -> None:
         while True:
             try:
-                self.look()
+                self._look()
             except Exception as error:
                 get_logger().error("could not look for commands", exc_info=error)
-            if self._stop.wait(self._retry_seconds):
+            self._wake.wait(
+                self._node.settings.subscription.wal_retrieve_retry_interval_ms / 1000
+            )
+            self._wake.clear()
+            if self._stop.is_set():
                 return
 
-    def look(self) -> None:
+    def _look(self) -> None:
         """One round over all that a crash has left."""
-        if not self._node.ddl_lock.acquire(blocking=False):
-            # A command runs, and what is there may be its own.
-            return
-        try:
-            planned = self._node.catalog.planned_slots()
-            found = self._node.catalog.subscriptions()
-        finally:
-            self._node.ddl_lock.release()
-        for one in planned:
-            self._drop(one)
-        for subscription in found:
+        for planned in self._node.catalog.planned_slots():
+            slot = (planned.slot_name, planned.conninfo)
+            self._begin(slot, partial(self._drop, planned))
+        for subscription in self._node.catalog.subscriptions():
             if subscription.dropping:
-                self._finish(subscription)
+                self._begin(subscription.oid, partial(self._finish, subscription.oid))
             elif subscription.recopying is not Recopy.NO and subscription.slot_name:
-                self._copy_anew(subscription)
+                again = partial(self._copy_anew, subscription.oid)
+                self._begin(subscription.oid, again)
+
+    def _begin(self, key: object, work: Callable[[], None]) -> None:
+        """In a thread, unless it is at work already."""
+        before = self._at_work.get(key)
+        if before is not None and before.is_alive():
+            return
+
+        def run() -> None:
+            try:
+                work()
+            except _StepAside:
+                pass
+            except Exception as error:
+                get_logger().error("could not clean up", exc_info=error)
+
+        self._at_work = {k: t for k, t in self._at_work.items() if t.is_alive()}
+        self._at_work[key] = threading.Thread(
+            target=run, name="unfinished-command", daemon=True
+        )
+        self._at_work[key].start()
+
+    def _aside_for(self, turns: Turns[K], key: K) -> Check:
+        def check() -> None:
+            if self._stop.is_set() or turns.wanted(key):
+                raise _StepAside
+
+        return check
 
     def _drop(self, planned: PlannedSlot) -> None:
+        making, key = self._node.making, (planned.slot_name, planned.conninfo)
         try:
-            with (
-                connect(planned.conninfo, application_name=planned.subname) as session,
-                self._node.ddl_lock,
-            ):
-                if planned in self._node.catalog.planned_slots():
+            with making.try_hold(key) as mine:
+                if not mine or planned not in self._node.catalog.planned_slots():
+                    return
+                with connect(
+                    planned.conninfo,
+                    application_name=planned.subname,
+                    answer_timeout_seconds=_ANSWER_SECONDS,
+                    must_use_password=planned.must_use_password,
+                    check=self._aside_for(making, key),
+                ) as session:
                     drop_planned(self._node, Publisher(session), planned)
         except Wal2LakeError as error:
             self._tell(
@@ -183,93 +239,73 @@ class UnfinishedCommands:
                 ),
             )
 
-    def _finish(self, subscription: Subscription) -> None:
-        session: Session | None = None
-        try:
-            if subscription.slot_name is not None:
-                session = connect_to_drop(
-                    subscription,
-                    must_use_password=self._node.catalog.must_use_password(
-                        subscription
-                    ),
+    def _finish(self, subid: Oid) -> None:
+        check = self._aside_for(self._node.altering, subid)
+        with self._node.altering.try_hold(subid) as mine:
+            now = self._node.catalog.subscription(subid)
+            if not mine or now is None or not now.dropping:
+                return
+            try:
+                session = None
+                if now.slot_name is not None:
+                    session = connect_to_drop(self._node, now, check)
+                with session or nullcontext():
+                    await_workers(self._node, now, _WORKERS_SECONDS, check)
+                    finish_drop(self._node, now, session)
+                get_logger().info(
+                    f'subscription "{now.name}" is dropped: the DROP SUBSCRIPTION was'
+                    " interrupted"
                 )
-            with (
-                self._node.ddl_lock,
-                self._node.altering.of(subscription.oid),
-            ):
-                now = self._node.catalog.subscription(subscription.oid)
-                # Its slot may have been taken from it meanwhile, or it may be gone.
-                if (
-                    now is None
-                    or not now.dropping
-                    or now.slot_name != subscription.slot_name
-                ):
-                    return
-                await_workers(self._node, now, _WORKERS_SECONDS)
-                finish_drop(self._node, now, session)
-            get_logger().info(
-                f'subscription "{subscription.name}" is dropped: the DROP SUBSCRIPTION'
-                " was interrupted"
-            )
-        except (PublisherError, UsageError) as error:
-            self._node.catalog.note_error(
-                subscription.oid, Worker.DROP, error.describe()
-            )
-            self._tell(
-                subscription.oid,
-                f'could not finish dropping subscription "{subscription.name}":'
-                f" {error.message}",
-                error,
-            )
-        finally:
-            if session is not None:
-                session.close()
+            except (PublisherError, UsageError) as error:
+                self._node.catalog.note_error(subid, Worker.DROP, error.describe())
+                self._tell(
+                    subid,
+                    f'could not finish dropping subscription "{now.name}":'
+                    f" {error.message}",
+                    error,
+                )
 
-    def _copy_anew(self, subscription: Subscription) -> None:
-        name = subscription.name
-        try:
-            with (
-                connect_publisher(
-                    name,
-                    subscription.conninfo,
-                    must_use_password=self._node.catalog.must_use_password(
-                        subscription
-                    ),
-                ) as session,
-                self._node.altering.of(subscription.oid),
-            ):
-                now = self._node.catalog.subscription(subscription.oid)
-                # A command may have ended it, or changed what it is about.
-                if now is None or (now.recopying, now.slot_name, now.conninfo) != (
-                    subscription.recopying,
-                    subscription.slot_name,
-                    subscription.conninfo,
-                ):
-                    return
-                copy_anew(
+    def _copy_anew(self, subid: Oid) -> None:
+        check = self._aside_for(self._node.altering, subid)
+        with self._node.altering.try_hold(subid) as mine:
+            now = self._node.catalog.subscription(subid)
+            if not mine or now is None or now.recopying is Recopy.NO:
+                return
+            name, tables = now.name, Tables(now.publications)
+            try:
+                with connect_publisher(
                     self._node,
-                    lambda notice: get_logger().info(notice.message, subscription=name),
-                    now,
-                    session,
-                    Tables(now.publications),
+                    name,
+                    now.conninfo,
+                    check=check,
+                    must_use_password=self._node.catalog.must_use_password(now),
+                ) as session:
+                    copy_anew(
+                        self._node,
+                        Asker(partial(_log_notice, name), check),
+                        now,
+                        session,
+                        lambda: nullcontext(tables),
+                    )
+                get_logger().info(
+                    f'tables of subscription "{name}" are copied anew: the ALTER'
+                    " SUBSCRIPTION was interrupted"
                 )
-            get_logger().info(
-                f'tables of subscription "{name}" are copied anew: the ALTER SUBSCRIPTION'
-                " was interrupted"
-            )
-        except Wal2LakeError as error:
-            self._node.catalog.note_error(
-                subscription.oid, Worker.RECOPY, error.describe()
-            )
-            self._tell(
-                (subscription.oid, Worker.RECOPY),
-                f'could not copy the tables of subscription "{name}" anew:'
-                f" {error.message}",
-                error,
-            )
+            except Wal2LakeError as error:
+                self._node.catalog.note_error(subid, Worker.RECOPY, error.describe())
+                self._tell(
+                    (subid, Worker.RECOPY),
+                    f'could not copy the tables of subscription "{name}" anew:'
+                    f" {error.message}",
+                    error,
+                )
 
     def _tell(self, what: object, text: str, error: Wal2LakeError) -> None:
         """Once, not at every attempt."""
         if self._told.get(what) != text:
             self._told[what] = text
             get_logger().warning(f"{text}; it is tried again", error=error)
+
+
+def _log_notice(subscription: str, notice: Notice) -> None:
+    get_logger().info(notice.message, subscription=subscription)

@@ -57,9 +57,9 @@ def backlog(options: Options) -> Shape:
     """1.7 M changes of the six columns."""
     full = BacklogSize()
     size = BacklogSize(
-        max(1000, options.rows(full.inserts)),
-        options.rows(full.updates),
-        options.rows(full.single),
+        max(1000, options.scaled(full.inserts)),
+        options.scaled(full.updates),
+        options.scaled(full.single),
     )
     return Shape(
         "backlog",
@@ -67,7 +67,7 @@ def backlog(options: Options) -> Shape:
         size.changes,
         lambda source: workload.write_backlog(source, "changed", size),
         (workload.fingerprint("changed"),),
-        Target(ratio_at_least=0.7),
+        Target(ratio_at_least=0.7, aim=1.0),
     )
 
 
@@ -84,7 +84,7 @@ _WIDE_KINDS: Final = (
 
 def wide(options: Options) -> Shape:
     """64 columns; inserts, then updates of one column."""
-    inserts, updates = options.rows(200_000), options.rows(50_000)
+    inserts, updates = options.scaled(200_000), options.scaled(50_000)
     kinds = [_WIDE_KINDS[i % len(_WIDE_KINDS)] for i in range(63)]
     columns = ["id bigint primary key"]
     columns += [f"c{i} {kind}" for i, (kind, _) in enumerate(kinds, 1)]
@@ -113,7 +113,7 @@ def wide(options: Options) -> Shape:
 
 def texts(options: Options) -> Shape:
     """Texts of 1 KB; inserts, then updates that leave the text as it is."""
-    inserts, updates = options.rows(200_000), options.rows(50_000)
+    inserts, updates = options.scaled(200_000), options.scaled(50_000)
     text = " || ".join(f"md5((n + {i})::text)" for i in range(32))
     insert = (
         f"insert into {SCHEMA}.texts select n, 0, {text}"
@@ -139,7 +139,7 @@ def texts(options: Options) -> Shape:
 
 def many(options: Options) -> Shape:
     """Single-row transactions over 50 tables in turn."""
-    count = options.rows(200_000)
+    count = options.scaled(200_000)
     names = [f"many{i}" for i in range(50)]
     insert = (
         f"execute 'insert into {SCHEMA}.many' || (i % 50) || ' select n, (n * 37) %"

@@ -278,7 +278,7 @@ _STREAMS: Final[dict[str, Callable[[int], Iterator[bytes]]]] = {
 
 def run(stage: Stage) -> None:
     """Measure all streams and add the results."""
-    rows = stage.options.rows(_ROWS)
+    rows = stage.options.scaled(_ROWS)
     pa.set_cpu_count(1)
     for name, stream in _STREAMS.items():
         stage.say(f"decode: {name}")

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from wal2lake.errors import DuplicateObjectError, StorageError
+from wal2lake.lake.delta.log.place import Object, dump, place
 
 COMMIT: Final = f"{0:020}.json"
 CHECKSUM: Final = f"{0:020}.crc"
@@ -40,10 +40,8 @@ FEATURES: Final = frozenset(
 )
 """Features of Delta's that need nothing more of version 0 than to be named in the protocol."""
 
-_Object = Mapping[str, Any]
 
-
-def is_plain(protocol: _Object) -> bool:
+def is_plain(protocol: Object) -> bool:
     """Whether version 0 of such a table is what is written here."""
     features = {
         *protocol.get("readerFeatures", ()),
@@ -52,7 +50,7 @@ def is_plain(protocol: _Object) -> bool:
     return features <= FEATURES
 
 
-def commit_lines(metadata: _Object, protocol: _Object, txn_id: str) -> list[str]:
+def commit_lines(metadata: Object, protocol: Object, txn_id: str) -> list[str]:
     """What CREATE TABLE commits."""
     made = {
         "timestamp": metadata["createdTime"],
@@ -62,7 +60,7 @@ def commit_lines(metadata: _Object, protocol: _Object, txn_id: str) -> list[str]
             "clusterBy": "[]",
             "description": None,
             "isManaged": "false",
-            "properties": _dump(metadata["configuration"]),
+            "properties": dump(metadata["configuration"]),
         },
         "isolationLevel": "Serializable",
         "isBlindAppend": True,
@@ -70,45 +68,7 @@ def commit_lines(metadata: _Object, protocol: _Object, txn_id: str) -> list[str]
         "txnId": txn_id,
     }
     actions = ({"commitInfo": made}, {"metaData": metadata}, {"protocol": protocol})
-    return [_dump(action) for action in actions]
-
-
-def checksum_line(
-    metadata: _Object,
-    protocol: _Object,
-    txn_id: str,
-    *,
-    size_bounds: Sequence[int],
-    deleted_bins: int,
-) -> str:
-    """What version 0 adds up to. ``size_bounds`` and ``deleted_bins`` are Delta's: the
-    lower bounds of its histogram of file sizes, and how many bins its histogram of deleted
-    rows has."""
-    none = [0] * len(size_bounds)
-    return _dump(
-        {
-            "txnId": txn_id,
-            "tableSizeBytes": 0,
-            "numFiles": 0,
-            "numDeletedRecordsOpt": 0,
-            "numDeletionVectorsOpt": 0,
-            "numMetadata": 1,
-            "numProtocol": 1,
-            "setTransactions": [],
-            "domainMetadata": [],
-            "metadata": metadata,
-            "protocol": protocol,
-            "fileSizeHistogram": {
-                "sortedBinBoundaries": list(size_bounds),
-                "fileCounts": none,
-                "totalBytes": none,
-            },
-            "deletedRecordCountsHistogramOpt": {
-                "deletedRecordCounts": [0] * deleted_bins
-            },
-            "allFiles": [],
-        }
-    )
+    return [dump(action) for action in actions]
 
 
 def write_locally(table: Path, commit: Sequence[str], checksum: str) -> None:
@@ -120,8 +80,8 @@ def write_locally(table: Path, commit: Sequence[str], checksum: str) -> None:
     log = table / "_delta_log"
     try:
         log.mkdir(parents=True, exist_ok=True)
-        _place(log / COMMIT, "\n".join(commit), os.link)
-        _place(log / CHECKSUM, checksum, os.replace)
+        place(log / COMMIT, "\n".join(commit), os.link)
+        place(log / CHECKSUM, checksum, os.replace)
     except FileExistsError as error:
         raise DuplicateObjectError(
             f'there is a Delta table at "{table}" already', sqlstate="42P07"
@@ -133,16 +93,42 @@ def write_locally(table: Path, commit: Sequence[str], checksum: str) -> None:
         ) from error
 
 
-def _place(path: Path, text: str, give_name: Callable[[Path, Path], None]) -> None:
-    """A file of that name, whole from the first moment."""
-    written = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        written.write_text(f"{text}\n", encoding="utf-8")
-        give_name(written, path)
-    finally:
-        with suppress(FileNotFoundError):
-            written.unlink()
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What Delta's decisions about a new table depend on."""
+
+    settings: int
+    """A hash of the session's."""
+    types: frozenset[str]
+    """Without precisions and lengths."""
+    properties: frozenset[tuple[str, str]]
+    """Delta's own."""
 
 
-def _dump(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Those decisions."""
+
+    more: Mapping[str, str]
+    """Properties that the session's settings add."""
+    protocol: Object
+
+    @classmethod
+    def of(cls, asked: Object, prepared: Object, protocol: Object) -> Model | None:
+        """From what Delta made of one table's metadata; None if it did more than add
+        properties (a column mapping has names of its own for each table)."""
+        more = dict(prepared["configuration"])
+        for name in asked["configuration"]:
+            more.pop(name, None)
+        model = cls(more, protocol)
+        same = _with_schema(model.applied_to(asked)) == _with_schema(prepared)
+        return model if same else None
+
+    def applied_to(self, asked: Object) -> dict[str, Any]:
+        """The metadata of another table of the kind."""
+        return {**asked, "configuration": {**asked["configuration"], **self.more}}
+
+
+def _with_schema(metadata: Object) -> dict[str, Any]:
+    """Delta writes the schema's text anew, with its keys in another order."""
+    return {**metadata, "schemaString": json.loads(metadata["schemaString"])}

@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from wal2lake.launch.child import LIFELINE_FD, LISTEN_FD, SPARE, SUPERVISOR_PID
+from wal2lake.launch.children.child import LIFELINE_FD, LISTEN_FD, SPARE, SUPERVISOR_PID
+from wal2lake.launch.children.spare import Spare
 from wal2lake.launch.directory.status import WorkerStatus
 from wal2lake.launch.plan import Desired, Role, Running, WorkerKey
 from wal2lake.launch.processes import MARKER, kill_session
-from wal2lake.launch.spare import Spare
 from wal2lake.model import Oid
 
 _CHILD: Final = (sys.executable, "-m", "wal2lake.launch")

@@ -54,8 +54,8 @@ class Spare:
             self._due = now + RETRY_SECONDS
 
     def prepare(self, now: float) -> None:
-        """Have one ready if it is time for it. That there is none does no harm."""
-        self.reap(now)
+        """Have one ready if it is time for it, after ``reap``. That there is none does no
+        harm."""
         if self._command and self._process is None and now >= self._due:
             with suppress(OSError):
                 self._process = subprocess.Popen(

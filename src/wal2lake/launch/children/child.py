@@ -87,7 +87,8 @@ def listening_sockets(
 def main(arguments: Sequence[str]) -> None:
     """Run ``arguments[0]``, a module, with the others as its command line."""
     watch_supervisor()
-    # A reload is the supervisor's affair; sent to a child by mistake it must not kill.
+    # A reload is the supervisor's affair, which tells the engine; sent to another child
+    # by mistake it must not kill.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # A crash in native code, or SIGUSR1 from whoever wants to know what a worker is
     # waiting for, prints the stacks of all threads into the log.

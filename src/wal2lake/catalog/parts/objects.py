@@ -1,0 +1,185 @@
+"""``Catalog``'s methods about roles, schemas, tables and comments; see ``store``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wal2lake.catalog import comments, namespaces, tables
+from wal2lake.catalog.access import roles
+from wal2lake.catalog.access.authority import Authority
+from wal2lake.catalog.access.targets import TargetRights
+from wal2lake.catalog.parts.part import Part
+from wal2lake.catalog.records import (
+    Comment,
+    Namespace,
+    Role,
+    RoleMember,
+    Subscription,
+    TableDef,
+)
+from wal2lake.model import Acl, Oid
+
+
+class Objects(Part):
+    """What PostgreSQL would call objects, and whose they are."""
+
+    _authority: tuple[int, Authority] | None
+    """The newest, and the change that it was read after."""
+
+    def roles(self) -> list[Role]:
+        """All roles."""
+        with self._database.reading() as connection:
+            return roles.all_roles(connection)
+
+    def role(self, name: str) -> Role | None:
+        """One role by name."""
+        with self._database.reading() as connection:
+            return roles.role_named(connection, name)
+
+    def role_by_oid(self, oid: Oid) -> Role | None:
+        """One role by OID."""
+        with self._database.reading() as connection:
+            return roles.role_by_oid(connection, oid)
+
+    def role_members(self) -> list[RoleMember]:
+        """All memberships."""
+        with self._database.reading() as connection:
+            return roles.all_members(connection)
+
+    def authority(self) -> Authority:
+        """Roles and memberships of this moment, to be asked many times."""
+        change, known = self.change_counter, self._authority
+        if known is not None and known[0] == change:
+            return known[1]
+        with self._database.reading() as connection:
+            found = Authority(
+                tuple(roles.all_roles(connection)), tuple(roles.all_members(connection))
+            )
+        # As of that change or a later one, which then is not the counter's any more.
+        self._authority = change, found
+        return found
+
+    def create_role(self, role: Role, members: Sequence[RoleMember] = ()) -> None:
+        """With its first memberships; 42710 if the name is taken."""
+        with self._database.transaction() as transaction:
+            roles.create_role(transaction, role)
+            for member in members:
+                roles.put_member(transaction, member)
+
+    def update_role(self, oid: Oid, **changes: Any) -> None:
+        """Set fields; 42710 if a new name is taken."""
+        with self._database.transaction() as transaction:
+            roles.update_role(transaction, oid, changes)
+
+    def drop_roles(self, oids: Sequence[Oid]) -> None:
+        """With their memberships. The caller has looked that nothing depends on them."""
+        with self._database.transaction() as transaction:
+            for oid in oids:
+                roles.drop_role(transaction, oid)
+
+    def set_members(
+        self, put: Sequence[RoleMember] = (), removed: Sequence[RoleMember] = ()
+    ) -> None:
+        """Grants and revokes of roles, at one moment."""
+        with self._database.transaction() as transaction:
+            roles.remove_members(transaction, removed)
+            for member in put:
+                roles.put_member(transaction, member)
+
+    def set_access(
+        self,
+        *,
+        tables: Mapping[Oid, tuple[Oid, Acl | None]] | None = None,
+        namespaces: Mapping[Oid, tuple[Oid, Acl | None]] | None = None,
+        database: Acl | None = None,
+    ) -> None:
+        """Owners and acls of objects, at one moment."""
+        with self._database.transaction() as transaction:
+            for oid, (owner, acl) in (tables or {}).items():
+                roles.set_relation_access(transaction, oid, owner, acl)
+            for oid, (owner, acl) in (namespaces or {}).items():
+                roles.set_namespace_access(transaction, oid, owner, acl)
+            if database is not None:
+                roles.set_database_acl(transaction, database)
+
+    def database_acl(self) -> Acl | None:
+        """Of the one database; None: the defaults."""
+        with self._database.reading() as connection:
+            return roles.database_acl(connection)
+
+    def target_rights(self, subscription: Subscription) -> TargetRights:
+        """What the subscription may do with its tables now."""
+        owner = self.role_by_oid(subscription.owner)
+        return TargetRights(
+            subscription,
+            superuser=owner is not None and owner.superuser,
+            authority=self.authority,
+        )
+
+    def must_use_password(self, subscription: Subscription) -> bool:
+        """Whether its connections must be authenticated by a password in its connection
+        string: so that nobody borrows what the node's own OS user may open."""
+        if not subscription.password_required:
+            return False
+        owner = self.role_by_oid(subscription.owner)
+        return owner is None or not owner.superuser
+
+    def namespaces(self) -> list[Namespace]:
+        """All schemas of lake tables."""
+        with self._database.reading() as connection:
+            return namespaces.all_namespaces(connection)
+
+    def create_namespace(self, name: str, owner: Oid) -> Namespace:
+        """42P06 if it exists."""
+        with self._database.transaction() as transaction:
+            return namespaces.create_namespace(transaction, name, owner)
+
+    def drop_namespace(self, name: str) -> None:
+        """The schema must be empty; 3F000 if there is none."""
+        with self._database.transaction() as transaction:
+            namespaces.drop_namespace(transaction, name)
+
+    def tables(self) -> list[TableDef]:
+        """All lake tables, by OID."""
+        with self._database.reading() as connection:
+            return tables.all_tables(connection)
+
+    def table(self, namespace: str, name: str) -> TableDef | None:
+        """One table by its exact names."""
+        with self._database.reading() as connection:
+            return tables.table_named(connection, namespace, name)
+
+    def sharing(self, table: TableDef) -> tuple[Oid, ...]:
+        """All tables that are names of its location: it, and the partition that it has or
+        the partitioned table that it is of."""
+        if table.partition_key is None and table.partition_of is None:
+            return (table.oid,)
+        with self._database.reading() as connection:
+            return tables.sharing(connection, table.storage)
+
+    def table_by_oid(self, oid: Oid) -> TableDef | None:
+        """One table by OID."""
+        with self._database.reading() as connection:
+            return tables.table_by_oid(connection, oid)
+
+    def create_table(self, *made: TableDef) -> None:
+        """Record tables whose storage exists, or none; 42P07 if a name is taken."""
+        with self._database.transaction() as transaction:
+            for table in made:
+                tables.create_table(transaction, table)
+
+    def drop_table(self, oid: Oid) -> None:
+        """Forget a table and its part in every subscription."""
+        with self._database.transaction() as transaction:
+            tables.drop_table(transaction, oid)
+
+    def comments(self) -> list[Comment]:
+        """All of them."""
+        with self._database.reading() as connection:
+            return comments.all_comments(connection)
+
+    def set_comment(self, classid: Oid, objid: Oid, text: str | None) -> None:
+        """COMMENT ON; None or an empty text deletes it."""
+        with self._database.transaction() as transaction:
+            comments.set_comment(transaction, classid, objid, text)

@@ -1,0 +1,81 @@
+"""``Catalog``'s methods about published states; see ``store``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from wal2lake.catalog import subscriptions
+from wal2lake.catalog.parts.part import Part
+from wal2lake.catalog.published import coercions, snapshot_vectors
+from wal2lake.catalog.records import (
+    CoercionTotal,
+    SnapshotVector,
+)
+from wal2lake.model import Coercion, Lsn, Oid
+
+
+class Published(Part):
+    """What readers see, and the floor."""
+
+    def publish(
+        self,
+        subid: Oid,
+        reached: Lsn,
+        versions: Mapping[int, int],
+        *,
+        participants: Collection[int] = (),
+        joined: Sequence[int] = (),
+        skipped: Lsn | None = None,
+    ) -> Lsn:
+        """Advance the floor and publish the tables' versions, in one transaction.
+
+        ``versions`` holds the changed tables only; the others keep theirs. Equal
+        state at a new LSN moves the newest vector instead of adding one.
+
+        The subscription's floor follows ``reached`` but never goes back, and never
+        passes what a table still needs of the log: the snapshot of one that is being
+        copied, the position of one that has come since the caller looked (it is not
+        among ``participants``, the tables that are complete below ``reached``).
+
+        Tables in ``joined`` take their next step to ready: f -> s at ``reached``,
+        s -> r. ``skipped``: the finish LSN of a transaction below ``reached`` that ALTER
+        SUBSCRIPTION ... SKIP has left out, which is hereby done. Returns the floor.
+        """
+        with self._database.transaction() as transaction:
+            if skipped is not None:
+                subscriptions.clear_skip(transaction, subid, skipped)
+            coercions.publish(transaction, subid, reached)
+            return snapshot_vectors.publish(
+                transaction, subid, reached, versions, participants, joined
+            )
+
+    def expect_coercions(
+        self,
+        subid: Oid,
+        reached: Lsn,
+        positions: Mapping[Oid, Lsn],
+        found: Mapping[Oid, Sequence[Coercion]],
+    ) -> None:
+        """Before the tables of a batch that ends at ``reached`` commit: what policies have
+        changed in it. ``positions``: of each of its tables; what was expected above them
+        has not come to pass. ``publish`` adds it to the totals."""
+        with self._database.reading() as connection:
+            pending = coercions.any_pending(connection, subid)
+        if pending or any(found.values()):
+            with self._database.transaction() as transaction:
+                coercions.expect(transaction, subid, reached, positions, found)
+
+    def coercions(self) -> list[CoercionTotal]:
+        """What value policies have changed in published states."""
+        with self._database.reading() as connection:
+            return coercions.totals(connection)
+
+    def newest_vector(self, subid: Oid) -> SnapshotVector | None:
+        """The state that a SELECT sees."""
+        with self._database.reading() as connection:
+            return snapshot_vectors.newest_vector(connection, subid)
+
+    def vectors(self) -> list[SnapshotVector]:
+        """All published states that are kept, oldest first."""
+        with self._database.reading() as connection:
+            return snapshot_vectors.all_vectors(connection)

@@ -1,0 +1,166 @@
+"""The newest version of a table on this machine, read from its log without Delta.
+
+In: a table's directory. Out: a ``Version``: its state, and what the next version's commit and
+checksum are made of. It is read from the newest commit's checksum file, in which Delta and
+``commit`` keep all of that; without one (a foreign writer's commit, a torn file) there is no
+answer, and Delta is asked.
+
+A version that was read stays the newest as long as its commit is the same file and the next one
+is not there: two looks at the directory.
+
+Called by ``tables``. Sources: Delta transaction log protocol, "Delta Log Entries" (versions are
+contiguous), "Version Checksum File".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql.types import StructType
+
+from wal2lake.lake.delta.durability import actions_of
+from wal2lake.lake.delta.fields import from_struct_field
+from wal2lake.lake.delta.log.checksum import Bins
+from wal2lake.lake.delta.log.place import Object
+from wal2lake.lake.port import PhysicalField, TableState
+from wal2lake.lake.tablefiles import DataFile
+
+_PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
+_FIELD_ID: Final = "delta.columnMapping.id"
+
+Stamp = tuple[int, int, int]
+"""Which file it is: inode, modification time in nanoseconds, bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a table."""
+
+    state: TableState
+    metadata: Object
+    protocol: Object
+    transactions: tuple[Object, ...]
+    """``txn`` actions in force."""
+    bins: Bins | None
+    """None: its checksum does not have all that ours would."""
+    stamp: Stamp
+    """Of its commit."""
+
+
+def commit_file(root: Path, version: int) -> Path:
+    """Where a version's commit is."""
+    return root / "_delta_log" / f"{version:020}.json"
+
+
+def stamp_of(found: os.stat_result) -> Stamp:
+    """Which file that is."""
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def is_newest(root: Path, version: Version) -> bool:
+    """Whether that is what the directory says still."""
+    try:
+        found = commit_file(root, version.state.version).stat()
+    except OSError:
+        return False
+    if stamp_of(found) != version.stamp:
+        return False
+    return not commit_file(root, version.state.version + 1).exists()
+
+
+def read_newest(
+    location: str, root: Path
+) -> tuple[Version, dict[str, DataFile] | None] | None:
+    """The newest version, and its files if they are listed; None: ask Delta."""
+    try:
+        names = [path.name for path in (root / "_delta_log").iterdir()]
+        number = max(int(n[:20]) for n in names if _is_commit(n))
+        commit = commit_file(root, number)
+        stamp = stamp_of(commit.stat())
+        summed = json.loads(commit.with_suffix(".crc").read_text(encoding="utf-8"))
+        with commit.open(encoding="utf-8", newline="\n") as lines:
+            made = json.loads(lines.readline())["commitInfo"]
+        if made["txnId"] != summed["txnId"]:
+            # Of another commit that had this version, and is gone.
+            return None
+        version = _version(location, number, summed, stamp)
+        listed = summed.get("allFiles", [] if summed["numFiles"] == 0 else None)
+        if listed is None:
+            return version, None
+        files = {one.key: one for one in map(DataFile, listed)}
+    except (OSError, ValueError, KeyError, TypeError):
+        # No table, or its checksum is not there or not whole.
+        return None
+    if len(files) != summed["numFiles"]:
+        return version, None
+    return version, files
+
+
+def read_writers(root: Path, version: int) -> frozenset[str]:
+    """The applications whose cursor a commit carries; none if the log does not have it."""
+    try:
+        text = commit_file(root, version).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return frozenset()
+    return frozenset(one["txn"]["appId"] for one in actions_of(text) if "txn" in one)
+
+
+def _is_commit(name: str) -> bool:
+    return len(name) == 25 and name.endswith(".json") and name[:20].isdecimal()
+
+
+def _version(
+    location: str, number: int, summed: Mapping[str, Any], stamp: Stamp
+) -> Version:
+    transactions = tuple(summed["setTransactions"])
+    cursors = {str(one["appId"]): int(one["version"]) for one in transactions}
+    bins = None
+    if (
+        summed.get("domainMetadata") == []
+        and "fileSizeHistogram" in summed
+        and "deletedRecordCountsHistogramOpt" in summed
+    ):
+        deleted = summed["deletedRecordCountsHistogramOpt"]["deletedRecordCounts"]
+        bounds = summed["fileSizeHistogram"]["sortedBinBoundaries"]
+        bins = Bins(tuple(bounds), len(deleted))
+    return Version(
+        state_of(location, summed["metadata"], number, cursors),
+        summed["metadata"],
+        summed["protocol"],
+        transactions,
+        bins,
+        stamp,
+    )
+
+
+def state_of(
+    location: str, metadata: Object, version: int, cursors: Mapping[str, int]
+) -> TableState:
+    """A version's state from its ``metaData`` action."""
+    struct = StructType.fromJson(json.loads(metadata["schemaString"]))
+    properties = metadata["configuration"]
+    fields = tuple(from_struct_field(field) for field in struct.fields)
+    return TableState(
+        location=location,
+        table_id=metadata["id"],
+        version=version,
+        cursors=cursors,
+        fields=fields,
+        physical_fields=tuple(
+            PhysicalField(
+                field.name,
+                field.metadata.get(_PHYSICAL_NAME, field.name),
+                field.metadata.get(_FIELD_ID),
+                spec.spark_ddl,
+            )
+            for field, spec in zip(struct.fields, fields, strict=True)
+        ),
+        column_mapping=properties.get("delta.columnMapping.mode", "none") != "none",
+        properties=properties,
+        partition_columns=tuple(metadata["partitionColumns"]),
+    )

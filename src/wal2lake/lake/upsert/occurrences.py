@@ -1,0 +1,128 @@
+"""Rows that a table may hold many times, as rows with a key of their own. Pure.
+
+Comes in: the events of a table without a primary key, each row content as a small number, and
+where contents are stored. Goes out: the same events and places by *occurrence*: the n-th of
+the rows with one content is a key like any other, which holds one row at most. Called by
+``plan.py``, between finding contents and the net change by keys.
+
+Why this way. Which one of identical rows an UPDATE or DELETE takes makes no difference, so they
+may be a stack: an insert puts one on top, a delete takes the topmost. Its height is
+what the table holds plus what has come and gone, for all contents at once a cumulative sum. Only
+where an event finds no row does the sum not hold, for that event does nothing: then
+the events are walked one by one (about half a microsecond each).
+
+Source: execReplication.c, RelationFindReplTupleSeq (the first row that is equal is taken).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from wal2lake.lake.staging.changes import DELETE, INSERT
+from wal2lake.lake.upsert.keys import Index, Places
+from wal2lake.lake.upsert.lives import NOT_MOVED, Events
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrences:
+    """A batch whose keys are occurrences."""
+
+    events: Events
+    places: Places
+    count: int
+    """Of keys."""
+
+
+def by_occurrence(events: Events, places: Places, contents: int) -> Occurrences:
+    """Number the occurrences of ``contents`` contents.
+
+    An event that finds no row is given a key of its own that nothing ever holds.
+    """
+    stored = np.bincount(places.key, minlength=contents)
+    # An UPDATE takes a row away before it puts one: two steps, in this order.
+    takes = np.flatnonzero(events.op != INSERT)
+    puts = np.flatnonzero(events.op != DELETE)
+    source = np.where(events.old == NOT_MOVED, events.key, events.old)
+    height = _heights(events, source, takes, puts, stored)
+    if height is None:
+        taken, put = _walk(events, source, stored)
+    else:
+        taken, put = height
+    most = stored.copy()
+    np.maximum.at(most, source[takes], taken[takes])
+    np.maximum.at(most, events.key[puts], put[puts])
+    # Occurrence n of a content, counted from 1, is key first + n - 1.
+    first = np.cumsum(most) - most
+    nobody = int(most.sum())
+    old = np.full(len(events.op), NOT_MOVED, np.int64)
+    old[takes] = np.where(
+        taken[takes] > 0, first[source[takes]] + taken[takes] - 1, nobody
+    )
+    key = np.full(len(events.op), nobody, np.int64)
+    key[puts] = np.where(put[puts] > 0, first[events.key[puts]] + put[puts] - 1, nobody)
+    gone = events.op == DELETE
+    key[gone], old[gone] = old[gone], NOT_MOVED
+    old[old == key] = NOT_MOVED
+    order = np.argsort(places.key, kind="stable")
+    ranks = np.arange(len(order)) - (np.cumsum(stored) - stored)[places.key[order]]
+    return Occurrences(
+        Events(events.op, key, old, events.unknown),
+        Places(first[places.key[order]] + ranks, places.file[order], places.row[order]),
+        nobody + 1,
+    )
+
+
+_Heights = tuple[Index, Index]
+"""By event: height of the stack that a row is taken from, and after one is put; 0: none."""
+
+
+def _heights(
+    events: Events,
+    source: Index,
+    takes: Index,
+    puts: Index,
+    stored: npt.NDArray[np.int64],
+) -> _Heights | None:
+    """All at once; None if some event finds no row."""
+    content = np.concatenate([source[takes], events.key[puts]])
+    step = np.concatenate([takes * 2, puts * 2 + 1])
+    change = np.concatenate(
+        [np.full(len(takes), -1, np.int64), np.ones(len(puts), np.int64)]
+    )
+    order = np.lexsort((step, content))
+    content, change = content[order], change[order]
+    total = np.cumsum(change)
+    starts = np.flatnonzero(np.diff(content, prepend=-1))
+    before = np.repeat(
+        total[starts] - change[starts], np.diff(np.append(starts, len(content)))
+    )
+    after = stored[content] + total - before
+    if after.size and int(after.min()) < 0:
+        return None
+    height = np.empty(len(order), np.int64)
+    height[order] = np.where(change < 0, after + 1, after)
+    taken = np.zeros(len(events.op), np.int64)
+    put = np.zeros(len(events.op), np.int64)
+    taken[takes] = height[: len(takes)]
+    put[puts] = height[len(takes) :]
+    return taken, put
+
+
+def _walk(events: Events, source: Index, stored: npt.NDArray[np.int64]) -> _Heights:
+    """One event after the other."""
+    height = stored.tolist()
+    taken, put = [0] * len(events.op), [0] * len(events.op)
+    steps = zip(events.op.tolist(), source.tolist(), events.key.tolist(), strict=True)
+    for event, (op, start, end) in enumerate(steps):
+        if op != INSERT:
+            if not height[start]:
+                continue
+            taken[event] = height[start]
+            height[start] -= 1
+        if op != DELETE:
+            height[end] += 1
+            put[event] = height[end]
+    return np.array(taken, np.int64), np.array(put, np.int64)

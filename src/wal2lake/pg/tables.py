@@ -1,0 +1,274 @@
+"""Published tables as a publisher's catalog has them: their columns, keys and filters.
+
+In: a session, names. Out: ``RemoteTable`` values. Called by ``publisher``.
+
+Source: fetch_remote_table_info() in tablesync.c (reference section 3), and questions of ours: row
+estimates, page counts, file nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from wal2lake.model import Oid, ReplicaIdentity
+from wal2lake.pg.connection import Session
+from wal2lake.pg.quoting import quote_ident, quote_literal, quote_literals
+
+_TYPE_NAME: Final = (
+    "CASE WHEN {1}.nspname = 'pg_catalog' THEN {0}.typname"
+    " ELSE {1}.nspname || '.' || {0}.typname END"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteColumn:
+    """A published column as the publisher's catalog has it."""
+
+    name: str
+    type_oid: Oid
+    """Of a domain, here and below: the type under it, through any number of domains."""
+    typmod: int
+    type_name: str
+    """``schema.name`` of a type that is not built in, else the plain name."""
+    type_kind: str
+    """pg_type.typtype: b base, e enum, c composite, r range, m multirange."""
+    dimensions: int
+    """pg_attribute.attndims: 0 for a scalar."""
+    not_null: bool
+    default: str | None
+    is_identity_key: bool
+    toastable: bool
+    domain: str | None = None
+    """``schema.name`` if the column is declared with a domain."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTable:
+    """A published table as the publisher's catalog has it."""
+
+    oid: Oid
+    namespace: str
+    name: str
+    kind: str
+    """pg_class.relkind: r or p."""
+    identity: ReplicaIdentity
+    columns: tuple[RemoteColumn, ...]
+    key: tuple[str, ...]
+    """The primary key's columns in key order; empty: none."""
+    identity_key: tuple[str, ...]
+    """The replica identity index's columns; empty: none."""
+    row_filters: tuple[str, ...]
+    """Expressions, OR-ed; empty: all rows."""
+    estimated_rows: int | None
+    pages: int
+    file_node: str | None
+    """pg_relation_filenode: another one means that the rows have moved."""
+    persistence: str
+    """pg_class.relpersistence: p, u or t."""
+    row_security: bool
+
+    @property
+    def qualified(self) -> str:
+        """``schema.table`` quoted as needed."""
+        return f"{quote_ident(self.namespace)}.{quote_ident(self.name)}"
+
+
+def describe_tables(
+    session: Session, names: Sequence[tuple[str, str]], publications: tuple[str, ...]
+) -> dict[tuple[str, str], RemoteTable]:
+    """Published ones, (schema, table), by their names: those that are there.
+
+    As many questions as for one table.
+    """
+    if not names:
+        return {}
+    pairs = ", ".join(f"({quote_literal(s)}, {quote_literal(t)})" for s, t in names)
+    rows = session.query(
+        "SELECT c.oid, c.relreplident, c.relkind, c.reltuples::bigint,"
+        " pg_catalog.pg_relation_size(c.oid)"
+        " / pg_catalog.current_setting('block_size')::bigint,"
+        " pg_catalog.pg_relation_filenode(c.oid), c.relpersistence,"
+        " c.relrowsecurity, n.nspname, c.relname"
+        " FROM pg_catalog.pg_class c"
+        " INNER JOIN pg_catalog.pg_namespace n ON (c.relnamespace = n.oid)"
+        f" WHERE (n.nspname, c.relname) IN ({pairs})"
+    )
+    if not rows:
+        return {}
+    relids = tuple(_oid(row[0]) for row in rows)
+    published = _published(session, relids, publications)
+    columns = _columns(session, relids, published)
+    indexes = _index_columns(session, relids)
+    found = {}
+    for relid, row in sorted(
+        zip(relids, rows, strict=True), key=lambda one: one[1][8:]
+    ):
+        _, identity, kind, tuples, pages, node, persistence, security, *name = row
+        namespace, table = map(str, name)
+        key, identity_key = indexes[relid]
+        found[namespace, table] = RemoteTable(
+            oid=relid,
+            namespace=namespace,
+            name=table,
+            kind=str(kind),
+            identity=ReplicaIdentity(identity),
+            columns=columns.get(relid, ()),
+            key=key,
+            identity_key=identity_key,
+            row_filters=published[relid].filters,
+            estimated_rows=None if tuples is None or int(tuples) < 0 else int(tuples),
+            pages=int(pages or 0),
+            file_node=node,
+            persistence=str(persistence),
+            row_security=security == "t",
+        )
+    return found
+
+
+def _columns(
+    session: Session, relids: Sequence[Oid], published: Mapping[Oid, _Published]
+) -> dict[Oid, tuple[RemoteColumn, ...]]:
+    rows = session.query(
+        "WITH RECURSIVE below(relid, attnum, typid, typmod, dimensions) AS ("
+        "SELECT a.attrelid, a.attnum, a.atttypid, a.atttypmod,"
+        " a.attndims::pg_catalog.int4"
+        " FROM pg_catalog.pg_attribute a"
+        " WHERE a.attnum > 0::pg_catalog.int2 AND NOT a.attisdropped"
+        f" AND a.attrelid IN ({_numbers(relids)})"
+        " UNION ALL SELECT below.relid, below.attnum,"
+        " t.typbasetype, t.typtypmod, t.typndims"
+        " FROM below JOIN pg_catalog.pg_type t ON t.oid = below.typid"
+        " WHERE t.typtype = 'd')"
+        " SELECT a.attnum, a.attname, t.oid, below.typmod,"
+        f" {_TYPE_NAME.format('t', 'tn')}, t.typtype, below.dimensions,"
+        " a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid),"
+        " COALESCE(a.attnum = ANY(i.indkey), false), a.attstorage <> 'p',"
+        f" CASE WHEN t.oid <> a.atttypid THEN {_TYPE_NAME.format('o', 'own')} END,"
+        " a.attrelid, a.attgenerated"
+        " FROM below JOIN pg_catalog.pg_attribute a"
+        " ON a.attrelid = below.relid AND a.attnum = below.attnum"
+        " JOIN pg_catalog.pg_type t"
+        " ON t.oid = below.typid AND t.typtype <> 'd'"
+        " JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace"
+        " JOIN pg_catalog.pg_type o ON o.oid = a.atttypid"
+        " JOIN pg_catalog.pg_namespace own ON own.oid = o.typnamespace"
+        " LEFT JOIN pg_catalog.pg_attrdef d"
+        " ON d.adrelid = a.attrelid AND d.adnum = a.attnum"
+        " AND a.attgenerated = ''"
+        # OFFSET 0: asked once for each table, not for each pair with an index.
+        " LEFT JOIN (SELECT r.relid, x.indkey FROM (SELECT c.oid AS relid,"
+        " pg_catalog.pg_get_replica_identity_index(c.oid) AS identity"
+        f" FROM pg_catalog.pg_class c WHERE c.oid IN ({_numbers(relids)})"
+        " OFFSET 0) r JOIN pg_catalog.pg_index x ON x.indexrelid = r.identity) i"
+        " ON i.relid = a.attrelid"
+        " ORDER BY a.attrelid, a.attnum"
+    )
+    found: dict[Oid, list[RemoteColumn]] = {}
+    for r in rows:
+        relid, generated = _oid(r[12]), r[13] != ""
+        listed = published[relid].columns
+        # A column list has generated columns only if they are published.
+        if generated if listed is None else int(str(r[0])) not in listed:
+            continue
+        found.setdefault(relid, []).append(
+            RemoteColumn(
+                name=str(r[1]),
+                type_oid=Oid(int(str(r[2]))),
+                typmod=int(str(r[3])),
+                type_name=str(r[4]),
+                type_kind=str(r[5]),
+                dimensions=int(str(r[6])),
+                not_null=r[7] == "t",
+                default=r[8],
+                is_identity_key=r[9] == "t",
+                toastable=r[10] == "t",
+                domain=r[11],
+            )
+        )
+    return {relid: tuple(columns) for relid, columns in found.items()}
+
+
+def _index_columns(
+    session: Session, relids: Sequence[Oid]
+) -> dict[Oid, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Columns of the primary key, and of the replica identity index."""
+    rows = session.query(
+        "SELECT i.indrelid, i.indisprimary, i.indisreplident, a.attname"
+        " FROM pg_catalog.pg_index i,"
+        " pg_catalog.unnest(i.indkey::pg_catalog.int2[])"
+        " WITH ORDINALITY AS k(attnum, position),"
+        " pg_catalog.pg_attribute a"
+        f" WHERE i.indrelid IN ({_numbers(relids)})"
+        " AND (i.indisprimary OR i.indisreplident) AND i.indisvalid"
+        " AND k.position <= i.indnkeyatts AND a.attrelid = i.indrelid"
+        " AND a.attnum = k.attnum ORDER BY k.position"
+    )
+    keys: dict[Oid, list[str]] = {}
+    identities: dict[Oid, list[str]] = {}
+    for relid, primary, identity, name in rows:
+        if primary == "t":
+            keys.setdefault(_oid(relid), []).append(str(name))
+        if identity == "t":
+            identities.setdefault(_oid(relid), []).append(str(name))
+    return {
+        relid: (tuple(keys.get(relid, ())), tuple(identities.get(relid, ())))
+        for relid in relids
+    }
+
+
+def _published(
+    session: Session, relids: Sequence[Oid], publications: tuple[str, ...]
+) -> dict[Oid, _Published]:
+    """What the publications say of tables: columns and rows."""
+    version = session.server_version
+    found = dict.fromkeys(relids, _Published(None, ()))
+    if version < 150000:
+        return found
+    # Before 18 no generated column can be published; since then the list is whole, with
+    # those of publish_generated_columns.
+    listed = (
+        "COALESCE(gpt.attrs, '')"
+        if version >= 180000
+        else "CASE WHEN (array_length(gpt.attrs, 1) = c.relnatts)"
+        " THEN NULL ELSE gpt.attrs END"
+    )
+    rows = session.query(
+        f"SELECT DISTINCT c.oid, {listed},"
+        " pg_catalog.pg_get_expr(gpt.qual, gpt.relid)"
+        " FROM pg_catalog.pg_publication p,"
+        " LATERAL pg_catalog.pg_get_publication_tables(p.pubname) gpt,"
+        " pg_catalog.pg_class c"
+        f" WHERE c.oid IN ({_numbers(relids)}) AND c.oid = gpt.relid"
+        f" AND p.pubname IN ({quote_literals(publications)})"
+    )
+    by_table: dict[Oid, list[tuple[str | None, str | None]]] = {}
+    for relid, columns, condition in rows:
+        by_table.setdefault(_oid(relid), []).append((columns, condition))
+    for oid, said in by_table.items():
+        columns = said[0][0]
+        filters = list(dict.fromkeys(condition for _, condition in said))
+        found[oid] = _Published(
+            None if columns is None else tuple(map(int, columns.split())),
+            # One publication without a filter publishes every row.
+            () if None in filters else tuple(map(str, filters)),
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """What is published of one table."""
+
+    columns: tuple[int, ...] | None
+    """Attribute numbers; None: all that are not generated."""
+    filters: tuple[str, ...]
+
+
+def _oid(text: str | None) -> Oid:
+    return Oid(int(str(text)))
+
+
+def _numbers(relids: Sequence[Oid]) -> str:
+    return ", ".join(str(int(relid)) for relid in relids)

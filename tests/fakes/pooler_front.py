@@ -1,0 +1,142 @@
+"""A connection pooler in front of a server, as far as clients notice.
+
+Comes in: the port of a PostgreSQL that trusts everybody. Goes out: a port that behaves as PgBouncer
+does (``old``: before 1.20; else after 1.23): the process number that it tells is its own, a
+replication connection is refused or passed on, ``options`` are refused or dropped in silence.
+
+With ``transactions`` ordinary clients meet another server connection in each transaction: two take
+turns. One thread a connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import select
+import socket
+import struct
+import threading
+from types import TracebackType
+
+_CHUNK = 1 << 16
+_SSL = 80877103
+_GSS = 80877104
+
+
+class PoolerFront:
+    """See the header. A context manager."""
+
+    def __init__(
+        self, port: int, *, old: bool = False, transactions: bool = False
+    ) -> None:
+        self._target = port
+        self._old = old
+        self._transactions = transactions
+        self._invented = itertools.count(1_500_000_000)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, name="pooler", daemon=True).start()
+
+    def __enter__(self) -> PoolerFront:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(
+                    target=self._serve, args=(client,), name="pooler", daemon=True
+                ).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError, EOFError):
+            given = _startup(client)
+            for name in ("replication", "options"):
+                if self._old and name in given:
+                    _refuse(client, f"unsupported startup parameter: {name}")
+                    return
+            given.pop("options", None)
+            pool = 2 if self._transactions and "replication" not in given else 1
+            servers = [self._open(given) for _ in range(pool)]
+            with contextlib.ExitStack() as held:
+                for server, _ in servers:
+                    held.enter_context(server)
+                client.sendall(self._greeting(servers[0][1]))
+                self._turns(client, [server for server, _ in servers])
+
+    def _open(self, given: dict[str, str]) -> tuple[socket.socket, bytes]:
+        """A server connection, and all that it says up to its first ReadyForQuery."""
+        server = socket.create_connection(("127.0.0.1", self._target))
+        pairs = b"".join(f"{k}\0{v}\0".encode() for k, v in given.items()) + b"\0"
+        server.sendall(struct.pack("!ii", len(pairs) + 8, 196608) + pairs)
+        said = b""
+        while True:
+            kind, body = _message(server)
+            said += kind + struct.pack("!i", len(body) + 4) + body
+            if kind == b"Z":
+                return server, said
+
+    def _greeting(self, said: bytes) -> bytes:
+        at = said.index(b"K\0\0\0\x0c")
+        return said[: at + 5] + struct.pack("!i", next(self._invented)) + said[at + 9 :]
+
+    def _turns(self, client: socket.socket, servers: list[socket.socket]) -> None:
+        """Pass on; a server that says that no transaction is open makes room for the next."""
+        turn = itertools.cycle(servers)
+        server = next(turn)
+        while True:
+            for source in select.select([client, server], [], [])[0]:
+                if source is client:
+                    data = client.recv(_CHUNK)
+                    if not data:
+                        return
+                    server.sendall(data)
+                elif len(servers) == 1:
+                    data = server.recv(_CHUNK)
+                    if not data:
+                        return
+                    client.sendall(data)
+                else:
+                    kind, body = _message(server)
+                    client.sendall(kind + struct.pack("!i", len(body) + 4) + body)
+                    if kind + body == b"ZI":
+                        server = next(turn)
+                        break
+
+
+def _startup(client: socket.socket) -> dict[str, str]:
+    while True:
+        length, code = struct.unpack("!ii", _exactly(client, 8))
+        if code in (_SSL, _GSS):
+            client.sendall(b"N")
+            continue
+        words = _exactly(client, length - 8).decode().rstrip("\0").split("\0")
+        return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def _refuse(client: socket.socket, text: str) -> None:
+    body = f"SFATAL\0C08P01\0M{text}\0\0".encode()
+    client.sendall(b"E" + struct.pack("!i", len(body) + 4) + body)
+
+
+def _message(source: socket.socket) -> tuple[bytes, bytes]:
+    head = _exactly(source, 5)
+    return head[:1], _exactly(source, struct.unpack("!i", head[1:])[0] - 4)
+
+
+def _exactly(source: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        data = source.recv(count - len(found))
+        if not data:
+            raise EOFError
+        found += data
+    return found

@@ -1,0 +1,252 @@
+"""A batch for a table without a primary key: each UPDATE and DELETE touches one of the equal rows.
+
+The model is a list that is searched from its beginning; rows are equal if they are identical, so
+null is null, NaN is NaN, and 0.0 is not -0.0.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import struct
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from wal2lake.lake.delta.datafile import write_data_file
+from wal2lake.lake.port import FieldSpec, PhysicalField, TableState
+from wal2lake.lake.staging.changes import ChangeShape, Seq, Uniqueness
+from wal2lake.lake.tablefiles import DataFile, add_action
+from wal2lake.lake.upsert import Memory, Upsert, load, plan_upsert
+from wal2lake.lake.upsert.stored import StoredRows
+
+FIELDS = (
+    FieldSpec("n", "bigint"),
+    FieldSpec("f", "double"),
+    FieldSpec("t", "string"),
+    FieldSpec("own", "string"),
+)
+"""``own`` is a column that the publisher does not have."""
+SENT = (0, 1, 2)
+KINDS = [pa.int64(), pa.float64(), pa.string(), pa.string()]
+SCHEMA = pa.schema([(f.name, kind) for f, kind in zip(FIELDS, KINDS, strict=True)])
+UNTRUSTED = Uniqueness(trusted=False, constraint="t_pkey")
+
+Row = tuple[int | None, float | None, str | None]
+
+VALUES: tuple[Row, ...] = (
+    (1, 0.0, "a"),
+    (1, -0.0, "a"),
+    (1, math.nan, "a"),
+    (None, 1.5, None),
+    (None, None, None),
+    (2, None, "é"),
+)
+
+
+@dataclass(frozen=True)
+class Event:
+    kind: str
+    old: Row | None = None
+    new: Row | None = None
+
+
+def identical(row: Sequence[object]) -> tuple[object, ...]:
+    """The row as something that is equal if it is identical."""
+    return tuple(
+        ("nan" if math.isnan(v) else struct.pack(">d", v))
+        if isinstance(v, float)
+        else v
+        for v in row
+    )
+
+
+def apply(rows: list[tuple[Row, str | None]], event: Event) -> None:
+    """One event, as PostgreSQL's search for a row of REPLICA IDENTITY FULL."""
+    if event.kind == "T":
+        rows.clear()
+        return
+    if event.kind == "I":
+        assert event.new is not None
+        rows.append((event.new, None))
+        return
+    assert event.old is not None
+    wanted = identical(event.old)
+    at = next((i for i, (row, _) in enumerate(rows) if identical(row) == wanted), None)
+    if at is None:
+        return
+    if event.kind == "D":
+        del rows[at]
+    else:
+        assert event.new is not None
+        rows[at] = (event.new, rows[at][1])
+
+
+class Table:
+    """Parquet files with deletion vectors in a directory."""
+
+    def __init__(
+        self, location: Path, rows: Sequence[tuple[Row, str | None]], files: int
+    ) -> None:
+        location.mkdir(parents=True)
+        physical = tuple(
+            PhysicalField(f.name, f.name, None, f.spark_ddl) for f in FIELDS
+        )
+        self.state = TableState(
+            location=str(location),
+            table_id="id",
+            version=0,
+            cursors={},
+            fields=FIELDS,
+            physical_fields=physical,
+            column_mapping=False,
+            properties={"delta.enableDeletionVectors": "true"},
+        )
+        self.files: list[DataFile] = []
+        share = -(-len(rows) // files) or 1
+        for start in range(0, len(rows), share):
+            part = [(*row, own) for row, own in rows[start : start + share]]
+            columns = [
+                pa.array(c, k)
+                for c, k in zip(zip(*part, strict=True), KINDS, strict=True)
+            ]
+            added = write_data_file(
+                pa.table(columns, schema=SCHEMA), str(location), FIELDS, physical
+            )
+            self.files.append(DataFile(add_action(added, data_change=True)))
+
+    def apply(self, events: Sequence[Event], *, memory: int = 1 << 20) -> None:
+        staged, shape = stage(events)
+        with Memory(memory).share(staged.nbytes, exceeds=True) as share:
+            upsert = plan_upsert(
+                load(shape, [staged]),
+                self.state,
+                self.files,
+                UNTRUSTED,
+                share,
+                f"{self.state.location}/spill",
+            )
+        assert isinstance(upsert, Upsert), upsert
+        files = {} if upsert.truncates else {f.key: f for f in self.files}
+        for one in upsert.replaced:
+            del files[one.file.key]
+            kept = one.add(data_change=True)
+            if kept is not None:
+                files[one.file.key] = DataFile(json.loads(json.dumps(kept)))
+        for added in upsert.adds:
+            file = DataFile(add_action(added, data_change=True))
+            files[file.key] = file
+        self.files = list(files.values())
+
+    def rows(self) -> list[tuple[object, ...]]:
+        parts = StoredRows(self.state, self.files).live(range(len(FIELDS)))
+        return [tuple(row.values()) for part in parts for row in part.to_pylist()]
+
+
+def stage(events: Sequence[Event]) -> tuple[pa.Table, ChangeShape]:
+    """As staging writes them; the last TRUNCATE is in the shape."""
+    blank = (None,) * len(SENT)
+    named = [e.new or (e.old if e.kind == "D" else None) or blank for e in events]
+    olds = [e.old if e.kind == "U" and e.old is not None else blank for e in events]
+    updates = [e.kind == "U" for e in events]
+    columns = {
+        "lsn": pa.array([i // 3 for i in range(len(events))], pa.int64()),
+        "ord": pa.array([i % 3 for i in range(len(events))], pa.int64()),
+        "op": pa.array([ord(e.kind) for e in events], pa.int8()),
+        "moved": pa.array(updates),
+    }
+    for i in SENT:
+        columns[f"n{i}"] = pa.array([row[i] for row in named], KINDS[i])
+        columns[f"o{i}"] = pa.array([row[i] for row in olds], KINDS[i])
+    columns["n3"] = pa.nulls(len(events), KINDS[3])
+    columns["u3"] = pa.array(updates)
+    last = max((i for i, e in enumerate(events) if e.kind == "T"), default=None)
+    shape = ChangeShape(
+        FIELDS,
+        SENT,
+        frozenset({3}),
+        True,
+        None if last is None else Seq(last // 3, last % 3),
+        repeats=True,
+    )
+    return pa.table(columns), shape
+
+
+rows_of = st.sampled_from(VALUES)
+event = st.one_of(
+    st.builds(Event, st.just("I"), new=rows_of),
+    st.builds(Event, st.just("D"), old=rows_of),
+    st.builds(Event, st.just("U"), old=rows_of, new=rows_of),
+    st.builds(Event, st.just("U"), old=rows_of, new=rows_of),
+)
+start = st.lists(st.tuples(rows_of, st.sampled_from([None, "mine"])), max_size=12)
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    stored=start,
+    batches=st.lists(st.lists(event, min_size=1, max_size=25), min_size=1, max_size=3),
+    files=st.integers(1, 3),
+)
+def test_the_table_holds_what_one_event_after_the_other_leaves(
+    tmp_path: Path,
+    stored: list[tuple[Row, str | None]],
+    batches: list[list[Event]],
+    files: int,
+) -> None:
+    table = Table(tmp_path / uuid.uuid4().hex, stored, files)
+    model = list(stored)
+    for batch in batches:
+        for one in batch:
+            apply(model, one)
+        table.apply(batch)
+        assert Counter(identical(row[:3]) for row in table.rows()) == Counter(
+            identical(row) for row, _ in model
+        )
+
+
+def test_a_column_of_our_own_keeps_its_value_and_is_null_in_a_new_row(
+    tmp_path: Path,
+) -> None:
+    a, b, c = VALUES[0], VALUES[3], VALUES[5]
+    table = Table(tmp_path / "t", [(a, "mine"), (b, "yours")], 2)
+    table.apply([Event("U", a, c), Event("U", c, b), Event("I", new=a)])
+    assert Counter(identical(row) for row in table.rows()) == Counter(
+        identical(row) for row in [(*b, "mine"), (*b, "yours"), (*a, None)]
+    )
+
+
+def test_only_what_follows_a_truncate_counts(tmp_path: Path) -> None:
+    a, b, c = VALUES[0], VALUES[3], VALUES[5]
+    table = Table(tmp_path / "t", [(a, None), (b, None)], 1)
+    table.apply([Event("D", a), Event("T"), Event("I", new=c), Event("U", b, a)])
+    assert table.rows() == [(*c, None)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_batch_larger_than_the_memory_is_applied_all_the_same(
+    tmp_path: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    stored = [(rng.choice(VALUES), None) for _ in range(200)]
+    table = Table(tmp_path / "t", stored, 3)
+    model = list(stored)
+    events = [Event("U", rng.choice(VALUES), rng.choice(VALUES)) for _ in range(400)]
+    for one in events:
+        apply(model, one)
+    table.apply(events, memory=100)
+    assert Counter(identical(row[:3]) for row in table.rows()) == Counter(
+        identical(row) for row, _ in model
+    )
