@@ -29,9 +29,9 @@ from typing import Final
 
 from wal2lake.catalog import Subscription
 from wal2lake.errors import DuplicateObjectError, UsageError
-from wal2lake.frontend.commands.node import Caller, Node, altering
+from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.subscription.blocks import outside_block
-from wal2lake.frontend.commands.subscription.owner import check_may_change
+from wal2lake.frontend.commands.subscription.owner import altering
 from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
@@ -83,7 +83,6 @@ def alter_refresh(
 ) -> str:
     """ALTER SUBSCRIPTION ... REFRESH PUBLICATION."""
     with altering(node, caller, statement.name) as subscription:
-        check_may_change(node, caller, subscription)
         named = {option.name for option in statement.options}
         if "recopy" not in named:
             _check_enabled(subscription)
@@ -118,7 +117,6 @@ def alter_publication(
 ) -> str:
     """ALTER SUBSCRIPTION ... SET | ADD | DROP PUBLICATION."""
     with altering(node, caller, statement.name) as subscription:
-        check_may_change(node, caller, subscription)
         options = subscription_options(statement.options, OptionSet.PUBLICATION)
         publications = _changed(subscription, statement)
         if not options.refresh:

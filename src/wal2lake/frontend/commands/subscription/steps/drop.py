@@ -30,9 +30,9 @@ from wal2lake.catalog import Recopy, Subscription
 from wal2lake.catalog.progress import ProgressFile, progress_path
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
-from wal2lake.frontend.commands.node import Caller, Node, altering
+from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.subscription.blocks import outside_block
-from wal2lake.frontend.commands.subscription.owner import check_may_change
+from wal2lake.frontend.commands.subscription.owner import altering
 from wal2lake.frontend.commands.subscription.publisher import (
     connect_to_drop,
     drop_slot,
@@ -57,8 +57,7 @@ def drop_subscription(node: Node, caller: Caller, statement: DropSubscription) -
             raise UndefinedObjectError(text)
         caller.notice(Notice(f"{text}, skipping"))
         return "DROP SUBSCRIPTION"
-    with altering(node, caller, statement.name) as subscription:
-        check_may_change(node, caller, subscription, connects=False)
+    with altering(node, caller, statement.name, connects=False) as subscription:
         outside_block(
             caller,
             "DROP SUBSCRIPTION",
