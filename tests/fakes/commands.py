@@ -20,8 +20,9 @@ from wal2lake.catalog import (
     TableDef,
 )
 from wal2lake.frontend.backend import Notice
+from wal2lake.frontend.commands import roles, subscription
 from wal2lake.frontend.commands.node import Caller, Node, SubscriptionLocks
-from wal2lake.frontend.commands.subscription import COMMANDS, refresh
+from wal2lake.frontend.commands.subscription import refresh
 from wal2lake.frontend.commands.subscription.targets import Choices, Wanted
 from wal2lake.frontend.grammar import parse
 from wal2lake.model import Lsn, Oid, ReplicaIdentity, SyncState
@@ -102,7 +103,13 @@ class World:
         statement = parse(sql)
         role = role or Role(Oid(10), "me", True, None)
         caller = Caller(role, self.notices.append, check=check)
-        return COMMANDS[type(statement)](self.node, caller, statement)
+        commands = {**subscription.COMMANDS, **roles.COMMANDS}
+        return commands[type(statement)](self.node, caller, statement)
+
+    def role(self, name: str) -> Role:
+        found = self.catalog.role(name)
+        assert found is not None
+        return found
 
     @property
     def now(self) -> Subscription:
@@ -112,10 +119,20 @@ class World:
 
 
 class Session:
+    """A connection to the publisher; ``unanswered``: nobody knows what became of the last
+    statement."""
+
+    unanswered = False
+    server_version = 180000
+
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *_: object) -> None: ...
+
+    def value(self, _: str) -> str:
+        """current_database()."""
+        return "app"
 
 
 def table(oid: Oid) -> TableDef:

@@ -60,9 +60,10 @@ class Node:
     work in the background step aside."""
     creating: Turns[str] = field(default_factory=Turns)
     """The same for CREATE SUBSCRIPTION, by the new one's name."""
-    making: Turns[tuple[str, str]] = field(default_factory=Turns)
-    """Held by who makes, or drops, a slot that is planned: its name and the conninfo. Inside
-    of ``creating``."""
+    making: Turns[str] = field(default_factory=Turns)
+    """Held by who makes a slot, or takes one for a new subscription, and by who drops a planned
+    one: by its name alone, for two connection strings may lead to one server. Inside of
+    ``creating``."""
 
     def reload(self, settings: Settings) -> None:
         """Obey these from now on."""
