@@ -3,6 +3,8 @@ answers as it is told."""
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,11 +67,16 @@ class World:
         self.dropped: list[str] = []
         unused: Any = None
         sync: Any = self.sync
+        self.versions: defaultdict[str, int] = defaultdict(int)
+        """Of tables, by location."""
+        self.writing: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
         tables: Any = SimpleNamespace(
-            state=lambda location: SimpleNamespace(version=0),
+            state=self.state,
             exists=lambda location: False,
             create=lambda *_: None,
             drop=self.dropped.append,
+            writing=lambda location: self.writing[location],
+            sync=lambda *_: None,
         )
         self.node = Node(
             catalog=self.catalog,
@@ -105,6 +112,11 @@ class World:
         caller = Caller(role, self.notices.append, check=check)
         commands = {**subscription.COMMANDS, **roles.COMMANDS}
         return commands[type(statement)](self.node, caller, statement)
+
+    def state(self, location: str) -> Any:
+        """A table that nobody has copied."""
+        version = self.versions[location]
+        return SimpleNamespace(version=version, cursor=lambda _: None)
 
     def role(self, name: str) -> Role:
         found = self.catalog.role(name)

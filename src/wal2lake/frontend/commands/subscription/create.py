@@ -61,6 +61,7 @@ from wal2lake.frontend.commands.subscription.targets import (
     Wanted,
     ask_wanted,
     check_targets,
+    held_still,
     made_targets,
     new_rels,
     present_versions,
@@ -444,7 +445,8 @@ def _record(
             **({MADE_SLOT: slot} if start and slot is not None else {}),
         },
     )
-    rels = new_rels(node, oid, targets, copy_data=options.copy_data)
-    node.catalog.create_subscription(
-        subscription, rels, present_versions(node, targets)
-    )
+    with held_still(node, targets):
+        rels = new_rels(node, oid, targets, copy_data=options.copy_data)
+        node.catalog.create_subscription(
+            subscription, rels, present_versions(node, targets)
+        )

@@ -55,6 +55,7 @@ from wal2lake.frontend.commands.subscription.targets import (
     Wanted,
     ask_wanted,
     check_targets,
+    held_still,
     made_targets,
     new_rels,
     present_versions,
@@ -296,14 +297,15 @@ def _take(
         known = {rel.relid for rel in node.catalog.rels(subscription.oid)}
         new = [t for t in targets if t.table.oid not in known]
         gone = known - {t.table.oid for t in targets}
-        node.catalog.set_publications(
-            subscription.oid,
-            publications,
-            added=new_rels(node, subscription.oid, new, copy_data=copy_data),
-            versions=present_versions(node, new),
-            removed=gone,
-            distrusted={t.table.oid for t in targets if not t.whole},
-        )
+        with held_still(node, new):
+            node.catalog.set_publications(
+                subscription.oid,
+                publications,
+                added=new_rels(node, subscription.oid, new, copy_data=copy_data),
+                versions=present_versions(node, new),
+                removed=gone,
+                distrusted={t.table.oid for t in targets if not t.whole},
+            )
     return gone
 
 
@@ -317,13 +319,17 @@ def _tables(
 ) -> Iterator[Tables]:
     """The same, to be copied anew; made only when that is recorded, which its publisher may
     let wait for long."""
-    with _made(node, caller, subscription, wanted) as targets:
+    with (
+        _made(node, caller, subscription, wanted) as targets,
+        node.locks.of(subscription.oid),
+    ):
         known = {rel.relid for rel in node.catalog.rels(subscription.oid)}
         new = [t for t in targets if t.table.oid not in known]
-        yield Tables(
-            publications,
-            added=new_rels(node, subscription.oid, new, copy_data=True),
-            versions=present_versions(node, new),
-            removed=known - {t.table.oid for t in targets},
-            whole={t.table.oid: t.whole for t in targets if t.table.oid in known},
-        )
+        with held_still(node, new):
+            yield Tables(
+                publications,
+                added=new_rels(node, subscription.oid, new, copy_data=True),
+                versions=present_versions(node, new),
+                removed=known - {t.table.oid for t in targets},
+                whole={t.table.oid: t.whole for t in targets if t.table.oid in known},
+            )
