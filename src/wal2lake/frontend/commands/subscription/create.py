@@ -215,10 +215,11 @@ def _look(
         statement.publications,
         wanted.tables,
         Needs(slot=slot is not None, copy=options.copy_data),
-        ordinary=lambda: connect_ordinary(
+        ordinary=lambda seconds: connect_ordinary(
             node,
             statement.name,
             statement.conninfo,
+            seconds,
             check=caller.check,
             must_use_password=must_use_password,
         ),
