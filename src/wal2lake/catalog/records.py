@@ -438,3 +438,15 @@ class SnapshotVector:
     """ISO 8601, UTC: when it was published."""
     versions: dict[int, int]
     """Table OID to Delta version."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastState:
+    """The answer to a question about an earlier published state."""
+
+    vector: SnapshotVector | None
+    """None: it is not kept any more, or there never was one."""
+    newest: tuple[Lsn, str] | None
+    """Position and time of the newest state that there is."""
+    oldest: tuple[Lsn, str] | None
+    """Of the oldest one that was looked at; without ``vector``, of the oldest one that is kept."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 
 from wal2lake.catalog import subscriptions
 from wal2lake.catalog.parts.part import Part
 from wal2lake.catalog.published import coercions, snapshot_vectors
 from wal2lake.catalog.records import (
     CoercionTotal,
+    PastState,
     SnapshotVector,
 )
 from wal2lake.model import Coercion, Lsn, Oid
@@ -74,6 +76,16 @@ class Published(Part):
         """The state that a SELECT sees."""
         with self._database.reading() as connection:
             return snapshot_vectors.newest_vector(connection, subid)
+
+    def past_state(
+        self, subid: Oid, *, lsn: Lsn | None = None, time: datetime | None = None
+    ) -> PastState:
+        """The newest published state at or below ``lsn``, or at or before ``time``."""
+        text = None
+        if time is not None:
+            text = time.astimezone(UTC).isoformat(timespec="microseconds")
+        with self._database.reading() as connection:
+            return snapshot_vectors.past(connection, subid, lsn=lsn, time=text)
 
     def vectors(self) -> list[SnapshotVector]:
         """All published states that are kept, oldest first."""

@@ -40,6 +40,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -340,6 +341,11 @@ class DeltaTables:
                     _Listing(version.state.table_id, version.state.version, files),
                 )
         return version
+
+    def version_at(self, location: str, time: datetime) -> int | None:
+        """See TablePort."""
+        with self._delta.calling(location):
+            return self._delta.version_at(location, time)
 
     def writers(self, location: str, first: int, last: int) -> list[frozenset[str]]:
         """See TablePort; a commit that the log does not have any more has no writer."""
