@@ -273,7 +273,9 @@ class UnfinishedCommands:
                     " interrupted"
                 )
             except (PublisherError, UsageError) as error:
-                self._node.catalog.note_error(subid, Worker.DROP, error.describe())
+                self._node.catalog.note_error(
+                    subid, Worker.DROP, error.describe(), error.sqlstate
+                )
                 self._tell(
                     subid,
                     f'could not finish dropping subscription "{now.name}":'
@@ -308,7 +310,9 @@ class UnfinishedCommands:
                     " SUBSCRIPTION was interrupted"
                 )
             except Wal2LakeError as error:
-                self._node.catalog.note_error(subid, Worker.RECOPY, error.describe())
+                self._node.catalog.note_error(
+                    subid, Worker.RECOPY, error.describe(), error.sqlstate
+                )
                 self._tell(
                     (subid, Worker.RECOPY),
                     f'could not copy the tables of subscription "{name}" anew:'
