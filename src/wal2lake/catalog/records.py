@@ -6,6 +6,7 @@ store gives and takes these; nobody else sees SQL rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -14,6 +15,8 @@ from wal2lake.model import (
     INVALID_LSN,
     Acl,
     Coercion,
+    Conflict,
+    ConflictType,
     Domain,
     Lsn,
     Oid,
@@ -302,6 +305,8 @@ class SubscriptionStats:
     sync_errors: int
     stats_reset: str | None
     """ISO 8601, UTC; None: never."""
+    conflicts: Mapping[ConflictType, int]
+    """Those that there were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,6 +435,16 @@ class CoercionTotal:
     first_at: str
     """ISO 8601, UTC: when the first of them was published."""
     last_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotedConflict:
+    """A conflict that wal2lake.conflicts lists."""
+
+    subid: Oid
+    conflict: Conflict
+    noted_at: str
+    """ISO 8601, UTC: when it was published, or last stopped the subscription."""
 
 
 @dataclass(frozen=True, slots=True)
