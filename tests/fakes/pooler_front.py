@@ -5,7 +5,8 @@ does (``old``: before 1.20; else after 1.23): the process number that it tells i
 replication connection is refused or passed on, ``options`` are refused or dropped in silence.
 
 With ``transactions`` ordinary clients meet another server connection in each transaction: two take
-turns. One thread a connection.
+turns. With ``single`` one of them is served at a time, and the others wait. One thread a
+connection.
 """
 
 from __future__ import annotations
@@ -27,11 +28,17 @@ class PoolerFront:
     """See the header. A context manager."""
 
     def __init__(
-        self, port: int, *, old: bool = False, transactions: bool = False
+        self,
+        port: int,
+        *,
+        old: bool = False,
+        transactions: bool = False,
+        single: bool = False,
     ) -> None:
         self._target = port
         self._old = old
         self._transactions = transactions
+        self._room = threading.Lock() if single else None
         self._invented = itertools.count(1_500_000_000)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -70,6 +77,8 @@ class PoolerFront:
                 for server, _ in servers:
                     held.enter_context(server)
                 client.sendall(self._greeting(servers[0][1]))
+                if self._room is not None and "replication" not in given:
+                    held.enter_context(self._room)
                 self._turns(client, [server for server, _ in servers])
 
     def _open(self, given: dict[str, str]) -> tuple[socket.socket, bytes]:

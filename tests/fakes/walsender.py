@@ -71,6 +71,8 @@ class FakeWalsender:
         """Where its WAL ends; None: with the last transaction of the scripts."""
         self.refusal: ErrorResponse | None = None
         """The answer to START_REPLICATION, instead of a stream."""
+        self.failure: ErrorResponse | None = None
+        """What the stream ends with."""
         self.on_start: Callable[[], None] = lambda: None
         """Called at START_REPLICATION, before it is answered."""
         self.heard = 0
@@ -198,6 +200,8 @@ class FakeWalsender:
                 _send(client, *(CopyData(payload) for payload in one.payloads))
         alive = Keepalive(Lsn(0), 1, reply_requested=True)
         _send(client, CopyData(write_from_server(alive)))
+        if self.failure is not None:
+            _send(client, self.failure, ReadyForQuery(TransactionStatus.IDLE))
 
 
 def _field(name: str) -> FieldDescription:

@@ -3,9 +3,7 @@ before they answer, and what dies in any state ends equal."""
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -171,7 +169,7 @@ def set_in_file(node: Node, name: str, value: object) -> None:
     )
     assert found == 1
     path.write_text(text)
-    os.kill(node.status().supervisor_pid, signal.SIGHUP)
+    assert node.value("select pg_reload_conf()") == "t"
 
 
 def test_workers_are_shown_as_they_copy_and_a_reload_changes_how_many(

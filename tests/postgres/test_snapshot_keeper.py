@@ -211,7 +211,7 @@ def test_an_attempt_at_work_keeps_its_snapshot_whatever_the_one_before_ended_wit
         looks.clear()
         wait_until(lambda: len(looks) >= 5, describe="a second has passed")
         assert world.catalog.snapshot_held(SUBSCRIPTION) == first
-        world.catalog.end_attempts([(world.present(T), "again", False)])
+        world.catalog.end_attempts([(world.present(T), "again", "22000", False)])
         wait_until(world.nothing_held, describe="it is let go")
 
 

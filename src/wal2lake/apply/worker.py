@@ -39,7 +39,7 @@ from wal2lake.apply.skipping import Skip, begin_skip
 from wal2lake.apply.targets import check_others, check_targets, first_change_of_columns
 from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
 from wal2lake.changelog import LogReader
-from wal2lake.errors import Wal2LakeError
+from wal2lake.errors import Wal2LakeError, sqlstate_of
 from wal2lake.lake import CommitConflict, Cursor, TablePort
 from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
 from wal2lake.lake.staging.convert import Rules
@@ -155,7 +155,9 @@ class ApplyWorker:
             self._events.error("apply failed", exc_info=error)
             text = f"internal error: {error!r}"
         try:
-            self._catalog.note_error(self._subid, Worker.APPLY, text)
+            self._catalog.note_error(
+                self._subid, Worker.APPLY, text, sqlstate_of(error)
+            )
             self._catalog.disable_if_asked(self._subid, error)
         except Exception as unwritten:
             self._events.error("could not record an error", exc_info=unwritten)

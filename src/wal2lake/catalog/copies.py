@@ -66,16 +66,20 @@ def end_attempt(
     connection: sqlite3.Connection,
     rel: SubscriptionRel,
     error: str | None,
+    sqlstate: str | None,
     *,
     made: bool,
 ) -> None:
     """One that has not reached f; ``made``: its commit may have been made all the same."""
     connection.execute(
         "update subscription_rel set error = coalesce(?, error),"
+        " sqlstate = case when ? is null then sqlstate else ? end,"
         " lsn = case when ? then lsn end"
         " where subid = ? and relid = ? and epoch = ? and state in (?, ?)",
         (
             error,
+            error,
+            sqlstate,
             made,
             rel.subid,
             rel.relid,

@@ -292,6 +292,8 @@ class SubscriptionError:
     """Described: message, DETAIL, HINT and CONTEXT."""
     noted_at: str
     """ISO 8601, UTC: when this text was first noted."""
+    sqlstate: str | None = None
+    """None: an older version has noted it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +367,8 @@ class SubscriptionRel:
     """The publisher's estimate when the copy began (pg_class.reltuples)."""
     bytes_copied: int = 0
     error: str | None = None
+    sqlstate: str | None = None
+    """Of the error."""
     copy_plan: str | None = None
     """JSON: the snapshot and the page bounds that the running copy was divided by; the
     ranges of a resumed copy must be those, however the table has grown."""

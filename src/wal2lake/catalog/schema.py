@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 6
+VERSION: Final = 7
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -145,7 +145,12 @@ create index conflict_of on conflict (subid, reached);
 """
 """``reached``: the end of the batch that is to be published with it; null: it has happened."""
 
-LATER: Final = (_ROLES_4 + predefined.INSERTS, _PLANS_5, _CONFLICTS_6)
+_SQLSTATES_7: Final = """
+alter table subscription_error add column sqlstate text;
+alter table subscription_rel add column sqlstate text;
+"""
+
+LATER: Final = (_ROLES_4 + predefined.INSERTS, _PLANS_5, _CONFLICTS_6, _SQLSTATES_7)
 """What came after version 3, in order."""
 
 MIGRATIONS: Final = {
@@ -195,6 +200,7 @@ alter table relation add column partition_of integer;
     + LATER[0],
     5: LATER[1],
     6: LATER[2],
+    7: LATER[3],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

@@ -151,7 +151,11 @@ def errors(connection: sqlite3.Connection) -> list[SubscriptionError]:
     rows = connection.execute("select * from subscription_error order by subid, worker")
     return [
         SubscriptionError(
-            Oid(r["subid"]), Worker(r["worker"]), r["error"], r["noted_at"]
+            Oid(r["subid"]),
+            Worker(r["worker"]),
+            r["error"],
+            r["noted_at"],
+            r["sqlstate"],
         )
         for r in rows
     ]
@@ -167,16 +171,20 @@ def error_of(connection: sqlite3.Connection, oid: Oid, worker: Worker) -> str | 
 
 
 def note_error(
-    connection: sqlite3.Connection, oid: Oid, worker: Worker, text: str
+    connection: sqlite3.Connection,
+    oid: Oid,
+    worker: Worker,
+    text: str,
+    sqlstate: str | None,
 ) -> None:
     """Keep a worker's error in place of its last one; nothing if the subscription is gone."""
     connection.execute(
-        "insert into subscription_error (subid, worker, error, noted_at)"
-        " select oid, ?, ?, ? from subscription where oid = ?"
+        "insert into subscription_error (subid, worker, error, noted_at, sqlstate)"
+        " select oid, ?, ?, ?, ? from subscription where oid = ?"
         " on conflict do update set noted_at ="
         " case error when excluded.error then noted_at else excluded.noted_at end,"
-        " error = excluded.error",
-        (worker.value, text, _now(), oid),
+        " error = excluded.error, sqlstate = excluded.sqlstate",
+        (worker.value, text, _now(), sqlstate, oid),
     )
 
 
@@ -427,6 +435,7 @@ def _rel(row: sqlite3.Row) -> SubscriptionRel:
         rows_expected=row["rows_expected"],
         bytes_copied=row["bytes_copied"],
         error=row["error"],
+        sqlstate=row["sqlstate"],
         copy_plan=row["copy_plan"],
         trusted=bool(row["trusted"]),
         replaces=bool(row["replaces"]),

@@ -54,7 +54,7 @@ from wal2lake.catalog import (
     SyncSnapshot,
     Worker,
 )
-from wal2lake.errors import PublisherError, Wal2LakeError
+from wal2lake.errors import PublisherError, Wal2LakeError, sqlstate_of
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Publisher, Session, connect, nudged
@@ -157,7 +157,9 @@ class SnapshotKeeper:
             get_logger().error(text, exc_info=error)
         try:
             self._let_go()
-            self._catalog.note_error(self._subid, Worker.SNAPSHOT, described)
+            self._catalog.note_error(
+                self._subid, Worker.SNAPSHOT, described, sqlstate_of(error)
+            )
         except Exception as again:
             get_logger().error("could not note an error", exc_info=again)
 
@@ -365,7 +367,7 @@ class SnapshotKeeper:
         if error.sqlstate in _MISSING:
             text = f'table "{name}" not found on publisher'
         made = rel.lsn is not None
-        self._catalog.end_attempts([(rel, text, made)])
+        self._catalog.end_attempts([(rel, text, error.sqlstate, made)])
         get_logger().error(
             "could not lock table for its initial copy", table=name, error=error
         )

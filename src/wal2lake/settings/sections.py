@@ -222,6 +222,7 @@ class SubscriptionSettings:
         " nor PGCONNECT_TIMEOUT says.",
         minimum=1_000,
         maximum=_INT_MAX,
+        restart=True,
     )
 
 

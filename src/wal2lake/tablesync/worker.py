@@ -41,7 +41,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, SyncSnapshot
-from wal2lake.errors import Wal2LakeError
+from wal2lake.errors import Wal2LakeError, sqlstate_of
 from wal2lake.lake import TablePort
 from wal2lake.lake.spark.executors import Executors
 from wal2lake.model import Oid, SyncState
@@ -371,6 +371,7 @@ class TableSync:
                 (
                     one.rel,
                     None if one.error is None else one.describe(),
+                    None if one.error is None else sqlstate_of(one.error),
                     one.may_be_committed,
                 )
                 for one in attempts

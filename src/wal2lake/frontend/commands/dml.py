@@ -14,6 +14,7 @@ Source: PostgreSQL manual, INSERT, UPDATE, DELETE, TRUNCATE; 5.5 (constraints).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from wal2lake.catalog import TableDef
@@ -62,25 +63,40 @@ def truncate(node: Node, caller: Caller, statement: Truncate, job_group: str) ->
 
 
 def _execute(node: Node, write: SparkWrite, job_group: str) -> int:
-    table = write.table
-    with ExitStack() as stack:
-        names = node.catalog.sharing(table)
-        subids = sorted({r.subid for r in node.catalog.rels() if r.relid in names})
-        for subid in subids:
-            stack.enter_context(node.locks.of(subid))
-        stack.enter_context(node.tables.writing(table.location))
-        before = node.tables.state(table.location).version
-        result = node.queries.run(write.sql, job_group=job_group)
-        rows = [batch for batch in result.batches if batch.num_rows]
-        state = node.tables.state(table.location)
-        after = state.version
-        if after != before:
-            node.tables.sync(table.location, after)
+    while True:
+        subids = _subscribers(node, write.table)
+        with ExitStack() as stack:
             for subid in subids:
-                _publish(node, subid, names, state)
-        if rows and "num_affected_rows" in rows[0].schema.names:
-            return int(rows[0].column("num_affected_rows")[0].as_py())
-        return _rows_written(node, table) if after != before else 0
+                stack.enter_context(node.locks.of(subid))
+            stack.enter_context(node.tables.writing(write.table.location))
+            # A subscription that has taken the table meanwhile has to hear of the write;
+            # from here on none can (``targets.held_still``).
+            if _subscribers(node, write.table) == subids:
+                return _write(node, write, subids, job_group)
+
+
+def _subscribers(node: Node, table: TableDef) -> list[Oid]:
+    """The subscriptions that the table, or its other name, is in."""
+    names = node.catalog.sharing(table)
+    return sorted({r.subid for r in node.catalog.rels() if r.relid in names})
+
+
+def _write(node: Node, write: SparkWrite, subids: Sequence[Oid], job_group: str) -> int:
+    """Under the locks of all these subscriptions, and of the table."""
+    table = write.table
+    names = node.catalog.sharing(table)
+    before = node.tables.state(table.location).version
+    result = node.queries.run(write.sql, job_group=job_group)
+    rows = [batch for batch in result.batches if batch.num_rows]
+    state = node.tables.state(table.location)
+    after = state.version
+    if after != before:
+        node.tables.sync(table.location, after)
+        for subid in subids:
+            _publish(node, subid, names, state)
+    if rows and "num_affected_rows" in rows[0].schema.names:
+        return int(rows[0].column("num_affected_rows")[0].as_py())
+    return _rows_written(node, table) if after != before else 0
 
 
 def _publish(node: Node, subid: Oid, names: tuple[Oid, ...], state: TableState) -> None:

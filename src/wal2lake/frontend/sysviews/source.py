@@ -151,6 +151,10 @@ class CatalogSource(Protocol):
         """Count from zero: one subscription's failures, or all."""
         ...
 
+    def reload_settings(self) -> bool:
+        """Have the settings read again, by all processes; False: the supervisor is not told."""
+        ...
+
     def comments(self) -> Sequence[Comment]:
         """What COMMENT ON has said."""
         ...

@@ -41,7 +41,8 @@ sync_progress
     subname name, schemaname name, tablename name, state char, rows_copied int8,
     rows_expected int8, bytes_copied int8, error text
 subscription_errors
-    subid oid, subname name, schemaname name, tablename name, error text, worker text
+    subid oid, subname name, schemaname name, tablename name, error text, worker text,
+    sqlstate text
 messages
     subid oid, subname name, lsn pg_lsn, commit_lsn pg_lsn, transactional bool, prefix text,
     content bytea

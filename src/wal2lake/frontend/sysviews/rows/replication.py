@@ -170,6 +170,7 @@ def subscription_errors(state: Replication) -> Iterator[Row]:
             "subname": state.name(one.subid),
             "error": one.error,
             "worker": one.worker.value,
+            "sqlstate": one.sqlstate,
         }
     for rel in state.rels:
         if rel.error is not None:
@@ -180,6 +181,7 @@ def subscription_errors(state: Replication) -> Iterator[Row]:
                 "tablename": rel.remote_name,
                 "error": rel.error,
                 "worker": Worker.COPY.value,
+                "sqlstate": rel.sqlstate,
             }
 
 
