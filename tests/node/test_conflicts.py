@@ -163,6 +163,11 @@ def test_changes_of_rows_that_are_not_there_are_reported_as_postgresql_reports_t
     )
     assert 'conflict detected on relation "cf.t": conflict=insert_exists' in str(row[0])
     assert 'Key already exists in unique index "t_pkey"' in str(row[0])
+    assert re.search(
+        r'during message type "INSERT" for replication target relation "cf\.t"'
+        r" in transaction \d+, finished at",
+        str(row[0]),
+    )
     node.wait_for(
         "select 1 from wal2lake.conflicts where conflict_type = 'insert_exists'"
         " and key = '(a)=(50)' and resolution = 'error'"

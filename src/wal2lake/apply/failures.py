@@ -14,7 +14,7 @@ from wal2lake.apply.relationmap import error_context
 from wal2lake.catalog import TableDef
 from wal2lake.errors import ApplyError, Wal2LakeError
 from wal2lake.lake.staging.changes import RowFailure
-from wal2lake.model import INVALID_OID, ConflictType, Lsn, Oid
+from wal2lake.model import ConflictType, Lsn, Oid
 from wal2lake.pgtypes import COPIED_ANEW, remedy
 
 _MESSAGES: Final[dict[ConflictType | None, str]] = {
@@ -30,9 +30,8 @@ class Failure:
     cut: Lsn
     """Commit LSN of the transaction that cannot be applied."""
     error: Wal2LakeError
-    relid: Oid = INVALID_OID
-    row: RowFailure | None = None
-    """What our table ``relid`` could not take; None: it is not about one row."""
+    row: tuple[TableDef, RowFailure] | None = None
+    """What a table could not take; None: it is not about one row."""
 
 
 def first_failure(failures: Iterable[Failure]) -> Failure | None:
@@ -40,8 +39,11 @@ def first_failure(failures: Iterable[Failure]) -> Failure | None:
     return min(failures, key=lambda f: f.cut, default=None)
 
 
-def row_failure(subid: Oid, table: TableDef, failure: RowFailure) -> Failure:
-    """The failure of a row that ``table`` cannot take."""
+def row_failure(
+    subid: Oid, table: TableDef, failure: RowFailure, xid: int | None = None
+) -> Failure:
+    """The failure of a row that ``table`` cannot take; ``xid``: its transaction's at the
+    publisher, if it is known."""
     at = Lsn(failure.seq.commit_lsn)
     error = ApplyError(
         failure.message,
@@ -52,11 +54,12 @@ def row_failure(subid: Oid, table: TableDef, failure: RowFailure) -> Failure:
             message_type=_MESSAGES.get(failure.conflict),
             relation=table.qualified,
             column=failure.column,
+            xid=xid,
             finish_lsn=at,
         ),
         hint=_hint(table, failure),
     )
-    return Failure(at, error, table.oid, failure)
+    return Failure(at, error, (table, failure))
 
 
 def _hint(table: TableDef, failure: RowFailure) -> str:

@@ -232,27 +232,26 @@ class ApplyWorker:
             if found.cut > subscription.floor or self._tables.unseen(found.cut):
                 failure = self._attempt(subscription, batch, found.cut, skip)
         if found is not None:
-            self._note_conflict(found, batch)
-            raise found.error
+            raise self._explained(found, batch).error
         self._catalog.note_error(self._subid, Worker.APPLY, None)
 
-    def _note_conflict(self, failure: Failure, batch: Batch) -> None:
-        """What stops the subscription, if it is one of PostgreSQL's conflicts."""
-        row = failure.row
-        if row is None or row.conflict is None:
-            return
+    def _explained(self, failure: Failure, batch: Batch) -> Failure:
+        """What stops the subscription, with its transaction; noted, if it is one of PostgreSQL's
+        conflicts."""
+        if failure.row is None:
+            return failure
+        table, row = failure.row
         lsn = row.seq.commit_lsn
-        known = Transactions(self._reader, batch.manifests).at([lsn])
-        self._catalog.note_conflict(
-            self._subid,
-            conflict(
-                failure.relid,
-                row.conflict,
-                Resolution.ERROR,
-                lsn,
-                row.key,
-                known.get(lsn),
-            ),
+        known = Transactions(self._reader, batch.manifests).at([lsn]).get(lsn)
+        if row.conflict is not None:
+            self._catalog.note_conflict(
+                self._subid,
+                conflict(
+                    table.oid, row.conflict, Resolution.ERROR, lsn, row.key, known
+                ),
+            )
+        return row_failure(
+            self._subid, table, row, None if known is None else known.xid
         )
 
     def _attempt(
