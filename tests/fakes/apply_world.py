@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -263,6 +263,13 @@ class World:
         side = Side(self, Oid(subid), tables, state)
         self.sides.append(side)
         return side
+
+    def fail_once(self) -> None:
+        """Workers that start from now on do not come back from an error within a test."""
+        slow = replace(
+            self.settings.subscription, wal_retrieve_retry_interval_ms=60_000
+        )
+        self.settings = replace(self.settings, subscription=slow)
 
     def __enter__(self) -> World:
         return self

@@ -67,6 +67,7 @@ def test_a_batch_that_is_repeated_counts_once(world: World, dies: str) -> None:
             lake.before_commit = die
         elif dies == "after":
             lake.after_commit = die
+            world.fail_once()
         else:
             lake.before_commit = lambda at: die() if at.endswith("2") else None
         side.start()
@@ -118,6 +119,7 @@ def test_a_table_that_leaves_takes_what_was_pending(world: World) -> None:
         side = world.side
         side.send(Transaction(100, (insert(1, b"1"), insert(2, b"1"))))
         world.lake.after_commit = die
+        world.fail_once()
         side.start()
         side.stops("killed")
         side.stop()
