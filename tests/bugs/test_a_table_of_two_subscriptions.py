@@ -19,9 +19,15 @@ def insert(relid: int, key: bytes) -> Change:
     return Change(relid, "I", (key, b"v"))
 
 
+def published(world: World, oid: int) -> int | None:
+    table = world.catalog.table_by_oid(Oid(oid))
+    assert table is not None
+    return PublishedVersions(world.catalog, world.lake).of(table)
+
+
 def seen(side: Side, relid: int) -> Rows:
     """What a SELECT reads."""
-    version = PublishedVersions(side.world.catalog).of(Oid(100 + relid))
+    version = published(side.world, 100 + relid)
     assert version is not None
     return side.table(relid).versions[version]
 
@@ -61,7 +67,7 @@ def test_a_copy_that_has_not_joined_is_not_seen(tmp_path: Path) -> None:
 def test_a_table_of_no_subscription_has_no_published_version(tmp_path: Path) -> None:
     with World(tmp_path, tables=(1,)) as world:
         world.side.add_table(9)
-        assert PublishedVersions(world.catalog).of(Oid(109)) is None
+        assert published(world, 109) is None
 
 
 @pytest.mark.parametrize("leave", ["drop", "refresh"])

@@ -13,6 +13,7 @@ from wal2lake.catalog import (
     ColumnDef,
     Comment,
     Namespace,
+    NotedConflict,
     Progress,
     Role,
     RoleMember,
@@ -189,6 +190,9 @@ class FakeSource:
 
     def vectors(self) -> list[SnapshotVector]:
         return self.vector_list
+
+    def conflicts(self) -> list[NotedConflict]:
+        return []
 
     def coercions(self) -> list[CoercionTotal]:
         return self.coercion_list

@@ -29,7 +29,7 @@ from wal2lake.frontend.sysviews import (
     SystemCatalog,
     is_system_query,
 )
-from wal2lake.model import Lsn, Oid, SyncState, Xid
+from wal2lake.model import ConflictType, Lsn, Oid, SyncState, Xid
 from wal2lake.tablesync.attempt import RunningCopy
 from wal2lake.wire.frontback import Format
 
@@ -375,7 +375,15 @@ def test_subscriptions_and_their_tables(
         SubscriptionError(SUB, Worker.APPLY, "no way", "2026-01-02T03:04:05+00:00"),
         SubscriptionError(SUB, Worker.RECEIVER, "no net", "2026-01-02T03:04:05+00:00"),
     ]
-    source.stats_list = [SubscriptionStats(SUB, 3, 2, "2026-01-02T03:04:05+00:00")]
+    source.stats_list = [
+        SubscriptionStats(
+            SUB,
+            3,
+            2,
+            "2026-01-02T03:04:05+00:00",
+            {ConflictType.UPDATE_MISSING: 4},
+        )
+    ]
     source.comment_list = [
         Comment(Oid(6100), SUB, "what for"),
         Comment(Oid(6100), Oid(99), "another's"),
@@ -409,7 +417,7 @@ def test_subscriptions_and_their_tables(
         ("sub", "orders", "broken", "table synchronization"),
     ]
     assert _rows(catalog, "select * from pg_stat_subscription_stats") == [
-        (str(SUB), "sub", "3", "2", *["0"] * 7, "2026-01-02 03:04:05+00"),
+        (str(SUB), "sub", "3", "2", *"0004000", "2026-01-02 03:04:05+00"),
     ]
     assert _rows(
         catalog,

@@ -35,6 +35,7 @@ from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Seq, Uniquene
 from wal2lake.lake.tablefiles import DataFile, Replaced
 from wal2lake.lake.upsert import Memory, TooLarge, Upsert
 from wal2lake.lake.upsert.keys import _FewKeys, _JoinedKeys
+from wal2lake.model import ConflictType
 from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,
@@ -128,9 +129,18 @@ def run(
         if not batch:
             continue
         before = dict(model.rows)
+        model.missing.clear()
         model.apply_all(batch)
         upsert = table.plan_events(batch, uniqueness, rng.randint(1, 3))
         assert isinstance(upsert, Upsert), upsert
+        assert [(c.commit_lsn, c.type, c.key) for c in upsert.conflicts] == [
+            (
+                lsn,
+                f"{'delete' if op == 'D' else 'update'}_missing",
+                f"(grp, number)={key}",
+            )
+            for lsn, op, key in model.missing
+        ]
         table.commit(upsert)
         got = table.rows()
         for key in {*got, *model.rows}:
@@ -201,8 +211,13 @@ def test_the_first_taken_key_is_located(tmp_path: Path, seed: int, moves: bool) 
         Seq(expected.lsn, expected.ordinal),
         None,
         "23505",
-        'duplicate key value violates unique constraint "t_pkey"',
-        "insert_exists" if expected.kind == "I" else "update_exists",
+        'conflict detected on relation "public.t": conflict='
+        + ("insert_exists" if expected.kind == "I" else "update_exists"),
+        ConflictType.INSERT_EXISTS
+        if expected.kind == "I"
+        else ConflictType.UPDATE_EXISTS,
+        'Key already exists in unique index "t_pkey".',
+        f"(grp, number)={expected.new[:2]}",
     )
 
 

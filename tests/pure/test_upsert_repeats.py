@@ -35,7 +35,7 @@ FIELDS = (
 SENT = (0, 1, 2)
 KINDS = [pa.int64(), pa.float64(), pa.string(), pa.string()]
 SCHEMA = pa.schema([(f.name, kind) for f, kind in zip(FIELDS, KINDS, strict=True)])
-UNTRUSTED = Uniqueness(trusted=False, constraint="t_pkey")
+UNTRUSTED = Uniqueness(trusted=False, constraint="t_pkey", relation="public.t")
 
 Row = tuple[int | None, float | None, str | None]
 

@@ -32,6 +32,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final
 
 from wal2lake.apply.batch import Batch, TableChanges, choose, divide
+from wal2lake.apply.conflicts import Transactions, conflict, left_out, tell
 from wal2lake.apply.failures import Failure, first_failure, row_failure
 from wal2lake.apply.participants import Participants
 from wal2lake.apply.skipping import Skip, begin_skip
@@ -43,7 +44,7 @@ from wal2lake.lake import CommitConflict, Cursor, TablePort
 from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
 from wal2lake.lake.staging.convert import Rules
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
-from wal2lake.model import INVALID_LSN, Lsn, Oid
+from wal2lake.model import INVALID_LSN, Lsn, Oid, Resolution
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pgtypes import RemoteTypes, ValuePolicies, remote_types_from_json
 from wal2lake.settings import Settings
@@ -238,8 +239,28 @@ class ApplyWorker:
             if found.cut > subscription.floor or self._tables.unseen(found.cut):
                 failure = self._attempt(subscription, batch, found.cut, skip)
         if found is not None:
+            self._note_conflict(found, batch)
             raise found.error
         self._catalog.note_error(self._subid, Worker.APPLY, None)
+
+    def _note_conflict(self, failure: Failure, batch: Batch) -> None:
+        """What stops the subscription, if it is one of PostgreSQL's conflicts."""
+        row = failure.row
+        if row is None or row.conflict is None:
+            return
+        lsn = row.seq.commit_lsn
+        known = Transactions(self._reader, batch.manifests).at([lsn])
+        self._catalog.note_conflict(
+            self._subid,
+            conflict(
+                failure.relid,
+                row.conflict,
+                Resolution.ERROR,
+                lsn,
+                row.key,
+                known.get(lsn),
+            ),
+        )
 
     def _attempt(
         self,
@@ -294,11 +315,19 @@ class ApplyWorker:
                 return failure
             failpoint("apply.staged")
             try:
-                self._catalog.expect_coercions(
+                conflicts = left_out(
+                    [
+                        (self._tables[part.relid].definition, one.conflicts)
+                        for part, one in zip(parts, staged, strict=True)
+                    ],
+                    Transactions(self._reader, batch.manifests),
+                )
+                self._catalog.expect(
                     self._subid,
                     reached,
                     {part.relid: part.position for part in parts},
                     {p.relid: s.coercions for p, s in zip(parts, staged, strict=True)},
+                    [one.conflict for one in conflicts],
                 )
             except BaseException:
                 for one in staged:
@@ -309,6 +338,11 @@ class ApplyWorker:
             for known in self._tables:
                 known.passed(reached)
             self._publish(reached, committed=[part.relid for part in parts], skip=skip)
+        tell(
+            f"pg_{subscription.oid}",
+            conflicts,
+            values=self._settings.apply.log_conflict_values,
+        )
         return None
 
     def _stage_all(
@@ -363,6 +397,7 @@ class ApplyWorker:
                 frozenset(definition.key),
                 self._settings.apply.max_value_bytes,
             ),
+            shows_rows=self._settings.apply.log_conflict_values,
         )
         return self._batches.stage(request)
 

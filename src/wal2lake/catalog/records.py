@@ -6,6 +6,7 @@ store gives and takes these; nobody else sees SQL rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -14,6 +15,8 @@ from wal2lake.model import (
     INVALID_LSN,
     Acl,
     Coercion,
+    Conflict,
+    ConflictType,
     Domain,
     Lsn,
     Oid,
@@ -300,6 +303,8 @@ class SubscriptionStats:
     sync_errors: int
     stats_reset: str | None
     """ISO 8601, UTC; None: never."""
+    conflicts: Mapping[ConflictType, int]
+    """Those that there were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,6 +434,16 @@ class CoercionTotal:
 
 
 @dataclass(frozen=True, slots=True)
+class NotedConflict:
+    """A conflict that wal2lake.conflicts lists."""
+
+    subid: Oid
+    conflict: Conflict
+    noted_at: str
+    """ISO 8601, UTC: when it was published, or last stopped the subscription."""
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotVector:
     """One published consistent state of a subscription's tables."""
 
@@ -438,3 +453,15 @@ class SnapshotVector:
     """ISO 8601, UTC: when it was published."""
     versions: dict[int, int]
     """Table OID to Delta version."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastState:
+    """The answer to a question about an earlier published state."""
+
+    vector: SnapshotVector | None
+    """None: it is not kept any more, or there never was one."""
+    newest: tuple[Lsn, str] | None
+    """Position and time of the newest state that there is."""
+    oldest: tuple[Lsn, str] | None
+    """Of the oldest one that was looked at; without ``vector``, of the oldest one that is kept."""

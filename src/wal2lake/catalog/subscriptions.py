@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from wal2lake.catalog.published import conflicts
 from wal2lake.catalog.records import (
     PlannedSlot,
     Recopy,
@@ -220,7 +221,11 @@ def stats(connection: sqlite3.Connection) -> list[SubscriptionStats]:
     rows = connection.execute("select * from subscription_stats order by subid")
     return [
         SubscriptionStats(
-            Oid(r["subid"]), r["apply_errors"], r["sync_errors"], r["stats_reset"]
+            Oid(r["subid"]),
+            r["apply_errors"],
+            r["sync_errors"],
+            r["stats_reset"],
+            conflicts.counts(r["conflicts"]),
         )
         for r in rows
     ]
@@ -230,7 +235,7 @@ def reset_stats(connection: sqlite3.Connection, oid: Oid | None) -> None:
     """Of one subscription, or of all; one that does not exist has none."""
     connection.execute(
         "update subscription_stats set apply_errors = 0, sync_errors = 0,"
-        " stats_reset = ? where ? is null or subid = ?",
+        " conflicts = '{}', stats_reset = ? where ? is null or subid = ?",
         (_now(), oid, oid),
     )
 

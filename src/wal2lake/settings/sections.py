@@ -252,6 +252,12 @@ class ApplySettings:
         maximum=768 * _MIB,
         restart=True,
     )
+    log_conflict_values: bool = setting(
+        False,
+        "Reports of conflicts in the server log quote the rows' values, as PostgreSQL's"
+        " do. Otherwise wal2lake.conflicts alone has the rows' keys.",
+        restart=True,
+    )
     max_value_bytes: int = setting(
         256 * _MIB,
         "A longer value, in the form in which it is sent, is not stored: an error, unless"

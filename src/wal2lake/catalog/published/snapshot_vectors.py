@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from wal2lake.catalog.records import SnapshotVector
+from wal2lake.catalog.records import PastState, SnapshotVector
 from wal2lake.model import Lsn, Oid, SyncState
 
 _VECTORS_KEPT: Final = 10_000
@@ -153,6 +153,38 @@ def newest_vector(connection: sqlite3.Connection, subid: Oid) -> SnapshotVector 
     """The newest state of one subscription."""
     row = _newest(connection, subid)
     return None if row is None else _vector(row)
+
+
+def past(
+    connection: sqlite3.Connection, subid: Oid, *, lsn: Lsn | None, time: str | None
+) -> PastState:
+    """The newest state at or below a position, and at or before a time.
+
+    Positions count back from the newest state as far as they fall: what is older stood in the WAL
+    of another source or slot.
+    """
+    found: int | None = None
+    kept: list[tuple[Lsn, str]] = []
+    for row in connection.execute(
+        "select number, lsn, committed_at from snapshot_vector where subid = ?"
+        " order by number desc",
+        (subid,),
+    ):
+        position, published = Lsn(row["lsn"]), str(row["committed_at"])
+        if lsn is not None and kept and position > kept[-1][0]:
+            break
+        kept.append((position, published))
+        if (lsn is None or position <= lsn) and (time is None or published <= time):
+            found = int(row["number"])
+            break
+    if not kept:
+        return PastState(None, None, None)
+    if found is None:
+        return PastState(None, kept[0], kept[-1])
+    row = connection.execute(
+        "select * from snapshot_vector where subid = ? and number = ?", (subid, found)
+    ).fetchone()
+    return PastState(_vector(row), kept[0], kept[-1])
 
 
 def all_vectors(connection: sqlite3.Connection) -> list[SnapshotVector]:

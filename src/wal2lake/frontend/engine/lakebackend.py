@@ -48,7 +48,11 @@ from wal2lake.frontend.commands import table as tables
 from wal2lake.frontend.commands.access import check_tables
 from wal2lake.frontend.commands.dml import run_dml, truncate
 from wal2lake.frontend.commands.node import Caller, Node, need_table
-from wal2lake.frontend.engine.versions import PublishedVersions
+from wal2lake.frontend.engine.versions import (
+    AsOf,
+    PublishedVersions,
+    refuse_to_write,
+)
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.access import AccessStatement
 from wal2lake.frontend.grammar.lexer import parameter_count
@@ -174,6 +178,7 @@ class LakeBackend:
             return Outcome(command(self._node, caller, statement))
         self._refuse_in_block(prepared.sql)
         if isinstance(statement, Truncate):
+            refuse_to_write(AsOf.of(self._context.parameters), "TRUNCATE TABLE")
             with self._job() as group:
                 return Outcome(truncate(self._node, caller, statement, group))
         command = _DEFINITIONS[type(statement)]
@@ -263,6 +268,7 @@ class LakeBackend:
             return self._query(caller, prepared.sql, bound, formats)
         if statement.kind in _WRITES:
             self._refuse_in_block(prepared.sql)
+            refuse_to_write(AsOf.of(self._context.parameters), statement.command)
             zone = self._context.parameters["TimeZone"]
             used = _Used()
             resolver = self._resolver(caller, used)
@@ -368,13 +374,20 @@ class LakeBackend:
         """Names of one statement: all its tables at one vector per subscription. What is
         read is noted in ``used``."""
         catalog = self._node.catalog
-        published = PublishedVersions(catalog)
+        as_of = AsOf.of(self._context.parameters)
+        published = PublishedVersions(
+            catalog,
+            self._node.tables,
+            as_of,
+            # Told once, and not when a statement is only described.
+            (lambda _: None) if used is None else caller.notice,
+        )
 
         def resolve(schema: str | None, name: str) -> TableRef:
             table = need_table(catalog, caller, schema, name)
             if used is not None:
                 used.setdefault(table.oid, (table, "r"))
-            return TableRef(table, published.of(*catalog.sharing(table)))
+            return TableRef(table, published.of(table))
 
         return resolve
 

@@ -18,6 +18,7 @@ from wal2lake.catalog import (
     CoercionTotal,
     Comment,
     Namespace,
+    NotedConflict,
     Progress,
     ProgressFile,
     Role,
@@ -117,6 +118,10 @@ class ViewSource:
     def vectors(self) -> Sequence[SnapshotVector]:
         """From the catalog."""
         return self._catalog.vectors()
+
+    def conflicts(self) -> Sequence[NotedConflict]:
+        """From the catalog."""
+        return self._catalog.conflicts()
 
     def coercions(self) -> Sequence[CoercionTotal]:
         """From the catalog."""

@@ -16,6 +16,7 @@ from wal2lake.catalog import (
     CoercionTotal,
     Comment,
     Namespace,
+    NotedConflict,
     Progress,
     Role,
     RoleMember,
@@ -128,6 +129,10 @@ class CatalogSource(Protocol):
 
     def vectors(self) -> Sequence[SnapshotVector]:
         """The published consistent states, oldest first."""
+        ...
+
+    def conflicts(self) -> Sequence[NotedConflict]:
+        """Those that are listed, oldest first."""
         ...
 
     def coercions(self) -> Sequence[CoercionTotal]:

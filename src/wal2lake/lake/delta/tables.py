@@ -38,6 +38,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -150,6 +151,11 @@ class DeltaTables:
             return newest.state
         with self._delta.calling(location):
             return self._delta.state_of(location, self._delta.existing(location))
+
+    def version_at(self, location: str, time: datetime) -> int | None:
+        """See TablePort."""
+        with self._delta.calling(location):
+            return self._delta.version_at(location, time)
 
     def writers(self, location: str, first: int, last: int) -> list[frozenset[str]]:
         """See TablePort; a commit that the log does not have any more has no writer."""

@@ -63,6 +63,10 @@ coercions
     first_at timestamptz, last_at timestamptz, example text
 subscription_options
     subid oid, subname name, create_tables bool, type_mappings text, value_policies text
+conflicts
+    subid oid, subname name, noted_at timestamptz, schemaname name, tablename name,
+    conflict_type text, resolution text, key text, commit_lsn pg_lsn, xid xid, origin text,
+    committed_at timestamptz, events int8
 """
 
 
