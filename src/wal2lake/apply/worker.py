@@ -214,9 +214,18 @@ class ApplyWorker:
         if not self._tables.unseen(reached):
             if self._progress.word("applied") < subscription.floor:
                 self._progress.set(applied=subscription.floor)
-            return False
+            return self._let_floor_follow(subscription.floor)
         with self._commit_lock:
             return self._publish(reached)
+
+    def _let_floor_follow(self, floor: Lsn) -> bool:
+        """A table that held the floor below the vector may have left."""
+        decided = self._decided(floor)
+        tables = [int(t.rel.relid) for t in self._tables]
+        if floor >= self._catalog.floor_bound(self._subid, decided, tables):
+            return False
+        with self._commit_lock:
+            return self._publish(decided)
 
     def _apply(self, subscription: Subscription, batch: Batch) -> None:
         found = None

@@ -53,6 +53,15 @@ class Published(Part):
                 transaction, subid, reached, versions, participants, joined
             )
 
+    def floor_bound(
+        self, subid: Oid, reached: Lsn, participants: Collection[int]
+    ) -> Lsn:
+        """How far ``publish`` would let the floor go."""
+        with self._database.reading() as connection:
+            return snapshot_vectors.floor_bound(
+                connection, subid, reached, set(participants)
+            )
+
     def expect(
         self,
         subid: Oid,

@@ -35,7 +35,7 @@ def publish(
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     connection.execute(
         "update subscription set floor = max(floor, ?) where oid = ?",
-        (_bounded(connection, subid, reached, set(participants)), subid),
+        (floor_bound(connection, subid, reached, set(participants)), subid),
     )
     for relid in joined:
         connection.execute(
@@ -67,6 +67,35 @@ def publish(
         "select floor from subscription where oid = ?", (subid,)
     ).fetchone()
     return Lsn(floor[0] if floor is not None else 0)
+
+
+def floor_bound(
+    connection: sqlite3.Connection, subid: Oid, reached: Lsn, participants: set[int]
+) -> Lsn:
+    """The highest floor up to ``reached`` that every table allows."""
+    held = connection.execute(
+        "select lsn, relids from sync_snapshot where subid = ?", (subid,)
+    ).fetchone()
+    covered = set() if held is None else set(json.loads(held["relids"]))
+    bound = int(reached)
+    for row in connection.execute(
+        "select relid, state, lsn from subscription_rel where subid = ?", (subid,)
+    ):
+        if row["relid"] in participants:
+            continue
+        if row["state"] == SyncState.INIT.value:
+            # Its snapshot is still to come, and will be above all that is logged now.
+            needed = bound
+        elif row["state"] == SyncState.DATASYNC.value:
+            # Not covered: a snapshot is about to be taken, no lower than the floor.
+            needed = int(held["lsn"]) if row["relid"] in covered else 0
+        else:
+            needed = int(row["lsn"] or 0)
+        if row["lsn"] is not None:
+            # An attempt may have committed at this S, whatever snapshot is held now.
+            needed = min(needed, int(row["lsn"]))
+        bound = min(bound, needed)
+    return Lsn(bound)
 
 
 def hand_over(
@@ -162,35 +191,6 @@ def all_vectors(connection: sqlite3.Connection) -> list[SnapshotVector]:
     """All states that are kept, oldest first."""
     rows = connection.execute("select * from snapshot_vector order by subid, number")
     return [_vector(r) for r in rows]
-
-
-def _bounded(
-    connection: sqlite3.Connection, subid: Oid, reached: Lsn, participants: set[int]
-) -> int:
-    """The highest floor up to ``reached`` that every table allows."""
-    held = connection.execute(
-        "select lsn, relids from sync_snapshot where subid = ?", (subid,)
-    ).fetchone()
-    covered = set() if held is None else set(json.loads(held["relids"]))
-    bound = int(reached)
-    for row in connection.execute(
-        "select relid, state, lsn from subscription_rel where subid = ?", (subid,)
-    ):
-        if row["relid"] in participants:
-            continue
-        if row["state"] == SyncState.INIT.value:
-            # Its snapshot is still to come, and will be above all that is logged now.
-            needed = bound
-        elif row["state"] == SyncState.DATASYNC.value:
-            # Not covered: a snapshot is about to be taken, no lower than the floor.
-            needed = int(held["lsn"]) if row["relid"] in covered else 0
-        else:
-            needed = int(row["lsn"] or 0)
-        if row["lsn"] is not None:
-            # An attempt may have committed at this S, whatever snapshot is held now.
-            needed = min(needed, int(row["lsn"]))
-        bound = min(bound, needed)
-    return bound
 
 
 def _newest(connection: sqlite3.Connection, subid: Oid) -> sqlite3.Row | None:
