@@ -358,6 +358,6 @@ def test_who_alters_a_table_whose_copy_fails_need_not_wait_for_a_minute(
         world.catalog.begin_copies([world.present(T)])
         with pytest.raises(RuntimeError, match="lock timeout"):
             world.source.psql("set lock_timeout = '2s'; alter table t add v text")
-        world.catalog.end_attempts([(world.present(T), "lock timeout", False)])
+        world.catalog.end_attempts([(world.present(T), "lock timeout", "55P03", False)])
         world.source.psql("set lock_timeout = '20s'; alter table t add v text")
         wait_until(lambda: world.held() == (T,), describe="it is copied then")
