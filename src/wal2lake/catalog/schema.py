@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 5
+VERSION: Final = 6
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -132,7 +132,12 @@ _PLANS_5: Final = """
 alter table planned_slot add column must_use_password integer not null default 0;
 """
 
-LATER: Final = (_ROLES_4 + predefined.INSERTS, _PLANS_5)
+_COMMITS_6: Final = """
+create table local_commit (
+    number integer primary key autoincrement, tables text not null);
+"""
+
+LATER: Final = (_ROLES_4 + predefined.INSERTS, _PLANS_5, _COMMITS_6)
 """What came after version 3, in order."""
 
 MIGRATIONS: Final = {
@@ -181,6 +186,7 @@ alter table relation add column partition_of integer;
 """
     + LATER[0],
     5: LATER[1],
+    6: LATER[2],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

@@ -13,7 +13,7 @@ Source: PostgreSQL manual, INSERT, UPDATE, DELETE, 10.4.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -55,6 +55,8 @@ class SparkWrite:
     """Of the command tag."""
     needs: str = ""
     """Privileges on the table, as letters of its acl: SELECT too where its rows are looked at."""
+    brings_keys: bool = False
+    """Afterwards a primary key may be there twice."""
 
 
 def translate_write(
@@ -62,8 +64,10 @@ def translate_write(
     resolve: Resolver,
     parameters: Sequence[Parameter] = (),
     zone: str = "UTC",
+    target: Callable[[TableDef], TableDef] = lambda table: table,
 ) -> SparkWrite:
-    """INSERT, UPDATE or DELETE; ``zone`` is the session's TimeZone."""
+    """INSERT, UPDATE or DELETE; ``zone`` is the session's TimeZone. ``target``: the table that is
+    named, at the place where it is written; from then on ``resolve`` gives that place, too."""
     tree = parse(sql)
     if not isinstance(tree, (exp.Insert, exp.Update, exp.Delete)):
         raise FeatureNotSupportedError(
@@ -73,20 +77,21 @@ def translate_write(
     name = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     if not isinstance(name, exp.Table):
         raise FeatureNotSupportedError("the statement names no table")
-    table = resolve(name.db or None, name.name).table
+    table = target(resolve(name.db or None, name.name).table)
     refuse_only(name, table)
     needs = _needs(tree, name)
     bind(tree, parameters)
     if isinstance(tree, exp.Insert):
         write = _insert(tree, table, resolve, zone)
-        return replace(write, needs=needs)
+        return replace(write, needs=needs, brings_keys=True)
     resolve = _newest(resolve, table)
     sets = _assignments(tree, table) if isinstance(tree, exp.Update) else []
+    brings_keys = any(column.name in table.key for column, _ in sets)
     if _others(tree) or tree.find(exp.Query):
         write = _merge(tree, table, sets, resolve, zone)
     else:
         write = _in_place(tree, table, sets, resolve, zone)
-    return replace(write, needs=needs)
+    return replace(write, needs=needs, brings_keys=brings_keys)
 
 
 def _needs(tree: exp.Expression, target: exp.Table) -> str:

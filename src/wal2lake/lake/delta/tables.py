@@ -41,7 +41,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
@@ -78,8 +78,8 @@ from wal2lake.lake.delta.log.place import Object
 from wal2lake.lake.delta.log.version import (
     Version,
     is_newest,
+    read_actions,
     read_newest,
-    read_writers,
 )
 from wal2lake.lake.delta.uniqueness import any_key_taken
 from wal2lake.lake.port import (
@@ -290,11 +290,11 @@ class DeltaTables:
                         files.delete(child.getPath(), True)
                 files.delete(path, True)
             self._delta.forget(location)
-        self._forget_known(location)
+        self.forget(location)
 
     def exists(self, location: str) -> bool:
         """See TablePort."""
-        if self._newest(location) is not None:
+        if self.newest(location) is not None:
             return True
         root = local_path(location)
         if root is not None and not (root / "_delta_log").exists():
@@ -309,14 +309,14 @@ class DeltaTables:
 
     def state(self, location: str) -> TableState:
         """See TablePort."""
-        newest = self._newest(location)
+        newest = self.newest(location)
         if newest is not None:
             return newest.state
         with self._delta.calling(location):
             return self._delta.state_of(location, self._delta.existing(location))
 
-    def _newest(self, location: str) -> Version | None:
-        """The newest version; None: Delta must be asked."""
+    def newest(self, location: str) -> Version | None:
+        """The newest version of a local table, from its log; None: Delta must be asked."""
         root = local_path(location)
         if root is None:
             return None
@@ -343,10 +343,19 @@ class DeltaTables:
 
     def writers(self, location: str, first: int, last: int) -> list[frozenset[str]]:
         """See TablePort; a commit that the log does not have any more has no writer."""
-        found: list[frozenset[str]] = []
+        return [
+            frozenset(one["txn"]["appId"] for one in commit if "txn" in one)
+            for commit in self.actions(location, first, last)
+        ]
+
+    def actions(
+        self, location: str, first: int, last: int
+    ) -> list[list[dict[str, Any]]]:
+        """See TablePort."""
         root = local_path(location)
         if root is not None:
-            return [read_writers(root, number) for number in range(first, last + 1)]
+            return [read_actions(root, number) for number in range(first, last + 1)]
+        found: list[list[dict[str, Any]]] = []
         with self._delta.calling(location):
             path = self._delta.jvm.org.apache.hadoop.fs.Path(location, "_delta_log")
             store = self._delta.log(location).store()
@@ -355,19 +364,16 @@ class DeltaTables:
                     path, f"{version:020}.json"
                 )
                 if not commit.getFileSystem(self._delta.hadoop_conf()).exists(commit):
-                    found.append(frozenset())
+                    found.append([])
                     continue
                 lines = store.read(commit, self._delta.hadoop_conf())
                 converters = self._delta.jvm.scala.jdk.javaapi.CollectionConverters
-                actions = [json.loads(line) for line in converters.asJava(lines)]
-                found.append(
-                    frozenset(a["txn"]["appId"] for a in actions if "txn" in a)
-                )
+                found.append([json.loads(line) for line in converters.asJava(lines)])
         return found
 
     def files(self, state: TableState) -> Sequence[DataFile] | None:
         """See TablePort. What this object has committed itself needs no look."""
-        self._newest(state.location)
+        self.newest(state.location)
         with self._lock:
             known = self._listings.get(state.location)
             if known is not None and known.is_of(state):
@@ -433,31 +439,54 @@ class DeltaTables:
                 below=root,
             )
         failpoint("lake.files_synced")
-        done = None
+        return self._commit(
+            location,
+            adds,
+            changes,
+            cursor,
+            read_version=read_version,
+            replace=replace,
+            rearranges=rearranges,
+            operation=operation,
+        )
+
+    def commit_changes(
+        self,
+        location: str,
+        changes: Sequence[Change],
+        cursor: Cursor,
+        *,
+        read_version: int,
+        operation: str,
+    ) -> Committed:
+        """See TablePort."""
+        return self._commit(
+            location,
+            (),
+            changes,
+            cursor,
+            read_version=read_version,
+            replace=False,
+            rearranges=False,
+            operation=operation,
+        )
+
+    def _commit(
+        self,
+        location: str,
+        adds: Sequence[AddedFile],
+        changes: Sequence[Change],
+        cursor: Cursor,
+        **how: Any,
+    ) -> Committed:
+        """The changes, whose files are durable, as the next version; durable as well."""
+        root = local_path(location)
         with self.writing(location):
+            done = None
             if root is not None:
-                done = self._commit_here(
-                    location,
-                    root,
-                    adds,
-                    changes,
-                    cursor,
-                    read_version=read_version,
-                    replace=replace,
-                    rearranges=rearranges,
-                    operation=operation,
-                )
+                done = self._commit_here(location, root, adds, changes, cursor, **how)
             if done is None:
-                done = self._commit_by_delta(
-                    location,
-                    adds,
-                    changes,
-                    cursor,
-                    read_version=read_version,
-                    replace=replace,
-                    rearranges=rearranges,
-                    operation=operation,
-                )
+                done = self._commit_by_delta(location, adds, changes, cursor, **how)
         failpoint("lake.committed")
         self.sync(location, done.version)
         failpoint("lake.commit_synced")
@@ -482,7 +511,7 @@ class DeltaTables:
         operation: str,
     ) -> Committed | None:
         """The next version as ``log.commit`` writes it; None: it is for Delta to do."""
-        newest = self._newest(location)
+        newest = self.newest(location)
         if newest is None or not is_ours_to_write(newest):
             return None
         state = newest.state
@@ -578,12 +607,13 @@ class DeltaTables:
         """See TablePort."""
         removed = discard_torn_commits(location, synced_version)
         if removed:
-            self._forget_known(location)
+            self.forget(location)
             with self._delta.calling(location):
                 self._delta.forget(location)
         return removed
 
-    def _forget_known(self, location: str) -> None:
+    def forget(self, location: str) -> None:
+        """Whatever is known of a table: its log has been cut."""
         with self._lock:
             self._synced.pop(location, None)
             self._listings.pop(location, None)
