@@ -183,7 +183,9 @@ class LakeBackend:
         return Outcome(command(self._node, caller, statement))
 
     def begin(self, kind: TransactionKind) -> None:
-        """An implicit transaction that is open becomes the block."""
+        """An implicit transaction that is open becomes a block, or ends with what follows."""
+        if kind is TransactionKind.STATEMENT and self._transaction.has_written:
+            return
         self._transaction.kind = kind
 
     def commit(self) -> None:
@@ -295,8 +297,10 @@ class LakeBackend:
         snapshot = self._snapshot()
         with self._job() as group:
 
-            def target(table: TableDef) -> TableDef:
-                return transaction.targets([table], snapshot, group)[0]
+            def target(table: TableDef, brings_keys: bool) -> TableDef:
+                return transaction.targets(
+                    [table], snapshot, group, brings_keys=brings_keys
+                )[0]
 
             resolver = self._resolver(caller, used, snapshot)
             write = translate_write(sql, resolver, bound, zone, target)

@@ -59,15 +59,20 @@ class SparkWrite:
     """Afterwards a primary key may be there twice."""
 
 
+Target = Callable[[TableDef, bool], TableDef]
+"""From the table that is named, and whether the statement brings keys, to the same at the place
+where it is written; from then on the resolver gives that place, too."""
+
+
 def translate_write(
     sql: str,
     resolve: Resolver,
     parameters: Sequence[Parameter] = (),
     zone: str = "UTC",
-    target: Callable[[TableDef], TableDef] = lambda table: table,
+    target: Target = lambda table, brings_keys: table,
 ) -> SparkWrite:
-    """INSERT, UPDATE or DELETE; ``zone`` is the session's TimeZone. ``target``: the table that is
-    named, at the place where it is written; from then on ``resolve`` gives that place, too."""
+    """INSERT, UPDATE or DELETE; ``zone`` is the session's TimeZone. Parameters are
+    bound after ``target`` is asked."""
     tree = parse(sql)
     if not isinstance(tree, (exp.Insert, exp.Update, exp.Delete)):
         raise FeatureNotSupportedError(
@@ -77,16 +82,19 @@ def translate_write(
     name = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     if not isinstance(name, exp.Table):
         raise FeatureNotSupportedError("the statement names no table")
-    table = target(resolve(name.db or None, name.name).table)
+    table = resolve(name.db or None, name.name).table
     refuse_only(name, table)
     needs = _needs(tree, name)
+    sets = _assignments(tree, table) if isinstance(tree, exp.Update) else []
+    brings_keys = isinstance(tree, exp.Insert) or any(
+        column.name in table.key for column, _ in sets
+    )
+    table = target(table, brings_keys)
     bind(tree, parameters)
     if isinstance(tree, exp.Insert):
         write = _insert(tree, table, resolve, zone)
-        return replace(write, needs=needs, brings_keys=True)
+        return replace(write, needs=needs, brings_keys=brings_keys)
     resolve = _newest(resolve, table)
-    sets = _assignments(tree, table) if isinstance(tree, exp.Update) else []
-    brings_keys = any(column.name in table.key for column, _ in sets)
     if _others(tree) or tree.find(exp.Query):
         write = _merge(tree, table, sets, resolve, zone)
     else:

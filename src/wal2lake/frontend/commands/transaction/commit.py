@@ -28,8 +28,8 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -105,6 +105,19 @@ def commit_tables(
                 lambda: publish(lambda: make_visible(node, changes, number)),
             )
             failpoint("local.published")
+
+
+@contextmanager
+def committed_by_spark(node: Node, table: TableDef) -> Iterator[int]:
+    """Around one statement of Spark's on the table itself, under its locks: what it commits is
+    made durable, then visible. Gives the version before."""
+    before = node.tables.state(table.location).version
+    with node.snapshots.committing({table.location: before}) as publish:
+        yield before
+        state = node.tables.state(table.location)
+        if state.version != before:
+            node.tables.sync(table.location, state.version)
+            publish(lambda: _show(node, {table.oid: table.location}))
 
 
 def _unchanged(
@@ -232,13 +245,18 @@ def make_visible(
     Decided by the table's cursor, not by its version: a version that nobody has published
     may be anybody's, and would keep each later write from being seen.
     """
+    written = {change.relid: change.location for change in changes}
+    _show(node, written, number)
+
+
+def _show(node: Node, tables: Mapping[Oid, str], number: int | None = None) -> None:
     versions: defaultdict[Oid, dict[Oid, int]] = defaultdict(dict)
     written: list[tuple[Oid, Oid]] = []
-    for change in changes:
-        rels = _rels(node, change.relid)
+    for relid, location in tables.items():
+        rels = _rels(node, relid)
         if not rels:
             continue
-        state = node.tables.state(change.location)
+        state = node.tables.state(location)
         for rel in rels:
             # Once the version is published nothing else tells that others wrote it.
             written.append((rel.subid, rel.relid))

@@ -11,8 +11,10 @@
     ROLLBACK      removed                               given back
 
 Of a statement that is a transaction by itself the branch is made under the locks, of the newest
-version, so its commit meets nobody else's. Others hold no lock between two statements: a
-client that thinks stops nobody, and a conflict is found at the commit.
+version, so its commit meets nobody else's; if it brings no keys and writes one table, there is
+nothing to look at between the statement and its commit, and it needs no branch. Others hold no
+lock between two statements: a client that thinks stops nobody, and a conflict is found at the
+commit.
 
 Called by the backend of a session, from its thread. Source: PostgreSQL manual, 13.2, SAVEPOINT.
 """
@@ -25,6 +27,8 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
 from wal2lake.catalog import TableDef
 from wal2lake.frontend.backend import TransactionKind
 from wal2lake.frontend.commands.node import Node
@@ -32,6 +36,7 @@ from wal2lake.frontend.commands.snapshots import Snapshot
 from wal2lake.frontend.commands.transaction.commit import (
     Written,
     commit_tables,
+    committed_by_spark,
     hold_tables,
 )
 from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_repeated
@@ -39,6 +44,7 @@ from wal2lake.frontend.query.results import Rendering
 from wal2lake.frontend.query.translate import TableRef
 from wal2lake.frontend.query.writes import SparkWrite
 from wal2lake.lake.branch.branches import Branch
+from wal2lake.lake.branch.changes import Action
 from wal2lake.model import Oid
 
 
@@ -92,12 +98,19 @@ class LocalTransaction:
         return TableRef(table, snapshot.of(table))
 
     def targets(
-        self, tables: Sequence[TableDef], snapshot: Snapshot, job_group: str
+        self,
+        tables: Sequence[TableDef],
+        snapshot: Snapshot,
+        job_group: str,
+        *,
+        brings_keys: bool = False,
     ) -> list[TableDef]:
-        """The tables as a statement has to write them: at their branches."""
+        """The tables as a statement has to write them: at their branches, or where they are."""
         alone = self.kind is TransactionKind.STATEMENT
         if alone:
             hold_tables(self._node, tables, self._locks)
+            if len(tables) == 1 and not (brings_keys and tables[0].key):
+                return list(tables)
         for table in tables:
             if table.storage not in self._branches:
                 branch = self._node.branches.open(
@@ -117,9 +130,15 @@ class LocalTransaction:
 
         Raises 23505 if a key is there twice then; the session rolls back."""
         node = self._node
-        branched = self._branches[write.table.storage]
-        result = node.queries.run(write.sql, job_group=job_group)
-        rows = [batch for batch in result.batches if batch.num_rows]
+        branched = self._branches.get(write.table.storage)
+        if branched is None:
+            with committed_by_spark(node, write.table) as before:
+                rows = self._execute(write, job_group)
+            after = node.tables.state(write.table.location).version
+            return _count(
+                rows, node.tables.actions(write.table.location, before + 1, after)
+            )
+        rows = self._execute(write, job_group)
         before, after = branched.version, node.branches.state(branched.branch).version
         commits = node.tables.actions(branched.branch.location, before + 1, after)
         branched.version = after
@@ -135,12 +154,11 @@ class LocalTransaction:
                 job_group,
             )
             refuse_repeated(write.table, found, rendering)
-        if rows and "num_affected_rows" in rows[0].schema.names:
-            return int(rows[0].column("num_affected_rows")[0].as_py())
-        made = [a["commitInfo"] for c in commits for a in c if "commitInfo" in a]
-        return sum(
-            int(one.get("operationMetrics", {}).get("numOutputRows", 0)) for one in made
-        )
+        return _count(rows, commits)
+
+    def _execute(self, write: SparkWrite, job_group: str) -> list[pa.RecordBatch]:
+        result = self._node.queries.run(write.sql, job_group=job_group)
+        return [batch for batch in result.batches if batch.num_rows]
 
     # ---- savepoints -----------------------------------------------------------------
 
@@ -189,3 +207,13 @@ class LocalTransaction:
             for branched in branches:
                 self._node.branches.drop(branched.branch)
             self._branches, self._marks, self._snapshot = {}, [], None
+
+
+def _count(rows: Sequence[pa.RecordBatch], commits: Sequence[Sequence[Action]]) -> int:
+    """How many rows a statement has written: its answer says so, or its commit."""
+    if rows and "num_affected_rows" in rows[0].schema.names:
+        return int(rows[0].column("num_affected_rows")[0].as_py())
+    made = [a["commitInfo"] for c in commits for a in c if "commitInfo" in a]
+    return sum(
+        int(one.get("operationMetrics", {}).get("numOutputRows", 0)) for one in made
+    )
