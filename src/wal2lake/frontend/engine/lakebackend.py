@@ -192,10 +192,10 @@ class LakeBackend:
         """All tables, or none."""
         self._cancelled.clear()
         self._commit_so_far()
-        self._renew()
+        self.rollback()
 
     def rollback(self) -> None:
-        """Nobody else has seen anything."""
+        """Remove what was not committed; nobody else has seen it. Locks are given back."""
         try:
             self._transaction.rollback()
         finally:
