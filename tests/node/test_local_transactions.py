@@ -265,7 +265,7 @@ def test_any_statements_leave_what_they_leave_in_postgresql(
 
 @pytest.mark.slow
 @settings(
-    max_examples=60,
+    max_examples=25,
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),

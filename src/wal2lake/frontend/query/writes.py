@@ -71,8 +71,7 @@ def translate_write(
     zone: str = "UTC",
     target: Target = lambda table, brings_keys: table,
 ) -> SparkWrite:
-    """INSERT, UPDATE or DELETE; ``zone`` is the session's TimeZone. Parameters are
-    bound after ``target`` is asked."""
+    """INSERT, UPDATE or DELETE; ``zone`` is the session's TimeZone."""
     tree = parse(sql)
     if not isinstance(tree, (exp.Insert, exp.Update, exp.Delete)):
         raise FeatureNotSupportedError(
@@ -85,12 +84,12 @@ def translate_write(
     table = resolve(name.db or None, name.name).table
     refuse_only(name, table)
     needs = _needs(tree, name)
+    bind(tree, parameters)
     sets = _assignments(tree, table) if isinstance(tree, exp.Update) else []
     brings_keys = isinstance(tree, exp.Insert) or any(
         column.name in table.key for column, _ in sets
     )
     table = target(table, brings_keys)
-    bind(tree, parameters)
     if isinstance(tree, exp.Insert):
         write = _insert(tree, table, resolve, zone)
         return replace(write, needs=needs, brings_keys=brings_keys)
