@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -67,10 +67,21 @@ def hold_tables(node: Node, tables: Iterable[TableDef], held: ExitStack) -> None
     """Take the locks of tables, in the order that everybody does."""
     tables = list(tables)
     names = {name for table in tables for name in node.catalog.sharing(table)}
-    for subid in sorted({r.subid for r in node.catalog.rels() if r.relid in names}):
-        held.enter_context(node.locks.of(subid))
-    for location in sorted({table.location for table in tables}):
-        held.enter_context(node.tables.writing(location))
+    while True:
+        subids = _subscribers(node, names)
+        with ExitStack() as taken:
+            for subid in subids:
+                taken.enter_context(node.locks.of(subid))
+            for location in sorted({table.location for table in tables}):
+                taken.enter_context(node.tables.writing(location))
+            # A subscription that has taken a table meanwhile has to hear of the write.
+            if _subscribers(node, names) == subids:
+                held.enter_context(taken.pop_all())
+                return
+
+
+def _subscribers(node: Node, names: Collection[Oid]) -> list[Oid]:
+    return sorted({rel.subid for rel in node.catalog.rels() if rel.relid in names})
 
 
 def commit_tables(
