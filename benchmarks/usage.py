@@ -26,7 +26,7 @@ _ROLES: Final = (
     ("receiver", re.compile(r"wal2lake\.receive\b")),
     ("engine", re.compile(r"wal2lake\.frontend\.engine\b")),
     ("supervisor", re.compile(r"wal2lake\.frontend\.cli start\b")),
-    ("python worker", re.compile(r"pyspark[./](daemon|worker)|pyspark\.daemon")),
+    ("python worker", re.compile(r"pyspark[./](daemon|worker)|-m wal2lake\.executor")),
     ("jvm", re.compile(r"^\S*java\b")),
     ("walsender", re.compile(r"^postgres: walsender\b")),
     ("tablesync", re.compile(r"^postgres: logical replication tablesync\b")),

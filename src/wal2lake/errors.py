@@ -82,6 +82,11 @@ class Wal2LakeError(Exception):
         return "\n".join(lines)
 
 
+def sqlstate_of(error: BaseException) -> str:
+    """Of any error: XX000 for one that is not of this tree, which is a bug."""
+    return error.sqlstate if isinstance(error, Wal2LakeError) else "XX000"
+
+
 def _rebuild(
     kind: type[Wal2LakeError], message: str, fields: dict[str, str | None]
 ) -> Wal2LakeError:

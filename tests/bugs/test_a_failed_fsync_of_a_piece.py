@@ -97,7 +97,7 @@ def test_the_receiver_ends_when_its_log_must_be_opened_again(
     anything: Any = SimpleNamespace(
         oid=Oid(1),
         set=lambda **_: None,
-        note_error=lambda oid, worker, text: noted.append(text),
+        note_error=lambda oid, worker, text, _=None: noted.append(text),
     )
     stop, ended = threading.Event(), threading.Event()
     sealer = Sealer(

@@ -102,3 +102,15 @@ def test_a_table_that_comes_back_without_a_copy_gets_no_change_twice(
         assert side.error == ""
         expected = model([_transaction(1), _transaction(2), _transaction(3)], 2)
         assert side.visible(2) == expected
+
+
+def test_the_floor_goes_on_when_the_table_that_held_it_has_left(tmp_path: Path) -> None:
+    """Without another change it stayed, and with it the log, and what the source was told."""
+    with World(tmp_path, tables=(1, 2)) as world:
+        side = world.side
+        _held_by_a_copy(world)
+        wait_until(lambda: side.worker._idle_at is not None, describe="idle")
+        with side.lock:
+            world.catalog.remove_rel(SUBID, Oid(103))
+        wait_until(lambda: side.floor >= 208, describe="the floor is the vector's")
+        wait_until(lambda: side.worker._idle_at is not None, describe="idle")

@@ -9,167 +9,22 @@ each checked the state before the other."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.fakes.commands import GONE, KEPT, NEW, SUB, World
 
 from wal2lake.catalog import (
-    Catalog,
-    ColumnDef,
-    Role,
     Subscription,
-    SubscriptionRel,
     SyncSnapshot,
-    TableDef,
 )
 from wal2lake.errors import StorageError, UsageError, Wal2LakeError
-from wal2lake.frontend.backend import Notice
-from wal2lake.frontend.commands.node import Caller, Node, SubscriptionLocks
-from wal2lake.frontend.commands.subscription import COMMANDS, refresh
-from wal2lake.frontend.commands.subscription.targets import Choices, Wanted
-from wal2lake.frontend.grammar import parse
-from wal2lake.model import Lsn, Oid, ReplicaIdentity, SyncState
-from wal2lake.pg import RemoteColumn, RemoteTable
-from wal2lake.settings import Settings
+from wal2lake.model import Lsn
 from wal2lake.testing.waits import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
-
-SUB, KEPT, GONE, NEW = Oid(20000), Oid(30000), Oid(30001), Oid(30002)
-
-
-@dataclass
-class Sync:
-    """Copies that end at once, or do not."""
-
-    catalog: Catalog
-    ends: bool = True
-    halted: list[tuple[Subscription | None, Collection[Oid] | None]] = field(
-        default_factory=list
-    )
-    """What the catalog said when they were to end."""
-
-    def halt(
-        self,
-        *,
-        subid: Oid | None = None,
-        relids: Collection[Oid] | None = None,
-        timeout_seconds: float,
-    ) -> bool:
-        self.halted.append((self.catalog.subscription(SUB), relids))
-        return self.ends
-
-
-class World:
-    """A node without workers, and a publisher that has a table less and one more."""
-
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.catalog = Catalog.create(directory / "catalog.sqlite", "me", None)
-        self.sync = Sync(self.catalog)
-        self.told: list[str] = []
-        self.notices: list[Notice] = []
-        self.dropped: list[str] = []
-        unused: Any = None
-        sync: Any = self.sync
-        tables: Any = SimpleNamespace(
-            state=lambda location: SimpleNamespace(version=0),
-            exists=lambda location: False,
-            create=lambda *_: None,
-            drop=self.dropped.append,
-        )
-        self.node = Node(
-            catalog=self.catalog,
-            settings=Settings(directory=directory),
-            tables=tables,
-            queries=unused,
-            apply=unused,
-            sync=sync,
-            locks=SubscriptionLocks(),
-            branches=unused,
-            keys=unused,
-            changed=lambda: self.told.append("changed"),
-        )
-        for oid in (KEPT, GONE):
-            self.catalog.create_table(table(oid))
-        self.catalog.create_subscription(
-            Subscription(SUB, "s", Oid(10), True, "host=old", "s", ("p",)),
-            [rel(KEPT), rel(GONE)],
-            {int(KEPT): 1, int(GONE): 1},
-        )
-
-        def ask_wanted(*_: object, **__: object) -> Wanted:
-            published = {("public", f"t{oid}"): remote(oid) for oid in (KEPT, NEW)}
-            return Wanted(published, True, True, Choices.of("", ""), SUB)
-
-        monkeypatch.setattr(refresh, "connect_publisher", lambda *_, **__: Session())
-        monkeypatch.setattr(refresh, "ask_wanted", ask_wanted)
-        monkeypatch.setattr(refresh, "look_before", lambda *_: None)
-
-    def run(self, sql: str) -> str:
-        statement = parse(sql)
-        caller = Caller(Role(Oid(10), "me", True, None), self.notices.append)
-        return COMMANDS[type(statement)](self.node, caller, statement)
-
-    @property
-    def now(self) -> Subscription:
-        found = self.catalog.subscription(SUB)
-        assert found is not None
-        return found
-
-
-class Session:
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-def table(oid: Oid) -> TableDef:
-    return TableDef(
-        oid, "public", f"t{oid}", Oid(10), (ColumnDef("id", Oid(23)),), (), f"/t{oid}"
-    )
-
-
-def remote(oid: Oid) -> RemoteTable:
-    """What the publisher has: one column, no key."""
-    id_ = RemoteColumn(
-        "id",
-        Oid(23),
-        -1,
-        "int4",
-        "b",
-        0,
-        not_null=True,
-        default=None,
-        is_identity_key=False,
-        toastable=False,
-    )
-    return RemoteTable(
-        oid,
-        "public",
-        f"t{oid}",
-        "r",
-        ReplicaIdentity.DEFAULT,
-        (id_,),
-        (),
-        (),
-        (),
-        None,
-        0,
-        None,
-        "p",
-        row_security=False,
-    )
-
-
-def rel(oid: Oid) -> SubscriptionRel:
-    return SubscriptionRel(
-        SUB, oid, "public", f"t{oid}", SyncState.READY, Lsn(5), int(oid)
-    )
 
 
 @pytest.fixture

@@ -59,6 +59,7 @@ def test_a_batch_that_had_committed_whole_is_published(tmp_path: Path) -> None:
             raise StorageError("killed", sqlstate="58030")
 
         world.lake.after_commit = die
+        world.fail_once()
         side.start()
         side.stops("killed")
         side.stop()

@@ -101,13 +101,13 @@ def test_an_attempt_that_has_surely_not_committed_holds_nothing(
     catalog.update_rel(Oid(1), Oid(8), state=SyncState.DATASYNC)
     catalog.hold_snapshot(SyncSnapshot(Oid(1), "x", Lsn(250), "me", (8,)))
     catalog.begin_copies([replace(rel(catalog, 8), lsn=Lsn(250), copy_plan="{}")])
-    catalog.end_attempts([(rel(catalog, 8), "no", False)])
+    catalog.end_attempts([(rel(catalog, 8), "no", "22000", False)])
     assert (rel(catalog, 8).lsn, rel(catalog, 8).error) == (None, "no")
     catalog.hold_snapshot(SyncSnapshot(Oid(1), "y", Lsn(600), "me", (8,)))
     assert catalog.publish(Oid(1), Lsn(900), {}) == 600
     # One whose commit may have been made keeps it, and the error that it has.
     catalog.begin_copies([replace(rel(catalog, 8), lsn=Lsn(600), copy_plan="{}")])
-    catalog.end_attempts([(rel(catalog, 8), None, True)])
+    catalog.end_attempts([(rel(catalog, 8), None, None, True)])
     assert (rel(catalog, 8).lsn, rel(catalog, 8).error) == (Lsn(600), "no")
 
 
@@ -120,7 +120,7 @@ def test_a_table_that_left_and_came_back_is_not_finished_by_its_old_copy(
     catalog.add_rels([replace(old, epoch=99, lsn=None, copy_plan=None)])
     catalog.begin_copies([old])
     catalog.record_ranges([CopyRange(Oid(1), Oid(7), old.epoch, "x", 0, 5, "[]")])
-    catalog.end_attempts([(old, "no", True)])
+    catalog.end_attempts([(old, "no", "22000", True)])
     assert catalog.finish_copies([old]) == set()
     now = rel(catalog, 7)
     assert (now.state, now.lsn, now.error) == (SyncState.DATASYNC, None, None)

@@ -57,6 +57,7 @@ def crash_after_commit(world: World, relid: int) -> None:
             raise StorageError("killed", sqlstate="58030")
 
     world.lake.after_commit = die
+    world.fail_once()
     world.side.start()
     world.side.stops("killed")
     world.side.stop()

@@ -48,7 +48,9 @@ class Receiving:
     """A receiver's journal thread on a real log, fed as its reader does."""
 
     def __init__(self, log: ChangeLog) -> None:
-        catalog: Any = SimpleNamespace(note_error=lambda oid, worker, text: None)
+        catalog: Any = SimpleNamespace(
+            note_error=lambda oid, worker, text, _=None: None
+        )
         self._stop = threading.Event()
         self.pauses = Pauses(catalog, Oid(1))
         self._writer = LogWriter(log, self.pauses, stop=self._stop, wake=lambda: None)

@@ -28,7 +28,9 @@ def test_the_earlier_transaction_is_blamed_and_all_before_it_applied(
             Transaction(300, (Change(9, "I", (b"1", b"nobody's")),)),
         )
         side.start()
-        assert 'column "a1", finished at 0/C8' in side.stops("finished at")
+        assert 'column "a1" in transaction 7, finished at 0/C8' in side.stops(
+            "finished at"
+        )
         side.reaches(200)
         assert side.table(1).versions[-1] == {b"1": (b"1", b"v")}
         world.lake.poison = set()

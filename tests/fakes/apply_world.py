@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ from wal2lake.catalog import (
 from wal2lake.changelog import ChangeLog
 from wal2lake.lake import CommitConflict, Committed, Cursor, TablePort, TableState
 from wal2lake.lake.batchport import BatchPort, StageRequest
-from wal2lake.lake.staging.changes import RowFailure, Seq
-from wal2lake.model import Coercion, Lsn, Oid, SyncState, merged
+from wal2lake.lake.staging.changes import RowConflict, RowFailure, Seq
+from wal2lake.model import Coercion, ConflictType, Lsn, Oid, SyncState, merged
 from wal2lake.settings import ApplySettings, LogSettings, Settings, SubscriptionSettings
 from wal2lake.testing.waits import wait_until
 
@@ -82,6 +82,7 @@ class Staged:
     base: int
     rows: Rows
     coercions: Sequence[Coercion] = ()
+    conflicts: Sequence[RowConflict] = ()
 
 
 @dataclass
@@ -151,6 +152,7 @@ class Lake:
         rows = dict(table.versions[request.state.version])
         failures: list[RowFailure] = []
         coercions: list[Coercion] = []
+        missing: list[tuple[ConflictType, Seq, bytes]] = []
         for row, names in self._events(request):
             where = Seq(row["commit_lsn"], row["ordinal"])
             op = chr(row["op"])
@@ -159,7 +161,8 @@ class Lake:
                 continue
             old = row["o0"] if row["old"] else None
             if op == "D":
-                rows.pop(old, None)
+                if rows.pop(old, None) is None:
+                    missing.append((ConflictType.DELETE_MISSING, where, old))
                 continue
             new = tuple(row[f"c{i}"] for i in range(len(names)))
             coercions += [
@@ -176,15 +179,26 @@ class Lake:
             if op == "I" and new[0] in rows:
                 failures.append(
                     RowFailure(
-                        where, None, "23505", "duplicate key value", "insert_exists"
+                        where,
+                        None,
+                        "23505",
+                        "duplicate key value",
+                        ConflictType.INSERT_EXISTS,
+                        key=f"(c0)=({new[0].decode()})",
                     )
                 )
                 continue
-            if op == "U" and rows.pop(old if row["old"] else new[0], None) is None:
+            name = old if row["old"] else new[0]
+            if op == "U" and rows.pop(name, None) is None:
+                missing.append((ConflictType.UPDATE_MISSING, where, name))
                 continue
             rows[new[0]] = new
         version = request.state.version
-        return Staged(failures, table, version, rows, merged(coercions))
+        conflicts = [
+            RowConflict(kind, at.commit_lsn, f"(c0)=({name.decode()})")
+            for kind, at, name in missing
+        ]
+        return Staged(failures, table, version, rows, merged(coercions), conflicts)
 
     def _events(self, request: StageRequest) -> list[tuple[dict, list[str]]]:  # type: ignore[type-arg]
         found = []
@@ -269,6 +283,13 @@ class World:
         side = Side(self, Oid(subid), tables, state)
         self.sides.append(side)
         return side
+
+    def fail_once(self) -> None:
+        """Workers that start from now on do not come back from an error within a test."""
+        slow = replace(
+            self.settings.subscription, wal_retrieve_retry_interval_ms=60_000
+        )
+        self.settings = replace(self.settings, subscription=slow)
 
     def __enter__(self) -> World:
         return self

@@ -13,6 +13,7 @@ from wal2lake.catalog import (
     ColumnDef,
     Comment,
     Namespace,
+    NotedConflict,
     Progress,
     Role,
     RoleMember,
@@ -153,6 +154,7 @@ class FakeSource:
     error_list: list[SubscriptionError] = field(default_factory=list)
     stats_list: list[SubscriptionStats] = field(default_factory=list)
     resets: list[Oid | None] = field(default_factory=list)
+    reloads: int = 0
     comment_list: list[Comment] = field(default_factory=list)
     copies_by_sub: dict[Oid, list[RunningCopy]] = field(default_factory=dict)
     progress_by_sub: dict[int, Progress] = field(default_factory=dict)
@@ -190,6 +192,9 @@ class FakeSource:
     def vectors(self) -> list[SnapshotVector]:
         return self.vector_list
 
+    def conflicts(self) -> list[NotedConflict]:
+        return []
+
     def coercions(self) -> list[CoercionTotal]:
         return self.coercion_list
 
@@ -201,6 +206,10 @@ class FakeSource:
 
     def reset_stats(self, subid: Oid | None) -> None:
         self.resets.append(subid)
+
+    def reload_settings(self) -> bool:
+        self.reloads += 1
+        return True
 
     def comments(self) -> list[Comment]:
         return self.comment_list

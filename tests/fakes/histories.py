@@ -14,8 +14,8 @@ FIELDS = (
     FieldSpec("a", "string"),
     FieldSpec("b", "string"),
 )
-TRUSTED = Uniqueness(trusted=True, constraint="t_pkey")
-UNTRUSTED = Uniqueness(trusted=False, constraint="t_pkey")
+TRUSTED = Uniqueness(trusted=True, constraint="t_pkey", relation="public.t")
+UNTRUSTED = Uniqueness(trusted=False, constraint="t_pkey", relation="public.t")
 
 
 def shape_of(events: Sequence[Event]) -> ChangeShape:

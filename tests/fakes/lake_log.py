@@ -31,8 +31,8 @@ RELATION = Relation(
     ReplicaIdentity.DEFAULT,
     tuple(Column(f.name, f.pg_type_oid, -1, i < 2) for i, f in enumerate(FIELDS)),
 )
-TRUSTED = Uniqueness(trusted=True, constraint="t_pkey")
-UNTRUSTED = Uniqueness(trusted=False, constraint="t_pkey")
+TRUSTED = Uniqueness(trusted=True, constraint="t_pkey", relation="public.t")
+UNTRUSTED = Uniqueness(trusted=False, constraint="t_pkey", relation="public.t")
 EVERYTHING = LsnRange(0)
 
 

@@ -5,76 +5,61 @@ does (``old``: before 1.20; else after 1.23): the process number that it tells i
 replication connection is refused or passed on, ``options`` are refused or dropped in silence.
 
 With ``transactions`` ordinary clients meet another server connection in each transaction: two take
-turns. One thread a connection.
+turns. With ``single`` one of them is served at a time, and the others wait. One thread a
+connection.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import select
 import socket
 import struct
 import threading
-from types import TracebackType
 
-_CHUNK = 1 << 16
+from tests.fakes.front import Front, pass_on, readable
+
 _SSL = 80877103
 _GSS = 80877104
 
 
-class PoolerFront:
+class PoolerFront(Front):
     """See the header. A context manager."""
 
     def __init__(
-        self, port: int, *, old: bool = False, transactions: bool = False
+        self,
+        port: int,
+        *,
+        old: bool = False,
+        transactions: bool = False,
+        single: bool = False,
     ) -> None:
-        self._target = port
         self._old = old
         self._transactions = transactions
+        self._room = threading.Lock() if single else None
         self._invented = itertools.count(1_500_000_000)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, name="pooler", daemon=True).start()
-
-    def __enter__(self) -> PoolerFront:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(
-                    target=self._serve, args=(client,), name="pooler", daemon=True
-                ).start()
+        super().__init__(port)
 
     def _serve(self, client: socket.socket) -> None:
-        with client, contextlib.suppress(OSError, EOFError):
-            given = _startup(client)
-            for name in ("replication", "options"):
-                if self._old and name in given:
-                    _refuse(client, f"unsupported startup parameter: {name}")
-                    return
-            given.pop("options", None)
-            pool = 2 if self._transactions and "replication" not in given else 1
-            servers = [self._open(given) for _ in range(pool)]
-            with contextlib.ExitStack() as held:
-                for server, _ in servers:
-                    held.enter_context(server)
-                client.sendall(self._greeting(servers[0][1]))
-                self._turns(client, [server for server, _ in servers])
+        given = _startup(client)
+        for name in ("replication", "options"):
+            if self._old and name in given:
+                _refuse(client, f"unsupported startup parameter: {name}")
+                return
+        given.pop("options", None)
+        pool = 2 if self._transactions and "replication" not in given else 1
+        servers = [self._open(given) for _ in range(pool)]
+        with contextlib.ExitStack() as held:
+            for server, _ in servers:
+                held.enter_context(server)
+            client.sendall(self._greeting(servers[0][1]))
+            if self._room is not None and "replication" not in given:
+                held.enter_context(self._room)
+            self._turns(client, [server for server, _ in servers])
 
     def _open(self, given: dict[str, str]) -> tuple[socket.socket, bytes]:
         """A server connection, and all that it says up to its first ReadyForQuery."""
-        server = socket.create_connection(("127.0.0.1", self._target))
+        server = self._reach()
         pairs = b"".join(f"{k}\0{v}\0".encode() for k, v in given.items()) + b"\0"
         server.sendall(struct.pack("!ii", len(pairs) + 8, 196608) + pairs)
         said = b""
@@ -93,17 +78,10 @@ class PoolerFront:
         turn = itertools.cycle(servers)
         server = next(turn)
         while True:
-            for source in select.select([client, server], [], [])[0]:
-                if source is client:
-                    data = client.recv(_CHUNK)
-                    if not data:
+            for source in readable(client, server):
+                if source is client or len(servers) == 1:
+                    if not pass_on(source, server if source is client else client):
                         return
-                    server.sendall(data)
-                elif len(servers) == 1:
-                    data = server.recv(_CHUNK)
-                    if not data:
-                        return
-                    client.sendall(data)
                 else:
                     kind, body = _message(server)
                     client.sendall(kind + struct.pack("!i", len(body) + 4) + body)

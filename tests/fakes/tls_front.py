@@ -9,17 +9,14 @@ One thread a connection: OpenSSL's connections are not for two at once.
 
 from __future__ import annotations
 
-import contextlib
-import select
 import socket
 import ssl
 import subprocess
-import threading
 from pathlib import Path
-from types import TracebackType
+
+from tests.fakes.front import Front, pass_on, readable
 
 _SSL_REQUEST = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
-_CHUNK = 1 << 16
 
 
 class Authority:
@@ -72,7 +69,7 @@ class Authority:
         )
 
 
-class TlsFront:
+class TlsFront(Front):
     """See the header. A context manager."""
 
     def __init__(self, port: int, authority: Authority) -> None:
@@ -81,51 +78,23 @@ class TlsFront:
         self._context.load_cert_chain(certificate, key)
         self._context.load_verify_locations(authority.certificate)
         self._context.verify_mode = ssl.CERT_REQUIRED
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
         self.names: list[str] = []
-        threading.Thread(target=self._accept, name="tls", daemon=True).start()
-
-    def __enter__(self) -> TlsFront:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(
-                    target=self._serve, args=(client,), name="tls", daemon=True
-                ).start()
+        super().__init__(port)
 
     def _serve(self, client: socket.socket) -> None:
-        with client, contextlib.suppress(OSError):
-            while client.recv(8, socket.MSG_WAITALL) != _SSL_REQUEST:
-                # GSSENCRequest, or nothing at all.
-                if client.send(b"N") and not client.recv(1, socket.MSG_PEEK):
-                    return
-            client.sendall(b"S")
-            with self._context.wrap_socket(client, server_side=True) as inside:
-                subject = dict(pair[0] for pair in inside.getpeercert()["subject"])
-                self.names.append(subject["commonName"])
-                with socket.create_connection(("127.0.0.1", self._target)) as server:
-                    _pass_on(inside, server)
-
-
-def _pass_on(inside: ssl.SSLSocket, server: socket.socket) -> None:
-    while True:
-        ready = [inside] if inside.pending() else []
-        readable = ready or select.select([inside, server], [], [])[0]
-        for source in readable:
-            data = source.recv(_CHUNK)
-            if not data:
+        while client.recv(8, socket.MSG_WAITALL) != _SSL_REQUEST:
+            # GSSENCRequest, or nothing at all.
+            if client.send(b"N") and not client.recv(1, socket.MSG_PEEK):
                 return
-            (server if source is inside else inside).sendall(data)
+        client.sendall(b"S")
+        with self._context.wrap_socket(client, server_side=True) as inside:
+            certificate = inside.getpeercert()
+            assert certificate is not None
+            subject = dict(pair[0] for pair in certificate["subject"])
+            self.names.append(str(subject["commonName"]))
+            with self._reach() as server:
+                while all(
+                    pass_on(source, server if source is inside else inside)
+                    for source in readable(inside, server)
+                ):
+                    pass

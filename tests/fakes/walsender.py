@@ -67,10 +67,16 @@ class FakeWalsender:
         self.confirmed = Lsn(0)
         """The highest flush position that was reported; a test may move the slot."""
         self.timeline, self.history = 1, ""
+        self.started = ""
+        self.in_recovery = False
+        self.on_identify: Callable[[], None] = lambda: None
+        """Called once IDENTIFY_SYSTEM has been answered."""
         self.end: Lsn | None = None
         """Where its WAL ends; None: with the last transaction of the scripts."""
         self.refusal: ErrorResponse | None = None
         """The answer to START_REPLICATION, instead of a stream."""
+        self.failure: ErrorResponse | None = None
+        """What the stream ends with."""
         self.on_start: Callable[[], None] = lambda: None
         """Called at START_REPLICATION, before it is answered."""
         self.heard = 0
@@ -166,12 +172,19 @@ class FakeWalsender:
         rows: list[tuple[str | None, ...]] = [("",)]
         if sql == "IDENTIFY_SYSTEM":
             rows = [(SYSTEM, str(self.timeline), end, "d")]
+            self.on_identify()
         elif sql.startswith("TIMELINE_HISTORY"):
             rows = [("x.history", self.history)]
         elif "pg_replication_slots" in sql:
             columns = sql.partition("FROM")[0].count(",") + 1
             named: dict[int, str] = {0: "pgoutput", 1: "d", 4: str(self.confirmed)}
             rows = [tuple(named.get(i) for i in range(columns))]
+        elif "pg_postmaster_start_time" in sql:
+            rows = [(self.started,)]
+        elif sql.endswith("pg_is_in_recovery()"):
+            rows = [("t" if self.in_recovery else "f",)]
+        elif "pg_walfile_name" in sql:
+            rows = [(f"{self.timeline:08X}{0:016X}",)]
         elif "flush_lsn" in sql:
             rows = [(end,)]
         _send(
@@ -198,6 +211,8 @@ class FakeWalsender:
                 _send(client, *(CopyData(payload) for payload in one.payloads))
         alive = Keepalive(Lsn(0), 1, reply_requested=True)
         _send(client, CopyData(write_from_server(alive)))
+        if self.failure is not None:
+            _send(client, self.failure, ReadyForQuery(TransactionStatus.IDLE))
 
 
 def _field(name: str) -> FieldDescription:

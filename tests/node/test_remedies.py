@@ -80,7 +80,10 @@ def test_a_value_is_cut_by_policy_and_a_row_that_left_unsent_is_removed_here(
         "alter publication rk set table rk.short, rk.f where (v > 100);"
         " delete from rk.f where id = 1; insert into rk.f values (1, 101)"
     )
-    error = stopped(node, "rk", "duplicate key value violates unique constraint")
+    error = stopped(
+        node, "rk", 'conflict detected on relation "rk.f": conflict=insert_exists'
+    )
+    assert 'Key already exists in unique index "f_pkey".' in error
     assert "Delete the row that has this key here" in error
     node.sql("delete from rk.f where id = 1")
     mirror.caught_up()

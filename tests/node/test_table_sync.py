@@ -3,10 +3,7 @@ before they answer, and what dies in any state ends equal."""
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -171,7 +168,7 @@ def set_in_file(node: Node, name: str, value: object) -> None:
     )
     assert found == 1
     path.write_text(text)
-    os.kill(node.status().supervisor_pid, signal.SIGHUP)
+    assert node.value("select pg_reload_conf()") == "t"
 
 
 def test_workers_are_shown_as_they_copy_and_a_reload_changes_how_many(
@@ -265,28 +262,20 @@ def test_a_drop_at_the_source_that_waits_for_the_copy_does_not_stop_it_for_ever(
     pg18: Database, quick: Node, subscribe: Subscribe, psql: Psql
 ) -> None:
     """DROP waits for the snapshot's lock, and readers queue behind it: a deadlock that no
-    server sees."""
+    server sees. A copy that fails anyhow gives way."""
     publish(pg18, "s5", "a", "b")
     quick.sql("create schema s5")
     quick.sql("create table s5.a (id int primary key, v text)")
     quick.sql("insert into s5.a values (2, 'ours')")
     mirror = subscribe(pg18, "s5")
     reaches(quick, "s5", {"a": "d", "b": "r"})
-    drop = threading.Thread(
-        target=psql, args=(pg18.conninfo(), "-c", "drop table s5.a"), daemon=True
-    )
-    drop.start()
-    fails(quick, "s5", "a", "canceling statement due to lock timeout")
+    psql(pg18.conninfo(), "-c", "set lock_timeout = '40s'", "-c", "drop table s5.a")
+    fails(quick, "s5", "a", 'table "s5.a" not found on publisher')
     pg18.psql("insert into s5.b values (10, 'streamed')")
     quick.wait_for("select 1 from s5.b where id = 10")
-    pg18.psql(
-        "select pg_cancel_backend(pid) from pg_stat_activity"
-        " where query = 'drop table s5.a'"
-    )
-    drop.join(60)
-    quick.sql("delete from s5.a")
+    quick.sql("alter subscription s5 refresh publication")
     mirror.synced()
-    mirror.assert_equal(["s5.a", "s5.b"])
+    mirror.assert_equal(["s5.b"])
 
 
 def test_a_table_dropped_at_the_node_during_its_copy_takes_the_copy_with_it(

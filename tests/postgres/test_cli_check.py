@@ -12,6 +12,7 @@ import pytest
 from tests.fakes.pooler_front import PoolerFront
 
 from wal2lake.frontend.cli import __main__ as cli
+from wal2lake.frontend.preflight import pooler
 from wal2lake.testing.postgres import PostgresServer
 from wal2lake.testing.waits import wait_until
 
@@ -237,6 +238,26 @@ def test_what_a_publication_leaves_out_or_splits_is_told(check, pg18):
     assert (
         'table "s.whole" is published without columns of its replica identity' in text
     )
+    # Also a filter on columns around one that is gone, and one that is harmless.
+    pg18.psql(
+        """
+        create table s.filtered (gone int, id int primary key, "V" text, w int);
+        alter table s.filtered drop column gone;
+        create publication filtered for table s.filtered (id)
+            where (id > 0 and lower("V") = 'x' or (w, id) = (1, 2));
+        create publication inserted for table s.filtered where (w > 0)
+            with (publish = 'insert, truncate')
+        """
+    )
+    code, text = check("-p", "filtered")
+    assert code == 1, text
+    assert (
+        'table "s.filtered" is published with a row filter over columns that are not in'
+        ' its replica identity ("V", "w"), so the source refuses UPDATE and DELETE on it'
+    ) in text
+    with pytest.raises(RuntimeError, match="cannot update table"):
+        pg18.psql("insert into s.filtered values (1); update s.filtered set w = 1")
+    assert check("-p", "inserted")[0] == 0
     # Together they publish all but one operation.
     assert (
         'table "s.good" is published without TRUNCATE:'
@@ -265,7 +286,7 @@ def test_servers_of_each_version_are_asked(any_pg, capsys):
         assert told in text, text
 
 
-def test_a_pooler_in_between_is_found_and_named(check, pg18, capsys):
+def test_a_pooler_in_between_is_found_and_named(check, pg18, monkeypatch):
     pg18.psql("create table t (a int primary key); create publication p for table t")
     port = pg18.server.port
     with PoolerFront(port) as front:
@@ -292,6 +313,13 @@ def test_a_pooler_in_between_is_found_and_named(check, pg18, capsys):
         "problem  a connection pooler is in between that gives each transaction" in text
     )
     assert "hint: Connect to the server itself, not to a pooler." in text
+    monkeypatch.setattr(pooler, "ANSWER_SECONDS", 0.5)
+    with PoolerFront(port, single=True) as front:
+        code, text = check("-p", "p", port=str(front.port))
+    assert (
+        "problem  a connection pooler is in between, and does not serve two connections at"
+        " once, which the copy needs: the server has not answered within 0.5 seconds\n"
+    ) in text
     with PoolerFront(port, old=True) as front:
         code, text = check("-p", "p", port=str(front.port))
     assert code == 1

@@ -16,6 +16,7 @@ from tests.postgres.test_slots import SUBSCRIPTION, Receiver
 from wal2lake.errors import PublisherError
 from wal2lake.model import Lsn
 from wal2lake.pg import Publisher, connect
+from wal2lake.receive.source import source
 from wal2lake.receive.source.slotcheck import UnusableSlot
 from wal2lake.receive.source.source import Source
 from wal2lake.testing.postgres import PostgresServer
@@ -159,8 +160,20 @@ class StandbyReceiver(Receiver):
         self, directory: Path, primary: PostgresServer, standby: PostgresServer
     ) -> None:
         self._primary = primary
+        self._standby = standby
         super().__init__(directory, standby.conninfo(), primary.psql)
         self.psql = standby.psql
+
+    def _facts(self, columns: str) -> str:
+        return self._standby.psql(
+            f"select {columns} from pg_replication_slots where slot_name = '{self.slot}'"
+        )
+
+    def timeline(self) -> int | None:
+        """The one on record."""
+        found = self.catalog.subscription(SUBSCRIPTION)
+        assert found is not None
+        return found.timeline
 
     def make(self) -> None:
         standby = self.catalog.subscriptions()[0].conninfo
@@ -192,11 +205,6 @@ def test_a_standby_that_is_promoted_while_it_streams_is_the_same_source(
     has been asked, for ever."""
     receiver = StandbyReceiver(tmp_path / "node", primary, standby)
 
-    def timeline() -> int | None:
-        found = receiver.catalog.subscription(SUBSCRIPTION)
-        assert found is not None
-        return found.timeline
-
     if not seen:
         monkeypatch.setattr(Source, "look", lambda self, session: None)
     with receiver.running():
@@ -205,11 +213,48 @@ def test_a_standby_that_is_promoted_while_it_streams_is_the_same_source(
         receiver.psql("insert into t values (1)")
         receiver.caught_up()
         if seen:
-            wait_until(lambda: timeline() == 2, describe="the timeline is learnt")
+            wait_until(
+                lambda: receiver.timeline() == 2, describe="the timeline is learnt"
+            )
         receiver.psql("insert into t values (2)")
         receiver.caught_up()
     if seen:
         standby.restart()
     for i in (3, 4):
         receiver.run(f"insert into t values ({i})")
-    assert timeline() == 2
+    assert receiver.timeline() == 2
+
+
+def test_a_standby_that_follows_its_upstream_is_the_same_source_once_restarted(
+    primary: PostgresServer,
+    standby: PostgresServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server above it was promoted; what was logged above the switch came from this one."""
+    monkeypatch.setattr(source, "FOLLOW_SECONDS", 0.0)
+    # A backup of the standby would need full_page_writes.
+    with primary.standby("below") as below:
+        above = standby.conninfo().replace("'", "")
+        below.set(primary_conninfo=above, primary_slot_name="")
+        wait_until(
+            lambda: standby.psql("select count(*) from pg_stat_replication") == "1",
+            describe="it follows the standby",
+        )
+        receiver = StandbyReceiver(tmp_path / "node", primary, below)
+        # Who writes is the one that was promoted.
+        receiver.psql = standby.psql
+        with receiver.running():
+            wait_until(lambda: receiver._facts("active") == "t")
+            standby.psql("select pg_promote()")
+            for i in (1, 2):
+                receiver.psql(f"insert into t values ({i})")
+                receiver.caught_up()
+            wait_until(
+                lambda: receiver.timeline() == 2, describe="the timeline is learnt"
+            )
+            receiver.psql("insert into t values (3)")
+            receiver.caught_up()
+        below.restart()
+        receiver.run("insert into t values (4)")
+        assert receiver.timeline() == 2

@@ -13,10 +13,12 @@ from tests.conftest import Database
 
 from wal2lake.catalog import Catalog, Subscription, SubscriptionRel
 from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.pg import Publisher, connect
 from wal2lake.pg.client import Client
 from wal2lake.receive import keeper as module
 from wal2lake.receive.keeper import SnapshotKeeper
 from wal2lake.receive.patience import Patience
+from wal2lake.tablesync.plan import copy_statement, page_ranges
 from wal2lake.testing.waits import wait_until
 
 SUBSCRIPTION = Oid(1)
@@ -42,6 +44,10 @@ class World:
             [self.rel(T, "t")],
             {},
         )
+
+    def conninfo(self, value: str) -> None:
+        """It connects by another string."""
+        self.catalog.update_subscription(SUBSCRIPTION, conninfo=value)
 
     def rel(self, oid: Oid, name: str) -> SubscriptionRel:
         return SubscriptionRel(
@@ -211,7 +217,7 @@ def test_an_attempt_at_work_keeps_its_snapshot_whatever_the_one_before_ended_wit
         looks.clear()
         wait_until(lambda: len(looks) >= 5, describe="a second has passed")
         assert world.catalog.snapshot_held(SUBSCRIPTION) == first
-        world.catalog.end_attempts([(world.present(T), "again", False)])
+        world.catalog.end_attempts([(world.present(T), "again", "22000", False)])
         wait_until(world.nothing_held, describe="it is let go")
 
 
@@ -288,3 +294,70 @@ def test_a_table_that_cannot_be_locked_waits_for_itself(world: World) -> None:
         )
         world.source.psql("create table u (id int)")
         wait_until(lambda: world.held() == (U,))
+
+
+def test_select_on_some_columns_is_enough(world: World) -> None:
+    """As it is for PostgreSQL's own copy of a column list; LOCK TABLE asks for the whole table."""
+    world.source.psql(
+        "create role keeper_columns login replication;"
+        " alter table t add secret text; insert into t values (1, 's');"
+        " grant select (id) on t to keeper_columns;"
+        " create publication p for table t (id)"
+    )
+    world.catalog.add_rels([world.rel(U, "u")])
+    world.conninfo(world.source.conninfo(user="keeper_columns"))
+    try:
+        with world.keeping():
+            wait_until(lambda: world.held() == (T,), describe="t is covered")
+            assert world.source.psql(LOCKS) == "1", "u's was let go with its savepoint"
+            (rel,) = [r for r in world.catalog.rels(SUBSCRIPTION) if r.relid == U]
+            assert str(rel.error).endswith("permission denied for table u")
+            columns = world.source.conninfo(user="keeper_columns")
+            with connect(columns, application_name="x") as session:
+                (t,) = Publisher(session).tables([("public", "t")], ("p",)).values()
+                t = replace(t, pages=10_000)
+                ranges = page_ranges(t, range_bytes=1 << 20, min_ranges=2)
+                read = [
+                    b"".join(session.copy_out(copy_statement(t, one), block_bytes=9))
+                    for one in ranges
+                ]
+            assert read == [b"1\n"]
+            # Nobody moves its rows meanwhile.
+            with pytest.raises(RuntimeError, match="lock timeout"):
+                world.source.psql("set lock_timeout = 200; vacuum full t")
+    finally:
+        wait_until(world.nothing_held)
+        world.source.psql("drop owned by keeper_columns; drop role keeper_columns")
+
+
+def test_who_alters_a_table_that_is_copied_does_not_wait_for_the_others(
+    world: World,
+) -> None:
+    world.catalog.add_rels([world.rel(U, "u")])
+    with world.keeping():
+        wait_until(lambda: world.held() == (T, U))
+        first = world.catalog.snapshot_held(SUBSCRIPTION)
+        world.finish(T)
+        world.source.psql("set lock_timeout = '20s'; alter table t add v text")
+        assert world.catalog.snapshot_held(SUBSCRIPTION) == first
+        with pytest.raises(RuntimeError, match="lock timeout"):
+            world.source.psql("set lock_timeout = 100; alter table u add v text")
+        # Who waits for the other one keeps nobody from this one, in the end.
+        with Client(world.source.conninfo()) as client:
+            client.rows("begin; lock table public.t in access share mode")
+            assert world.source.psql(LOCKS) == "2"
+        world.finish(U)
+
+
+def test_who_alters_a_table_whose_copy_fails_need_not_wait_for_a_minute(
+    world: World,
+) -> None:
+    """Its readers queue behind him, he behind the snapshot's lock."""
+    with world.keeping():
+        wait_until(lambda: world.held() == (T,))
+        world.catalog.begin_copies([world.present(T)])
+        with pytest.raises(RuntimeError, match="lock timeout"):
+            world.source.psql("set lock_timeout = '2s'; alter table t add v text")
+        world.catalog.end_attempts([(world.present(T), "lock timeout", False)])
+        world.source.psql("set lock_timeout = '20s'; alter table t add v text")
+        wait_until(lambda: world.held() == (T,), describe="it is copied then")

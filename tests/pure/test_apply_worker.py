@@ -83,7 +83,8 @@ def test_a_poisoned_transaction_stops_exactly_there(tmp_path: Path) -> None:
         assert error.splitlines()[0] == 'invalid input syntax: "bad"'
         assert (
             'CONTEXT:  processing remote data for replication origin "pg_1" for'
-            ' replication target relation "public.t2" column "a1", finished at 0/12C'
+            ' replication target relation "public.t2" column "a1" in transaction 7,'
+            " finished at 0/12C"
         ) in error
         # All before it, in every table; nothing of it, nothing after it.
         side.reaches(300)
@@ -362,6 +363,7 @@ def test_after_a_crash_only_what_others_wrote_ends_the_trust(
             raise StorageError("killed", sqlstate="58030")
 
         world.lake.after_commit = die
+        world.fail_once()
         side.start()
         side.stops("killed")
         side.stop()

@@ -220,7 +220,7 @@ def test_the_largest_heap_of_all_samples_counts() -> None:
         ),
         ("python -m wal2lake.frontend.cli start -D d", "supervisor"),
         ("/usr/lib/jvm/bin/java -cp x org.apache.spark.deploy.SparkSubmit", "jvm"),
-        ("python -m pyspark.daemon pyspark.worker", "python worker"),
+        ("python -m wal2lake.executor pyspark.worker", "python worker"),
         ("postgres: walsender postgres postgres 127.0.0.1(1) START", "walsender"),
         ("postgres: logical replication apply worker for 1", "apply"),
         ("postgres: logical replication tablesync worker for 1", "tablesync"),

@@ -70,7 +70,7 @@ def catalog(tmp_path: Path) -> Catalog:
     catalog.hold_snapshot(SyncSnapshot(SUB, "a", Lsn(800), "1", (int(COPIED),)))
     catalog.record_ranges([CopyRange(SUB, COPIED, 7, "a", 0, 5, "[]")])
     lost = Coercion("v", "null", "infinity", 1, Lsn(1), Lsn(1), "x")
-    catalog.expect_coercions(SUB, Lsn(990), {KEPT: Lsn(900)}, {KEPT: [lost]})
+    catalog.expect(SUB, Lsn(990), {KEPT: Lsn(900)}, {KEPT: [lost]})
     for worker in (Worker.RECEIVER, Worker.APPLY, Worker.RECOPY):
         catalog.note_error(SUB, worker, "stopped")
     return catalog

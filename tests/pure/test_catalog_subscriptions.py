@@ -117,7 +117,7 @@ def test_each_failed_attempt_counts_until_the_counts_are_reset(
         catalog.note_error(SUB, Worker.APPLY, "the same each time")
     catalog.note_error(SUB, Worker.SNAPSHOT, "x")
     catalog.update_rel(SUB, Oid(30000), state=SyncState.DATASYNC)
-    catalog.end_attempts([(rel(30000), "y", False)])
+    catalog.end_attempts([(rel(30000), "y", "22000", False)])
     catalog.note_error(SUB, Worker.RECEIVER, "no connection")
     catalog.note_error(OTHER, Worker.APPLY, "z")
     counted = [(s.subid, s.apply_errors, s.sync_errors) for s in catalog.stats()]

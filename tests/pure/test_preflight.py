@@ -32,6 +32,7 @@ SERVER = Server(
     database="d",
     settings={
         "wal_level": "logical",
+        "effective_wal_level": "replica",
         "max_replication_slots": "10",
         "max_wal_senders": "10",
         "max_slot_wal_keep_size": "-1",
@@ -89,11 +90,18 @@ LOST = "its slot is invalidated, and all tables must be copied again"
          ["NOTICE publisher is a standby server", "NOTICE hot_standby_feedback is off"]),
         ({"in_recovery": True, "hot_standby_feedback": "on"},
          ["NOTICE publisher is a standby server"]),
+        ({"version": 190000, "wal_level": "replica"}, []),
+        ({"version": 190000, "wal_level": "replica", "in_recovery": True,
+          "hot_standby_feedback": "on", "effective_wal_level": "logical"},
+         ["NOTICE publisher is a standby server"]),
         ({"refusal": "no"}, ["WARNING no replication connection is possible: no"]),
         ({"pooler": Pooler()}, ["NOTICE a connection pooler is in between: its limits"]),
         ({"pooler": Pooler(refusal="go away")},
          ["WARNING a connection pooler is in between, and refuses ordinary connections"]),
-        ({"pooler": Pooler(None, ("datestyle", "timezone"), True)},
+        ({"pooler": Pooler(alone="no answer")},
+         ["WARNING a connection pooler is in between, and does not serve two connections at"
+          " once, which the copy needs: no answer"]),
+        ({"pooler": Pooler(None, None, ("datestyle", "timezone"), True)},
          ["WARNING a connection pooler is in between that ignores what a connection sets at"
           " its start (datestyle, timezone)",
           "WARNING a connection pooler is in between that gives each transaction another"]),
@@ -119,6 +127,11 @@ def test_a_client_is_told_what_would_misbehave_and_nothing_of_a_good_server(
         ({"wal_level": "replica", "version": 160000, "in_recovery": True},
          "logical decoding on standby requires wal_level >= logical on the primary",
          "55000"),
+        ({"wal_level": "minimal", "version": 190000},
+         'replication slots can only be used if "wal_level" >= "replica"', "55000"),
+        ({"wal_level": "replica", "version": 190000, "in_recovery": True},
+         'logical decoding on standby requires "effective_wal_level" >= "logical" on the'
+         " primary", "55000"),
         ({"slots": 10}, "all replication slots are in use", "53400"),
         ({"version": 150000, "in_recovery": True},
          "logical decoding cannot be used while in recovery", "0A000"),
@@ -184,6 +197,7 @@ def table(
     row_security: bool = False,
     is_partition: bool = False,
     generated: tuple[str, ...] = (),
+    filtered: tuple[str, ...] = (),
 ) -> Table:
     remote = RemoteTable(
         Oid(1),
@@ -202,7 +216,14 @@ def table(
         row_security,
     )
     return Table(
-        remote, operations, readable, row_security, is_partition, ("a", "b"), generated
+        remote,
+        operations,
+        readable,
+        row_security,
+        is_partition,
+        ("a", "b"),
+        generated,
+        filtered,
     )
 
 
@@ -210,6 +231,11 @@ FULL = ReplicaIdentity.FULL
 INDEX = ReplicaIdentity.INDEX
 NOTHING = ReplicaIdentity.NOTHING
 NO_IDENTITY = 'WARNING table "s.t" has no replica identity: once it is published'
+INSERTS = frozenset({"INSERT", "TRUNCATE"})
+FILTERED = (
+    'WARNING table "s.t" is published with a row filter over columns that are not in its'
+    " replica identity"
+)
 NO_COLUMNS = 'WARNING table "s.t" is published without columns of its replica identity'
 
 
@@ -218,8 +244,14 @@ NO_COLUMNS = 'WARNING table "s.t" is published without columns of its replica id
     [
         (table(), None),
         (table(filters=("(a > 1)",)), None),
+        (table(filtered=("a",)), None),
+        (table(filtered=("a", "b")), f'{FILTERED} ("b")'),
+        (table(filtered=("b",), operations=INSERTS), 'NOTICE table "s.t" is published'),
+        (table(filtered=("b",), identity=INDEX, index=("b",)), None),
+        (table(filtered=("a",), identity=INDEX, index=("b",)), f'{FILTERED} ("a")'),
+        (table(filtered=("b",), identity=FULL), None),
         (table(key=()), NO_IDENTITY),
-        (table(key=(), operations=frozenset({"INSERT", "TRUNCATE"})),
+        (table(key=(), operations=INSERTS),
          'NOTICE table "s.t" is published without UPDATE, DELETE'),
         (table(identity=NOTHING), NO_IDENTITY),
         (table(identity=INDEX), NO_IDENTITY),

@@ -21,6 +21,7 @@ from wal2lake.receive import __main__ as module
 from wal2lake.receive import walreceiver
 from wal2lake.receive.threads.logwriter import LogWriter
 from wal2lake.receive.walreceiver import WalReceiver
+from wal2lake.wire.frontback import Diagnostic, ErrorResponse
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
@@ -91,6 +92,31 @@ def test_what_may_pass_while_it_streams_disables_nobody(
     monkeypatch.setattr(WalReceiver, "_read", fail(PublisherError("gone")))
     assert run(receiver) == "gone"
     assert enabled(receiver)
+
+
+@pytest.mark.parametrize(
+    ("severity", "sqlstate", "stays"),
+    [
+        # Before PostgreSQL 18; it comes again at the same place of the WAL.
+        ("ERROR", "42704", False),
+        ("ERROR", "58P01", False),
+        ("ERROR", "53100", True),
+        ("ERROR", "57014", True),
+        ("FATAL", "XX000", True),
+        ("FATAL", "57P01", True),
+    ],
+)
+def test_an_error_that_the_publisher_ends_the_stream_with_disables_if_it_lasts(
+    receiver: Receiver,
+    publisher: FakeWalsender,
+    severity: str,
+    sqlstate: str,
+    stays: bool,
+) -> None:
+    publisher.failure = ErrorResponse(Diagnostic(severity, sqlstate, "cannot go on"))
+    assert "cannot go on" in run(receiver)
+    assert receiver.catalog.errors()[0].sqlstate == sqlstate
+    assert enabled(receiver) == stays
 
 
 def test_an_error_before_it_streams_disables_nobody(receiver: Receiver) -> None:

@@ -200,7 +200,7 @@ def test_a_keepalive_that_lies_is_not_asked_about_again_and_again(
 def test_what_waits_for_the_disk_is_counted_by_the_reader_alone(tmp_path: Path) -> None:
     """Two threads once changed one number; a lost subtraction would have stopped the
     reader for good."""
-    catalog: Any = SimpleNamespace(note_error=lambda oid, worker, text: None)
+    catalog: Any = SimpleNamespace(note_error=lambda oid, worker, text, _=None: None)
     log = ChangeLog.open(tmp_path)
     log.connected(Lsn(0))
     pauses, stop = Pauses(catalog, Oid(1)), threading.Event()
@@ -232,7 +232,7 @@ def test_what_waits_for_the_disk_is_counted_by_the_reader_alone(tmp_path: Path) 
 
 def test_no_gulp_is_held_while_the_next_is_waited_for(tmp_path: Path) -> None:
     """One value may be of 256 MiB."""
-    catalog: Any = SimpleNamespace(note_error=lambda oid, worker, text: None)
+    catalog: Any = SimpleNamespace(note_error=lambda oid, worker, text, _=None: None)
     log = ChangeLog.open(tmp_path)
     log.connected(Lsn(0))
     written = threading.Event()
@@ -260,7 +260,7 @@ def test_the_reader_stops_at_the_bound_and_goes_on_below_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("wal2lake.receive.threads.logwriter._QUEUE_BYTES", 500)
-    catalog: Any = SimpleNamespace(note_error=lambda oid, worker, text: None)
+    catalog: Any = SimpleNamespace(note_error=lambda oid, worker, text, _=None: None)
     log = ChangeLog.open(tmp_path)
     log.connected(Lsn(0))
     stop = threading.Event()
@@ -288,7 +288,9 @@ class Notes:
         self.error: str | None = "an older one"
         self.full = False
 
-    def note_error(self, oid: Oid, worker: Worker, text: str | None) -> None:
+    def note_error(
+        self, oid: Oid, worker: Worker, text: str | None, _: str | None = None
+    ) -> None:
         if not self.full:
             self.error = text
         elif text is None:

@@ -29,7 +29,7 @@ from wal2lake.frontend.sysviews import (
     SystemCatalog,
     is_system_query,
 )
-from wal2lake.model import Lsn, Oid, SyncState, Xid
+from wal2lake.model import ConflictType, Lsn, Oid, SyncState, Xid
 from wal2lake.tablesync.attempt import RunningCopy
 from wal2lake.wire.frontback import Format
 
@@ -361,6 +361,7 @@ def test_subscriptions_and_their_tables(
             rows_expected=9,
             bytes_copied=70,
             error="broken",
+            sqlstate="22P02",
         ),
     ]
     source.vector_list = [
@@ -372,10 +373,20 @@ def test_subscriptions_and_their_tables(
         ),
     ]
     source.error_list = [
-        SubscriptionError(SUB, Worker.APPLY, "no way", "2026-01-02T03:04:05+00:00"),
+        SubscriptionError(
+            SUB, Worker.APPLY, "no way", "2026-01-02T03:04:05+00:00", "23505"
+        ),
         SubscriptionError(SUB, Worker.RECEIVER, "no net", "2026-01-02T03:04:05+00:00"),
     ]
-    source.stats_list = [SubscriptionStats(SUB, 3, 2, "2026-01-02T03:04:05+00:00")]
+    source.stats_list = [
+        SubscriptionStats(
+            SUB,
+            3,
+            2,
+            "2026-01-02T03:04:05+00:00",
+            {ConflictType.UPDATE_MISSING: 4},
+        )
+    ]
     source.comment_list = [
         Comment(Oid(6100), SUB, "what for"),
         Comment(Oid(6100), Oid(99), "another's"),
@@ -402,14 +413,15 @@ def test_subscriptions_and_their_tables(
     ]
     assert _rows(
         catalog,
-        "select subname, tablename, error, worker from wal2lake.subscription_errors",
+        "select subname, tablename, error, worker, sqlstate"
+        " from wal2lake.subscription_errors",
     ) == [
-        ("sub", None, "no way", "apply"),
-        ("sub", None, "no net", "receiver"),
-        ("sub", "orders", "broken", "table synchronization"),
+        ("sub", None, "no way", "apply", "23505"),
+        ("sub", None, "no net", "receiver", None),
+        ("sub", "orders", "broken", "table synchronization", "22P02"),
     ]
     assert _rows(catalog, "select * from pg_stat_subscription_stats") == [
-        (str(SUB), "sub", "3", "2", *["0"] * 7, "2026-01-02 03:04:05+00"),
+        (str(SUB), "sub", "3", "2", *"0004000", "2026-01-02 03:04:05+00"),
     ]
     assert _rows(
         catalog,
@@ -634,7 +646,7 @@ def test_a_running_query_can_be_cancelled(catalog: SystemCatalog) -> None:
     assert _rows(catalog, "select 1") == [("1",)]
 
 
-def test_the_counts_of_subscriptions_are_reset_once_a_row(
+def test_functions_that_change_something_do_it_once_a_row_and_for_superusers(
     source: FakeSource, catalog: SystemCatalog
 ) -> None:
     reset = "select pg_stat_reset_subscription_stats({})"
@@ -647,13 +659,21 @@ def test_the_counts_of_subscriptions_are_reset_once_a_row(
     assert [field.type_oid for field in fields] == [2278]
     catalog.query(reset.format("null"), (), session())
     assert source.resets == [SUB, None]
+    reload = "select pg_reload_conf()"
+    assert is_system_query(reload)
+    catalog.describe(reload, (), session())
+    assert source.reloads == 0, "a description runs nothing"
+    fields, rows = catalog.query(reload, (), session())
+    assert (rows, [field.type_oid for field in fields]) == ([("t",)], [16])
+    assert source.reloads == 1
     with pytest.raises(Wal2LakeError, match="invalid subscription OID 0") as caught:
         catalog.query(reset.format(0), (), session())
     assert caught.value.sqlstate == "22023"
     source.role_list.append(Role(Oid(20001), "somebody", False, None))
     source.change_counter += 1
     somebody = of("somebody")
-    with pytest.raises(Wal2LakeError, match="permission denied for function") as caught:
-        catalog.query(reset.format(7), (), somebody)
-    assert caught.value.sqlstate == "42501"
-    assert source.resets == [SUB, None]
+    for sql in (reset.format(7), reload):
+        with pytest.raises(Wal2LakeError, match="denied for function pg_") as caught:
+            catalog.query(sql, (), somebody)
+        assert caught.value.sqlstate == "42501"
+    assert (source.resets, source.reloads) == ([SUB, None], 1)

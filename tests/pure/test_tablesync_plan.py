@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -202,3 +203,11 @@ def test_how_large_a_range_is() -> None:
     assert range_bytes(table(10), PageRange(1, 4, 6)) == 2 * 8192
     assert range_bytes(table(10), PageRange(1, 4, None)) == 6 * 8192
     assert range_bytes(table(0, kind="p"), PageRange(0, None, None)) is None
+
+
+def test_a_table_of_which_only_columns_may_be_read_is_one_range() -> None:
+    """Nobody grants SELECT on ctid."""
+    whole = table(10_000)
+    assert len(page_ranges(whole, range_bytes=1 << 20, min_ranges=2)) > 1
+    (one,) = page_ranges(replace(whole, whole=False), range_bytes=1 << 20, min_ranges=2)
+    assert "ctid" not in copy_statement(whole, one)

@@ -21,21 +21,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fakes.histories import FIELDS, TRUSTED, UNTRUSTED, moved, shape_of
+from tests.fakes.stored_table import StoredTable
 
 from wal2lake.errors import StorageError
 from wal2lake.lake.delta.datafile import (
     ROW_GROUP_BYTES,
     row_groups,
-    write_data_file,
 )
 from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
 from wal2lake.lake.delta.z85 import decode_z85, encode_z85
-from wal2lake.lake.port import FieldSpec, PhysicalField, TableState
+from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Seq, Uniqueness
-from wal2lake.lake.tablefiles import DataFile, Replaced, add_action
-from wal2lake.lake.upsert import Memory, TooLarge, Upsert, load, plan_upsert
+from wal2lake.lake.tablefiles import DataFile, Replaced
+from wal2lake.lake.upsert import Memory, TooLarge, Upsert
 from wal2lake.lake.upsert.keys import _FewKeys, _JoinedKeys
-from wal2lake.lake.upsert.stored import StoredRows
+from wal2lake.model import ConflictType
 from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,
@@ -64,38 +64,13 @@ thorough = settings(
 )
 
 
-class Table:
-    """A table's files, changed by upserts as a commit would."""
+class Table(StoredTable):
+    """Rows by the key of two columns."""
 
     def __init__(self, location: Path, rows: Sequence[Row], files: int) -> None:
-        location.mkdir(parents=True)
-        self.state = TableState(
-            location=str(location),
-            table_id="id",
-            version=0,
-            cursors={},
-            fields=FIELDS,
-            physical_fields=tuple(
-                PhysicalField(f.name, f.name, None, f.spark_ddl) for f in FIELDS
-            ),
-            column_mapping=False,
-            properties={"delta.enableDeletionVectors": "true"},
-        )
-        self.files: list[DataFile] = []
-        share = -(-len(rows) // files) or 1
-        for start in range(0, len(rows), share):
-            self.add(rows[start : start + share])
+        super().__init__(location, FIELDS, ARROW, rows, files)
 
-    def add(self, rows: Sequence[Row]) -> None:
-        table = pa.Table.from_pylist(
-            [dict(zip(ARROW.names, row, strict=True)) for row in rows], ARROW
-        )
-        added = write_data_file(
-            table, self.state.location, FIELDS, self.state.physical_fields
-        )
-        self.files.append(DataFile(add_action(added, data_change=True)))
-
-    def plan(
+    def plan_events(
         self,
         events: Sequence[Event],
         uniqueness: Uniqueness,
@@ -104,35 +79,13 @@ class Table:
     ) -> Upsert | RowFailure:
         shape = shape_of(events)
         staged = staged_tables(events, shape, pieces)
-        with Memory(memory).share(sum(t.nbytes for t in staged)) as share:
-            return plan_upsert(
-                load(shape, staged),
-                self.state,
-                self.files,
-                uniqueness,
-                share,
-                f"{self.state.location}/spill",
-            )
-
-    def commit(self, upsert: Upsert) -> None:
-        files = {} if upsert.truncates else {f.key: f for f in self.files}
-        for one in upsert.replaced:
-            del files[one.file.key]
-            kept = one.add(data_change=True)
-            if kept is not None:
-                files[one.file.key] = DataFile(json.loads(json.dumps(kept)))
-        for added in upsert.adds:
-            file = DataFile(add_action(added, data_change=True))
-            files[file.key] = file
-        self.files = list(files.values())
+        return self.plan(shape, staged, uniqueness, memory=memory)
 
     def rows(self) -> dict[tuple[object, ...], Row]:
         found: dict[tuple[object, ...], Row] = {}
-        for part in StoredRows(self.state, self.files).live(range(4)):
-            for row in part.to_pylist():
-                values = tuple(row.values())
-                assert values[:2] not in found, f"key {values[:2]} twice"
-                found[values[:2]] = values
+        for values in self.read():
+            assert values[:2] not in found, f"key {values[:2]} twice"
+            found[values[:2]] = values
         return found
 
 
@@ -176,9 +129,18 @@ def run(
         if not batch:
             continue
         before = dict(model.rows)
+        model.missing.clear()
         model.apply_all(batch)
-        upsert = table.plan(batch, uniqueness, rng.randint(1, 3))
+        upsert = table.plan_events(batch, uniqueness, rng.randint(1, 3))
         assert isinstance(upsert, Upsert), upsert
+        assert [(c.commit_lsn, c.type, c.key) for c in upsert.conflicts] == [
+            (
+                lsn,
+                f"{'delete' if op == 'D' else 'update'}_missing",
+                f"(grp, number)={key}",
+            )
+            for lsn, op, key in model.missing
+        ]
         table.commit(upsert)
         got = table.rows()
         for key in {*got, *model.rows}:
@@ -241,7 +203,7 @@ def test_the_first_taken_key_is_located(tmp_path: Path, seed: int, moves: bool) 
             expected = event
             break
     table = Table(tmp_path / uuid.uuid4().hex, list(start.values()), 3)
-    found = table.plan(events, UNTRUSTED)
+    found = table.plan_events(events, UNTRUSTED)
     if expected is None:
         assert isinstance(found, Upsert)
         return
@@ -249,14 +211,21 @@ def test_the_first_taken_key_is_located(tmp_path: Path, seed: int, moves: bool) 
         Seq(expected.lsn, expected.ordinal),
         None,
         "23505",
-        'duplicate key value violates unique constraint "t_pkey"',
-        "insert_exists" if expected.kind == "I" else "update_exists",
+        'conflict detected on relation "public.t": conflict='
+        + ("insert_exists" if expected.kind == "I" else "update_exists"),
+        ConflictType.INSERT_EXISTS
+        if expected.kind == "I"
+        else ConflictType.UPDATE_EXISTS,
+        'Key already exists in unique index "t_pkey".',
+        f"(grp, number)={expected.new[:2]}",
     )
 
 
 def test_a_file_that_loses_its_last_row_goes(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", [(1, n, "a", "b") for n in range(4)], 2)
-    upsert = table.plan([Event(1, n, "D", None, (1, n)) for n in range(2)], TRUSTED)
+    upsert = table.plan_events(
+        [Event(1, n, "D", None, (1, n)) for n in range(2)], TRUSTED
+    )
     assert isinstance(upsert, Upsert)
     assert [(one.file, one.vector) for one in upsert.replaced] == [
         (table.files[0], None)
@@ -268,14 +237,14 @@ def test_files_without_the_keys_are_not_read(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", [(n, 0, "a", "b") for n in range(100)], 10)
     for file in table.files[1:]:
         (tmp_path / "t" / file.path).unlink()
-    upsert = table.plan([Event(1, 0, "U", (3, 0, "x", UNCHANGED))], TRUSTED)
+    upsert = table.plan_events([Event(1, 0, "U", (3, 0, "x", UNCHANGED))], TRUSTED)
     assert isinstance(upsert, Upsert)
     assert [one.file for one in upsert.replaced] == [table.files[0]]
 
 
 def test_an_update_that_finds_no_row_commits_nothing(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", [(1, 1, "a", "b")], 1)
-    upsert = table.plan([Event(1, 0, "U", (2, 2, "x", "y"))], TRUSTED)
+    upsert = table.plan_events([Event(1, 0, "U", (2, 2, "x", "y"))], TRUSTED)
     assert isinstance(upsert, Upsert)
     assert not upsert.changes_table
 
@@ -284,7 +253,7 @@ def test_a_table_without_deletion_vectors_is_for_spark(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", [(1, 1, "a", "b")], 1)
     table.state.properties.clear()  # type: ignore[attr-defined]
     with pytest.raises(TooLarge):
-        table.plan([Event(1, 0, "D", None, (1, 1))], TRUSTED)
+        table.plan_events([Event(1, 0, "D", None, (1, 1))], TRUSTED)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +278,7 @@ def test_a_table_that_asks_more_of_its_writers_is_for_spark(
     )
     event = Event(1, 0, kind, None, (1, 1) if kind == "D" else None)
     with pytest.raises(TooLarge):
-        table.plan([event], TRUSTED)
+        table.plan_events([event], TRUSTED)
 
 
 def test_unchanged_values_that_do_not_fit_into_memory_are_for_spark(
@@ -319,8 +288,8 @@ def test_unchanged_values_that_do_not_fit_into_memory_are_for_spark(
     table = Table(tmp_path / "t", rows, 1)
     events = [Event(1, n, "U", (1, n, "b", UNCHANGED)) for n in range(200)]
     with pytest.raises(TooLarge):
-        table.plan(events, TRUSTED, memory=100_000)
-    assert isinstance(table.plan(events, TRUSTED, memory=1_000_000), Upsert)
+        table.plan_events(events, TRUSTED, memory=100_000)
+    assert isinstance(table.plan_events(events, TRUSTED, memory=1_000_000), Upsert)
     assert len(list((tmp_path / "t").glob("*.parquet"))) == 2
 
 

@@ -6,7 +6,6 @@ null is null, NaN is NaN, and 0.0 is not -0.0.
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import struct
@@ -20,13 +19,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.fakes.stored_table import StoredTable
 
-from wal2lake.lake.delta.datafile import write_data_file
-from wal2lake.lake.port import FieldSpec, PhysicalField, TableState
+from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.staging.changes import ChangeShape, Seq, Uniqueness
-from wal2lake.lake.tablefiles import DataFile, add_action
-from wal2lake.lake.upsert import Memory, Upsert, load, plan_upsert
-from wal2lake.lake.upsert.stored import StoredRows
+from wal2lake.lake.upsert import Upsert
 
 FIELDS = (
     FieldSpec("n", "bigint"),
@@ -38,7 +35,7 @@ FIELDS = (
 SENT = (0, 1, 2)
 KINDS = [pa.int64(), pa.float64(), pa.string(), pa.string()]
 SCHEMA = pa.schema([(f.name, kind) for f, kind in zip(FIELDS, KINDS, strict=True)])
-UNTRUSTED = Uniqueness(trusted=False, constraint="t_pkey")
+UNTRUSTED = Uniqueness(trusted=False, constraint="t_pkey", relation="public.t")
 
 Row = tuple[int | None, float | None, str | None]
 
@@ -90,65 +87,20 @@ def apply(rows: list[tuple[Row, str | None]], event: Event) -> None:
         rows[at] = (event.new, rows[at][1])
 
 
-class Table:
-    """Parquet files with deletion vectors in a directory."""
+class Table(StoredTable):
+    """Rows of three columns, and what the fourth has."""
 
     def __init__(
         self, location: Path, rows: Sequence[tuple[Row, str | None]], files: int
     ) -> None:
-        location.mkdir(parents=True)
-        physical = tuple(
-            PhysicalField(f.name, f.name, None, f.spark_ddl) for f in FIELDS
-        )
-        self.state = TableState(
-            location=str(location),
-            table_id="id",
-            version=0,
-            cursors={},
-            fields=FIELDS,
-            physical_fields=physical,
-            column_mapping=False,
-            properties={"delta.enableDeletionVectors": "true"},
-        )
-        self.files: list[DataFile] = []
-        share = -(-len(rows) // files) or 1
-        for start in range(0, len(rows), share):
-            part = [(*row, own) for row, own in rows[start : start + share]]
-            columns = [
-                pa.array(c, k)
-                for c, k in zip(zip(*part, strict=True), KINDS, strict=True)
-            ]
-            added = write_data_file(
-                pa.table(columns, schema=SCHEMA), str(location), FIELDS, physical
-            )
-            self.files.append(DataFile(add_action(added, data_change=True)))
+        whole = [(*row, own) for row, own in rows]
+        super().__init__(location, FIELDS, SCHEMA, whole, files)
 
     def apply(self, events: Sequence[Event], *, memory: int = 1 << 20) -> None:
         staged, shape = stage(events)
-        with Memory(memory).share(staged.nbytes, exceeds=True) as share:
-            upsert = plan_upsert(
-                load(shape, [staged]),
-                self.state,
-                self.files,
-                UNTRUSTED,
-                share,
-                f"{self.state.location}/spill",
-            )
+        upsert = self.plan(shape, [staged], UNTRUSTED, memory=memory, exceeds=True)
         assert isinstance(upsert, Upsert), upsert
-        files = {} if upsert.truncates else {f.key: f for f in self.files}
-        for one in upsert.replaced:
-            del files[one.file.key]
-            kept = one.add(data_change=True)
-            if kept is not None:
-                files[one.file.key] = DataFile(json.loads(json.dumps(kept)))
-        for added in upsert.adds:
-            file = DataFile(add_action(added, data_change=True))
-            files[file.key] = file
-        self.files = list(files.values())
-
-    def rows(self) -> list[tuple[object, ...]]:
-        parts = StoredRows(self.state, self.files).live(range(len(FIELDS)))
-        return [tuple(row.values()) for part in parts for row in part.to_pylist()]
+        self.commit(upsert)
 
 
 def stage(events: Sequence[Event]) -> tuple[pa.Table, ChangeShape]:
@@ -212,7 +164,7 @@ def test_the_table_holds_what_one_event_after_the_other_leaves(
         for one in batch:
             apply(model, one)
         table.apply(batch)
-        assert Counter(identical(row[:3]) for row in table.rows()) == Counter(
+        assert Counter(identical(row[:3]) for row in table.read()) == Counter(
             identical(row) for row, _ in model
         )
 
@@ -223,7 +175,7 @@ def test_a_column_of_our_own_keeps_its_value_and_is_null_in_a_new_row(
     a, b, c = VALUES[0], VALUES[3], VALUES[5]
     table = Table(tmp_path / "t", [(a, "mine"), (b, "yours")], 2)
     table.apply([Event("U", a, c), Event("U", c, b), Event("I", new=a)])
-    assert Counter(identical(row) for row in table.rows()) == Counter(
+    assert Counter(identical(row) for row in table.read()) == Counter(
         identical(row) for row in [(*b, "mine"), (*b, "yours"), (*a, None)]
     )
 
@@ -232,7 +184,7 @@ def test_only_what_follows_a_truncate_counts(tmp_path: Path) -> None:
     a, b, c = VALUES[0], VALUES[3], VALUES[5]
     table = Table(tmp_path / "t", [(a, None), (b, None)], 1)
     table.apply([Event("D", a), Event("T"), Event("I", new=c), Event("U", b, a)])
-    assert table.rows() == [(*c, None)]
+    assert table.read() == [(*c, None)]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -247,6 +199,6 @@ def test_a_batch_larger_than_the_memory_is_applied_all_the_same(
     for one in events:
         apply(model, one)
     table.apply(events, memory=100)
-    assert Counter(identical(row[:3]) for row in table.rows()) == Counter(
+    assert Counter(identical(row[:3]) for row in table.read()) == Counter(
         identical(row) for row, _ in model
     )

@@ -27,6 +27,7 @@ from wal2lake.lake.staging.changes import (
     Uniqueness,
     spark_schema,
 )
+from wal2lake.model import ConflictType
 from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,
@@ -218,8 +219,12 @@ def test_the_first_taken_key_is_located(
         Seq(expected.lsn, expected.ordinal),
         None,
         "23505",
-        'duplicate key value violates unique constraint "t_pkey"',
-        "insert_exists" if expected.kind == "I" else "update_exists",
+        'conflict detected on relation "public.t": conflict='
+        + ("insert_exists" if expected.kind == "I" else "update_exists"),
+        ConflictType.INSERT_EXISTS
+        if expected.kind == "I"
+        else ConflictType.UPDATE_EXISTS,
+        'Key already exists in unique index "t_pkey".',
     )
 
 

@@ -188,3 +188,27 @@ def test_what_is_not_plain_is_left_to_delta(
     assert done.version == 3
     sql = f"select count(*) from {relation(location)}"
     assert spark_session.sql(sql).collect()[0][0] == 6
+
+
+def test_a_version_made_again_under_its_number_has_its_own_files(
+    lake: DeltaTables, spark_session: SparkSession, location: str
+) -> None:
+    """A commit that was undone, and another in its place: what was known of the first is void."""
+    state = lake.create(location, FIELDS)
+    first = _write(state, range(3))
+    lake.commit_files(location, [first], Cursor(APP, 1))
+    listed = lake.files(lake.state(location))
+    assert listed is not None and [f.path for f in listed] == [first.path]
+    log = Path(location) / "_delta_log"
+    for path in log.glob(f"*{1:020}*"):
+        path.unlink()
+    other = DeltaTables(spark_session)
+    second = _write(state, range(10, 15))
+    other.commit_files(location, [second], Cursor(APP, 1))
+    listed = lake.files(lake.state(location))
+    assert listed is not None and [f.path for f in listed] == [second.path]
+    # Nor is it what the next version is made of.
+    third = _write(state, range(20, 21))
+    lake.commit_files(location, [third], Cursor(APP, 2), replace=True)
+    sql = f"select count(*) from {relation(location)}"
+    assert spark_session.sql(sql).collect()[0][0] == 1

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from wal2lake.apply.relationmap import error_context
 from wal2lake.catalog import TableDef
 from wal2lake.errors import ApplyError, Wal2LakeError
 from wal2lake.lake.staging.changes import RowFailure
-from wal2lake.model import Lsn, Oid
+from wal2lake.model import ConflictType, Lsn, Oid
 from wal2lake.pgtypes import COPIED_ANEW, remedy
+
+_MESSAGES: Final[dict[ConflictType | None, str]] = {
+    ConflictType.INSERT_EXISTS: "INSERT",
+    ConflictType.UPDATE_EXISTS: "UPDATE",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +30,8 @@ class Failure:
     cut: Lsn
     """Commit LSN of the transaction that cannot be applied."""
     error: Wal2LakeError
+    row: tuple[TableDef, RowFailure] | None = None
+    """What a table could not take; None: it is not about one row."""
 
 
 def first_failure(failures: Iterable[Failure]) -> Failure | None:
@@ -31,21 +39,27 @@ def first_failure(failures: Iterable[Failure]) -> Failure | None:
     return min(failures, key=lambda f: f.cut, default=None)
 
 
-def row_failure(subid: Oid, table: TableDef, failure: RowFailure) -> Failure:
-    """The failure of a row that ``table`` cannot take."""
+def row_failure(
+    subid: Oid, table: TableDef, failure: RowFailure, xid: int | None = None
+) -> Failure:
+    """The failure of a row that ``table`` cannot take; ``xid``: its transaction's at the
+    publisher, if it is known."""
     at = Lsn(failure.seq.commit_lsn)
     error = ApplyError(
         failure.message,
         sqlstate=failure.sqlstate,
+        detail=failure.detail,
         context=error_context(
             origin=f"pg_{subid}",
+            message_type=_MESSAGES.get(failure.conflict),
             relation=table.qualified,
             column=failure.column,
+            xid=xid,
             finish_lsn=at,
         ),
         hint=_hint(table, failure),
     )
-    return Failure(at, error)
+    return Failure(at, error, (table, failure))
 
 
 def _hint(table: TableDef, failure: RowFailure) -> str:

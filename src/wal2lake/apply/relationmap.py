@@ -80,6 +80,7 @@ def check_target(use: RelationUse, table: TableDef | None) -> None:
 def error_context(
     *,
     origin: str,
+    message_type: str | None = None,
     relation: str | None = None,
     column: str | None = None,
     xid: int | None = None,
@@ -87,6 +88,8 @@ def error_context(
 ) -> str:
     """PostgreSQL's apply error context (reference 5.2), as far as it is known."""
     text = f'processing remote data for replication origin "{origin}"'
+    if message_type is not None:
+        text += f' during message type "{message_type}"'
     if relation is not None:
         text += f' for replication target relation "{relation}"'
     if column is not None:

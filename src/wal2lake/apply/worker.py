@@ -32,18 +32,19 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final
 
 from wal2lake.apply.batch import Batch, TableChanges, choose, divide
+from wal2lake.apply.conflicts import Transactions, conflict, left_out, tell
 from wal2lake.apply.failures import Failure, first_failure, row_failure
 from wal2lake.apply.participants import Participants
 from wal2lake.apply.skipping import Skip, begin_skip
 from wal2lake.apply.targets import check_others, check_targets, first_change_of_columns
 from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
 from wal2lake.changelog import LogReader
-from wal2lake.errors import Wal2LakeError
+from wal2lake.errors import Wal2LakeError, sqlstate_of
 from wal2lake.lake import CommitConflict, Cursor, TablePort
 from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
 from wal2lake.lake.staging.convert import Rules
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
-from wal2lake.model import INVALID_LSN, Lsn, Oid
+from wal2lake.model import INVALID_LSN, Lsn, Oid, Resolution
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pgtypes import RemoteTypes, ValuePolicies, remote_types_from_json
 from wal2lake.settings import Settings
@@ -154,7 +155,9 @@ class ApplyWorker:
             self._events.error("apply failed", exc_info=error)
             text = f"internal error: {error!r}"
         try:
-            self._catalog.note_error(self._subid, Worker.APPLY, text)
+            self._catalog.note_error(
+                self._subid, Worker.APPLY, text, sqlstate_of(error)
+            )
             self._catalog.disable_if_asked(self._subid, error)
         except Exception as unwritten:
             self._events.error("could not record an error", exc_info=unwritten)
@@ -211,9 +214,18 @@ class ApplyWorker:
         if not self._tables.unseen(reached):
             if self._progress.word("applied") < subscription.floor:
                 self._progress.set(applied=subscription.floor)
-            return False
+            return self._let_floor_follow(subscription.floor)
         with self._commit_lock:
             return self._publish(reached)
+
+    def _let_floor_follow(self, floor: Lsn) -> bool:
+        """A table that held the floor below the vector may have left."""
+        decided = self._decided(floor)
+        tables = [int(t.rel.relid) for t in self._tables]
+        if floor >= self._catalog.floor_bound(self._subid, decided, tables):
+            return False
+        with self._commit_lock:
+            return self._publish(decided)
 
     def _apply(self, subscription: Subscription, batch: Batch) -> None:
         found = None
@@ -229,8 +241,27 @@ class ApplyWorker:
             if found.cut > subscription.floor or self._tables.unseen(found.cut):
                 failure = self._attempt(subscription, batch, found.cut, skip)
         if found is not None:
-            raise found.error
+            raise self._explained(found, batch).error
         self._catalog.note_error(self._subid, Worker.APPLY, None)
+
+    def _explained(self, failure: Failure, batch: Batch) -> Failure:
+        """What stops the subscription, with its transaction; noted, if it is one of PostgreSQL's
+        conflicts."""
+        if failure.row is None:
+            return failure
+        table, row = failure.row
+        lsn = row.seq.commit_lsn
+        known = Transactions(self._reader, batch.manifests).at([lsn]).get(lsn)
+        if row.conflict is not None:
+            self._catalog.note_conflict(
+                self._subid,
+                conflict(
+                    table.oid, row.conflict, Resolution.ERROR, lsn, row.key, known
+                ),
+            )
+        return row_failure(
+            self._subid, table, row, None if known is None else known.xid
+        )
 
     def _attempt(
         self,
@@ -285,11 +316,19 @@ class ApplyWorker:
                 return failure
             failpoint("apply.staged")
             try:
-                self._catalog.expect_coercions(
+                conflicts = left_out(
+                    [
+                        (self._tables[part.relid].definition, one.conflicts)
+                        for part, one in zip(parts, staged, strict=True)
+                    ],
+                    Transactions(self._reader, batch.manifests),
+                )
+                self._catalog.expect(
                     self._subid,
                     reached,
                     {part.relid: part.position for part in parts},
                     {p.relid: s.coercions for p, s in zip(parts, staged, strict=True)},
+                    [one.conflict for one in conflicts],
                 )
             except BaseException:
                 for one in staged:
@@ -300,6 +339,11 @@ class ApplyWorker:
             for known in self._tables:
                 known.passed(reached)
             self._publish(reached, committed=[part.relid for part in parts], skip=skip)
+        tell(
+            f"pg_{subscription.oid}",
+            conflicts,
+            values=self._settings.apply.log_conflict_values,
+        )
         return None
 
     def _stage_all(
@@ -354,6 +398,7 @@ class ApplyWorker:
                 frozenset(definition.key),
                 self._settings.apply.max_value_bytes,
             ),
+            shows_rows=self._settings.apply.log_conflict_values,
         )
         return self._batches.stage(request)
 

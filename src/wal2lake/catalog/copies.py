@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 
-from wal2lake.catalog.published import coercions
+from wal2lake.catalog.published import coercions, conflicts
 from wal2lake.catalog.published.coercions import from_json, to_json
 from wal2lake.catalog.records import CopyRange, SubscriptionRel, SyncSnapshot
 from wal2lake.model import Lsn, Oid, SyncState
@@ -24,6 +24,7 @@ def restart(
         "delete from copy_range where subid = ? and relid = ?", (rel.subid, rel.relid)
     )
     coercions.forget_pending(connection, rel.subid, rel.relid)
+    conflicts.forget_pending(connection, rel.subid, rel.relid)
     connection.execute(
         "update subscription_rel set state = ?, lsn = null, epoch = ?, rows_copied = 0,"
         " rows_expected = null, bytes_copied = 0, error = null, copy_plan = null,"
@@ -65,16 +66,20 @@ def end_attempt(
     connection: sqlite3.Connection,
     rel: SubscriptionRel,
     error: str | None,
+    sqlstate: str | None,
     *,
     made: bool,
 ) -> None:
     """One that has not reached f; ``made``: its commit may have been made all the same."""
     connection.execute(
         "update subscription_rel set error = coalesce(?, error),"
+        " sqlstate = case when ? is null then sqlstate else ? end,"
         " lsn = case when ? then lsn end"
         " where subid = ? and relid = ? and epoch = ? and state in (?, ?)",
         (
             error,
+            error,
+            sqlstate,
             made,
             rel.subid,
             rel.relid,

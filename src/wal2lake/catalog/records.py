@@ -15,6 +15,8 @@ from wal2lake.model import (
     INVALID_LSN,
     Acl,
     Coercion,
+    Conflict,
+    ConflictType,
     Domain,
     Lsn,
     Oid,
@@ -290,6 +292,8 @@ class SubscriptionError:
     """Described: message, DETAIL, HINT and CONTEXT."""
     noted_at: str
     """ISO 8601, UTC: when this text was first noted."""
+    sqlstate: str | None = None
+    """None: an older version has noted it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +305,8 @@ class SubscriptionStats:
     sync_errors: int
     stats_reset: str | None
     """ISO 8601, UTC; None: never."""
+    conflicts: Mapping[ConflictType, int]
+    """Those that there were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +367,8 @@ class SubscriptionRel:
     """The publisher's estimate when the copy began (pg_class.reltuples)."""
     bytes_copied: int = 0
     error: str | None = None
+    sqlstate: str | None = None
+    """Of the error."""
     copy_plan: str | None = None
     """JSON: the snapshot and the page bounds that the running copy was divided by; the
     ranges of a resumed copy must be those, however the table has grown."""
@@ -430,6 +438,16 @@ class CoercionTotal:
 
 
 @dataclass(frozen=True, slots=True)
+class NotedConflict:
+    """A conflict that wal2lake.conflicts lists."""
+
+    subid: Oid
+    conflict: Conflict
+    noted_at: str
+    """ISO 8601, UTC: when it was published, or last stopped the subscription."""
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotVector:
     """One published consistent state of a subscription's tables."""
 
@@ -468,3 +486,15 @@ def local_writer(node: int) -> str:
     """The application whose cursor a transaction of the front door carries into a table;
     ``node``: the node's system identifier."""
     return f"wal2lake:{node}:local"
+
+
+@dataclass(frozen=True, slots=True)
+class PastState:
+    """The answer to a question about an earlier published state."""
+
+    vector: SnapshotVector | None
+    """None: it is not kept any more, or there never was one."""
+    newest: tuple[Lsn, str] | None
+    """Position and time of the newest state that there is."""
+    oldest: tuple[Lsn, str] | None
+    """Of the oldest one that was looked at; without ``vector``, of the oldest one that is kept."""

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 6
+VERSION: Final = 8
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -132,12 +132,36 @@ _PLANS_5: Final = """
 alter table planned_slot add column must_use_password integer not null default 0;
 """
 
-_COMMITS_6: Final = """
+_CONFLICTS_6: Final = """
+alter table subscription_stats add column conflicts text not null default '{}';
+create table conflict (
+    number integer primary key autoincrement,
+    subid integer not null references subscription(oid) on delete cascade,
+    relid integer not null, type text not null, resolution text not null,
+    commit_lsn integer not null, key text, xid integer, origin text,
+    committed_at text, count integer not null, noted_at text not null,
+    reached integer);
+create index conflict_of on conflict (subid, reached);
+"""
+"""``reached``: the end of the batch that is to be published with it; null: it has happened."""
+
+_SQLSTATES_7: Final = """
+alter table subscription_error add column sqlstate text;
+alter table subscription_rel add column sqlstate text;
+"""
+
+_COMMITS_8: Final = """
 create table local_commit (
     number integer primary key autoincrement, tables text not null);
 """
 
-LATER: Final = (_ROLES_4 + predefined.INSERTS, _PLANS_5, _COMMITS_6)
+LATER: Final = (
+    _ROLES_4 + predefined.INSERTS,
+    _PLANS_5,
+    _CONFLICTS_6,
+    _SQLSTATES_7,
+    _COMMITS_8,
+)
 """What came after version 3, in order."""
 
 MIGRATIONS: Final = {
@@ -187,6 +211,8 @@ alter table relation add column partition_of integer;
     + LATER[0],
     5: LATER[1],
     6: LATER[2],
+    7: LATER[3],
+    8: LATER[4],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from wal2lake.catalog.published import conflicts
 from wal2lake.catalog.records import (
     PlannedSlot,
     Recopy,
@@ -150,7 +151,11 @@ def errors(connection: sqlite3.Connection) -> list[SubscriptionError]:
     rows = connection.execute("select * from subscription_error order by subid, worker")
     return [
         SubscriptionError(
-            Oid(r["subid"]), Worker(r["worker"]), r["error"], r["noted_at"]
+            Oid(r["subid"]),
+            Worker(r["worker"]),
+            r["error"],
+            r["noted_at"],
+            r["sqlstate"],
         )
         for r in rows
     ]
@@ -166,16 +171,20 @@ def error_of(connection: sqlite3.Connection, oid: Oid, worker: Worker) -> str | 
 
 
 def note_error(
-    connection: sqlite3.Connection, oid: Oid, worker: Worker, text: str
+    connection: sqlite3.Connection,
+    oid: Oid,
+    worker: Worker,
+    text: str,
+    sqlstate: str | None,
 ) -> None:
     """Keep a worker's error in place of its last one; nothing if the subscription is gone."""
     connection.execute(
-        "insert into subscription_error (subid, worker, error, noted_at)"
-        " select oid, ?, ?, ? from subscription where oid = ?"
+        "insert into subscription_error (subid, worker, error, noted_at, sqlstate)"
+        " select oid, ?, ?, ?, ? from subscription where oid = ?"
         " on conflict do update set noted_at ="
         " case error when excluded.error then noted_at else excluded.noted_at end,"
-        " error = excluded.error",
-        (worker.value, text, _now(), oid),
+        " error = excluded.error, sqlstate = excluded.sqlstate",
+        (worker.value, text, _now(), sqlstate, oid),
     )
 
 
@@ -220,7 +229,11 @@ def stats(connection: sqlite3.Connection) -> list[SubscriptionStats]:
     rows = connection.execute("select * from subscription_stats order by subid")
     return [
         SubscriptionStats(
-            Oid(r["subid"]), r["apply_errors"], r["sync_errors"], r["stats_reset"]
+            Oid(r["subid"]),
+            r["apply_errors"],
+            r["sync_errors"],
+            r["stats_reset"],
+            conflicts.counts(r["conflicts"]),
         )
         for r in rows
     ]
@@ -230,7 +243,7 @@ def reset_stats(connection: sqlite3.Connection, oid: Oid | None) -> None:
     """Of one subscription, or of all; one that does not exist has none."""
     connection.execute(
         "update subscription_stats set apply_errors = 0, sync_errors = 0,"
-        " stats_reset = ? where ? is null or subid = ?",
+        " conflicts = '{}', stats_reset = ? where ? is null or subid = ?",
         (_now(), oid, oid),
     )
 
@@ -422,6 +435,7 @@ def _rel(row: sqlite3.Row) -> SubscriptionRel:
         rows_expected=row["rows_expected"],
         bytes_copied=row["bytes_copied"],
         error=row["error"],
+        sqlstate=row["sqlstate"],
         copy_plan=row["copy_plan"],
         trusted=bool(row["trusted"]),
         replaces=bool(row["replaces"]),

@@ -36,6 +36,7 @@ from wal2lake.lake.spark.session import Pool, use_pool
 from wal2lake.lake.staging.changes import (
     DELETE,
     UPDATE,
+    RowConflict,
     RowFailure,
     Seq,
     Uniqueness,
@@ -78,6 +79,7 @@ class _Staged:
     upsert: Upsert | None = None
     merge: Merge | None = None
     coercions: Sequence[Coercion] = ()
+    conflicts: Sequence[RowConflict] = ()
     directory: Path | None = None
     """Of staged changes; removed when they are committed or discarded."""
     committed: bool = field(default=False)
@@ -160,6 +162,7 @@ class Batches:
                     staged.merge = planned
                 else:
                     staged.upsert = planned
+                    staged.conflicts = planned.conflicts
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise
@@ -168,7 +171,9 @@ class Batches:
     def _plan(
         self, request: StageRequest, changes: StagedChanges, directory: Path
     ) -> Upsert | Merge | RowFailure:
-        uniqueness = Uniqueness(request.trusted, request.constraint)
+        uniqueness = Uniqueness(
+            request.trusted, request.constraint, f"{request.namespace}.{request.name}"
+        )
         repeats = changes.shape.repeats
         files = self._tables.files(request.state)
         if files is not None:
@@ -181,6 +186,7 @@ class Batches:
                         uniqueness,
                         share,
                         str(directory),
+                        shows_rows=request.shows_rows,
                     )
             except TooLarge:
                 pass

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from wal2lake.lake.port import Committed, Cursor, TableState
-from wal2lake.lake.staging.changes import RowFailure
+from wal2lake.lake.staging.changes import RowConflict, RowFailure
 from wal2lake.lake.staging.convert import NO_RULES, Rules
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.model import Coercion
@@ -42,6 +42,8 @@ class StageRequest:
     """The publisher's types that are not built in, for values in binary format."""
     rules: Rules = NO_RULES
     """What becomes of values that the table's columns cannot hold."""
+    shows_rows: bool = False
+    """Conflicts are wanted with the text of the new row."""
 
 
 class Staged(Protocol):
@@ -54,6 +56,10 @@ class Staged(Protocol):
     @property
     def coercions(self) -> Sequence[Coercion]:
         """What policies have changed; means nothing if there are failures."""
+
+    @property
+    def conflicts(self) -> Sequence[RowConflict]:
+        """Changes that are left out, in log order; nothing where MERGE applies them."""
 
 
 class BatchPort(Protocol):

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Protocol
 
 from wal2lake.errors import Retry, StorageError
@@ -173,6 +174,11 @@ class TablePort(Protocol):
 
     def state(self, location: str) -> TableState:
         """The newest version, read from storage now."""
+        ...
+
+    def version_at(self, location: str, time: datetime) -> int | None:
+        """The newest version at ``time`` (with an offset); None: there was none yet, or it is
+        not kept any more."""
         ...
 
     def writers(self, location: str, first: int, last: int) -> list[frozenset[str]]:

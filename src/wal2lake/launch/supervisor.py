@@ -60,7 +60,7 @@ from wal2lake.launch.plan import (
 )
 from wal2lake.launch.processes import describe_exit, kill_marked
 from wal2lake.launch.shutdown import Mode, Phase
-from wal2lake.launch.wakeup import CHANGED, READY, Wakeup
+from wal2lake.launch.wakeup import CHANGED, READY, RELOAD, Wakeup
 from wal2lake.observe import configure, get_logger
 from wal2lake.settings import Settings, changes, fixed_at_start, load
 
@@ -322,6 +322,8 @@ class Supervisor:
     def _on_word(self, word: str) -> None:
         if word == CHANGED:
             self._seen_counter = None
+        elif word == RELOAD:
+            self._reload_settings()
         elif word == READY and self._phase is Phase.RUNNING:
             self._was_ready = True
             self._state = "ready"

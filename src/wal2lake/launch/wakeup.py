@@ -2,8 +2,9 @@
 
 Signals arrive through Python's wakeup descriptor and words through a datagram socket in the
 node's ``run/``; both are read in the loop, so no code runs inside a signal handler. The
-engine says ``changed`` after a command has changed a subscription and ``ready`` once it
-accepts clients; a word that gets lost costs a poll interval and nothing else.
+engine says ``changed`` after a command has changed a subscription, ``ready`` once it
+accepts clients, and ``reload`` if a session asks for that. One of the first two that gets
+lost costs a poll interval and nothing else.
 
 Called by: supervisor (``Wakeup``), the engine (``notify``).
 """
@@ -28,6 +29,9 @@ CHANGED: Final = "changed"
 
 READY: Final = "ready"
 """The engine accepts clients."""
+
+RELOAD: Final = "reload"
+"""As SIGHUP: the settings are to be read again."""
 
 SIGNALS: Final = (
     signal.SIGTERM,

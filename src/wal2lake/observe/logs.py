@@ -58,14 +58,16 @@ def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
         for label in ("detail", "hint", "context"):
             text = getattr(error, label)
             if text:
-                lines.append(f"{head}{label.upper()}:  {text}")
+                # As PostgreSQL: whoever reads lines knows that it goes on.
+                shown = text.replace("\n", "\n\t")
+                lines.append(f"{head}{label.upper()}:  {shown}")
     elif error is not None:
         lines.append(f"{head}DETAIL:  {error}")
     if trace:
-        shown = sys.exc_info() if trace is True else trace
-        if isinstance(shown, BaseException):
-            shown = (type(shown), shown, shown.__traceback__)
-        lines.append("".join(traceback.format_exception(*shown)).rstrip())
+        raised = sys.exc_info() if trace is True else trace
+        if isinstance(raised, BaseException):
+            raised = (type(raised), raised, raised.__traceback__)
+        lines.append("".join(traceback.format_exception(*raised)).rstrip())
     return "\n".join(lines)
 
 

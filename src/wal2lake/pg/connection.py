@@ -34,7 +34,7 @@ from typing import Final
 from psycopg import Error, conninfo, pq
 
 from wal2lake.errors import PublisherError, UsageError
-from wal2lake.pg.waiting import Check, give_up, wait_ready
+from wal2lake.pg.waiting import Check, give_up, has_failed, wait_ready
 
 OUTPUT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -144,11 +144,18 @@ class Session:
         self._pgconn = pgconn
         self._answer_seconds = answer_timeout_seconds
         self._check_wait = check
+        self._unanswered = False
 
     @property
     def pgconn(self) -> pq.abc.PGconn:
         """The libpq connection, for this room's own modules."""
         return self._pgconn
+
+    @property
+    def unanswered(self) -> bool:
+        """Nobody knows whether the last statement was done: its answer did not come, or not
+        in time."""
+        return self._unanswered
 
     @property
     def server_version(self) -> int:
@@ -266,6 +273,7 @@ class Session:
         expect: pq.ExecStatus | None = None,
         patient: bool = False,
     ) -> pq.abc.PGresult:
+        self._unanswered = True
         try:
             if self._answer_seconds is None and self._check_wait is None:
                 result: pq.abc.PGresult | None = self._pgconn.exec_(sql.encode())
@@ -290,7 +298,7 @@ class Session:
                         self.fileno, deadline=deadline, check=self._check_wait
                     )
                 except BaseException:
-                    give_up(self._pgconn)
+                    self._unanswered = not give_up(self._pgconn)
                     raise
                 if not ready:
                     raise PublisherError(
@@ -311,7 +319,9 @@ class Session:
         if result is None:
             raise self._failure(None)
         if result.status in expected:
+            self._unanswered = False
             return result
+        self._unanswered = not has_failed(result)
         raise result_error(result, self._pgconn)
 
     def _failure(self, error: Error | None) -> PublisherError:

@@ -20,8 +20,9 @@ from typing import Final
 
 from psycopg import Error, pq
 
-from wal2lake.errors import PublisherError
+from wal2lake.errors import PublisherError, Retry
 from wal2lake.pg.connection import Session, result_error
+from wal2lake.pg.waiting import has_failed
 
 _BACKLOG_PAUSE_SECONDS: Final = 0.005
 """Long enough that the walsender finds the socket full and sends in large pieces. Measured,
@@ -35,6 +36,11 @@ _FAREWELL_BYTES: Final = 1 << 20
 _FAREWELL_WATCH_SECONDS: Final = 0.02
 
 _STREAM_ENDED: Final = -1
+
+_MAY_PASS: Final = ("08", "40", "53", "57")
+"""Classes of errors that may not come again: connections, conflicts with a standby's recovery,
+resources, an operator's word. Any other one that the server ends a stream with will meet the next
+stream at the same place: a publication that was not there then, WAL that is gone."""
 
 _STILL_COPYING: Final = (pq.ExecStatus.COPY_BOTH, pq.ExecStatus.COPY_IN)
 
@@ -179,4 +185,7 @@ class CopyBothStream:
             if result is None or result.status in _STILL_COPYING:
                 return
             if result.status == pq.ExecStatus.FATAL_ERROR:
-                raise result_error(result, self._pgconn)
+                error = result_error(result, self._pgconn)
+                if has_failed(result) and error.sqlstate[:2] not in _MAY_PASS:
+                    error.retry = Retry.NEVER
+                raise error

@@ -68,6 +68,9 @@ class RemoteTable:
     persistence: str
     """pg_class.relpersistence: p, u or t."""
     row_security: bool
+    whole: bool = True
+    """SELECT is granted on the table, not on some of its columns: only then may its ctid be
+    asked for."""
 
     @property
     def qualified(self) -> str:
@@ -90,7 +93,8 @@ def describe_tables(
         " pg_catalog.pg_relation_size(c.oid)"
         " / pg_catalog.current_setting('block_size')::bigint,"
         " pg_catalog.pg_relation_filenode(c.oid), c.relpersistence,"
-        " c.relrowsecurity, n.nspname, c.relname"
+        " c.relrowsecurity,"
+        " pg_catalog.has_table_privilege(c.oid, 'SELECT'), n.nspname, c.relname"
         " FROM pg_catalog.pg_class c"
         " INNER JOIN pg_catalog.pg_namespace n ON (c.relnamespace = n.oid)"
         f" WHERE (n.nspname, c.relname) IN ({pairs})"
@@ -103,9 +107,11 @@ def describe_tables(
     indexes = _index_columns(session, relids)
     found = {}
     for relid, row in sorted(
-        zip(relids, rows, strict=True), key=lambda one: one[1][8:]
+        zip(relids, rows, strict=True), key=lambda one: one[1][9:]
     ):
-        _, identity, kind, tuples, pages, node, persistence, security, *name = row
+        _, identity, kind, tuples, pages, node, persistence, security, whole, *name = (
+            row
+        )
         namespace, table = map(str, name)
         key, identity_key = indexes[relid]
         found[namespace, table] = RemoteTable(
@@ -123,6 +129,7 @@ def describe_tables(
             file_node=node,
             persistence=str(persistence),
             row_security=security == "t",
+            whole=whole == "t",
         )
     return found
 

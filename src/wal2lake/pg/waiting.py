@@ -52,24 +52,40 @@ def wait_ready(
             return False
 
 
-def give_up(pgconn: pq.abc.PGconn) -> None:
-    """Have the server cancel what runs, if it answers at all, and close the connection."""
+def give_up(pgconn: pq.abc.PGconn) -> bool:
+    """Have the server cancel what runs, if it answers at all, and close the connection.
+
+    True: it has said that the statement failed, so it has done nothing. False: it may have
+    done it, or may still do it."""
     deadline = time.monotonic() + _FAREWELL_SECONDS
+    failed = False
     with contextlib.suppress(Error, OSError, ValueError):
         _cancel(pgconn, deadline)
-        _drain(pgconn, deadline)
+        failed = _drain(pgconn, deadline)
     pgconn.finish()
+    return failed
 
 
-def _drain(pgconn: pq.abc.PGconn, deadline: float) -> None:
-    """Until the statement has ended: with its answer its effect is undone."""
+def _drain(pgconn: pq.abc.PGconn, deadline: float) -> bool:
+    """Until the statement has ended; True: with an error."""
     while True:
         while pgconn.is_busy():
             if not wait_ready(pgconn.socket, deadline=deadline):
-                return
+                return False
             pgconn.consume_input()
-        if pgconn.get_result() is None:
-            return
+        result = pgconn.get_result()
+        if result is None:
+            return False
+        if has_failed(result):
+            return True
+
+
+def has_failed(result: pq.abc.PGresult) -> bool:
+    """Has the server itself said that the statement was not done? What libpq says when a
+    connection breaks is no word of the server's, and what a server says that is shut down
+    (FATAL) may come when it was done."""
+    severity = result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED)
+    return severity == b"ERROR"
 
 
 def _cancel(pgconn: pq.abc.PGconn, deadline: float) -> None:

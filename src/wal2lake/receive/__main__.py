@@ -17,7 +17,7 @@ from pathlib import Path
 
 from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
 from wal2lake.changelog import ChangeLog
-from wal2lake.errors import Wal2LakeError
+from wal2lake.errors import Wal2LakeError, sqlstate_of
 from wal2lake.model import Oid
 from wal2lake.observe import configure, get_logger
 from wal2lake.pg import limit_connecting
@@ -61,10 +61,10 @@ def _report(
     else:
         described = f"internal error: {error!r}"
         get_logger().error(f"{text}: {described}", exc_info=error)
-    catalog.note_error(subscription.oid, Worker.RECEIVER, described)
+    catalog.note_error(subscription.oid, Worker.RECEIVER, described, sqlstate_of(error))
     if streaming:
-        # PostgreSQL too disables for what goes wrong with changes, and not for a
-        # connection, a password or a slot: start_apply() in worker.c.
+        # PostgreSQL too disables for what goes wrong behind START_REPLICATION, on either
+        # side, and not for a connection, a password or a slot: start_apply() in worker.c.
         catalog.disable_if_asked(subscription.oid, error)
 
 

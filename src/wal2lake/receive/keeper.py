@@ -7,7 +7,8 @@ subscription wait for their copy it
    log already holds, or will hold, every change after S, because the stream of the
    publications that contain these tables was running before;
 2. imports the snapshot in a second connection, which takes ACCESS SHARE on each table:
-   from now on nothing can rewrite a table and move its ctids;
+   from now on nothing can rewrite a table and move its ctids. SELECT on one of the columns is
+   enough, as for the copy itself; LOCK TABLE would ask for all of them;
 3. checks that no table was rewritten between 1 and 2 (the file node seen through the
    snapshot is the present one), and only then publishes the snapshot in the catalog.
 
@@ -22,7 +23,12 @@ follows does it.
     a connection breaks                        the snapshot is gone: unfinished tables start
                                                again under the next one
     all that is left to copy fails, and        the publisher's VACUUM and ALTER TABLE go on; a
-    nothing was copied for a minute            next snapshot is taken after a pause
+    nothing was copied for a minute, or        next snapshot is taken after a pause
+    somebody waits for one of the locks
+
+Who waits for a table that is copied already gets it while the others are held: a transaction lets
+no single lock go, so a third connection imports the snapshot, locks what is left, and the second
+one ends.
 
 A table that fails (its copy, or its lock) pauses for itself (``patience``).
 
@@ -54,7 +60,7 @@ from wal2lake.catalog import (
     SyncSnapshot,
     Worker,
 )
-from wal2lake.errors import PublisherError, Wal2LakeError
+from wal2lake.errors import PublisherError, Wal2LakeError, sqlstate_of
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Publisher, Session, connect, nudged
@@ -67,6 +73,12 @@ _POLL_SECONDS: Final = 0.2
 _HELD_SECONDS: Final = 60.0
 """How long nothing but failures is worth a snapshot: PostgreSQL's holds for one attempt."""
 
+_LOOK_SECONDS: Final = 1.0
+"""How often the publisher is asked who waits for a lock of ours."""
+
+_AGAIN_SECONDS: Final = 10.0
+"""After an attempt to lock what is left, which somebody may wait for, too. A guess."""
+
 _MISSING: Final = ("42P01", "3F000")
 """undefined_table, invalid_schema_name: it was dropped, renamed or moved."""
 
@@ -75,11 +87,16 @@ _WAITING: Final = (SyncState.INIT, SyncState.DATASYNC)
 
 @dataclass(slots=True)
 class _Held:
+    snapshot: str
     exporter: Session
     holder: Session
     tables: frozenset[tuple[Oid, int]]
     """By relid and epoch: one that has left and come back is another one, whose changes before
     that are in no stream."""
+    locked: dict[Oid, Oid]
+    """The publisher's OIDs of what ``holder`` has locked, by ours."""
+    look_at: float = 0.0
+    """When to ask again who waits."""
     copied: tuple[object, ...] = ()
     """What was copied of these tables when last looked at."""
     copied_at: float = 0.0
@@ -157,7 +174,9 @@ class SnapshotKeeper:
             get_logger().error(text, exc_info=error)
         try:
             self._let_go()
-            self._catalog.note_error(self._subid, Worker.SNAPSHOT, described)
+            self._catalog.note_error(
+                self._subid, Worker.SNAPSHOT, described, sqlstate_of(error)
+            )
         except Exception as again:
             get_logger().error("could not note an error", exc_info=again)
 
@@ -188,18 +207,60 @@ class SnapshotKeeper:
         copied = tuple((r.relid, r.rows_copied, r.bytes_copied) for r in covered)
         if copied != held.copied:
             held.copied, held.copied_at = copied, now
+        waited = self._waited_for(held, now)
+        left = {r.relid for r in covered}
         patience = max(_HELD_SECONDS, 2 * self._retry_seconds)
         # An attempt at work has its S in ``lsn``, and the error of the one before.
-        if (
-            all(r.error and r.lsn is None for r in covered)
-            and now - held.copied_at >= patience
-        ):
+        failing = all(r.error and r.lsn is None for r in covered)
+        if failing and (waited & left or now - held.copied_at >= patience):
             get_logger().warning(
                 "let an exported snapshot go: every table that it is held for fails",
                 tables=[f"{r.remote_namespace}.{r.remote_name}" for r in covered],
             )
             self._let_go()
-            self._pause(covered, patience)
+            self._pause(covered, self._retry_seconds if waited & left else patience)
+        elif waited - left:
+            self._lock_only(held, covered, now)
+
+    def _waited_for(self, held: _Held, now: float) -> set[Oid]:
+        """Tables that somebody wants for himself, and cannot have before us."""
+        if now < held.look_at or not held.locked:
+            return set()
+        held.look_at = now + _LOOK_SECONDS
+        ours = {int(remote): relid for relid, remote in held.locked.items()}
+        rows = held.holder.query(
+            "SELECT DISTINCT l.relation FROM pg_catalog.pg_locks l"
+            " WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock'"
+            " AND NOT l.granted AND l.database = (SELECT d.oid"
+            " FROM pg_catalog.pg_database d"
+            " WHERE d.datname = pg_catalog.current_database())"
+            f" AND l.relation IN ({', '.join(map(str, ours))})"
+        )
+        return {ours[int(str(row[0]))] for row in rows}
+
+    def _lock_only(
+        self, held: _Held, covered: Sequence[SubscriptionRel], now: float
+    ) -> None:
+        """Let the locks go of all other tables. Those of ``covered`` are never without one."""
+        holder = self._connect(self._slot)
+        try:
+            holder.execute(f"SET lock_timeout = {int(_LOOK_SECONDS * 1000)}")
+            _import(holder, held.snapshot)
+            locked = {}
+            for rel in covered:
+                _lock(holder, rel)
+                locked[rel.relid] = held.locked[rel.relid]
+        except PublisherError as error:
+            # Somebody waits for one of these, perhaps, and it will be his turn with them.
+            holder.close()
+            held.look_at = now + _AGAIN_SECONDS
+            get_logger().info("could not let single locks go", error=error)
+            return
+        except BaseException:
+            holder.close()
+            raise
+        before, held.holder, held.locked = held.holder, holder, locked
+        before.close()
 
     def _due(self, waiting: Sequence[SubscriptionRel]) -> list[SubscriptionRel]:
         """Those that need not wait for the end of a pause."""
@@ -242,22 +303,11 @@ class SnapshotKeeper:
 
     def _cover(self, waiting: Sequence[SubscriptionRel]) -> None:
         """Hold it, and publish it in the catalog for the tables that could be locked."""
-        subscription = self._subscription
-        slot = f"pg_{subscription.oid}_sync_{self._catalog.system_identifier}"
-        must_use_password = self._catalog.must_use_password(subscription)
-        exporter = connect(
-            subscription.conninfo,
-            application_name=slot,
-            replication=True,
-            must_use_password=must_use_password,
-        )
+        subscription, slot = self._subscription, self._slot
+        exporter = self._connect(slot, replication=True)
         holder: Session | None = None
         try:
-            holder = connect(
-                subscription.conninfo,
-                application_name=slot,
-                must_use_password=must_use_password,
-            )
+            holder = self._connect(slot)
             if Publisher(holder).in_recovery():
                 get_logger().info(
                     "publisher is a standby: to take a snapshot there may take until"
@@ -265,28 +315,32 @@ class SnapshotKeeper:
                     subscription=subscription.name,
                 )
             with nudged(
-                subscription.conninfo, slot, must_use_password=must_use_password
+                subscription.conninfo,
+                slot,
+                must_use_password=self._catalog.must_use_password(subscription),
             ):
                 created = Publisher(exporter).create_slot(
                     slot, temporary=True, snapshot="export"
                 )
             self._check_point(created.consistent_point)
             snapshot = str(created.snapshot)
-            holder.execute(
-                "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
-            )
-            holder.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot)}")
-            covered = [r for r in waiting if self._pin(holder, r)]
-            pinned = {r.relid for r in covered}
+            _import(holder, snapshot)
+            pinned = {r.relid: self._pin(holder, r) for r in waiting}
+            locked = {relid: oid for relid, oid in pinned.items() if oid is not None}
+            covered = [r for r in waiting if r.relid in locked]
             self._pause(
-                [r for r in waiting if r.relid not in pinned], self._retry_seconds
+                [r for r in waiting if r.relid not in locked], self._retry_seconds
             )
             if not covered:
                 holder.close()
                 exporter.close()
                 return
             held = _Held(
-                exporter, holder, frozenset((r.relid, r.epoch) for r in covered)
+                snapshot,
+                exporter,
+                holder,
+                frozenset((r.relid, r.epoch) for r in covered),
+                locked,
             )
             held.copied_at = time.monotonic()
             # Before it is known to be published: whatever happens then, it may be.
@@ -329,32 +383,42 @@ class SnapshotKeeper:
                 " streams: a standby that lags, perhaps. Let it name one.",
             )
 
-    def _pin(self, holder: Session, rel: SubscriptionRel) -> bool:
-        """Lock one table and check that its rows are where the snapshot sees them."""
-        name = f"{quote_ident(rel.remote_namespace)}.{quote_ident(rel.remote_name)}"
+    def _pin(self, holder: Session, rel: SubscriptionRel) -> Oid | None:
+        """Lock one table and check that its rows are where the snapshot sees them. Returns the
+        publisher's OID of it; None: it cannot be copied now."""
         holder.execute("SAVEPOINT pin")
         try:
-            holder.execute(f"LOCK TABLE ONLY {name} IN ACCESS SHARE MODE")
+            _lock(holder, rel)
             # pg_class is read through the snapshot, pg_relation_filenode is not.
             rows = holder.query(
-                "SELECT c.relfilenode = pg_catalog.pg_relation_filenode(c.oid)"
-                " OR c.relkind = 'p'"
+                "SELECT c.oid, c.relfilenode = pg_catalog.pg_relation_filenode(c.oid)"
+                " OR c.relkind = 'p',"
+                " pg_catalog.has_any_column_privilege(c.oid, 'SELECT')"
                 " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n"
                 " ON n.oid = c.relnamespace"
                 f" WHERE n.nspname = {quote_literal(rel.remote_namespace)}"
                 f" AND c.relname = {quote_literal(rel.remote_name)}"
             )
+            if rows and rows[0][2] != "t":
+                raise PublisherError(
+                    f"permission denied for table {rel.remote_name}",
+                    sqlstate="42501",
+                    hint="Grant SELECT on its published columns to the role of the"
+                    " connection.",
+                )
         except PublisherError as error:
             holder.execute("ROLLBACK TO SAVEPOINT pin")
             self._failed(rel, error)
-            return False
-        if not rows or rows[0][0] != "t":
+            return None
+        if not rows or rows[0][1] != "t":
+            holder.execute("ROLLBACK TO SAVEPOINT pin")
             get_logger().warning(
                 "table was rewritten while its snapshot was taken",
                 table=f"{rel.remote_namespace}.{rel.remote_name}",
             )
-            return False
-        return True
+            return None
+        holder.execute("RELEASE SAVEPOINT pin")
+        return Oid(int(str(rows[0][0])))
 
     def _failed(self, rel: SubscriptionRel, error: PublisherError) -> None:
         """An attempt to copy it that has ended before it began, counted like any other."""
@@ -365,9 +429,22 @@ class SnapshotKeeper:
         if error.sqlstate in _MISSING:
             text = f'table "{name}" not found on publisher'
         made = rel.lsn is not None
-        self._catalog.end_attempts([(rel, text, made)])
+        self._catalog.end_attempts([(rel, text, error.sqlstate, made)])
         get_logger().error(
             "could not lock table for its initial copy", table=name, error=error
+        )
+
+    @property
+    def _slot(self) -> str:
+        """The temporary slot, and what the server's views call our connections."""
+        return f"pg_{self._subid}_sync_{self._catalog.system_identifier}"
+
+    def _connect(self, name: str, *, replication: bool = False) -> Session:
+        return connect(
+            self._subscription.conninfo,
+            application_name=name,
+            replication=replication,
+            must_use_password=self._catalog.must_use_password(self._subscription),
         )
 
     def _let_go(self) -> None:
@@ -378,3 +455,18 @@ class SnapshotKeeper:
                 self._catalog.release_snapshot(self._subid)
             finally:
                 held.close()
+
+
+def _import(holder: Session, snapshot: str) -> None:
+    holder.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    holder.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot)}")
+
+
+def _lock(holder: Session, rel: SubscriptionRel) -> None:
+    """ACCESS SHARE on one table, until the transaction ends.
+
+    Analysing a query takes it, before anybody asks for a privilege. The query is not planned: that
+    would lock the indexes, too, and a REINDEX that waits for one keeps the table's writers out.
+    """
+    name = f"{quote_ident(rel.remote_namespace)}.{quote_ident(rel.remote_name)}"
+    holder.execute(f"PREPARE pin AS SELECT FROM ONLY {name}; DEALLOCATE pin")

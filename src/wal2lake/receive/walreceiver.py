@@ -31,6 +31,7 @@ import select
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -149,7 +150,8 @@ class WalReceiver:
                 subscription,
                 self._log,
                 confirmed,
-                self._ordinary_session,
+                self._session,
+                partial(self._session, replication=True),
             )
             found = source.check(Publisher(session))
             start = self._log.logged
@@ -206,7 +208,7 @@ class WalReceiver:
         slot_name = str(self._subscription.slot_name)
         settings = self._settings.subscription
         return Verifier(
-            self._ordinary_session,
+            self._session,
             lambda position: confirmed.record(slot_name, position),
             self._wake,
             known=known,
@@ -242,10 +244,12 @@ class WalReceiver:
         thread.start()
         self._threads.append(thread)
 
-    def _ordinary_session(self) -> Session:
+    def _session(self, *, replication: bool = False) -> Session:
+        """Another one than the stream's."""
         return connect(
             self._subscription.conninfo,
             application_name=f"pg_{self._subscription.oid}_check",
+            replication=replication,
             answer_timeout_seconds=_ANSWER_SECONDS,
             must_use_password=self._must_use_password,
         )

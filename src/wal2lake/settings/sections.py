@@ -222,6 +222,7 @@ class SubscriptionSettings:
         " nor PGCONNECT_TIMEOUT says.",
         minimum=1_000,
         maximum=_INT_MAX,
+        restart=True,
     )
 
 
@@ -250,6 +251,12 @@ class ApplySettings:
         " a MERGE by Spark.",
         minimum=0,
         maximum=768 * _MIB,
+        restart=True,
+    )
+    log_conflict_values: bool = setting(
+        False,
+        "Reports of conflicts in the server log quote the rows' values, as PostgreSQL's"
+        " do. Otherwise wal2lake.conflicts alone has the rows' keys.",
         restart=True,
     )
     max_value_bytes: int = setting(

@@ -3,7 +3,7 @@
 An ordinary table is cut into ranges of pages, read with TID range scans (PostgreSQL 14
 and later) under one snapshot. The first range has no lower bound and the last no upper one, so
 rows on pages that the size estimate did not know are in it. A partitioned table
-has no ctid of its own and is read as one range.
+has no ctid of its own and is read as one range; so is one of which only columns may be read.
 
 Source: reference 3.5 step 8 (what PostgreSQL's tablesync asks); DESIGN 6.
 """
@@ -53,7 +53,7 @@ def page_ranges(
     multiple of it, so that the readers end together. The
     table may grow meanwhile: a resumed copy uses the division that was recorded.
     """
-    if table.kind != "r" or table.pages == 0:
+    if table.kind != "r" or table.pages == 0 or not table.whole:
         return (PageRange(0, None, None),)
     by_size = -(-table.pages * _PAGE_BYTES // range_bytes)
     even = -(-by_size // min_ranges) * min_ranges

@@ -41,7 +41,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, SyncSnapshot
-from wal2lake.errors import Wal2LakeError
+from wal2lake.errors import Wal2LakeError, sqlstate_of
 from wal2lake.lake import TablePort
 from wal2lake.lake.spark.executors import Executors
 from wal2lake.model import Oid, SyncState
@@ -174,6 +174,10 @@ class TableSync:
     def _look(self, now: float) -> None:
         """Give work to all workers that are free."""
         known: list[Key] = []
+        with self._guard:
+            # Before the tables are read: whose copy ends meanwhile is still in d there. None
+            # can begin but from here.
+            copied = {(of, relid) for of, relid, _ in self._attempts}
         for subscription in self._catalog.subscriptions():
             rels = [
                 rel
@@ -191,7 +195,9 @@ class TableSync:
                 if rel.state is SyncState.DATASYNC and int(rel.relid) in covered
             }
             if waiting:
-                self._assign(subscription, snapshot, waiting, now)
+                # Whatever its epoch: of two copies of a table the later one counts.
+                free = {k: rel for k, rel in waiting.items() if k[:2] not in copied}
+                self._assign(subscription, snapshot, free, now)
         with self._guard:
             self._turns.retain(known)
             for key in self._described.keys() - set(known):
@@ -209,9 +215,7 @@ class TableSync:
             free = (
                 self._settings.max_sync_workers_per_subscription - self._workers[subid]
             )
-            # Whatever its epoch: of two copies of a table the later one counts.
-            copied = {(of, relid) for of, relid, _ in self._attempts}
-            due = self._turns.due((k for k in waiting if k[:2] not in copied), now)
+            due = self._turns.due(waiting, now)
             told = {
                 key: remote
                 for key in due
@@ -371,6 +375,7 @@ class TableSync:
                 (
                     one.rel,
                     None if one.error is None else one.describe(),
+                    None if one.error is None else sqlstate_of(one.error),
                     one.may_be_committed,
                 )
                 for one in attempts

@@ -59,12 +59,13 @@ class KeyTaken(Exception):
 
 @dataclass(slots=True)
 class TableModel:
-    """Rows by key, and how often an event found none."""
+    """Rows by key, and the events that found none."""
 
     key: tuple[int, ...]
     """Positions of the key's columns."""
     rows: dict[Key, Row] = field(default_factory=dict)
-    missing: int = 0
+    missing: list[tuple[int, str, Key]] = field(default_factory=list)
+    """Commit LSN, U or D, and the row that was not there, since the last TRUNCATE."""
 
     def key_of(self, row: Row) -> Key:
         """The key's columns of a row."""
@@ -74,11 +75,12 @@ class TableModel:
         """Apply one event; raises KeyTaken and changes nothing then."""
         if event.kind == "T":
             self.rows.clear()
+            self.missing.clear()
             return
         if event.kind == "D":
             assert event.old is not None
             if self.rows.pop(event.old, None) is None:
-                self.missing += 1
+                self.missing.append((event.lsn, "D", event.old))
             return
         assert event.new is not None
         target = self.key_of(event.new)
@@ -90,7 +92,7 @@ class TableModel:
         source = target if event.old is None else event.old
         stored = self.rows.get(source)
         if stored is None:
-            self.missing += 1
+            self.missing.append((event.lsn, "U", source))
             return
         if target != source and target in self.rows:
             raise KeyTaken(event)

@@ -22,7 +22,9 @@ class Attempts(Part):
         with self._database.reading() as connection:
             return subscriptions.errors(connection)
 
-    def note_error(self, oid: Oid, worker: Worker, text: str | None) -> None:
+    def note_error(
+        self, oid: Oid, worker: Worker, text: str | None, sqlstate: str | None = None
+    ) -> None:
         """What one attempt of a worker has failed with, which counts; None: it succeeded,
         and no longer stops the subscription. Other workers' errors stay.
 
@@ -37,7 +39,7 @@ class Attempts(Part):
                 if text is None:
                     subscriptions.clear_error(transaction, oid, worker)
                     return
-                subscriptions.note_error(transaction, oid, worker, text)
+                subscriptions.note_error(transaction, oid, worker, text, sqlstate)
                 subscriptions.count_error(transaction, oid, worker)
         except StorageError as error:
             if text is None:

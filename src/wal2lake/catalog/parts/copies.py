@@ -63,14 +63,14 @@ class Copies(Part):
             return copies.ranges(connection, subid, relid)
 
     def end_attempts(
-        self, ended: Sequence[tuple[SubscriptionRel, str | None, bool]]
+        self, ended: Sequence[tuple[SubscriptionRel, str | None, str | None, bool]]
     ) -> None:
-        """Copies that have not reached f, each with its error (None: the one it has stays)
-        and whether its commit may have been made all the same: the floor still waits for
-        that one's S."""
+        """Copies that have not reached f, each with its error (None: the one it has stays),
+        the error's SQLSTATE, and whether its commit may have been made all the same: the
+        floor still waits for that one's S."""
         with self._database.transaction() as transaction:
-            for rel, error, made in ended:
-                copies.end_attempt(transaction, rel, error, made=made)
+            for rel, error, sqlstate, made in ended:
+                copies.end_attempt(transaction, rel, error, sqlstate, made=made)
                 if error is not None:
                     subscriptions.count_error(transaction, rel.subid, Worker.COPY)
 

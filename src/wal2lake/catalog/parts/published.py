@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 
 from wal2lake.catalog import subscriptions
 from wal2lake.catalog.parts.part import Part
-from wal2lake.catalog.published import coercions, local_commits, snapshot_vectors
+from wal2lake.catalog.published import (
+    coercions,
+    conflicts,
+    local_commits,
+    snapshot_vectors,
+)
 from wal2lake.catalog.records import (
     CoercionTotal,
     LocalCommit,
+    NotedConflict,
+    PastState,
     SnapshotVector,
     TableChange,
 )
-from wal2lake.model import Coercion, Lsn, Oid
+from wal2lake.model import Coercion, Conflict, Lsn, Oid
 
 
 class Published(Part):
@@ -47,25 +55,48 @@ class Published(Part):
             if skipped is not None:
                 subscriptions.clear_skip(transaction, subid, skipped)
             coercions.publish(transaction, subid, reached)
+            conflicts.publish(transaction, subid, reached)
             return snapshot_vectors.publish(
                 transaction, subid, reached, versions, participants, joined
             )
 
-    def expect_coercions(
+    def floor_bound(
+        self, subid: Oid, reached: Lsn, participants: Collection[int]
+    ) -> Lsn:
+        """How far ``publish`` would let the floor go."""
+        with self._database.reading() as connection:
+            return snapshot_vectors.floor_bound(
+                connection, subid, reached, set(participants)
+            )
+
+    def expect(
         self,
         subid: Oid,
         reached: Lsn,
         positions: Mapping[Oid, Lsn],
-        found: Mapping[Oid, Sequence[Coercion]],
+        changed: Mapping[Oid, Sequence[Coercion]],
+        left_out: Sequence[Conflict] = (),
     ) -> None:
         """Before the tables of a batch that ends at ``reached`` commit: what policies have
-        changed in it. ``positions``: of each of its tables; what was expected above them
-        has not come to pass. ``publish`` adds it to the totals."""
+        changed in it, and what it leaves out. ``positions``: of each of its tables; what was
+        expected above them has not come to pass. ``publish`` makes it count."""
         with self._database.reading() as connection:
             pending = coercions.any_pending(connection, subid)
-        if pending or any(found.values()):
+            pending = pending or conflicts.any_pending(connection, subid)
+        if pending or left_out or any(changed.values()):
             with self._database.transaction() as transaction:
-                coercions.expect(transaction, subid, reached, positions, found)
+                coercions.expect(transaction, subid, reached, positions, changed)
+                conflicts.expect(transaction, subid, reached, positions, left_out)
+
+    def note_conflict(self, subid: Oid, conflict: Conflict) -> None:
+        """One that stops the subscription."""
+        with self._database.transaction() as transaction:
+            conflicts.note(transaction, subid, conflict)
+
+    def conflicts(self) -> list[NotedConflict]:
+        """Those that have happened, oldest first, as far as they are kept."""
+        with self._database.reading() as connection:
+            return conflicts.listed(connection)
 
     def coercions(self) -> list[CoercionTotal]:
         """What value policies have changed in published states."""
@@ -121,6 +152,16 @@ class Published(Part):
                     )
             if number is not None:
                 local_commits.forget(transaction, number)
+
+    def past_state(
+        self, subid: Oid, *, lsn: Lsn | None = None, time: datetime | None = None
+    ) -> PastState:
+        """The newest published state at or below ``lsn``, or at or before ``time``."""
+        text = None
+        if time is not None:
+            text = time.astimezone(UTC).isoformat(timespec="microseconds")
+        with self._database.reading() as connection:
+            return snapshot_vectors.past(connection, subid, lsn=lsn, time=text)
 
     def vectors(self) -> list[SnapshotVector]:
         """All published states that are kept, oldest first."""

@@ -64,7 +64,7 @@ def expect(
     positions: Mapping[Oid, Lsn],
     coercions: Mapping[Oid, Sequence[Coercion]],
 ) -> None:
-    """See ``Catalog.expect_coercions``."""
+    """See ``Catalog.expect``."""
     for relid, position in positions.items():
         connection.execute(
             "delete from coercion_pending where subid = ? and relid = ? and reached > ?",

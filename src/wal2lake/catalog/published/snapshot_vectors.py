@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from wal2lake.catalog.records import SnapshotVector
+from wal2lake.catalog.records import PastState, SnapshotVector
 from wal2lake.model import Lsn, Oid, SyncState
 
 _VECTORS_KEPT: Final = 10_000
@@ -35,7 +35,7 @@ def publish(
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     connection.execute(
         "update subscription set floor = max(floor, ?) where oid = ?",
-        (_bounded(connection, subid, reached, set(participants)), subid),
+        (floor_bound(connection, subid, reached, set(participants)), subid),
     )
     for relid in joined:
         connection.execute(
@@ -67,6 +67,35 @@ def publish(
         "select floor from subscription where oid = ?", (subid,)
     ).fetchone()
     return Lsn(floor[0] if floor is not None else 0)
+
+
+def floor_bound(
+    connection: sqlite3.Connection, subid: Oid, reached: Lsn, participants: set[int]
+) -> Lsn:
+    """The highest floor up to ``reached`` that every table allows."""
+    held = connection.execute(
+        "select lsn, relids from sync_snapshot where subid = ?", (subid,)
+    ).fetchone()
+    covered = set() if held is None else set(json.loads(held["relids"]))
+    bound = int(reached)
+    for row in connection.execute(
+        "select relid, state, lsn from subscription_rel where subid = ?", (subid,)
+    ):
+        if row["relid"] in participants:
+            continue
+        if row["state"] == SyncState.INIT.value:
+            # Its snapshot is still to come, and will be above all that is logged now.
+            needed = bound
+        elif row["state"] == SyncState.DATASYNC.value:
+            # Not covered: a snapshot is about to be taken, no lower than the floor.
+            needed = int(held["lsn"]) if row["relid"] in covered else 0
+        else:
+            needed = int(row["lsn"] or 0)
+        if row["lsn"] is not None:
+            # An attempt may have committed at this S, whatever snapshot is held now.
+            needed = min(needed, int(row["lsn"]))
+        bound = min(bound, needed)
+    return Lsn(bound)
 
 
 def hand_over(
@@ -135,39 +164,42 @@ def newest_vectors(connection: sqlite3.Connection) -> dict[Oid, SnapshotVector]:
     return {Oid(row["subid"]): _vector(row) for row in rows}
 
 
+def past(
+    connection: sqlite3.Connection, subid: Oid, *, lsn: Lsn | None, time: str | None
+) -> PastState:
+    """The newest state at or below a position, and at or before a time.
+
+    Positions count back from the newest state as far as they fall: what is older stood in the WAL
+    of another source or slot.
+    """
+    found: int | None = None
+    kept: list[tuple[Lsn, str]] = []
+    for row in connection.execute(
+        "select number, lsn, committed_at from snapshot_vector where subid = ?"
+        " order by number desc",
+        (subid,),
+    ):
+        position, published = Lsn(row["lsn"]), str(row["committed_at"])
+        if lsn is not None and kept and position > kept[-1][0]:
+            break
+        kept.append((position, published))
+        if (lsn is None or position <= lsn) and (time is None or published <= time):
+            found = int(row["number"])
+            break
+    if not kept:
+        return PastState(None, None, None)
+    if found is None:
+        return PastState(None, kept[0], kept[-1])
+    row = connection.execute(
+        "select * from snapshot_vector where subid = ? and number = ?", (subid, found)
+    ).fetchone()
+    return PastState(_vector(row), kept[0], kept[-1])
+
+
 def all_vectors(connection: sqlite3.Connection) -> list[SnapshotVector]:
     """All states that are kept, oldest first."""
     rows = connection.execute("select * from snapshot_vector order by subid, number")
     return [_vector(r) for r in rows]
-
-
-def _bounded(
-    connection: sqlite3.Connection, subid: Oid, reached: Lsn, participants: set[int]
-) -> int:
-    """The highest floor up to ``reached`` that every table allows."""
-    held = connection.execute(
-        "select lsn, relids from sync_snapshot where subid = ?", (subid,)
-    ).fetchone()
-    covered = set() if held is None else set(json.loads(held["relids"]))
-    bound = int(reached)
-    for row in connection.execute(
-        "select relid, state, lsn from subscription_rel where subid = ?", (subid,)
-    ):
-        if row["relid"] in participants:
-            continue
-        if row["state"] == SyncState.INIT.value:
-            # Its snapshot is still to come, and will be above all that is logged now.
-            needed = bound
-        elif row["state"] == SyncState.DATASYNC.value:
-            # Not covered: a snapshot is about to be taken, no lower than the floor.
-            needed = int(held["lsn"]) if row["relid"] in covered else 0
-        else:
-            needed = int(row["lsn"] or 0)
-        if row["lsn"] is not None:
-            # An attempt may have committed at this S, whatever snapshot is held now.
-            needed = min(needed, int(row["lsn"]))
-        bound = min(bound, needed)
-    return bound
 
 
 def _newest(connection: sqlite3.Connection, subid: Oid) -> sqlite3.Row | None:

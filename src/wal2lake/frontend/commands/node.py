@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -64,13 +63,15 @@ class Node:
     but for ``locks``, and never while a publisher is talked to: one that does not answer must
     not stop the commands of others."""
     altering: Turns[Oid] = field(default_factory=Turns)
-    """Held by commands that change a subscription, from their first look at it to their end,
-    the talk with its publisher included."""
+    """Held by commands that change a subscription, to their end, the talk with its publisher
+    included. Who may not change it must not take it (``owner.altering``): who wants it has
+    work in the background step aside."""
     creating: Turns[str] = field(default_factory=Turns)
     """The same for CREATE SUBSCRIPTION, by the new one's name."""
-    making: Turns[tuple[str, str]] = field(default_factory=Turns)
-    """Held by who makes, or drops, a slot that is planned: its name and the conninfo. Inside
-    of ``creating``."""
+    making: Turns[str] = field(default_factory=Turns)
+    """Held by who makes a slot, or takes one for a new subscription, and by who drops a planned
+    one: by its name alone, for two connection strings may lead to one server. Inside of
+    ``creating``."""
 
     def reload(self, settings: Settings) -> None:
         """Obey these from now on."""
@@ -105,19 +106,6 @@ def need_subscription(node: Node, name: str) -> Subscription:
     if found is None:
         raise UndefinedObjectError(f'subscription "{name}" does not exist')
     return found
-
-
-@contextmanager
-def altering(node: Node, caller: Caller, name: str) -> Iterator[Subscription]:
-    """The subscription of that name, which no other command changes meanwhile; 42704 if
-    there is none. Source: AlterSubscription() (LockSharedObject)."""
-    while True:
-        named = need_subscription(node, name)
-        with node.altering.hold(named.oid, caller.check):
-            found = need_subscription(node, name)
-            if found.oid == named.oid:
-                yield found
-                return
 
 
 def find_table(

@@ -239,4 +239,9 @@ def _tell(settings: Settings, word: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # All is closed. Taking the interpreter apart takes time, and DuckDB's module tells the
+    # server log what it finds then.
+    os._exit(code)

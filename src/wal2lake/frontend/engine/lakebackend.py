@@ -48,6 +48,7 @@ from wal2lake.frontend.commands import table as tables
 from wal2lake.frontend.commands.access import check_tables
 from wal2lake.frontend.commands.dml import run_dml, truncate, truncated_tables
 from wal2lake.frontend.commands.node import Caller, Node, need_table
+from wal2lake.frontend.commands.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.frontend.commands.snapshots import Snapshot
 from wal2lake.frontend.commands.transaction.local import LocalTransaction
 from wal2lake.frontend.grammar import parse
@@ -373,6 +374,7 @@ class LakeBackend:
             raise UsageError(
                 f"cannot execute {verb} in a read-only transaction", sqlstate="25006"
             )
+        refuse_to_write(AsOf.of(self._context.parameters), verb)
 
     @property
     def _in_block(self) -> bool:
@@ -437,20 +439,31 @@ class LakeBackend:
         snapshot: Snapshot | None = None,
     ) -> Resolver:
         """Names of one statement: all its tables at one moment, and those that the transaction has
-        written as it has. What is read is noted in ``used``."""
+        written as it has; or as they were, if the session reads the past. What is read is noted
+        in ``used``."""
         catalog, transaction = self._node.catalog, self._transaction
-        moment = snapshot
+        moment, past = snapshot, self._past(caller, told=used is not None)
 
         def resolve(schema: str | None, name: str) -> TableRef:
             nonlocal moment
             table = need_table(catalog, caller, schema, name)
             if used is not None:
                 used.setdefault(table.oid, (table, "r"))
+            if past is not None:
+                return TableRef(table, past.of(table))
             if moment is None:
                 moment = self._snapshot()
             return transaction.ref(table, moment)
 
         return resolve
+
+    def _past(self, caller: Caller, *, told: bool) -> PastVersions | None:
+        """``told``: the caller hears of it, which is once, not when a statement is described."""
+        as_of = AsOf.of(self._context.parameters)
+        if as_of is None:
+            return None
+        notice = caller.notice if told else lambda _: None
+        return PastVersions(self._node.catalog, self._node.tables, as_of, notice)
 
     @contextmanager
     def _job(self) -> Iterator[str]:

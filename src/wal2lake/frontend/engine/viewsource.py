@@ -18,6 +18,7 @@ from wal2lake.catalog import (
     CoercionTotal,
     Comment,
     Namespace,
+    NotedConflict,
     Progress,
     ProgressFile,
     Role,
@@ -38,6 +39,7 @@ from wal2lake.changelog import (
     prepared_transactions,
 )
 from wal2lake.frontend.sysviews import ActiveSession, LoggedMessage, LogReading
+from wal2lake.launch.wakeup import RELOAD, notify
 from wal2lake.model import Acl, Lsn, Oid
 from wal2lake.settings import LogSettings, Settings
 from wal2lake.tablesync.attempt import RunningCopy
@@ -118,6 +120,10 @@ class ViewSource:
         """From the catalog."""
         return self._catalog.vectors()
 
+    def conflicts(self) -> Sequence[NotedConflict]:
+        """From the catalog."""
+        return self._catalog.conflicts()
+
     def coercions(self) -> Sequence[CoercionTotal]:
         """From the catalog."""
         return self._catalog.coercions()
@@ -133,6 +139,10 @@ class ViewSource:
     def reset_stats(self, subid: Oid | None) -> None:
         """In the catalog."""
         self._catalog.reset_stats(subid)
+
+    def reload_settings(self) -> bool:
+        """By the supervisor, which tells the others."""
+        return notify(self._run_directory, RELOAD)
 
     def comments(self) -> Sequence[Comment]:
         """From the catalog."""

@@ -13,6 +13,8 @@ from wal2lake.frontend.parameters.encodings import (
 )
 from wal2lake.frontend.parameters.state import ParameterMark, Parameters
 from wal2lake.frontend.parameters.table import (
+    AS_OF_LSN,
+    AS_OF_TIME,
     PARAMETERS,
     SERVER_VERSION,
     SERVER_VERSION_NUM,
@@ -21,9 +23,11 @@ from wal2lake.frontend.parameters.table import (
     ParameterDefinition,
     Unit,
 )
-from wal2lake.frontend.parameters.values import parse_boolean, time_zone
+from wal2lake.frontend.parameters.values import moment, parse_boolean, time_zone
 
 __all__ = [
+    "AS_OF_LSN",
+    "AS_OF_TIME",
     "PARAMETERS",
     "SERVER_VERSION",
     "SERVER_VERSION_NUM",
@@ -37,6 +41,7 @@ __all__ = [
     "convert_column",
     "decode_text",
     "is_utf8",
+    "moment",
     "parse_boolean",
     "time_zone",
 ]

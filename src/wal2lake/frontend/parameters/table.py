@@ -20,6 +20,10 @@ SERVER_VERSION: Final = "18.0"
 
 SERVER_VERSION_NUM: Final = "180000"
 
+AS_OF_LSN: Final = "wal2lake.as_of_lsn"
+
+AS_OF_TIME: Final = "wal2lake.as_of_time"
+
 
 class Kind(Enum):
     """pg_settings.vartype."""
@@ -426,5 +430,13 @@ PARAMETERS: Final = (
         "be considered as documents or content fragments.",
         "content",
         "document",
+    ),
+    _string(
+        AS_OF_LSN,
+        "",
+        "Reads all tables as they were published at this position of the publisher's WAL.",
+    ),
+    _string(
+        AS_OF_TIME, "", "Reads all tables as the node had published them at this time."
     ),
 )

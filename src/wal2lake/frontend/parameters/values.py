@@ -18,7 +18,14 @@ from typing import Final
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.frontend.parameters.encodings import canonical_encoding
-from wal2lake.frontend.parameters.table import Kind, ParameterDefinition, Unit
+from wal2lake.frontend.parameters.table import (
+    AS_OF_LSN,
+    AS_OF_TIME,
+    Kind,
+    ParameterDefinition,
+    Unit,
+)
+from wal2lake.model import Lsn
 
 _UNITS: Final[dict[Unit, tuple[tuple[str, Fraction], ...]]] = {
     Unit.NONE: (),
@@ -278,7 +285,39 @@ def _application_name(text: str) -> str:
     )[:63]
 
 
+def _as_of_lsn(text: str) -> str:
+    """A position as PostgreSQL writes it; nothing for now."""
+    try:
+        return str(Lsn.parse(text.strip())) if text.strip() else ""
+    except ValueError as error:
+        raise _invalid(AS_OF_LSN, text, detail=str(error)) from None
+
+
+def _as_of_time(text: str) -> str:
+    """Kept as it is written: without an offset it is in the session's time zone, whenever that
+    is read."""
+    if text.strip():
+        moment(text, datetime.UTC)
+    return text.strip()
+
+
+def moment(text: str, zone: datetime.tzinfo) -> datetime.datetime:
+    """The value of ``wal2lake.as_of_time``: ISO 8601, in ``zone`` if it has no offset of its
+    own. UsageError (22007)."""
+    try:
+        found = datetime.datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise UsageError(
+            f'invalid value for parameter "{AS_OF_TIME}": "{text}"',
+            sqlstate="22007",
+            hint="Write a time as in 2026-05-01 12:30:00+00.",
+        ) from None
+    return found.replace(tzinfo=zone) if found.tzinfo is None else found
+
+
 _CHECKS: Final[dict[str, Callable[[str], str]]] = {
+    AS_OF_LSN: _as_of_lsn,
+    AS_OF_TIME: _as_of_time,
     "DateStyle": _date_style,
     "TimeZone": _time_zone,
     "client_encoding": _client_encoding,

@@ -19,6 +19,7 @@ from wal2lake.pg.quoting import quote_literals
 
 _SETTINGS: Final = (
     "wal_level",
+    "effective_wal_level",
     "max_replication_slots",
     "max_wal_senders",
     "max_slot_wal_keep_size",
@@ -104,6 +105,7 @@ def ask_tables(
         f" WHERE attrelid IN ({relids}) AND attnum > 0 AND NOT attisdropped"
         " ORDER BY attrelid, attnum"
     )
+    filtered = _filtered(session, publications, relids)
     allowed = {row[0]: row[1:] for row in rights}
     published = {(row[0], row[1]): row[2:] for row in operations}
     named: dict[str, list[tuple[str, bool]]] = {}
@@ -128,8 +130,36 @@ def ask_tables(
                 is_partition=partition,
                 columns=tuple(name for name, generated in every if not generated),
                 generated=tuple(name for name, generated in every if generated),
+                filtered=filtered.get(oid, ()),
             )
         )
+    return found
+
+
+def _filtered(
+    session: Session, publications: Sequence[str], relids: str
+) -> dict[str, tuple[str, ...]]:
+    """By relation, the columns in row filters of publications of UPDATE or DELETE."""
+    if session.server_version < 150000:
+        return {}
+    # A filter is about one row of one table, so all its variables are columns of that; what
+    # pg_depend says is of the column list, too.
+    rows = session.query(
+        "SELECT DISTINCT r.prrelid, a.attnum, a.attname"
+        " FROM pg_catalog.pg_publication_rel r"
+        " JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid,"
+        " LATERAL pg_catalog.regexp_matches("
+        "r.prqual::pg_catalog.text, ':varattno ([0-9]+) ', 'g') v"
+        " JOIN pg_catalog.pg_attribute a"
+        " ON a.attnum = v[1]::pg_catalog.int2"
+        " WHERE a.attrelid = r.prrelid AND r.prqual IS NOT NULL"
+        " AND (p.pubupdate OR p.pubdelete)"
+        f" AND p.pubname IN ({quote_literals(tuple(publications))})"
+        f" AND r.prrelid IN ({relids}) ORDER BY 1, 2"
+    )
+    found: dict[str, tuple[str, ...]] = {}
+    for relid, _, name in rows:
+        found[str(relid)] = (*found.get(str(relid), ()), str(name))
     return found
 
 

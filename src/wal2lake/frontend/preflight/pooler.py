@@ -11,16 +11,28 @@ replication"), and before 1.20 ``options``, too. Later ones give it a server con
 but ordinary ones, which read the copy, are pooled as configured, and those of ``options`` that
 ignore_startup_parameters names are dropped in silence.
 
+With one server connection in its pool the second of the two would wait until the first is closed,
+so it waits for a moment only; a copy, which reads through several at once, would do the same.
+
 Source: PgBouncer's documentation (pool_mode, ignore_startup_parameters) and changelog.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Final
 
 from wal2lake.errors import PublisherError
 from wal2lake.pg import OUTPUT_SETTINGS, Session
+
+Connect = Callable[[float], Session]
+"""Opens an ordinary connection that waits so many seconds for an answer."""
+
+ANSWER_SECONDS: Final = 5.0
+"""A pool that has room answers at once, and one that has none lets its clients wait for minutes.
+A guess at what is neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +41,30 @@ class Pooler:
 
     refusal: str | None = None
     """Why it has refused an ordinary connection; None: it has not."""
+    alone: str | None = None
+    """Why there was no second ordinary connection beside the first; None: there was."""
     ignored: tuple[str, ...] = ()
     """What our connections set at their start, and do not have."""
     shares: bool = False
     """Transactions of one connection meet several server processes."""
 
 
-def ask_pooler(session: Session, connect: Callable[[], Session]) -> Pooler | None:
-    """None: there is none. ``connect`` opens an ordinary connection."""
+def ask_pooler(
+    session: Session, connect: Connect, *, ordinary: bool = False
+) -> Pooler | None:
+    """None: there is none. ``ordinary``: the session is one itself, so one of the two."""
     if session.value("SELECT pg_catalog.pg_backend_pid()") == str(session.backend_pid):
         return None
     try:
-        with connect() as first, connect() as second:
-            return _look(first, second)
+        held = nullcontext(session) if ordinary else connect(ANSWER_SECONDS)
     except PublisherError as error:
         return Pooler(refusal=error.message)
+    with held as second:
+        try:
+            with connect(ANSWER_SECONDS) as first:
+                return _look(first, second)
+        except PublisherError as error:
+            return Pooler(alone=error.message)
 
 
 def _look(first: Session, second: Session) -> Pooler:
@@ -58,8 +79,10 @@ def _look(first: Session, second: Session) -> Pooler:
     before = first.value(pid)
     second.execute("BEGIN")
     other = second.value(pid)
-    after = first.value(pid)
-    second.execute("ROLLBACK")
+    try:
+        after = first.value(pid)
+    finally:
+        second.execute("ROLLBACK")
     return Pooler(
         ignored=tuple(
             name

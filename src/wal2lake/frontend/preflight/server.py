@@ -24,6 +24,9 @@ _STANDBY_VERSION: Final = 160000
 _QUOTED_VERSION: Final = 170000
 """First version that quotes names of settings in its messages."""
 
+_ON_DEMAND_VERSION: Final = 190000
+"""First version that logs for logical decoding by itself, from its first logical slot on."""
+
 _SMALL_KEEP_MB: Final = 1024
 """A slot that may fall behind by less than that is soon lost. A guess."""
 
@@ -137,6 +140,8 @@ def _wal_level(server: Server) -> Finding:
     level = server.settings["wal_level"]
     if level == "logical":
         return Finding(Level.OK, "wal_level is logical")
+    if server.version >= _ON_DEMAND_VERSION:
+        return _effective_wal_level(server, level)
     shown = ('"wal_level"', '"logical"')
     if server.version < _QUOTED_VERSION:
         shown = ("wal_level", "logical")
@@ -148,6 +153,37 @@ def _wal_level(server: Server) -> Finding:
         "ALTER SYSTEM SET wal_level = logical; then restart the server.",
         blocks=PublisherError(
             f"logical decoding{where} requires {' >= '.join(shown)}{which}",
+            sqlstate="55000",
+        ),
+    )
+
+
+def _effective_wal_level(server: Server, level: str | None) -> Finding:
+    """wal_level is the least; what is logged follows the slots of the primary."""
+    if server.settings.get("effective_wal_level") == "logical":
+        return Finding(Level.OK, "effective_wal_level is logical")
+    if server.in_recovery:
+        return Finding(
+            Level.PROBLEM,
+            "effective_wal_level is not logical on the primary",
+            "Create a logical slot on the primary, or: ALTER SYSTEM SET wal_level ="
+            " logical; there, then restart it.",
+            blocks=PublisherError(
+                "logical decoding on standby requires"
+                ' "effective_wal_level" >= "logical" on the primary',
+                sqlstate="55000",
+            ),
+        )
+    if level == "replica":
+        return Finding(
+            Level.OK, "wal_level is replica, which a logical slot raises to logical"
+        )
+    return Finding(
+        Level.PROBLEM,
+        f"wal_level is {level}, replica is needed",
+        "ALTER SYSTEM SET wal_level = replica; then restart the server.",
+        blocks=PublisherError(
+            'replication slots can only be used if "wal_level" >= "replica"',
             sqlstate="55000",
         ),
     )
@@ -210,6 +246,14 @@ def _pooler(server: Server) -> Iterator[Finding]:
             f"{between}, and refuses ordinary connections, which the copy needs:"
             f" {pooler.refusal}",
             _DIRECTLY,
+        )
+        return
+    if pooler.alone is not None:
+        yield Finding(
+            Level.PROBLEM,
+            f"{between}, and does not serve two connections at once, which the copy needs:"
+            f" {pooler.alone}",
+            f"{_DIRECTLY} If it must be one, raise its pool_size.",
         )
         return
     if pooler.ignored:

@@ -39,6 +39,8 @@ class Table:
     columns: tuple[str, ...]
     """All of the table but those that are generated."""
     generated: tuple[str, ...]
+    filtered: tuple[str, ...] = ()
+    """Columns in row filters of publications of UPDATE or DELETE."""
 
     @property
     def name(self) -> str:
@@ -185,7 +187,9 @@ def _identity(table: Table) -> Iterator[TableFinding]:
             hint,
             hint,
         )
-    elif remote.identity is ReplicaIdentity.FULL and not remote.key:
+    elif remote.identity is ReplicaIdentity.FULL:
+        if remote.key:
+            return
         yield TableFinding(
             Level.NOTE,
             table.name,
@@ -193,6 +197,22 @@ def _identity(table: Table) -> Iterator[TableFinding]:
             " row",
             "have no primary key and REPLICA IDENTITY FULL: changes are found by the whole"
             " row",
+        )
+    elif not set(table.filtered) <= set(needed):
+        hint = (
+            "Leave them out of the row filter, or: ALTER TABLE {} REPLICA IDENTITY USING"
+            " INDEX (a unique index that has them) or FULL."
+        )
+        missing = ", ".join(f'"{c}"' for c in table.filtered if c not in needed)
+        yield TableFinding(
+            Level.PROBLEM,
+            table.name,
+            "is published with a row filter over columns that are not in its replica"
+            f" identity ({missing}), so the source refuses UPDATE and DELETE on it",
+            "are published with row filters over columns that are not in their replica"
+            " identity, so the source refuses UPDATE and DELETE on them",
+            hint.format(remote.qualified),
+            hint.format("..."),
         )
 
 

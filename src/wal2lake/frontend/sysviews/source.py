@@ -16,6 +16,7 @@ from wal2lake.catalog import (
     CoercionTotal,
     Comment,
     Namespace,
+    NotedConflict,
     Progress,
     Role,
     RoleMember,
@@ -130,6 +131,10 @@ class CatalogSource(Protocol):
         """The published consistent states, oldest first."""
         ...
 
+    def conflicts(self) -> Sequence[NotedConflict]:
+        """Those that are listed, oldest first."""
+        ...
+
     def coercions(self) -> Sequence[CoercionTotal]:
         """What value policies have changed in published states."""
         ...
@@ -144,6 +149,10 @@ class CatalogSource(Protocol):
 
     def reset_stats(self, subid: Oid | None) -> None:
         """Count from zero: one subscription's failures, or all."""
+        ...
+
+    def reload_settings(self) -> bool:
+        """Have the settings read again, by all processes; False: the supervisor is not told."""
         ...
 
     def comments(self) -> Sequence[Comment]:

@@ -4,8 +4,8 @@ Takes: locations, fields, finished Parquet files, cursors. Gives: versions that 
 cut. Owns: Delta's log and its actions, file names, statistics and deletion vectors, fsync.
 Never: what the rows mean, or which ones to write.
 
-Modules: ``tables`` (the port), ``jvm`` (Delta's own code), ``log`` (commits made here),
-``durability``, ``fields``, ``fit``, ``stats``, ``datafile``, ``deletionvectors``, ``z85``,
-``uniqueness``. All but ``tables``, ``jvm``, ``log``, ``fields``, ``fit`` and ``uniqueness`` load
-without Spark.
+Modules: ``tables`` (the port), ``creation`` (its version 0), ``jvm`` (Delta's own code), ``log``
+(commits made here), ``joining`` (checks before a commit), ``durability``, ``fields``, ``stats``,
+``datafile``, ``deletionvectors``, ``z85``. All but ``tables``, ``creation``, ``jvm``, ``log``,
+``fields`` and ``joining`` load without Spark.
 """

@@ -16,7 +16,9 @@ file durable themselves, so for any other scheme these functions do nothing.
 ``discard_torn_commits`` is the counterpart at start: a commit that was never synced may be
 left torn by a power loss. Nobody was told of it, so it is removed, as if it had never
 happened. A file that is not there is no proof: VACUUM takes what a later version has removed,
-so that version excuses it, if it stays itself.
+so that version excuses it, if it stays itself. What else a crash has left in the log is nobody's
+and goes, too: temporary files, and Hadoop's companions of files that are not there, by which a
+later file of that name would be judged.
 
 Sources: fsync(2), rename(2); Delta transaction log protocol, "Delta Log Entries",
 "Deletion Vectors" ("Derived Fields" for file names, Z85 of ZeroMQ RFC 32).
@@ -26,6 +28,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +46,16 @@ SYNC_THREADS = 8
 """fsync waits for the device; a few at once let the device order them."""
 
 _UUID_CHARACTERS = 20
+
+_ABANDONED_SECONDS = 3600.0
+"""A temporary file that another writer has not renamed by then is nobody's any more. A guess."""
+
+_TEMPORARY = re.compile(r"\.([0-9]{20}|_last_checkpoint)\..*\.tmp")
+_OUR_TEMPORARY = re.compile(r"\..*\.[0-9a-f]{32}\.tmp")
+"""As ``log.place`` names them; Delta's have dashes."""
+
+_COMPANION = re.compile(r"\.(([0-9]{20}\..*|_last_checkpoint)(?<!\.tmp))\.crc")
+"""Hadoop's, of the file that is named in it."""
 
 
 def local_path(location: str) -> Path | None:
@@ -123,8 +137,8 @@ def discard_torn_commits(location: str, synced_version: int) -> tuple[int, ...]:
     Returns the removed ones; everything above the first torn version goes, for it was
     built on that. Whole is a version whose files are there, or removed since by one that
     is whole. Of the versions that stay, torn checkpoints and checksums go, which
-    Delta derives again. Call it before the first use of the table, with the last
-    version whose sync is on record.
+    Delta derives again; what is nobody's goes from the whole log. Call it before the first
+    use of the table, with the last version whose sync is on record.
     """
     table = local_path(location)
     if table is None:
@@ -150,7 +164,31 @@ def discard_torn_commits(location: str, synced_version: int) -> tuple[int, ...]:
         _each([log])
         commit.unlink()
         _each([log])
+    for path in _nobodys(log):
+        path.unlink(missing_ok=True)
     return removed
+
+
+def _nobodys(log: Path) -> Iterator[Path]:
+    """Temporary files that nobody will rename, and companions whose file is not there."""
+    names = {path.name for path in log.iterdir()} if log.is_dir() else set()
+    for name in names:
+        path = log / name
+        companion = _COMPANION.fullmatch(name)
+        if companion is not None and companion[1] not in names:
+            yield path
+        if _OUR_TEMPORARY.fullmatch(name) or (
+            _TEMPORARY.fullmatch(name) and _is_abandoned(path)
+        ):
+            yield path
+            yield path.with_name(f".{name}.crc")
+
+
+def _is_abandoned(path: Path) -> bool:
+    try:
+        return path.stat().st_mtime < time.time() - _ABANDONED_SECONDS
+    except FileNotFoundError:
+        return False
 
 
 def _derived(table: Path, log: Path, version: int) -> Iterator[Path]:

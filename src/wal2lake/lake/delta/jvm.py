@@ -9,9 +9,11 @@ Sources: delta-spark 4.4 DeltaLog.scala, OptimisticTransaction.scala, DeltaOpera
 from __future__ import annotations
 
 import json
-import time
+import math
+import time as clock
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -77,6 +79,19 @@ class DeltaJvm:
             )
         return snapshot
 
+    def version_at(self, location: str, time: datetime) -> int | None:
+        """The newest version that was committed by ``time``; None: none that is kept."""
+        none = self.jvm.scala.Option.empty()
+        stamp = self.jvm.java.sql.Timestamp(math.floor(time.timestamp() * 1000))
+        # Of a time before all of them Delta gives the first, of one after them the last.
+        commit = (
+            self.log(location)
+            .history()
+            .getActiveCommitAtTime(stamp, none, True, True, True)
+        )
+        version: int = commit.version()
+        return version if commit.timestamp() <= stamp.getTime() else None
+
     def hadoop_conf(self) -> Any:
         """The session's."""
         state = self._spark._jsparkSession.sessionState()
@@ -105,7 +120,7 @@ class DeltaJvm:
         self, changes: Sequence[Change], cursor: Cursor, removes: Any | None
     ) -> Any:
         """The actions of a commit; ``removes`` is a collection of Delta's."""
-        now = int(time.time() * 1000)
+        now = int(clock.time() * 1000)
         token = {"appId": cursor.app_id, "version": cursor.version, "lastUpdated": now}
         actions = [self.action({"txn": token})]
         if removes is not None:

@@ -40,6 +40,7 @@ from wal2lake.lake.staging.changes import (
     RowFailure,
     Seq,
     Uniqueness,
+    key_taken,
 )
 
 
@@ -146,12 +147,6 @@ def _first_conflict(
     first = found.select("lsn", "ord", "kind").orderBy("lsn", "ord").first()
     if first is None:
         return None
-    return RowFailure(
-        Seq(first["lsn"], first["ord"]),
-        column=None,
-        sqlstate="23505",
-        message=(
-            f'duplicate key value violates unique constraint "{uniqueness.constraint}"'
-        ),
-        conflict="insert_exists" if first["kind"] == INSERT else "update_exists",
+    return key_taken(
+        Seq(first["lsn"], first["ord"]), uniqueness, inserted=first["kind"] == INSERT
     )

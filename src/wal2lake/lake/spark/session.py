@@ -73,6 +73,8 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.python.worker.reuse": "true",
+    # Workers come with their imports, and no archive is read before each task.
+    "spark.python.daemon.module": "wal2lake.executor",
     # Snapshots of small logs: more partitions only cost task starts.
     "spark.databricks.delta.snapshotPartitions": "1",
     # History for a UI that is off; the default keeps a thousand plans in memory.

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.lake.port import FieldSpec
+from wal2lake.model import ConflictType
 
 INSERT: Final = ord("I")
 UPDATE: Final = ord("U")
@@ -50,8 +51,29 @@ class RowFailure:
     sqlstate: str
     message: str
     """PostgreSQL's primary message."""
-    conflict: str | None = None
-    """PostgreSQL 18's conflict type (insert_exists, update_exists), if it is one."""
+    conflict: ConflictType | None = None
+    """insert_exists, update_exists, or none."""
+    detail: str | None = None
+    key: str | None = None
+    """Of the row, as PostgreSQL writes it, for a conflict."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowConflict:
+    """An event that found another state than the publisher's and was left out, or the rest of
+    them: beyond ``NAMED_CONFLICTS`` of a batch they are only counted."""
+
+    type: ConflictType
+    commit_lsn: int
+    """Of the first one, if there are several."""
+    key: str | None
+    row: str | None = None
+    """The new row, as PostgreSQL writes it; None: there is none, or it was not asked for."""
+    count: int = 1
+
+
+NAMED_CONFLICTS: Final = 1000
+"""Of one table in one batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +105,8 @@ class Uniqueness:
     publishes every operation: then the publisher's own constraint speaks for us."""
     constraint: str
     """The primary key's name, for the message."""
+    relation: str
+    """The target's qualified name, for the same."""
 
 
 def spark_schema(shape: ChangeShape) -> str:
@@ -98,3 +122,19 @@ def spark_schema(shape: ChangeShape) -> str:
 def smallest(failures: Iterable[RowFailure]) -> RowFailure | None:
     """The first failure in log order, below whose transaction a batch is cut."""
     return min(failures, key=lambda f: f.seq, default=None)
+
+
+def key_taken(
+    seq: Seq, uniqueness: Uniqueness, *, inserted: bool, key: str | None = None
+) -> RowFailure:
+    """The failure of an INSERT, or of an UPDATE that moves a row, to a key that is taken."""
+    kind = ConflictType.INSERT_EXISTS if inserted else ConflictType.UPDATE_EXISTS
+    return RowFailure(
+        seq,
+        column=None,
+        sqlstate="23505",
+        message=f'conflict detected on relation "{uniqueness.relation}": conflict={kind}',
+        conflict=kind,
+        detail=f'Key already exists in unique index "{uniqueness.constraint}".',
+        key=key,
+    )

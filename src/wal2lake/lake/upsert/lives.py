@@ -4,8 +4,8 @@ Comes in: the events of one table in log order, each key as a small number, and 
 the table holds. Goes out: the keys whose stored rows are removed, and the rows that are
 written, each as indices: *last* is the event that gives its values, *sources* the events
 that give those columns that ``last`` does not know, ``STORED`` being the stored row of key
-``base``. Called by ``plan.py``; the same meaning as ``merge/netchange.py``, which does it in Spark
-for batches that do not fit into memory.
+``base``; and which events found no row (*missed*). Called by ``plan.py``; the same meaning as
+``merge/netchange.py``, which does it in Spark for batches that do not fit into memory.
 
 Why this way. The row that a key holds lives from an INSERT to a DELETE, or comes from the
 table. For keys that no key change touches, the last INSERT or DELETE of a key (its *reset*)
@@ -62,6 +62,8 @@ class Lives:
     """Rows to write: the key whose stored row they come from; STORED: inserted."""
     sources: Mapping[int, Index]
     """Rows to write, by column of ``Events.unknown``: the event that knows, or STORED."""
+    missed: Index
+    """Events U and D that found no row and did nothing, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ def net_lives(events: Events, stored: Mask, *, unique: bool) -> Lives | KeyTaken
             column: np.concatenate([found.sources[column], other.sources[column]])
             for column in events.unknown
         },
+        np.sort(np.concatenate([found.missed, other.missed])),
     )
 
 
@@ -108,7 +111,7 @@ def _reduce(
     """Keys that do not depend on each other, all at once."""
     if not chosen.size:
         none = np.zeros(0, np.int64)
-        return Lives(none, none, none, dict.fromkeys(events.unknown, none))
+        return Lives(none, none, none, dict.fromkeys(events.unknown, none), none)
     # Stable: a key's events stay in log order.
     order = chosen[np.argsort(events.key[chosen], kind="stable")]
     key, op = events.key[order], events.op[order]
@@ -141,6 +144,7 @@ def _reduce(
         last=order[ends[alive]],
         base=np.where(from_table, keys, STORED)[alive],
         sources=sources,
+        missed=np.sort(order[(op != INSERT) & ~occupied]),
     )
 
 
@@ -162,6 +166,7 @@ class _Walk:
         self._columns = list(events.unknown)
         self._rows: dict[int, _Row | None] = {}
         """What each key holds now; a key that is not here: what the table has."""
+        self._missed: list[int] = []
 
     def run(self, chosen: Index) -> Lives | KeyTaken:
         """Apply the chosen events in order."""
@@ -180,11 +185,14 @@ class _Walk:
                     return KeyTaken(event)
                 self._rows[key] = _Row(STORED, event, [event] * width)
             elif op == DELETE:
+                if self._at(key) is None:
+                    self._missed.append(event)
                 self._rows[key] = None
             else:
                 source = key if old == NOT_MOVED else old
                 row = self._at(source)
                 if row is None:
+                    self._missed.append(event)
                     continue
                 if source != key:
                     if self._unique and self._at(key) is not None:
@@ -220,6 +228,7 @@ class _Walk:
                 column: _indices([row.sources[i] for row in written])
                 for i, column in enumerate(self._columns)
             },
+            missed=_indices(self._missed),
         )
 
 

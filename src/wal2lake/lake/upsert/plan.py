@@ -38,12 +38,15 @@ from wal2lake.lake.staging.changes import (
     INSERT,
     TRUNCATE,
     ChangeShape,
+    RowConflict,
     RowFailure,
     Seq,
     Uniqueness,
+    key_taken,
 )
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
+from wal2lake.lake.upsert.conflicts import missing_rows, new_keys_of
 from wal2lake.lake.upsert.keys import Places, open_keys
 from wal2lake.lake.upsert.lives import (
     NOT_MOVED,
@@ -76,6 +79,8 @@ class Upsert:
     replaced: tuple[Replaced, ...]
     truncates: bool
     """Whatever the table held goes, too."""
+    conflicts: Sequence[RowConflict] = ()
+    """Events that found no row, in log order."""
 
     @property
     def changes_table(self) -> bool:
@@ -129,10 +134,13 @@ def plan_upsert(
     uniqueness: Uniqueness,
     share: Share,
     directory: str,
+    *,
+    shows_rows: bool = False,
 ) -> Upsert | RowFailure:
     """Evaluate the batch; TooLarge: this table or batch is for Spark.
 
-    ``share`` has room for the staged changes; temporary files go below ``directory``.
+    ``share`` has room for the staged changes; temporary files go below ``directory``. With
+    ``shows_rows`` conflicts have the text of the new row.
     """
     truncates = loaded.shape.truncate is not None
     if not is_readable(state) or not (
@@ -179,7 +187,12 @@ def plan_upsert(
     except BaseException:
         discard_added(state.location, adds)
         raise
-    return Upsert(state, adds, replaced, truncates)
+    conflicts: Sequence[RowConflict] = ()
+    if lives.missed.size:
+        conflicts = missing_rows(
+            loaded.shape, loaded.table, lives.missed, values=shows_rows
+        )
+    return Upsert(state, adds, replaced, truncates, conflicts)
 
 
 _KeyColumns = tuple[list[pa.ChunkedArray], npt.NDArray[np.int64]]
@@ -270,14 +283,11 @@ def _without_deleted(places: Places, stored: StoredRows) -> Places:
 def _conflict(loaded: Loaded, event: int, uniqueness: Uniqueness) -> RowFailure:
     table = loaded.table
     inserted = table.column("op")[event].as_py() == INSERT
-    return RowFailure(
+    return key_taken(
         Seq(table.column("lsn")[event].as_py(), table.column("ord")[event].as_py()),
-        column=None,
-        sqlstate="23505",
-        message=(
-            f'duplicate key value violates unique constraint "{uniqueness.constraint}"'
-        ),
-        conflict="insert_exists" if inserted else "update_exists",
+        uniqueness,
+        inserted=inserted,
+        key=new_keys_of(loaded.shape, table.slice(event, 1))[0],
     )
 
 

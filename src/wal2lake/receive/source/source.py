@@ -16,28 +16,34 @@ it is; the catalog does, and is told after it: after a crash in between the same
 (The other way round it would find nothing to take back.) Nothing has been sent until both are
 durable.
 
-A standby that is promoted while it streams goes on sending, on its new timeline, and nobody tells.
-It is known again by the time that it was started: what is logged above the switch, and confirmed to
-its slot, is its own then. While it streams it is asked (``look``), and its new timeline is ours as
-soon as it answers.
+A standby goes on sending while its timeline changes, and nobody tells: it is promoted, or it
+follows a server above it that was. It is known again by the time that it was started: what is
+logged above the switch, and confirmed to its slot, is its own then. While it streams it is asked
+(``look``), and its new timeline is ours as soon as it answers.
 
 Called by the walreceiver, on the reader's thread.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from wal2lake.catalog import SOURCE_STARTED, Catalog, Subscription
 from wal2lake.changelog import ChangeLog
 from wal2lake.changelog.confirmed import ConfirmedFile
-from wal2lake.errors import InternalError
+from wal2lake.errors import InternalError, Wal2LakeError
 from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import get_logger
 from wal2lake.pg import Identity, Publisher, Session
 from wal2lake.receive.source.history import check_history, switch_point
 from wal2lake.receive.source.slotcheck import check_slot
+
+FOLLOW_SECONDS: Final = 10.0
+"""How often a standby is asked which timeline it replays: that takes a connection and, for a
+moment, a walsender. A guess; who restarts it sooner after a failover is told of another history."""
 
 
 def ask_history(
@@ -93,20 +99,29 @@ class Source:
         log: ChangeLog,
         confirmed: ConfirmedFile,
         ask: Callable[[], Session],
+        ask_walsender: Callable[[], Session],
     ) -> None:
-        """``ask`` opens an ordinary connection, for what is asked while the other streams."""
+        """``ask`` opens an ordinary connection, for what is asked while the other streams;
+        ``ask_walsender`` one for replication commands."""
         self._catalog = catalog
         self._subscription = subscription
         self._log = log
         self._confirmed = confirmed
         self._ask = ask
+        self._ask_walsender = ask_walsender
         self._slot_name = str(subscription.slot_name)
         self._found: Found | None = None
+        self._timeline: int | None = None
+        """On record of what streams."""
         self._promoted = False
+        self._followed_at = -FOLLOW_SECONDS
+        self._unfollowed = False
 
     def check(self, publisher: Publisher) -> Found:
         """Raises DivergedHistory, and UnusableSlot if the slot cannot send what is missing."""
         ours = self._subscription
+        # First: one that is promoted in between may still have said its old timeline.
+        standby = publisher.in_recovery()
         identity = publisher.identify()
         started = publisher.started() or ""
         stayed = bool(started) and started == ours.source_started
@@ -132,7 +147,7 @@ class Source:
         self._found = Found(
             identity,
             started,
-            publisher.in_recovery(),
+            standby,
             received,
             same,
             recorded,
@@ -193,20 +208,53 @@ class Source:
         return known
 
     def look(self, session: Session) -> None:
-        """Has the standby that streams become a primary? Then its timeline is ours from here on,
+        """Has the standby that streams another timeline now? Then that is ours from here on,
         and it may be started again. On an ordinary connection, which may have found another
         server; from another thread than the rest, once it streams."""
         found = self._found
         if found is None or not found.standby or self._promoted:
             return
         publisher = Publisher(session)
-        if publisher.started() != found.started or publisher.in_recovery():
+        if publisher.started() != found.started:
             return
-        timeline = publisher.timeline()
-        self._catalog.update_subscription(self._subscription.oid, timeline=timeline)
+        if publisher.in_recovery():
+            self._follow(found)
+            return
+        self._learn_timeline(publisher.timeline(), "has been promoted to")
         self._promoted = True
+
+    def _follow(self, found: Found) -> None:
+        """It is a standby still: the timeline that it replays, now and then."""
+        now = time.monotonic()
+        if now - self._followed_at < FOLLOW_SECONDS:
+            return
+        self._followed_at = now
+        try:
+            with self._ask_walsender() as session:
+                publisher = Publisher(session)
+                if publisher.started() != found.started:
+                    return
+                timeline = publisher.identify().timeline
+        except Wal2LakeError as error:
+            # No walsender may be free: that is no reason to confirm nothing.
+            if not self._unfollowed:
+                get_logger().warning(
+                    "could not ask the standby for its timeline",
+                    error=error,
+                    subscription=self._subscription.name,
+                )
+            self._unfollowed = True
+            return
+        self._unfollowed = False
+        self._learn_timeline(timeline, "has followed its upstream server to")
+
+    def _learn_timeline(self, timeline: int, how: str) -> None:
+        if timeline == self._timeline:
+            return
+        self._catalog.update_subscription(self._subscription.oid, timeline=timeline)
+        self._timeline = timeline
         get_logger().info(
-            f"publisher has been promoted to timeline {timeline}",
+            f"publisher {how} timeline {timeline}",
             subscription=self._subscription.name,
         )
 
@@ -239,6 +287,7 @@ class Source:
 
     def _learn(self, identity: Identity, started: str) -> None:
         ours = self._subscription
+        self._timeline = identity.timeline
         if (ours.system_identifier, ours.timeline) != (
             identity.system_identifier,
             identity.timeline,

@@ -22,7 +22,7 @@ class Pauses:
     def __init__(self, catalog: Catalog, subid: Oid) -> None:
         self._catalog = catalog
         self._subid = subid
-        self._reasons: dict[str, str] = {}
+        self._reasons: dict[str, StorageError] = {}
         self._owed = False
         """The catalog has an error that no longer holds."""
         self._guard = threading.Lock()
@@ -37,7 +37,7 @@ class Pauses:
         if reason not in self._reasons:
             self._events.error(f"{reason}; receiving is paused", error=error)
             with self._guard:
-                self._reasons[reason] = error.describe()
+                self._reasons[reason] = error
                 self._note()
 
     def end(self, reason: str) -> None:
@@ -59,9 +59,11 @@ class Pauses:
             self.note()
 
     def _note(self) -> None:
-        text = next(reversed(self._reasons.values()), None)
+        last = next(reversed(self._reasons.values()), None)
+        text = None if last is None else last.describe()
+        sqlstate = None if last is None else last.sqlstate
         try:
-            self._catalog.note_error(self._subid, Worker.RECEIVER, text)
+            self._catalog.note_error(self._subid, Worker.RECEIVER, text, sqlstate)
         except StorageError as error:
             if not self._owed:
                 self._events.error("could not clear an error", error=error)

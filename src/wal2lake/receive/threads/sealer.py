@@ -90,7 +90,10 @@ class Sealer:
             except StorageError as error:
                 self._events.error("could not seal a segment", error=error)
                 self._catalog.note_error(
-                    self._subscription.oid, Worker.RECEIVER, error.describe()
+                    self._subscription.oid,
+                    Worker.RECEIVER,
+                    error.describe(),
+                    error.sqlstate,
                 )
                 unsealed = True
                 self._stop.wait(STORAGE_RETRY_SECONDS)

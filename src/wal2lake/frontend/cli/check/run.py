@@ -40,7 +40,9 @@ def run(options: argparse.Namespace) -> int:
     print(f"publisher: {redact(conninfo)}")
     limit_connecting(SubscriptionSettings().connect_timeout_ms)
     with _ordinary(conninfo) as session:
-        pooler = ask_pooler(session, lambda: _ordinary(conninfo))
+        pooler = ask_pooler(
+            session, lambda seconds: _ordinary(conninfo, seconds), ordinary=True
+        )
         server = ask_server(session, pooler=pooler)
         # Its walsender would have been counted.
         server = replace(server, refusal=_replication_refusal(conninfo))
@@ -65,8 +67,12 @@ def run(options: argparse.Namespace) -> int:
     return 1 if any(f.level is Level.PROBLEM for f in findings) else 0
 
 
-def _ordinary(conninfo: str) -> Session:
-    return connect(conninfo, application_name=_APPLICATION)
+def _ordinary(conninfo: str, answer_seconds: float | None = None) -> Session:
+    return connect(
+        conninfo,
+        application_name=_APPLICATION,
+        answer_timeout_seconds=answer_seconds,
+    )
 
 
 def _replication_refusal(conninfo: str) -> str | None:

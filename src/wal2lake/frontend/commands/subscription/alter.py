@@ -20,11 +20,11 @@ from wal2lake.errors import (
 )
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.access import check_database_create
-from wal2lake.frontend.commands.node import Caller, Node, altering
+from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.subscription.blocks import outside_block
 from wal2lake.frontend.commands.subscription.owner import (
+    altering,
     check_conninfo,
-    check_may_change,
     check_set_password_required,
 )
 from wal2lake.frontend.commands.subscription.slotoptions import (
@@ -62,7 +62,6 @@ def alter_enabled(
 ) -> str:
     """ALTER SUBSCRIPTION ... ENABLE | DISABLE."""
     with altering(node, caller, statement.name) as subscription:
-        check_may_change(node, caller, subscription)
         if statement.enabled:
             refuse_dropping(subscription)
             if subscription.slot_name is None:
@@ -90,7 +89,6 @@ def alter_connection(
     one, which may have lost what the old one had.
     """
     with altering(node, caller, statement.name) as subscription:
-        check_may_change(node, caller, subscription)
         parse_conninfo(statement.conninfo)
         owner = node.catalog.role_by_oid(subscription.owner)
         check_conninfo(
@@ -112,7 +110,6 @@ def alter_rename(node: Node, caller: Caller, statement: AlterSubscriptionRename)
     """ALTER SUBSCRIPTION ... RENAME TO. The log, the slot and the tables' cursors go by
     other names; the receiver connects again under the new one."""
     with altering(node, caller, statement.name) as subscription:
-        check_may_change(node, caller, subscription)
         check_database_create(node, caller)
         with node.ddl_lock:
             # Its own name, too.
@@ -131,7 +128,6 @@ def alter_rename(node: Node, caller: Caller, statement: AlterSubscriptionRename)
 def alter_skip(node: Node, caller: Caller, statement: AlterSubscriptionSkip) -> str:
     """ALTER SUBSCRIPTION ... SKIP (lsn = ...). The apply worker sees it in the catalog."""
     with altering(node, caller, statement.name) as subscription:
-        check_may_change(node, caller, subscription)
         lsn = subscription_options(statement.options, OptionSet.SKIP).lsn or INVALID_LSN
         if lsn and subscription.floor and lsn < subscription.floor:
             raise UsageError(
@@ -146,7 +142,6 @@ def alter_skip(node: Node, caller: Caller, statement: AlterSubscriptionSkip) -> 
 def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> str:
     """ALTER SUBSCRIPTION ... SET (options)."""
     with altering(node, caller, statement.name) as subscription:
-        check_may_change(node, caller, subscription)
         options = subscription_options(statement.options, OptionSet.SET)
         check_set_password_required(caller, options)
         _set(node, caller, subscription, options)

@@ -9,8 +9,9 @@
       record the subscription and its relation states,
         forget the note                                      ONE catalog transaction
 
-The DDL lock is not held while the publisher is talked to, so what was there before is looked at
-again under it. Two commands that create the same name are one after the other.
+The DDL lock is not held while the publisher is talked to, so what was there before, and what the
+caller may do, is looked at again under it. Two commands that create the same name are one after the
+other, and so are two that make, or take, a slot of the same name.
 
 After a crash the note is all that knows of the slot, which would hold the publisher's WAL for
 nobody: ``unfinished`` drops it. So it does if the command was cancelled, or lost its connection,
@@ -21,7 +22,8 @@ that were made by a command that a crash has ended stay, empty, and the repeated
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 
 from wal2lake.catalog import (
     MADE_SLOT,
@@ -59,6 +61,7 @@ from wal2lake.frontend.commands.subscription.targets import (
     Wanted,
     ask_wanted,
     check_targets,
+    held_still,
     made_targets,
     new_rels,
     present_versions,
@@ -99,10 +102,12 @@ def create_subscription(
             password_required=options.password_required,
         )
         check_publications(statement.publications)
+        slot = _slot_name(statement, options)
         if not options.connect:
             state = _two_phase(options, tables=False)
-            with node.ddl_lock:
-                _record(node, caller, statement, options, [], INVALID_LSN, (), state)
+            with _turn(node, caller, slot), node.ddl_lock:
+                now = _check_again(node, caller, statement, options)
+                _record(node, now, statement, options, [], INVALID_LSN, (), state)
             caller.notice(
                 Notice(
                     "subscription was created, but is not connected",
@@ -133,20 +138,20 @@ def create_subscription(
                 must_use_password=must_use_password,
             )
             check_targets(node, caller, asked.wanted)
-            slot = _slot_name(statement, options)
-            if options.create_slot and slot is not None:
-                _create_with_slot(
-                    node,
-                    caller,
-                    statement,
-                    options,
-                    publisher,
-                    asked,
-                    slot,
-                    must_use_password=must_use_password,
-                )
-            else:
-                _take_effect(node, caller, statement, options, asked, INVALID_LSN)
+            with _turn(node, caller, slot):
+                if options.create_slot and slot is not None:
+                    _create_with_slot(
+                        node,
+                        caller,
+                        statement,
+                        options,
+                        publisher,
+                        asked,
+                        slot,
+                        must_use_password=must_use_password,
+                    )
+                else:
+                    _take_effect(node, caller, statement, options, asked, INVALID_LSN)
         failpoint("subscription.recorded")
     node.changed()
     return "CREATE SUBSCRIPTION"
@@ -210,10 +215,11 @@ def _look(
         statement.publications,
         wanted.tables,
         Needs(slot=slot is not None, copy=options.copy_data),
-        ordinary=lambda: connect_ordinary(
+        ordinary=lambda seconds: connect_ordinary(
             node,
             statement.name,
             statement.conninfo,
+            seconds,
             check=caller.check,
             must_use_password=must_use_password,
         ),
@@ -238,27 +244,29 @@ def _create_with_slot(
     *,
     must_use_password: bool,
 ) -> None:
-    with node.making.hold((slot, statement.conninfo), caller.check):
-        planned = _plan_slot(
-            node, publisher, statement, slot, must_use_password=must_use_password
-        )
-        start = _make_slot(
-            node,
-            caller,
-            publisher,
-            statement,
-            slot,
-            planned,
-            two_phase=asked.two_phase == "e",
-            failover=options.failover,
-            must_use_password=must_use_password,
-        )
-        try:
-            _take_effect(node, caller, statement, options, asked, start)
-        except BaseException:
-            if planned is not None:
-                _take_back(node, publisher, planned)
-            raise
+    planned = _plan_slot(
+        node, publisher, statement, slot, must_use_password=must_use_password
+    )
+    start = _make_slot(
+        node,
+        caller,
+        publisher,
+        statement,
+        planned,
+        two_phase=asked.two_phase == "e",
+        failover=options.failover,
+        must_use_password=must_use_password,
+    )
+    try:
+        _take_effect(node, caller, statement, options, asked, start)
+    except BaseException:
+        _take_back(node, publisher, planned)
+        raise
+
+
+def _turn(node: Node, caller: Caller, slot: str | None) -> AbstractContextManager[None]:
+    """So that nobody drops, as another command's left-over, what this one makes or takes."""
+    return nullcontext() if slot is None else node.making.hold(slot, caller.check)
 
 
 def _take_effect(
@@ -271,17 +279,11 @@ def _take_effect(
 ) -> None:
     """Tables and subscription, of what may have changed while the publisher was talked to."""
     with node.ddl_lock:
-        # An ALTER ... RENAME may have taken it.
-        _check_name(node, statement.name)
-        if node.catalog.role_by_oid(caller.role.oid) is None:
-            # Source: shdepLockAndCheckObject().
-            raise UndefinedObjectError(
-                f"role {caller.role.oid} was concurrently dropped"
-            )
-        with made_targets(node, caller, asked.wanted) as targets:
+        now = _check_again(node, caller, statement, options)
+        with made_targets(node, now, asked.wanted) as targets:
             _record(
                 node,
-                caller,
+                now,
                 statement,
                 options,
                 targets,
@@ -289,6 +291,30 @@ def _take_effect(
                 asked.types,
                 asked.two_phase,
             )
+
+
+def _check_again(
+    node: Node,
+    caller: Caller,
+    statement: CreateSubscription,
+    options: SubscriptionOptions,
+) -> Caller:
+    """What may have changed since it was checked, under the DDL lock; returns the caller as
+    he is now."""
+    # An ALTER ... RENAME may have taken it.
+    _check_name(node, statement.name)
+    role = node.catalog.role_by_oid(caller.role.oid)
+    if role is None:
+        # Source: shdepLockAndCheckObject().
+        raise UndefinedObjectError(f"role {caller.role.oid} was concurrently dropped")
+    now = replace(caller, role=role)
+    check_may_create(node, now, options)
+    check_conninfo(
+        statement.conninfo,
+        owner_is_superuser=role.superuser,
+        password_required=options.password_required,
+    )
+    return now
 
 
 def _check_name(node: Node, name: str) -> None:
@@ -303,15 +329,20 @@ def _plan_slot(
     slot: str,
     *,
     must_use_password: bool,
-) -> PlannedSlot | None:
-    """Note that a slot is going to be made; None if there is one of that name, which is not
-    this command's (and which the publisher will refuse to make again)."""
+) -> PlannedSlot:
+    """Note that a slot is going to be made. Raises what the publisher says if there is one of
+    that name already: it is not this command's to drop, and must not be noted as if it were."""
     for left in node.catalog.planned_slots():
         # Of this very command, before a crash.
         if (left.slot_name, left.conninfo) == (slot, statement.conninfo):
             drop_planned(node, publisher, left)
     if publisher.slot(slot) is not None:
-        return None
+        raise slot_refused(
+            slot,
+            PublisherError(
+                f'replication slot "{slot}" already exists', sqlstate="42710"
+            ),
+        )
     planned = PlannedSlot(
         slot,
         statement.conninfo,
@@ -329,8 +360,7 @@ def _make_slot(
     caller: Caller,
     publisher: Publisher,
     statement: CreateSubscription,
-    slot: str,
-    planned: PlannedSlot | None,
+    planned: PlannedSlot,
     *,
     two_phase: bool,
     failover: bool,
@@ -344,12 +374,16 @@ def _make_slot(
             must_use_password=must_use_password,
         ):
             return create_slot(
-                caller.notice, publisher, slot, two_phase=two_phase, failover=failover
+                caller.notice,
+                publisher,
+                planned.slot_name,
+                two_phase=two_phase,
+                failover=failover,
             )
     except PublisherError:
         # Refused: there is none of ours. If the connection broke, or the command was
         # cancelled, nobody knows yet.
-        if planned is not None and publisher.session.is_alive():
+        if publisher.session.is_alive():
             node.catalog.forget_planned(planned)
         raise
 
@@ -412,7 +446,8 @@ def _record(
             **({MADE_SLOT: slot} if start and slot is not None else {}),
         },
     )
-    rels = new_rels(node, oid, targets, copy_data=options.copy_data)
-    node.catalog.create_subscription(
-        subscription, rels, present_versions(node, targets)
-    )
+    with held_still(node, targets):
+        rels = new_rels(node, oid, targets, copy_data=options.copy_data)
+        node.catalog.create_subscription(
+            subscription, rels, present_versions(node, targets)
+        )

@@ -14,6 +14,8 @@ AlterSubscriptionOwner_internal() in subscriptioncmds.c, PostgreSQL 18.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from wal2lake.catalog import PG_CREATE_SUBSCRIPTION, Subscription
@@ -23,7 +25,6 @@ from wal2lake.frontend.commands.node import (
     PERMISSION_DENIED,
     Caller,
     Node,
-    altering,
     need_subscription,
 )
 from wal2lake.frontend.commands.roles.names import (
@@ -65,6 +66,22 @@ def owned_subscription(
     return subscription
 
 
+@contextmanager
+def altering(
+    node: Node, caller: Caller, name: str, *, connects: bool = True
+) -> Iterator[Subscription]:
+    """The same, which no other command changes meanwhile. Asked before the turn is waited for,
+    and again within: it may be another's by then. Source: AlterSubscription()
+    (LockSharedObject)."""
+    while True:
+        named = owned_subscription(node, caller, name, connects=connects)
+        with node.altering.hold(named.oid, caller.check):
+            found = owned_subscription(node, caller, name, connects=connects)
+            if found.oid == named.oid:
+                yield found
+                return
+
+
 def check_may_change(
     node: Node, caller: Caller, subscription: Subscription, *, connects: bool = True
 ) -> None:
@@ -94,12 +111,13 @@ def check_conninfo(
 def alter_owner(node: Node, caller: Caller, statement: AlterSubscriptionOwner) -> str:
     """ALTER SUBSCRIPTION ... OWNER TO. Its workers start again: their privileges, and the
     password that they must use, are the new owner's."""
+    now = need_subscription(node, statement.name)
+    if need_role(node.catalog.authority(), caller, statement.owner).oid == now.owner:
+        # As in PostgreSQL anybody may say so.
+        return _COMMAND
     with altering(node, caller, statement.name) as subscription, node.ddl_lock:
         authority = node.catalog.authority()
         owner = need_role(authority, caller, statement.owner)
-        if owner.oid == subscription.owner:
-            return _COMMAND
-        check_may_change(node, caller, subscription)
         check_can_set_role(authority, caller, owner)
         check_database_create(node, caller)
         outside_block(caller, _COMMAND, refused_as=None)

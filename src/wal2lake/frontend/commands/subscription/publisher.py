@@ -22,7 +22,7 @@ from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.preflight.ask import ask_left_out, ask_server, ask_tables
 from wal2lake.frontend.preflight.finding import notices, together
-from wal2lake.frontend.preflight.pooler import ask_pooler
+from wal2lake.frontend.preflight.pooler import Connect, ask_pooler
 from wal2lake.frontend.preflight.server import (
     Needs,
     judge_server,
@@ -91,7 +91,7 @@ def look_before(
     remotes: Mapping[tuple[str, str], RemoteTable],
     needs: Needs,
     *,
-    ordinary: Callable[[], Session] | None = None,
+    ordinary: Connect | None = None,
 ) -> PublisherError | None:
     """Tell the caller what will misbehave: of the server, of ``remotes``, and of the tables that
     are here for them. Returns what the server is going to answer to
@@ -118,9 +118,16 @@ def look_before(
 
 
 def connect_ordinary(
-    node: Node, name: str, conninfo: str, *, check: Check, must_use_password: bool
+    node: Node,
+    name: str,
+    conninfo: str,
+    answer_seconds: float,
+    *,
+    check: Check,
+    must_use_password: bool,
 ) -> Session:
-    """The same without replication; its errors as they are."""
+    """The same without replication, and with another limit for answers; its errors as they
+    are."""
     return _connect(
         node,
         name,
@@ -128,6 +135,7 @@ def connect_ordinary(
         check=check,
         must_use_password=must_use_password,
         replication=False,
+        answer_seconds=answer_seconds,
     )
 
 
@@ -139,13 +147,14 @@ def _connect(
     check: Check,
     must_use_password: bool,
     replication: bool = True,
+    answer_seconds: float | None = None,
 ) -> Session:
     silence_ms = node.settings.subscription.wal_receiver_timeout_ms
     return connect(
         conninfo,
         application_name=name,
         replication=replication,
-        answer_timeout_seconds=silence_ms / 1000 or None,
+        answer_timeout_seconds=answer_seconds or silence_ms / 1000 or None,
         must_use_password=must_use_password,
         check=check,
     )

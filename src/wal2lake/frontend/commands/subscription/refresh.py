@@ -29,9 +29,9 @@ from typing import Final
 
 from wal2lake.catalog import Subscription
 from wal2lake.errors import DuplicateObjectError, UsageError
-from wal2lake.frontend.commands.node import Caller, Node, altering
+from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.subscription.blocks import outside_block
-from wal2lake.frontend.commands.subscription.owner import check_may_change
+from wal2lake.frontend.commands.subscription.owner import altering
 from wal2lake.frontend.commands.subscription.publisher import (
     check_origin_none,
     connect_publisher,
@@ -55,6 +55,7 @@ from wal2lake.frontend.commands.subscription.targets import (
     Wanted,
     ask_wanted,
     check_targets,
+    held_still,
     made_targets,
     new_rels,
     present_versions,
@@ -83,7 +84,6 @@ def alter_refresh(
 ) -> str:
     """ALTER SUBSCRIPTION ... REFRESH PUBLICATION."""
     with altering(node, caller, statement.name) as subscription:
-        check_may_change(node, caller, subscription)
         named = {option.name for option in statement.options}
         if "recopy" not in named:
             _check_enabled(subscription)
@@ -118,7 +118,6 @@ def alter_publication(
 ) -> str:
     """ALTER SUBSCRIPTION ... SET | ADD | DROP PUBLICATION."""
     with altering(node, caller, statement.name) as subscription:
-        check_may_change(node, caller, subscription)
         options = subscription_options(statement.options, OptionSet.PUBLICATION)
         publications = _changed(subscription, statement)
         if not options.refresh:
@@ -298,14 +297,15 @@ def _take(
         known = {rel.relid for rel in node.catalog.rels(subscription.oid)}
         new = [t for t in targets if t.table.oid not in known]
         gone = known - {t.table.oid for t in targets}
-        node.catalog.set_publications(
-            subscription.oid,
-            publications,
-            added=new_rels(node, subscription.oid, new, copy_data=copy_data),
-            versions=present_versions(node, new),
-            removed=gone,
-            distrusted={t.table.oid for t in targets if not t.whole},
-        )
+        with held_still(node, new):
+            node.catalog.set_publications(
+                subscription.oid,
+                publications,
+                added=new_rels(node, subscription.oid, new, copy_data=copy_data),
+                versions=present_versions(node, new),
+                removed=gone,
+                distrusted={t.table.oid for t in targets if not t.whole},
+            )
     return gone
 
 
@@ -319,13 +319,17 @@ def _tables(
 ) -> Iterator[Tables]:
     """The same, to be copied anew; made only when that is recorded, which its publisher may
     let wait for long."""
-    with _made(node, caller, subscription, wanted) as targets:
+    with (
+        _made(node, caller, subscription, wanted) as targets,
+        node.locks.of(subscription.oid),
+    ):
         known = {rel.relid for rel in node.catalog.rels(subscription.oid)}
         new = [t for t in targets if t.table.oid not in known]
-        yield Tables(
-            publications,
-            added=new_rels(node, subscription.oid, new, copy_data=True),
-            versions=present_versions(node, new),
-            removed=known - {t.table.oid for t in targets},
-            whole={t.table.oid: t.whole for t in targets if t.table.oid in known},
-        )
+        with held_still(node, new):
+            yield Tables(
+                publications,
+                added=new_rels(node, subscription.oid, new, copy_data=True),
+                versions=present_versions(node, new),
+                removed=known - {t.table.oid for t in targets},
+                whole={t.table.oid: t.whole for t in targets if t.table.oid in known},
+            )

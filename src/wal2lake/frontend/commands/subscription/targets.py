@@ -14,7 +14,7 @@ Source: subscriptioncmds.c; logicalrep_rel_open() in relation.c.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -396,10 +396,20 @@ def _drop_made(node: Node, made: Sequence[TableDef]) -> None:
         node.tables.drop(table.location)
 
 
+@contextmanager
+def held_still(node: Node, targets: Sequence[Target]) -> Iterator[None]:
+    """Nobody writes the tables from the look whether they are empty until they are recorded: a
+    writer in between would not know that it has to tell. After locks of subscriptions."""
+    with ExitStack() as stack:
+        for location in sorted({target.table.location for target in targets}):
+            stack.enter_context(node.tables.writing(location))
+        yield
+
+
 def new_rels(
     node: Node, subid: Oid, targets: Sequence[Target], *, copy_data: bool
 ) -> list[SubscriptionRel]:
-    """The first relation states of tables."""
+    """The first relation states of tables that are ``held_still``."""
     return [
         SubscriptionRel(
             subid=subid,
@@ -424,7 +434,8 @@ def _is_empty(node: Node, table: TableDef) -> bool:
 
 
 def present_versions(node: Node, targets: Sequence[Target]) -> dict[int, int]:
-    """Each table as it is now: what readers see until it joins with its copy."""
+    """Each table as it is now: what readers see until it joins with its copy. They are
+    ``held_still``."""
     return {
         int(t.table.oid): node.tables.state(t.table.location).version for t in targets
     }

@@ -41,7 +41,8 @@ sync_progress
     subname name, schemaname name, tablename name, state char, rows_copied int8,
     rows_expected int8, bytes_copied int8, error text
 subscription_errors
-    subid oid, subname name, schemaname name, tablename name, error text, worker text
+    subid oid, subname name, schemaname name, tablename name, error text, worker text,
+    sqlstate text
 messages
     subid oid, subname name, lsn pg_lsn, commit_lsn pg_lsn, transactional bool, prefix text,
     content bytea
@@ -63,6 +64,10 @@ coercions
     first_at timestamptz, last_at timestamptz, example text
 subscription_options
     subid oid, subname name, create_tables bool, type_mappings text, value_policies text
+conflicts
+    subid oid, subname name, noted_at timestamptz, schemaname name, tablename name,
+    conflict_type text, resolution text, key text, commit_lsn pg_lsn, xid xid, origin text,
+    committed_at timestamptz, events int8
 """
 
 

@@ -262,6 +262,14 @@ def _functions() -> dict[tuple[str, int], Function]:
         _VOID,
         changes=True,
     )
+    add(
+        "pg_reload_conf",
+        session.pg_reload_conf,
+        "",
+        "BOOLEAN",
+        _BOOL,
+        changes=True,
+    )
     add("current_schema", session.current_schema, "", "VARCHAR", _NAME)
     add("current_schemas", session.current_schemas, "BOOLEAN", "VARCHAR[]", _NAMES)
     add("pg_client_encoding", session.pg_client_encoding, "", "VARCHAR", _NAME)

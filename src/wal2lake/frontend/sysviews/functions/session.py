@@ -1,10 +1,11 @@
 """The running session, as it sees itself: parameters, search path, the version; and the one
-function that changes something else.
+functions that change something else.
 
 Comes in: parameter names. Goes out: their values; ``set_config`` changes them, and
-``pg_stat_reset_subscription_stats`` sets counts in the catalog to zero.
+``pg_stat_reset_subscription_stats`` sets counts in the catalog to zero, and
+``pg_reload_conf`` has the settings read again.
 
-Source: manual, sections 9.27.1 and 9.28.1.
+Source: manual, sections 9.27.1, 9.28.1 and 9.28.2.
 """
 
 from __future__ import annotations
@@ -56,15 +57,22 @@ def current_schemas(call: Call, implicit: bool | None) -> list[str] | None:
 
 def pg_stat_reset_subscription_stats(call: Call, subid: int | None) -> str:
     """Count one subscription's errors from zero, or with null those of all."""
-    if not call.facts.authority.is_superuser(call.role):
-        raise UsageError(
-            "permission denied for function pg_stat_reset_subscription_stats",
-            sqlstate="42501",
-        )
+    _check_superuser(call, "pg_stat_reset_subscription_stats")
     if subid == 0:
         raise UsageError("invalid subscription OID 0")
     call.source.reset_stats(None if subid is None else Oid(subid))
     return ""
+
+
+def pg_reload_conf(call: Call) -> bool:
+    """SIGHUP as a function. What the file has is looked at later: errors are in the log."""
+    _check_superuser(call, "pg_reload_conf")
+    return call.source.reload_settings()
+
+
+def _check_superuser(call: Call, function: str) -> None:
+    if not call.facts.authority.is_superuser(call.role):
+        raise UsageError(f"permission denied for function {function}", sqlstate="42501")
 
 
 def pg_client_encoding(call: Call) -> str:

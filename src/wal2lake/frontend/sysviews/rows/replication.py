@@ -26,6 +26,7 @@ from wal2lake.catalog import (
     PG_READ_ALL_DATA,
     PG_READ_ALL_STATS,
     CoercionTotal,
+    NotedConflict,
     Progress,
     Subscription,
     SubscriptionError,
@@ -38,7 +39,7 @@ from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.sysviews.rows.facts import Facts, current_role
 from wal2lake.frontend.sysviews.rows.relations import Row
 from wal2lake.frontend.sysviews.source import CatalogSource
-from wal2lake.model import DATABASE, DATABASE_OID, Oid, SyncState
+from wal2lake.model import DATABASE, DATABASE_OID, ConflictType, Oid, SyncState
 from wal2lake.pg import redact
 
 _MASK: Final = "********"
@@ -54,6 +55,7 @@ class Replication:
     rels: tuple[SubscriptionRel, ...]
     tables: Mapping[int, TableDef]
     coercions: tuple[CoercionTotal, ...]
+    conflicts: tuple[NotedConflict, ...]
     errors: tuple[SubscriptionError, ...]
     stats: tuple[SubscriptionStats, ...]
 
@@ -69,6 +71,7 @@ def read_replication(source: CatalogSource, tables: Sequence[TableDef]) -> Repli
         tuple(source.rels()),
         {table.oid: table for table in tables},
         tuple(source.coercions()),
+        tuple(source.conflicts()),
         tuple(source.errors()),
         tuple(source.stats()),
     )
@@ -77,16 +80,6 @@ def read_replication(source: CatalogSource, tables: Sequence[TableDef]) -> Repli
 # ---- durable ----------------------------------------------------------------------------
 
 _STREAMING: Final = {"off": "f", "on": "t", "parallel": "p"}
-
-_CONFLICTS: Final = (
-    "confl_insert_exists",
-    "confl_update_origin_differs",
-    "confl_update_exists",
-    "confl_update_missing",
-    "confl_delete_origin_differs",
-    "confl_delete_missing",
-    "confl_multiple_unique_conflicts",
-)
 
 
 def pg_subscription(moment: Moment) -> Iterator[Row]:
@@ -177,6 +170,7 @@ def subscription_errors(state: Replication) -> Iterator[Row]:
             "subname": state.name(one.subid),
             "error": one.error,
             "worker": one.worker.value,
+            "sqlstate": one.sqlstate,
         }
     for rel in state.rels:
         if rel.error is not None:
@@ -187,12 +181,12 @@ def subscription_errors(state: Replication) -> Iterator[Row]:
                 "tablename": rel.remote_name,
                 "error": rel.error,
                 "worker": Worker.COPY.value,
+                "sqlstate": rel.sqlstate,
             }
 
 
 def pg_stat_subscription_stats(state: Replication) -> Iterator[Row]:
-    """How often the workers of each subscription have failed. Conflicts are not counted:
-    what is applied here has none, or stops."""
+    """How often the workers of each subscription have failed, and its conflicts."""
     for one in state.stats:
         reset = one.stats_reset
         yield {
@@ -200,7 +194,7 @@ def pg_stat_subscription_stats(state: Replication) -> Iterator[Row]:
             "subname": state.name(one.subid),
             "apply_error_count": one.apply_errors,
             "sync_error_count": one.sync_errors,
-            **dict.fromkeys(_CONFLICTS, 0),
+            **{f"confl_{kind}": one.conflicts.get(kind, 0) for kind in ConflictType},
             "stats_reset": None if reset is None else datetime.fromisoformat(reset),
         }
 
@@ -230,6 +224,28 @@ def coercions(state: Replication) -> Iterator[Row]:
         }
 
 
+def conflicts(state: Replication) -> Iterator[Row]:
+    """Changes that met another state of the table, and what became of them."""
+    for noted in state.conflicts:
+        found = noted.conflict
+        table = state.tables.get(found.relid)
+        yield {
+            "subid": noted.subid,
+            "subname": state.name(noted.subid),
+            "noted_at": datetime.fromisoformat(noted.noted_at),
+            "schemaname": None if table is None else table.namespace,
+            "tablename": None if table is None else table.name,
+            "conflict_type": found.type.value,
+            "resolution": found.resolution.value,
+            "key": found.key,
+            "commit_lsn": found.commit_lsn,
+            "xid": found.xid,
+            "origin": found.origin,
+            "committed_at": found.committed_at,
+            "events": found.count,
+        }
+
+
 def subscription_options(state: Replication) -> Iterator[Row]:
     """The options that PostgreSQL does not have."""
     for sub in state.subscriptions:
@@ -252,6 +268,7 @@ SUBSCRIPTION_ROWS: Final[Mapping[str, Callable[[Replication], Iterator[Row]]]] =
         subscription_errors,
         pg_stat_subscription_stats,
         coercions,
+        conflicts,
         subscription_options,
     )
 }
@@ -288,6 +305,7 @@ class Moment:
             subscriptions=tuple(s for s in state.subscriptions if s.oid in mine),
             errors=tuple(e for e in state.errors if e.subid in mine),
             coercions=tuple(c for c in state.coercions if c.subid in mine),
+            conflicts=tuple(c for c in state.conflicts if c.subid in mine),
             rels=tuple(r for r in state.rels if r.subid in mine),
         )
 
@@ -440,6 +458,7 @@ GUARDED: Final[Mapping[str, Oid]] = {
     "subscription_errors": PG_READ_ALL_STATS,
     "sync_progress": PG_READ_ALL_STATS,
     "coercions": PG_READ_ALL_DATA,
+    "conflicts": PG_READ_ALL_DATA,
     "messages": PG_READ_ALL_DATA,
 }
 """Views of which others see the rows of their own subscriptions only, and the role that sees

@@ -9,9 +9,9 @@
     remove its log and its progress                 storage
     forget it                                       catalog
 
-A failure before the slot is dropped takes the mark back. From then on the command can only go
-forward: a crash leaves the mark, and ``unfinished`` or a repeated DROP does the rest. The
-tables stay, as in PostgreSQL.
+A failure before the slot is dropped takes the mark back. From then on, and if nobody knows whether
+it was dropped (a cancel, a connection that broke), the command can only go forward: the mark stays,
+and ``unfinished`` or a repeated DROP does the rest. The tables stay, as in PostgreSQL.
 
 Source: DropSubscription() in subscriptioncmds.c.
 """
@@ -22,7 +22,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -30,9 +30,9 @@ from wal2lake.catalog import Recopy, Subscription
 from wal2lake.catalog.progress import ProgressFile, progress_path
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
-from wal2lake.frontend.commands.node import Caller, Node, altering
+from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.subscription.blocks import outside_block
-from wal2lake.frontend.commands.subscription.owner import check_may_change
+from wal2lake.frontend.commands.subscription.owner import altering
 from wal2lake.frontend.commands.subscription.publisher import (
     connect_to_drop,
     drop_slot,
@@ -57,33 +57,59 @@ def drop_subscription(node: Node, caller: Caller, statement: DropSubscription) -
             raise UndefinedObjectError(text)
         caller.notice(Notice(f"{text}, skipping"))
         return "DROP SUBSCRIPTION"
-    with altering(node, caller, statement.name) as subscription:
-        check_may_change(node, caller, subscription, connects=False)
+    with altering(node, caller, statement.name, connects=False) as subscription:
         outside_block(
             caller,
             "DROP SUBSCRIPTION",
             refused_as="DROP SUBSCRIPTION" if subscription.slot_name else None,
         )
-        if _drop(node, subscription, caller.check):
+        if _drop(node, caller, subscription):
             slot = subscription.slot_name
             caller.notice(Notice(f'dropped replication slot "{slot}" on publisher'))
     return "DROP SUBSCRIPTION"
 
 
-def _drop(node: Node, subscription: Subscription, check: Check) -> bool:
+def _drop(node: Node, caller: Caller, subscription: Subscription) -> bool:
     """All of it; True if there was a slot, and it was there."""
+    with contextlib.ExitStack() as closing:
+        with _taken_back(node, subscription):
+            session = _begin(node, caller, subscription)
+            if session is not None:
+                closing.enter_context(session)
+        dropped = False
+        if session is not None:
+            try:
+                dropped = _drop_slot(session, subscription)
+            except BaseException:
+                if session.unanswered:
+                    caller.notice(_not_known(subscription))
+                    raise
+                with _taken_back(node, subscription):
+                    raise
+            _forget_slot(node, subscription)
+    _forget(node, subscription)
+    return dropped
+
+
+def _begin(node: Node, caller: Caller, subscription: Subscription) -> Session | None:
+    """Up to where there is no way back; returns how to talk to the publisher, if there is a
+    slot to drop."""
     node.catalog.update_subscription(
         subscription.oid, enabled=False, dropping=True, bump=True
     )
     node.changed()
     failpoint("subscription.drop_marked")
+    await_workers(node, subscription, WORKER_STOP_SECONDS, caller.check)
+    if subscription.slot_name is None:
+        return None
+    return connect_to_drop(node, subscription, caller.check)
+
+
+@contextlib.contextmanager
+def _taken_back(node: Node, subscription: Subscription) -> Iterator[None]:
+    """A failure within leaves everything as it was."""
     try:
-        await_workers(node, subscription, WORKER_STOP_SECONDS, check)
-        session = None
-        if subscription.slot_name:
-            session = connect_to_drop(node, subscription, check)
-        with session or contextlib.nullcontext():
-            dropped = _drop_slot(node, session, subscription)
+        yield
     except BaseException:
         node.catalog.update_subscription(
             subscription.oid,
@@ -93,8 +119,17 @@ def _drop(node: Node, subscription: Subscription, check: Check) -> bool:
         )
         node.changed()
         raise
-    _forget(node, subscription)
-    return dropped
+
+
+def _not_known(subscription: Subscription) -> Notice:
+    return Notice(
+        f'publisher has not said whether replication slot "{subscription.slot_name}" was'
+        " dropped",
+        severity="WARNING",
+        sqlstate="01000",
+        detail=f'Subscription "{subscription.name}" is disabled, and this node goes on'
+        " dropping it.",
+    )
 
 
 def finish_drop(
@@ -104,23 +139,25 @@ def finish_drop(
 
     ``session`` is one for replication at the publisher; None: it has no slot.
     """
-    dropped = _drop_slot(node, session, subscription)
+    dropped = session is not None and _drop_slot(session, subscription)
+    _forget_slot(node, subscription)
     _forget(node, subscription)
     return dropped
 
 
-def _drop_slot(node: Node, session: Session | None, subscription: Subscription) -> bool:
+def _drop_slot(session: Session, subscription: Subscription) -> bool:
     """One that is gone already is no error if an interrupted DROP goes on."""
-    if session is None:
-        return False
-    dropped = drop_slot(
+    return drop_slot(
         session,
         str(subscription.slot_name),
         missing_ok=subscription.dropping or subscription.recopying is not Recopy.NO,
     )
-    # From here on the name may be somebody else's: a repeated DROP must not drop it again.
-    node.catalog.update_subscription(subscription.oid, slot_name=None)
-    return dropped
+
+
+def _forget_slot(node: Node, subscription: Subscription) -> None:
+    """The name may be somebody else's now: a repeated DROP must not drop it again."""
+    if subscription.slot_name is not None:
+        node.catalog.update_subscription(subscription.oid, slot_name=None)
 
 
 def _forget(node: Node, subscription: Subscription) -> None:

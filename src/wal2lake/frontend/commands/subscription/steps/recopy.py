@@ -20,9 +20,11 @@ The slot is asked what the receiver asks it at each start (``receive.source.hist
 ``receive.source.slotcheck``), and what the log has above the floor is read once: a damaged log is
 no better than a slot that is gone. A slot of that name that is not a subscription's is not dropped.
 
-A failure before the slot is dropped takes the mark back. From then on the command can only go
-forward: ``unfinished`` goes on with what a crash, or a publisher that makes no slot now, has
-interrupted. The second mark tells a slot that was made meanwhile from one that the log belongs to.
+A failure before the slot is dropped takes the mark back, and if the slot can go on, so does every
+failure. Once it is dropped, or nobody knows whether it was (a cancel, a connection that broke), the
+command can only go forward: ``unfinished`` goes on with what that, a crash, or a publisher that
+makes no slot now has interrupted. The second mark tells a slot that was made meanwhile from one
+that the log belongs to.
 
 PostgreSQL has no such command: there the way out is DROP SUBSCRIPTION and TRUNCATE.
 """
@@ -30,9 +32,9 @@ PostgreSQL has no such command: there the way out is DROP SUBSCRIPTION and TRUNC
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -129,28 +131,44 @@ def copy_anew(
             subscription.oid, recopying=Recopy.BEGUN, bump=True
         )
         node.changed()
-    source = None
-    try:
+    with _taken_back(node, subscription):
         failpoint("recopy.marked")
         await_workers(node, subscription, WORKER_STOP_SECONDS, asker.check)
         publisher = Publisher(session)
         identity = publisher.identify()
         goes_on = _goes_on(node, subscription, publisher, identity)
-        if not goes_on and found is not Recopy.GIVEN_UP:
-            _drop_slot(asker, session, subscription)
+        if goes_on:
+            _record(node, subscription, tables, source=None)
+            return
+    if found is not Recopy.GIVEN_UP:
+        _give_up_slot(node, asker, session, subscription)
+    start = _new_slot(node, asker, session, subscription, found)
+    source = NewSource(start, identity.system_identifier, identity.timeline)
+    _record(node, subscription, tables, source=source)
+
+
+@contextmanager
+def _taken_back(node: Node, subscription: Subscription) -> Iterator[None]:
+    """A failure within leaves everything as it was, if it was this command that began."""
+    try:
+        yield
     except BaseException:
-        if found is Recopy.NO:
+        if subscription.recopying is Recopy.NO:
             node.catalog.update_subscription(
                 subscription.oid, recopying=Recopy.NO, bump=True
             )
             node.changed()
         raise
-    if not goes_on:
-        source = NewSource(
-            _new_slot(node, asker, session, subscription, found),
-            identity.system_identifier,
-            identity.timeline,
-        )
+
+
+def _record(
+    node: Node,
+    subscription: Subscription,
+    tables: Callable[[], AbstractContextManager[Tables]],
+    *,
+    source: NewSource | None,
+) -> None:
+    """Tables that are missing are made, and all of them wait for their copies."""
     with node.ddl_lock, tables() as now, node.locks.of(subscription.oid):
         node.catalog.copy_anew(
             subscription.oid,
@@ -244,6 +262,31 @@ def _read_through(node: Node, subscription: Subscription) -> None:
 
 
 # ---- and a new one ----------------------------------------------------------------------------
+
+
+def _give_up_slot(
+    node: Node, asker: Asker, session: Session, subscription: Subscription
+) -> None:
+    """The first step that cannot be taken back."""
+    try:
+        _drop_slot(asker, session, subscription)
+    except BaseException:
+        if not session.unanswered:
+            with _taken_back(node, subscription):
+                raise
+        # Whatever is found there later is not to be trusted: the server may drop it yet.
+        node.catalog.update_subscription(subscription.oid, recopying=Recopy.GIVEN_UP)
+        asker.tell(
+            Notice(
+                "publisher has not said whether replication slot"
+                f' "{subscription.slot_name}" was dropped',
+                severity="WARNING",
+                sqlstate="01000",
+                detail="This node goes on copying the tables of subscription"
+                f' "{subscription.name}" anew.',
+            )
+        )
+        raise
 
 
 def _drop_slot(asker: Asker, session: Session, subscription: Subscription) -> None:

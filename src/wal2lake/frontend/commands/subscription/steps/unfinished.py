@@ -11,11 +11,11 @@ finished.
     copied anew                          recorded                  the tables that are recorded
 
 All are there for a moment while such a command runs; it holds the turn of its subscription, or of
-the slot that it makes, and whoever finds them in that turn knows that no command does. So the same
-code serves the node's start and a publisher that could not be reached then: a thread of the engine
-looks every wal_retrieve_retry_interval. Each piece of work has a thread of its own, for a publisher
-that does not answer must hold up nobody else's; and it steps aside for a command that wants the
-turn.
+the name of the slot that it makes, and whoever finds them in that turn knows that no command does.
+So the same code serves the node's start and a publisher that could not be reached then: a thread of
+the engine looks every wal_retrieve_retry_interval. Each piece of work has a thread of its own, for
+a publisher that does not answer must hold up nobody else's; and it steps aside for a command that
+wants the turn.
 
 A planned slot is dropped if it was made after the plan, for pgoutput in that database, and is used
 by nobody. Another one of that name stays, and the plan is forgotten. It cannot be told from one
@@ -99,15 +99,13 @@ def judge_slot(
 
 
 def drop_planned(node: Node, publisher: Publisher, planned: PlannedSlot) -> None:
-    """Drop a slot that a crashed CREATE has left; the caller holds the slot's turn.
+    """Drop a slot that a crashed CREATE has left; the caller holds the turn of its name.
 
     Raises PublisherError if it cannot be dropped (yet); it stays planned.
     """
-    owners = [
-        s for s in node.catalog.subscriptions() if s.slot_name == planned.slot_name
-    ]
     name = planned.slot_name
-    if any(s.conninfo != planned.conninfo for s in owners):
+    owners = _owners(node, planned)
+    if owners - {planned.conninfo}:
         # It may be the same server by another name, or another server's slot.
         return
     if not owners:
@@ -117,6 +115,9 @@ def drop_planned(node: Node, publisher: Publisher, planned: PlannedSlot) -> None
             raise PublisherError(
                 f'replication slot "{name}" is still being created', sqlstate="55006"
             )
+        if _owners(node, planned):
+            # An ALTER ... SET (slot_name) has taken it meanwhile: the next look sees that.
+            return
         if verdict is Verdict.DROP:
             publisher.drop_idle_slot(name)
             get_logger().info(
@@ -125,6 +126,15 @@ def drop_planned(node: Node, publisher: Publisher, planned: PlannedSlot) -> None
                 subscription=planned.subname,
             )
     node.catalog.forget_planned(planned)
+
+
+def _owners(node: Node, planned: PlannedSlot) -> set[str]:
+    """The connection strings of the subscriptions that have a slot of that name."""
+    return {
+        s.conninfo
+        for s in node.catalog.subscriptions()
+        if s.slot_name == planned.slot_name
+    }
 
 
 class _StepAside(Exception):
@@ -175,9 +185,8 @@ class UnfinishedCommands:
 
     def _look(self) -> None:
         """One round over all that a crash has left."""
-        for planned in self._node.catalog.planned_slots():
-            slot = (planned.slot_name, planned.conninfo)
-            self._begin(slot, partial(self._drop, planned))
+        for slot in {p.slot_name for p in self._node.catalog.planned_slots()}:
+            self._begin(slot, partial(self._drop, slot))
         for subscription in self._node.catalog.subscriptions():
             if subscription.dropping:
                 self._begin(subscription.oid, partial(self._finish, subscription.oid))
@@ -212,20 +221,27 @@ class UnfinishedCommands:
 
         return check
 
-    def _drop(self, planned: PlannedSlot) -> None:
-        making, key = self._node.making, (planned.slot_name, planned.conninfo)
+    def _drop(self, slot: str) -> None:
+        """All of that name, one after the other: were each to ask for the turn by itself,
+        one whose publisher is away could keep it from the others for ever."""
+        making = self._node.making
+        with making.try_hold(slot) as mine:
+            for planned in self._node.catalog.planned_slots() if mine else ():
+                if planned.slot_name == slot:
+                    self._drop_one(planned, self._aside_for(making, slot))
+
+    def _drop_one(self, planned: PlannedSlot, check: Check) -> None:
+        if _owners(self._node, planned) - {planned.conninfo}:
+            return
         try:
-            with making.try_hold(key) as mine:
-                if not mine or planned not in self._node.catalog.planned_slots():
-                    return
-                with connect(
-                    planned.conninfo,
-                    application_name=planned.subname,
-                    answer_timeout_seconds=_ANSWER_SECONDS,
-                    must_use_password=planned.must_use_password,
-                    check=self._aside_for(making, key),
-                ) as session:
-                    drop_planned(self._node, Publisher(session), planned)
+            with connect(
+                planned.conninfo,
+                application_name=planned.subname,
+                answer_timeout_seconds=_ANSWER_SECONDS,
+                must_use_password=planned.must_use_password,
+                check=check,
+            ) as session:
+                drop_planned(self._node, Publisher(session), planned)
         except Wal2LakeError as error:
             self._tell(
                 planned,
@@ -257,7 +273,9 @@ class UnfinishedCommands:
                     " interrupted"
                 )
             except (PublisherError, UsageError) as error:
-                self._node.catalog.note_error(subid, Worker.DROP, error.describe())
+                self._node.catalog.note_error(
+                    subid, Worker.DROP, error.describe(), error.sqlstate
+                )
                 self._tell(
                     subid,
                     f'could not finish dropping subscription "{now.name}":'
@@ -292,7 +310,9 @@ class UnfinishedCommands:
                     " SUBSCRIPTION was interrupted"
                 )
             except Wal2LakeError as error:
-                self._node.catalog.note_error(subid, Worker.RECOPY, error.describe())
+                self._node.catalog.note_error(
+                    subid, Worker.RECOPY, error.describe(), error.sqlstate
+                )
                 self._tell(
                     (subid, Worker.RECOPY),
                     f'could not copy the tables of subscription "{name}" anew:'

@@ -1,0 +1,188 @@
+"""Version 0: a table that is made.
+
+In: a location, fields, properties. Out: a table without rows, not yet durable. What it needs of a
+reader and of a writer, and what the session's settings add, is Delta's to say, once for each kind
+of table; the version is then written here (``log.firstversion``), whatever asks for more by
+Delta.
+
+Called by ``tables``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pyspark.sql.types import StructField, StructType
+
+from wal2lake.errors import DuplicateObjectError
+from wal2lake.lake.delta.durability import local_path
+from wal2lake.lake.delta.fields import metadata_of, spark_type
+from wal2lake.lake.delta.jvm import DeltaJvm
+from wal2lake.lake.delta.log.checksum import Bins, checksum_line
+from wal2lake.lake.delta.log.firstversion import (
+    CHECKSUM,
+    COMMIT,
+    Kind,
+    Model,
+    commit_lines,
+    is_plain,
+    write_locally,
+)
+from wal2lake.lake.delta.log.place import Object
+from wal2lake.lake.port import FieldSpec
+from wal2lake.pgtypes.columnnames import check_column_names
+
+DEFAULT_PROPERTIES: Final[Mapping[str, str]] = {
+    "delta.enableDeletionVectors": "true",
+    # A checkpoint costs ten commits' time; Delta's default of 10 would double the cost
+    # of a stream of small commits. A reader parses this many small files at worst.
+    "delta.checkpointInterval": "100",
+}
+
+_NUMBERS: Final = re.compile(r"\([0-9, ]+\)")
+"""Precisions and lengths in a type's name."""
+
+_UNSAFE_IN_NAMES: Final = frozenset(" ,;{}()\n\t=")
+"""Delta refuses these in a column's name unless column mapping is on."""
+
+
+class Creation:
+    """One per session; safe for all threads."""
+
+    def __init__(self, delta: DeltaJvm) -> None:
+        self._delta = delta
+        self._lock = threading.Lock()
+        self._bins: Bins | None = None
+        self._models: dict[Kind, Model] = {}
+
+    def create(
+        self,
+        location: str,
+        fields: Sequence[FieldSpec],
+        properties: Mapping[str, str] | None,
+    ) -> None:
+        """Where there is no table. DuplicateObjectError if there is something else."""
+        check_column_names(field.name for field in fields)
+        wanted = dict(DEFAULT_PROPERTIES)
+        if any(_UNSAFE_IN_NAMES & set(field.name) for field in fields):
+            wanted["delta.columnMapping.mode"] = "name"
+        wanted.update(properties or {})
+        self._need_empty(location)
+        schema = StructType(
+            [
+                StructField(
+                    field.name, spark_type(field.spark_ddl), True, metadata_of(field)
+                )
+                for field in fields
+            ]
+        )
+        metadata = {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema.json(),
+            "partitionColumns": [],
+            "configuration": wanted,
+            "createdTime": int(time.time() * 1000),
+        }
+        kind = Kind(
+            self._delta.settings_hash(),
+            frozenset(_NUMBERS.sub("", field.spark_ddl) for field in fields),
+            frozenset(one for one in wanted.items() if one[0].startswith("delta.")),
+        )
+        with self._lock:
+            known = self._models.get(kind)
+        if known is not None:
+            self._write_first(location, known.applied_to(metadata), known.protocol)
+        else:
+            self._create_first_of(kind, location, metadata)
+
+    def _create_first_of(self, kind: Kind, location: str, metadata: Object) -> None:
+        """Delta decides what the table needs of a reader and of a writer, and what its settings
+        add: the same for each table of the kind."""
+        with self._delta.calling(location):
+            transaction = self._delta.log(location).startTransaction()
+            transaction.updateMetadataForNewTable(
+                self._delta.action({"metaData": metadata})
+            )
+            prepared = json.loads(transaction.metadata().json())["metaData"]
+            protocol = json.loads(transaction.protocol().json())["protocol"]
+            if not is_plain(protocol):
+                # A setting of Spark's has asked for more: it is for Delta to do.
+                transaction.commit(
+                    self._delta.seq([]),
+                    getattr(
+                        self._delta.jvm.org.apache.spark.sql.delta,
+                        "DeltaOperations$CreateTable",
+                    )(
+                        transaction.metadata(),
+                        False,
+                        False,
+                        self._delta.jvm.scala.Option.empty(),
+                    ),
+                )
+                return
+        self._write_first(location, prepared, protocol)
+        model = Model.of(metadata, prepared, protocol)
+        if model is not None:
+            with self._lock:
+                self._models[kind] = model
+
+    def _write_first(self, location: str, metadata: Object, protocol: Object) -> None:
+        """Commit version 0; see ``firstversion``."""
+        txn_id = str(uuid.uuid4())
+        commit = commit_lines(metadata, protocol, txn_id)
+        checksum = checksum_line(metadata, protocol, txn_id, bins=self._histograms())
+        root = local_path(location)
+        if root is not None:
+            write_locally(root, commit, checksum)
+            return
+        with self._delta.calling(location):
+            log = self._delta.log(location)
+            log.createLogDirectoriesIfNotExists()
+            for name, lines in ((COMMIT, commit), (CHECKSUM, [checksum])):
+                log.store().write(
+                    self._delta.jvm.org.apache.hadoop.fs.Path(
+                        location, f"_delta_log/{name}"
+                    ),
+                    self._delta.seq(lines).iterator(),
+                    name == CHECKSUM,
+                    self._delta.hadoop_conf(),
+                )
+
+    def _histograms(self) -> Bins:
+        """Delta's bounds of file sizes, and its number of bins for deleted rows."""
+        with self._lock:
+            if self._bins is None:
+                stats = self._delta.jvm.org.apache.spark.sql.delta.stats
+                sizes = stats.FileSizeHistogramUtils.DEFAULT_BINS()
+                deleted = stats.DeletedRecordCountsHistogramUtils.NUMBER_OF_BINS()
+                self._bins = Bins(tuple(self._delta.from_java(sizes)), deleted)
+            return self._bins
+
+    def _need_empty(self, location: str) -> None:
+        """A table that is made among somebody else's files would take them along when it is
+        dropped. A log without a version is what a crash leaves of a creation."""
+        root = local_path(location)
+        if root is not None:
+            names = [one.name for one in root.iterdir()] if root.exists() else []
+        else:
+            with self._delta.calling(location):
+                path = self._delta.jvm.org.apache.hadoop.fs.Path(location)
+                files = path.getFileSystem(self._delta.hadoop_conf())
+                names = (
+                    [one.getPath().getName() for one in files.listStatus(path)]
+                    if files.exists(path)
+                    else []
+                )
+        if names not in ([], ["_delta_log"]):
+            raise DuplicateObjectError(
+                f'directory "{location}" exists but is not empty',
+                sqlstate="42P07",
+                hint="Remove what is in it, or move it elsewhere.",
+            )

@@ -1,0 +1,7 @@
+"""What is looked at before files join a table.
+
+Takes: a version of a table, finished files below its location. Gives: that they may join it, or
+why not. Owns: nothing. Never: changes a file, or the table.
+
+Modules: ``fit`` (their columns), ``uniqueness`` (their keys).
+"""

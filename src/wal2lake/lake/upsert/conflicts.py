@@ -1,0 +1,102 @@
+"""Events of a batch that met another state than the publisher's, told as PostgreSQL tells them.
+
+Comes in: a loaded batch, and which of its events they are. Goes out: ``RowConflict`` values in
+log order, the first ones with the text of their keys. Called by ``plan.py``.
+
+Source: src/backend/replication/logical/conflict.c (build_tuple_value_details).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from wal2lake.lake.port import FieldSpec
+from wal2lake.lake.staging.changes import (
+    DELETE,
+    NAMED_CONFLICTS,
+    ChangeShape,
+    RowConflict,
+)
+from wal2lake.lake.upsert.lives import Index
+from wal2lake.model import ConflictType
+from wal2lake.pgtypes.encode.text import arrow_to_text
+
+_SHOWN_BYTES: Final = 64
+"""Of a value."""
+
+
+def missing_rows(
+    shape: ChangeShape, table: pa.Table, missed: Index, *, values: bool
+) -> list[RowConflict]:
+    """Of the events ``missed``, by their places in ``table``; new rows if ``values``."""
+    named = missed[:NAMED_CONFLICTS]
+    rows = table.take(pa.array(named))
+    kinds = [_kind(op) for op in rows.column("op").to_pylist()]
+    lsns = rows.column("lsn").to_pylist()
+    keys = keys_of(shape, rows)
+    new = [None] * len(named) if not values else _rows_of(shape, rows)
+    found = [
+        RowConflict(kind, lsn, key, row if kind is not _kind(DELETE) else None)
+        for kind, lsn, key, row in zip(kinds, lsns, keys, new, strict=True)
+    ]
+    rest = table.take(pa.array(missed[NAMED_CONFLICTS:]))
+    ops = rest.column("op").to_numpy()
+    for op in np.unique(ops):
+        at = np.flatnonzero(ops == op)
+        first = rest.column("lsn")[int(at[0])].as_py()
+        found.append(RowConflict(_kind(int(op)), first, None, count=len(at)))
+    return found
+
+
+def keys_of(shape: ChangeShape, rows: pa.Table) -> list[str]:
+    """``(a, b)=(1, 2)`` of each event: what names the row that it asks for."""
+    columns = []
+    moved = rows.column("moved").to_pylist() if shape.moved else []
+    for i in shape.key:
+        texts = _texts(shape.fields[i], rows.column(f"n{i}"))
+        if shape.moved:
+            old = _texts(shape.fields[i], rows.column(f"o{i}"))
+            texts = [o if m else n for o, n, m in zip(old, texts, moved, strict=True)]
+        columns.append(texts)
+    return _named(shape, columns)
+
+
+def new_keys_of(shape: ChangeShape, rows: pa.Table) -> list[str]:
+    """The same of the rows that the events would make."""
+    return _named(
+        shape, [_texts(shape.fields[i], rows.column(f"n{i}")) for i in shape.key]
+    )
+
+
+def _named(shape: ChangeShape, columns: Sequence[Sequence[str]]) -> list[str]:
+    names = ", ".join(shape.fields[i].name for i in shape.key)
+    return [f"({names})=({', '.join(values)})" for values in zip(*columns, strict=True)]
+
+
+def _rows_of(shape: ChangeShape, rows: pa.Table) -> list[str]:
+    columns = [
+        _texts(field, rows.column(f"n{i}")) for i, field in enumerate(shape.fields)
+    ]
+    return [f"({', '.join(values)})" for values in zip(*columns, strict=True)]
+
+
+def _texts(field: FieldSpec, column: pa.ChunkedArray) -> Sequence[str]:
+    texts = arrow_to_text(column, int(field.pg_type_oid), field.pg_typmod)
+    return [_shown(text) for text in texts]
+
+
+def _shown(text: bytes | str | None) -> str:
+    if text is None:
+        return "null"
+    raw = text if isinstance(text, bytes) else text.encode()
+    if len(raw) <= _SHOWN_BYTES:
+        return raw.decode()
+    return raw[:_SHOWN_BYTES].decode(errors="ignore") + "..."
+
+
+def _kind(op: int) -> ConflictType:
+    return ConflictType.DELETE_MISSING if op == DELETE else ConflictType.UPDATE_MISSING

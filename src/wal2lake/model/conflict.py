@@ -1,0 +1,53 @@
+"""Conflicts: changes that meet another state of the table than the publisher's.
+
+Source: PostgreSQL manual, 29.8 (Conflicts); src/include/replication/conflict.h.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from wal2lake.model.lsn import Lsn, Oid
+
+
+class ConflictType(StrEnum):
+    """PostgreSQL 18's, in the order of pg_stat_subscription_stats."""
+
+    INSERT_EXISTS = "insert_exists"
+    UPDATE_ORIGIN_DIFFERS = "update_origin_differs"
+    UPDATE_EXISTS = "update_exists"
+    UPDATE_MISSING = "update_missing"
+    DELETE_ORIGIN_DIFFERS = "delete_origin_differs"
+    DELETE_MISSING = "delete_missing"
+    MULTIPLE_UNIQUE_CONFLICTS = "multiple_unique_conflicts"
+
+
+class Resolution(StrEnum):
+    """What became of the change."""
+
+    ERROR = "error"
+    """Its transaction stops the subscription."""
+    SKIP = "skip"
+    """It was left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """One change, or several alike whose rows are not named any more."""
+
+    relid: Oid
+    """Our table."""
+    type: ConflictType
+    resolution: Resolution
+    commit_lsn: Lsn
+    """Of the transaction; of several changes: of the first one's."""
+    key: str | None
+    """The row's, as PostgreSQL writes it: ``(a, b)=(1, 2)``; None: of several."""
+    xid: int | None
+    """The transaction's at the publisher; like the next two None if it is not known."""
+    origin: str | None
+    """Where the publisher has it from; None also: made there."""
+    committed_at: datetime | None
+    count: int = 1

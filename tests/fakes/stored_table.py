@@ -1,0 +1,105 @@
+"""A table's files in a directory without Delta, changed by upserts as a commit would.
+
+Comes in: rows, in Parquet files with deletion vectors; staged events. Goes out: the rows, read back
+through the vectors that readers would use.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from wal2lake.lake.delta.datafile import write_data_file
+from wal2lake.lake.port import FieldSpec, PhysicalField, TableState
+from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Uniqueness
+from wal2lake.lake.tablefiles import DataFile, add_action
+from wal2lake.lake.upsert import Memory, Upsert, load, plan_upsert
+from wal2lake.lake.upsert.stored import StoredRows
+
+
+class StoredTable:
+    """See the header. Rows are tuples, in the order of the fields."""
+
+    def __init__(
+        self,
+        location: Path,
+        fields: Sequence[FieldSpec],
+        schema: pa.Schema,
+        rows: Sequence[Sequence[object]],
+        files: int,
+    ) -> None:
+        """The rows are divided over so many files; ``schema`` is Arrow's of the fields."""
+        location.mkdir(parents=True)
+        self._schema = schema
+        self.state = TableState(
+            location=str(location),
+            table_id="id",
+            version=0,
+            cursors={},
+            fields=tuple(fields),
+            physical_fields=tuple(
+                PhysicalField(f.name, f.name, None, f.spark_ddl) for f in fields
+            ),
+            column_mapping=False,
+            properties={"delta.enableDeletionVectors": "true"},
+        )
+        self.files: list[DataFile] = []
+        share = -(-len(rows) // files) or 1
+        for start in range(0, len(rows), share):
+            self.add(rows[start : start + share])
+
+    def add(self, rows: Sequence[Sequence[object]]) -> None:
+        """One more file."""
+        columns = [
+            pa.array(column, field.type)
+            for column, field in zip(zip(*rows, strict=True), self._schema, strict=True)
+        ]
+        added = write_data_file(
+            pa.table(columns, schema=self._schema),
+            self.state.location,
+            self.state.fields,
+            self.state.physical_fields,
+        )
+        self.files.append(DataFile(add_action(added, data_change=True)))
+
+    def plan(
+        self,
+        shape: ChangeShape,
+        staged: Sequence[pa.Table],
+        uniqueness: Uniqueness,
+        *,
+        memory: int,
+        exceeds: bool = False,
+    ) -> Upsert | RowFailure:
+        """What a batch would change; ``memory`` in bytes, which it ``exceeds`` if it must."""
+        size = sum(t.nbytes for t in staged)
+        with Memory(memory).share(size, exceeds=exceeds) as share:
+            return plan_upsert(
+                load(shape, staged),
+                self.state,
+                self.files,
+                uniqueness,
+                share,
+                f"{self.state.location}/spill",
+            )
+
+    def commit(self, upsert: Upsert) -> None:
+        """As Delta's log has it afterwards."""
+        files = {} if upsert.truncates else {f.key: f for f in self.files}
+        for one in upsert.replaced:
+            del files[one.file.key]
+            kept = one.add(data_change=True)
+            if kept is not None:
+                files[one.file.key] = DataFile(json.loads(json.dumps(kept)))
+        for added in upsert.adds:
+            file = DataFile(add_action(added, data_change=True))
+            files[file.key] = file
+        self.files = list(files.values())
+
+    def read(self) -> list[tuple[object, ...]]:
+        """Its rows."""
+        parts = StoredRows(self.state, self.files).live(range(len(self.state.fields)))
+        return [tuple(row.values()) for part in parts for row in part.to_pylist()]
