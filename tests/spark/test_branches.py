@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from wal2lake.lake import Cursor, FieldSpec
+from wal2lake.lake.branch import lookup
 from wal2lake.lake.branch.branches import Branch, Branches
 from wal2lake.lake.branch.keys import Key, Keys
 from wal2lake.lake.delta.tables import DeltaTables
-from wal2lake.lake.query import Queries, relation
+from wal2lake.lake.query import Queries, QueryResult, relation
 
 
 def rows(queries: Queries, location: str) -> list[tuple[object, ...]]:
@@ -114,4 +116,119 @@ def test_a_key_that_is_there_twice_is_found(
     assert found("(30, 'x', 1), (30, 'y', 1)", one) == [{"k0": 30}]
     assert found("(3, '1.5', 1)", both) is not None
     assert found("(3, '1.51', 1), (3, '15', 1)", both) is None
+    branches.drop(branch)
+
+
+_STORED = """
+    SELECT uuid || id AS u, timestamp'1582-01-01 00:00:00.000001' + make_dt_interval(id) AS t,
+      timestamp_ntz'2024-01-01' + make_dt_interval(id) AS n, double(id) AS d,
+      decimal(id) AS m, id < 0 AS b, encode(uuid || id, 'utf-8') AS y,
+      date'1960-01-01' + int(id) AS dt, char(65 + id) AS c, array(int(id)) AS a
+    FROM (SELECT id, 'ÿ-8b1c-4b1e-9a53-longer than what statistics keep-' AS uuid FROM range({}))
+"""
+
+
+def test_few_keys_are_found_here_as_spark_finds_them(
+    spark_session: SparkSession,
+    lake: DeltaTables,
+    queries: Queries,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    run = queries.run
+
+    def counted(sql: str, **options: Any) -> QueryResult:
+        asked.append(sql)
+        return run(sql, **options)
+
+    monkeypatch.setattr(queries, "run", counted)
+    kinds = "string timestamp timestamp_ntz double decimal(10,2) boolean binary date"
+    kinds += " string array<int>"
+    names = "u t n d m b y dt c a"
+    table = str(tmp_path / "a%20b")
+    fields = [
+        FieldSpec(name, kind)
+        for name, kind in zip(names.split(), kinds.split(), strict=True)
+    ]
+    lake.create(table, fields)
+    execute(queries, f"INSERT INTO {relation(table)} {_STORED.format(6)}")
+    # Gone before the branch, and in it.
+    execute(queries, f"DELETE FROM {relation(table)} WHERE d = 4")
+    branches = Branches(spark_session, lake, queries)
+    keys = Keys(spark_session, lake, queries)
+    branch = branches.open(table, None, str(tmp_path / "branch"), "open")
+    there = relation(branch.location)
+    execute(queries, f"DELETE FROM {there} WHERE d = 5")
+
+    def insert(condition: str) -> list[dict[str, Any]]:
+        rows = f"SELECT * FROM ({_STORED.format(9)}) WHERE {condition}"
+        execute(queries, f"INSERT INTO {there} {rows}")
+        version = branches.state(branch).version
+        commit = lake.actions(branch.location, version, version)[0]
+        return [action["add"] for action in commit if "add" in action]
+
+    def found(*columns: str) -> list[dict[str, object]] | None:
+        asked.clear()
+        batch = keys.repeated(branch, added, Key(columns), "keys")
+        assert bool(asked) == (columns == ("a",) or not lookup._FEW)
+        return None if batch is None else batch.to_pylist()
+
+    added = insert("d IN (3, 8)")
+    compared = [tuple(key.split()) for key in ("u", "t", "d", "b", "y", "a", "n m dt")]
+    here = [found(*columns) for columns in compared]
+    assert all(here)
+    with monkeypatch.context() as patch:
+        patch.setattr(lookup, "_FEW", 0)
+        assert here == [found(*columns) for columns in compared]
+    branches.cut_back(branch, branches.state(branch).version - 1)
+
+    added = insert("d IN (4, 5, 8)")
+    for columns in compared:
+        if columns != ("b",):
+            assert found(*columns) is None
+    # Twice, by statements and in one.
+    added = insert("d = 8")
+    assert found("u") == found("u", "c")
+    added = insert("d IN (6, 7)")
+    execute(queries, f"INSERT INTO {there} (u, d) VALUES ('z', -0.0), (NULL, NULL)")
+    execute(queries, f"INSERT INTO {there} (u, d) VALUES ('z', 'NaN'), (NULL, 0)")
+    newest = branches.state(branch).version
+    commits = lake.actions(branch.location, newest - 1, newest)
+    added = [a["add"] for commit in commits for a in commit if "add" in a]
+    assert found("u") == [{"k0": "z"}]
+    assert found("d") == [{"k0": 0.0}]
+    assert found("u", "d") is None
+
+    # What others have committed to the table since.
+    def taken() -> list[dict[str, object]] | None:
+        newest = lake.state(table)
+        commits = lake.actions(table, branch.base + 1, newest.version)
+        others = [a["add"]["path"] for commit in commits for a in commit if "add" in a]
+        key = Key(("u", "m"))
+        asked.clear()
+        added = branches.net_change(branch).added
+        batch = keys.taken(branch, added, newest, others, key, "keys")
+        assert bool(asked) == (not lookup._FEW)
+        return None if batch is None else batch.to_pylist()
+
+    other = f"INSERT INTO {relation(table)} SELECT * FROM ({_STORED.format(9)})"
+    execute(queries, f"{other} WHERE d = 3")
+    assert taken() is None
+    execute(queries, f"{other} WHERE d = 7")
+    met = taken()
+    assert met
+    with monkeypatch.context() as patch:
+        patch.setattr(lookup, "_FEW", 0)
+        assert met == taken()
+    branches.drop(branch)
+
+    # Delta's own clone names files and vectors in its own way.
+    branch = branches.open(table, branch.base, str(tmp_path / "clone"), "open")
+    there = relation(branch.location)
+    execute(queries, f"DELETE FROM {there} WHERE d = 5")
+    added = insert("d IN (4, 5)")
+    assert found("u") is None
+    added = insert("d = 3")
+    assert found("u", "n")
     branches.drop(branch)

@@ -4,8 +4,8 @@ Comes in: a branch, the files that a statement has added to it, the key. Goes ou
 than one row has, or nothing. Delta enforces no key, so who writes has to look.
 
 What is looked at is limited to the keys that came: file statistics say which files can hold them
-(integers: often none, and then nothing is read), the rest is one join of the key columns in Spark.
-NULLs are no matter: a key has none.
+(integers: often none, and then nothing is read). Few keys are looked up in this process
+(``lookup``); the rest is one join of the key columns in Spark. NULLs are no matter: a key has none.
 
 Called by transactions of the front door. Source: Delta transaction log protocol, "Per-file
 Statistics".
@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -27,11 +27,13 @@ from pyspark.sql.types import StructField, StructType
 
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import Action
+from wal2lake.lake.branch.lookup import Files, find
 from wal2lake.lake.delta.fields import spark_type
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.port import TableState
 from wal2lake.lake.query import Queries, relation
 from wal2lake.lake.tablefiles import DataFile
+from wal2lake.lake.upsert.memory import TooLarge
 from wal2lake.pgtypes.spark_ddl import identifier
 
 _GLOB: Final = re.compile(r"([\\*?\[\]{}])")
@@ -69,9 +71,12 @@ class Keys:
         coming = [DataFile(add) for add in added]
         rows = sum(file.rows or 2 for file in coming)
         bounds = _bounds(state, coming, key)
-        alone = self._alone(state, coming, bounds)
+        files = self._tables.files(state)
+        alone = _alone(state, files, coming, bounds)
         if not rows or (alone and rows == 1):
             return None
+        with suppress(TooLarge, pa.ArrowInvalid):
+            return _here(state, coming, state, files, key, more_than=1)
         with self._view(state, coming, key) as view:
             source = view
             if not alone:
@@ -99,7 +104,14 @@ class Keys:
         """The same of rows that the branch has in files ``added`` (the branch's, or of its table
         with the same path) and the table in files ``others``, as its log names them."""
         state = self._tables.state(branch.location)
-        where = _between(key, _bounds(state, [DataFile(add) for add in added], key))
+        coming = [DataFile(add) for add in added]
+        files = self._tables.files(newest)
+        if files is not None:
+            paths = frozenset(others)
+            files = [file for file in files if file.key in paths]
+        with suppress(TooLarge, pa.ArrowInvalid):
+            return _here(state, coming, newest, files, key, more_than=0)
+        where = _between(key, _bounds(state, coming, key))
         ours = _in_files(add["path"] for add in added)
         theirs = _in_files(others)
         both = " WHERE " if not where else f"{where} AND "
@@ -111,29 +123,6 @@ class Keys:
             f" ON {_same(key)} GROUP BY {_grouped(key)} LIMIT 1",
             job_group,
         )
-
-    def _alone(
-        self,
-        state: TableState,
-        coming: Sequence[DataFile],
-        bounds: dict[str, tuple[int, int]],
-    ) -> bool:
-        """No other file can hold one of the keys."""
-        files = self._tables.files(state)
-        if files is None:
-            return False
-        mine = {file.key for file in coming}
-        physical = {f.name: f.physical_name for f in state.physical_fields}
-        for file in files:
-            if file.key in mine:
-                continue
-            for name, (low, high) in bounds.items():
-                found = file.bounds(physical[name])
-                if found is not None and (found[1] < low or high < found[0]):
-                    break
-            else:
-                return False
-        return True
 
     @contextmanager
     def _view(
@@ -163,6 +152,47 @@ class Keys:
     def _one(self, sql: str, job_group: str) -> pa.RecordBatch | None:
         with self._queries.run(sql, job_group=job_group).batches as batches:
             return next((batch for batch in batches if batch.num_rows), None)
+
+
+def _here(
+    state: TableState,
+    coming: Sequence[DataFile],
+    of: TableState,
+    files: Sequence[DataFile] | None,
+    key: Key,
+    *,
+    more_than: int,
+) -> pa.RecordBatch | None:
+    """Look it up in this process. TooLarge, or ArrowInvalid for values that only Spark can read
+    as their column's type: it is for Spark."""
+    if files is None or key.numerals.intersection(key.columns):
+        raise TooLarge
+    return find(
+        Files(state, coming), Files(of, files), key.columns, more_than=more_than
+    )
+
+
+def _alone(
+    state: TableState,
+    files: Sequence[DataFile] | None,
+    coming: Sequence[DataFile],
+    bounds: dict[str, tuple[int, int]],
+) -> bool:
+    """No other file can hold one of the keys."""
+    if files is None:
+        return False
+    mine = {file.key for file in coming}
+    physical = {f.name: f.physical_name for f in state.physical_fields}
+    for file in files:
+        if file.key in mine:
+            continue
+        for name, (low, high) in bounds.items():
+            found = file.bounds(physical[name])
+            if found is not None and (found[1] < low or high < found[0]):
+                break
+        else:
+            return False
+    return True
 
 
 def _columns_of(key: Key) -> list[str]:
