@@ -33,6 +33,8 @@ def test_it_is_not_that_role(tmp_path: Path) -> None:
         apply=unused,
         sync=unused,
         locks=unused,
+        branches=unused,
+        keys=unused,
         changed=lambda: None,
     )
     system: Any = SimpleNamespace(cancel=lambda pid: None)

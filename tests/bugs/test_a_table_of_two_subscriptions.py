@@ -4,12 +4,13 @@ the catalog: if that one stood still, new rows of the other were invisible."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fakes.apply_world import Rows, Side, World
 from tests.fakes.publisher import Change, Transaction
 
-from wal2lake.frontend.engine.versions import PublishedVersions
+from wal2lake.frontend.commands.snapshots import Snapshot, Snapshots
 from wal2lake.model import Lsn, Oid, SyncState
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
@@ -19,15 +20,14 @@ def insert(relid: int, key: bytes) -> Change:
     return Change(relid, "I", (key, b"v"))
 
 
-def published(world: World, oid: int) -> int | None:
-    table = world.catalog.table_by_oid(Oid(oid))
-    assert table is not None
-    return PublishedVersions(world.catalog, world.lake).of(table)
+def look(world: World) -> Snapshot:
+    tables: Any = world.lake
+    return Snapshots().take(world.catalog, tables)
 
 
 def seen(side: Side, relid: int) -> Rows:
     """What a SELECT reads."""
-    version = published(side.world, 100 + relid)
+    version = look(side.world).published(Oid(100 + relid))
     assert version is not None
     return side.table(relid).versions[version]
 
@@ -67,7 +67,7 @@ def test_a_copy_that_has_not_joined_is_not_seen(tmp_path: Path) -> None:
 def test_a_table_of_no_subscription_has_no_published_version(tmp_path: Path) -> None:
     with World(tmp_path, tables=(1,)) as world:
         world.side.add_table(9)
-        assert published(world, 109) is None
+        assert look(world).published(Oid(109)) is None
 
 
 @pytest.mark.parametrize("leave", ["drop", "refresh"])

@@ -9,13 +9,15 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.fakes.commands import NEW, SUB, World, table
 
 from wal2lake.catalog import SubscriptionRel
+from wal2lake.frontend.backend import TransactionKind
 from wal2lake.frontend.commands.dml import run_dml
+from wal2lake.frontend.commands.transaction.local import LocalTransaction
 from wal2lake.frontend.query.writes import SparkWrite
 from wal2lake.testing.waits import wait_until
 
@@ -43,7 +45,15 @@ class Writer:
         return SimpleNamespace(batches=[])
 
     def run(self) -> None:
-        run_dml(self.world.node, SparkWrite(T, "insert", "INSERT"), "job")
+        node, unused = self.world.node, cast("Any", None)
+        node.tables.actions = lambda *_: []  # type: ignore[method-assign]
+        transaction = LocalTransaction(node, TransactionKind.STATEMENT)
+        try:
+            (target,) = transaction.targets([T], unused, "job")
+            write = SparkWrite(target, "insert", "INSERT")
+            run_dml(node, write, lambda one: transaction.run(one, unused, "job"))
+        finally:
+            transaction.rollback()
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import pytest
 from tests.fakes.apply_world import Rows, World
 from tests.fakes.publisher import Change, Transaction
 
-from wal2lake.catalog import Role
 from wal2lake.errors import StorageError
-from wal2lake.frontend.commands.dml import truncate
-from wal2lake.frontend.commands.node import Caller
-from wal2lake.frontend.grammar.statements import QualifiedName, Truncate
+from wal2lake.frontend.commands.snapshots import Snapshots
+from wal2lake.frontend.commands.transaction.commit import Written, commit_tables
+from wal2lake.lake.branch.branches import Branch
+from wal2lake.lake.branch.changes import NetChange
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.testing.waits import wait_until
 
@@ -33,20 +33,20 @@ def insert(relid: int, value: bytes = b"v") -> Change:
 def write(world: World, relid: int, rows: Rows) -> None:
     """A statement at the front door that leaves these rows in the table."""
     side = world.side
-
-    def run(sql: str, *, job_group: str) -> Any:
-        if not sql.startswith("DESCRIBE"):
-            side.table(relid).versions.append(dict(rows))
-        return SimpleNamespace(batches=[])
-
+    unused: Any = None
     node: Any = SimpleNamespace(
         catalog=world.catalog,
         tables=world.lake,
-        queries=SimpleNamespace(run=run),
+        branches=SimpleNamespace(carry_over=lambda branch, files: None),
+        snapshots=Snapshots(),
         locks=SimpleNamespace(of=lambda subid: side.lock),
     )
-    caller = Caller(Role(Oid(10), "boss", True, None), lambda notice: None)
-    truncate(node, caller, Truncate((QualifiedName(None, f"t{relid}"),)), "job")
+    table = world.catalog.table("public", f"t{relid}")
+    assert table is not None
+    found = side.table(relid)
+    branch = Branch("/branch", table.location, found.id, found.version)
+    change = NetChange(({"add": {"path": "new", "rows": rows}},), ())
+    commit_tables(node, [Written(table, branch, change)], unused, "job")
 
 
 def crash_after_commit(world: World, relid: int) -> None:

@@ -9,9 +9,10 @@ so that nothing applied twice can stay unseen.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 from tests.fakes.publisher import Transaction, gulps
@@ -225,6 +226,25 @@ class Lake:
             self.sync(table.location, version)
         self.after_commit(staged.table.location)
         return Committed(version)
+
+    def commit_changes(
+        self,
+        location: str,
+        changes: Sequence[Mapping[str, Mapping[str, Any]]],
+        cursor: Cursor,
+        *,
+        read_version: int,
+        operation: str,
+    ) -> Committed:
+        """A local transaction's: an action that has all rows."""
+        with self.lock:
+            table = self.tables[location]
+            if table.version != read_version:
+                raise CommitConflict("another writer came first")
+            table.versions.append(dict(changes[0]["add"]["rows"]))
+            table.cursors[cursor.app_id] = cursor.version
+            self.sync(location, table.version)
+            return Committed(table.version)
 
     def discard(self, staged: Staged) -> None:
         with self.lock:

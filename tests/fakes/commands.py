@@ -86,6 +86,8 @@ class World:
             apply=unused,
             sync=sync,
             locks=SubscriptionLocks(),
+            branches=unused,
+            keys=unused,
             changed=lambda: self.told.append("changed"),
         )
         for oid in (KEPT, GONE):

@@ -111,14 +111,17 @@ def backend(
 ) -> Iterator[LakeBackend]:
     unused: Any = None
     below: Any = queries
+    tables: Any = SimpleNamespace(state=lambda location: SimpleNamespace(version=3))
     node = Node(
         catalog=catalog,
         settings=Settings(directory=tmp_path),
-        tables=unused,
+        tables=tables,
         queries=below,
         apply=unused,
         sync=unused,
         locks=unused,
+        branches=unused,
+        keys=unused,
         changed=lambda: None,
     )
     system: Any = SimpleNamespace(cancel=lambda pid: None)

@@ -32,6 +32,7 @@ from wal2lake.catalog.records import (
     ColumnDef,
     Comment,
     CopyRange,
+    LocalCommit,
     Namespace,
     NewSource,
     NotedConflict,
@@ -46,8 +47,10 @@ from wal2lake.catalog.records import (
     SubscriptionRel,
     SubscriptionStats,
     SyncSnapshot,
+    TableChange,
     TableDef,
     Worker,
+    local_writer,
 )
 from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
 from wal2lake.catalog.store import Catalog
@@ -70,6 +73,7 @@ __all__ = [
     "ColumnDef",
     "Comment",
     "CopyRange",
+    "LocalCommit",
     "Namespace",
     "NewSource",
     "NotedConflict",
@@ -86,7 +90,9 @@ __all__ = [
     "SubscriptionRel",
     "SubscriptionStats",
     "SyncSnapshot",
+    "TableChange",
     "TableDef",
     "TargetRights",
     "Worker",
+    "local_writer",
 ]

@@ -6,10 +6,10 @@ store gives and takes these; nobody else sees SQL rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from wal2lake.model import (
     INVALID_LSN,
@@ -457,6 +457,35 @@ class SnapshotVector:
     """ISO 8601, UTC: when it was published."""
     versions: dict[int, int]
     """Table OID to Delta version."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """What a transaction of the front door commits to one table."""
+
+    relid: Oid
+    location: str
+    table_id: str
+    read_version: int
+    """The version that the changes are made for."""
+    cursor: int
+    """Of the application ``local_writer``: a table whose cursor is there has them."""
+    actions: Sequence[Mapping[str, Any]]
+    """Delta's ``remove`` and ``add``, as JSON objects."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCommit:
+    """A transaction that is being committed to several tables."""
+
+    number: int
+    tables: tuple[TableChange, ...]
+
+
+def local_writer(node: int) -> str:
+    """The application whose cursor a transaction of the front door carries into a table;
+    ``node``: the node's system identifier."""
+    return f"wal2lake:{node}:local"
 
 
 @dataclass(frozen=True, slots=True)

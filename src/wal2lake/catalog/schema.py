@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 7
+VERSION: Final = 8
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -150,7 +150,18 @@ alter table subscription_error add column sqlstate text;
 alter table subscription_rel add column sqlstate text;
 """
 
-LATER: Final = (_ROLES_4 + predefined.INSERTS, _PLANS_5, _CONFLICTS_6, _SQLSTATES_7)
+_COMMITS_8: Final = """
+create table local_commit (
+    number integer primary key autoincrement, tables text not null);
+"""
+
+LATER: Final = (
+    _ROLES_4 + predefined.INSERTS,
+    _PLANS_5,
+    _CONFLICTS_6,
+    _SQLSTATES_7,
+    _COMMITS_8,
+)
 """What came after version 3, in order."""
 
 MIGRATIONS: Final = {
@@ -201,6 +212,7 @@ alter table relation add column partition_of integer;
     5: LATER[1],
     6: LATER[2],
     7: LATER[3],
+    8: LATER[4],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

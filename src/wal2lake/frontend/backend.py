@@ -126,7 +126,8 @@ class Backend(Protocol):
         ...
 
     def begin(self, kind: TransactionKind) -> None:
-        """A transaction starts; its modes are the transaction_* parameters."""
+        """A transaction starts; its modes are the transaction_* parameters. Again with STATEMENT:
+        one that is open as a PIPELINE ends with the statement that follows."""
         ...
 
     def commit(self) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from wal2lake.errors import Retry, StorageError
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
@@ -185,6 +185,13 @@ class TablePort(Protocol):
         """For each version, the applications whose cursor its commit carries."""
         ...
 
+    def actions(
+        self, location: str, first: int, last: int
+    ) -> list[list[dict[str, Any]]]:
+        """What each version's commit says, as Delta's JSON objects; an empty list for one that
+        the log does not have any more."""
+        ...
+
     def files(self, state: TableState) -> Sequence[DataFile] | None:
         """The data files of the newest version, which ``state`` describes.
 
@@ -225,6 +232,19 @@ class TablePort(Protocol):
         that version. ``operation`` is a word for people who read the table's history.
         Raises CommitConflict; then nothing was written.
         """
+        ...
+
+    def commit_changes(
+        self,
+        location: str,
+        changes: Sequence[Mapping[str, Mapping[str, Any]]],
+        cursor: Cursor,
+        *,
+        read_version: int,
+        operation: str,
+    ) -> Committed:
+        """The same with Delta's ``add`` and ``remove`` actions as they are, on exactly
+        ``read_version``; their files are there, durably."""
         ...
 
     def writing(self, location: str) -> AbstractContextManager[object]:

@@ -60,6 +60,12 @@ NAMES: Final = frozenset(
         "copy.range_recorded",
         "copy.committed",
         "copy.state_written",
+        # local transactions: a commit
+        "local.files_carried",
+        "local.recorded",
+        "local.table_committed",
+        "local.tables_committed",
+        "local.published",
         # commands
         "subscription.slot_planned",
         "subscription.slot_created",

@@ -7,12 +7,19 @@ from datetime import UTC, datetime
 
 from wal2lake.catalog import subscriptions
 from wal2lake.catalog.parts.part import Part
-from wal2lake.catalog.published import coercions, conflicts, snapshot_vectors
+from wal2lake.catalog.published import (
+    coercions,
+    conflicts,
+    local_commits,
+    snapshot_vectors,
+)
 from wal2lake.catalog.records import (
     CoercionTotal,
+    LocalCommit,
     NotedConflict,
     PastState,
     SnapshotVector,
+    TableChange,
 )
 from wal2lake.model import Coercion, Conflict, Lsn, Oid
 
@@ -100,6 +107,51 @@ class Published(Part):
         """The state that a SELECT sees."""
         with self._database.reading() as connection:
             return snapshot_vectors.newest_vector(connection, subid)
+
+    def newest_vectors(self) -> dict[Oid, SnapshotVector]:
+        """The states that a SELECT sees, of all subscriptions at one moment."""
+        with self._database.reading() as connection:
+            return snapshot_vectors.newest_vectors(connection)
+
+    # ---- transactions of the front door -------------------------------------------
+
+    def begin_local_commit(self, tables: Sequence[TableChange]) -> int:
+        """Decide that a transaction is committed to these tables, whose new files are there.
+        Its number, for ``publish_local``."""
+        with self._database.transaction() as transaction:
+            return local_commits.record(transaction, tables)
+
+    def local_commits(self) -> list[LocalCommit]:
+        """Those that are not published."""
+        with self._database.reading() as connection:
+            return local_commits.pending(connection)
+
+    def publish_local(
+        self,
+        versions: Mapping[Oid, Mapping[Oid, int]],
+        written: Collection[tuple[Oid, Oid]] = (),
+        number: int | None = None,
+    ) -> None:
+        """Let readers see what a transaction has committed: ``versions`` of tables by
+        subscription, at the newest vector's LSN. From now on inserts into the tables
+        ``written`` (subscription, table) may meet rows that are not the subscription's.
+        ``number``: of the commit that is hereby done."""
+        with self._database.transaction() as transaction:
+            for subid, relid in written:
+                subscriptions.update_rel(transaction, subid, relid, {"trusted": False})
+            for subid, changed in versions.items():
+                newest = snapshot_vectors.newest_vector(transaction, subid)
+                if newest is not None:
+                    snapshot_vectors.publish(
+                        transaction,
+                        subid,
+                        newest.lsn,
+                        {int(relid): version for relid, version in changed.items()},
+                        (),
+                        (),
+                    )
+            if number is not None:
+                local_commits.forget(transaction, number)
 
     def past_state(
         self, subid: Oid, *, lsn: Lsn | None = None, time: datetime | None = None

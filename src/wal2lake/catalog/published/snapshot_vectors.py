@@ -155,6 +155,15 @@ def newest_vector(connection: sqlite3.Connection, subid: Oid) -> SnapshotVector 
     return None if row is None else _vector(row)
 
 
+def newest_vectors(connection: sqlite3.Connection) -> dict[Oid, SnapshotVector]:
+    """The same of all subscriptions that have one."""
+    rows = connection.execute(
+        "select * from snapshot_vector v where number ="
+        " (select max(number) from snapshot_vector where subid = v.subid)"
+    )
+    return {Oid(row["subid"]): _vector(row) for row in rows}
+
+
 def past(
     connection: sqlite3.Connection, subid: Oid, *, lsn: Lsn | None, time: str | None
 ) -> PastState:

@@ -42,6 +42,11 @@ class Conversation:
         """Bytes that came and were not asked for yet."""
         return self._reader.buffered
 
+    @property
+    def ends_here(self) -> bool:
+        """Sync is what comes next, and has come already."""
+        return self._reader.next_kind == b"S"
+
     def next_packet(self) -> StartupPacket:
         """Wait for a startup packet; raises ProtocolViolation, TransportClosed."""
         while (packet := self._reader.next_packet()) is None:

@@ -7,6 +7,8 @@ durable steps in each command. Never: parses, speaks the protocol, moves rows it
     roles/          CREATE, ALTER and DROP ROLE, GRANT, REVOKE, OWNER TO
     table           CREATE and DROP of tables and schemas
     dml             INSERT, UPDATE, DELETE, TRUNCATE
+    transaction/    where they write, and how it is committed
+    snapshots       which version of each table a statement reads
     access          whether the caller may
     node            what all of them can reach: the parts of the running engine
     turns           one command at a time for each subscription

@@ -12,8 +12,11 @@ from wal2lake.apply.launcher import ApplyLauncher
 from wal2lake.catalog import Catalog, Namespace, Role, Subscription, TableDef
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
+from wal2lake.frontend.commands.snapshots import Snapshots
 from wal2lake.frontend.commands.turns import Turns
 from wal2lake.lake import TablePort
+from wal2lake.lake.branch.branches import Branches
+from wal2lake.lake.branch.keys import Keys
 from wal2lake.lake.query import Queries
 from wal2lake.model import ObjectKind, Oid
 from wal2lake.pg import Check
@@ -48,8 +51,13 @@ class Node:
     sync: TableSync
     locks: SubscriptionLocks
     """Whoever changes a subscription's tables or its vector holds its lock."""
+    branches: Branches
+    """What transactions write before they commit."""
+    keys: Keys
     changed: Callable[[], None]
     """Tell the supervisor that subscriptions have changed."""
+    snapshots: Snapshots = field(default_factory=Snapshots)
+    """What statements see of commits that are under way."""
     ddl_lock: threading.RLock = field(default_factory=threading.RLock)
     """Held by commands that create or drop objects, so that two do not interleave. Taken last
     but for ``locks``, and never while a publisher is talked to: one that does not answer must

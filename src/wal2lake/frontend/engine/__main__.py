@@ -30,12 +30,15 @@ from wal2lake.frontend.backend import Backend, SessionContext
 from wal2lake.frontend.commands.access import may_connect
 from wal2lake.frontend.commands.node import Node, SubscriptionLocks
 from wal2lake.frontend.commands.subscription import UnfinishedCommands
+from wal2lake.frontend.commands.transaction.recovery import recover
 from wal2lake.frontend.door import AuthMethod, Door, Listener, ListenerSettings
 from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.frontend.engine.viewsource import ViewSource
 from wal2lake.frontend.parameters.node import node_parameters
 from wal2lake.frontend.sysviews import SystemCatalog
 from wal2lake.lake.batches import Batches
+from wal2lake.lake.branch.branches import Branches
+from wal2lake.lake.branch.keys import Keys
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.query import Queries
 from wal2lake.lake.spark.executors import Executors
@@ -128,16 +131,20 @@ class _Engine:
             sync = TableSync(
                 self._catalog, settings, tables, Executors(spark), options.cores
             )
+            queries = Queries(spark)
             node = Node(
                 catalog=self._catalog,
                 settings=settings,
                 tables=tables,
-                queries=Queries(spark),
+                queries=queries,
+                branches=Branches(spark, tables, queries),
+                keys=Keys(spark, tables, queries),
                 apply=apply,
                 sync=sync,
                 locks=locks,
                 changed=lambda: _tell(settings, CHANGED),
             )
+            recover(node)
             unfinished = UnfinishedCommands(node)
             apply.start()
             sync.start()

@@ -46,13 +46,11 @@ from wal2lake.frontend.commands import roles
 from wal2lake.frontend.commands import subscription as subscriptions
 from wal2lake.frontend.commands import table as tables
 from wal2lake.frontend.commands.access import check_tables
-from wal2lake.frontend.commands.dml import run_dml, truncate
+from wal2lake.frontend.commands.dml import run_dml, truncate, truncated_tables
 from wal2lake.frontend.commands.node import Caller, Node, need_table
-from wal2lake.frontend.engine.versions import (
-    AsOf,
-    PublishedVersions,
-    refuse_to_write,
-)
+from wal2lake.frontend.commands.past import AsOf, PastVersions, refuse_to_write
+from wal2lake.frontend.commands.snapshots import Snapshot
+from wal2lake.frontend.commands.transaction.local import LocalTransaction
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.access import AccessStatement
 from wal2lake.frontend.grammar.lexer import parameter_count
@@ -131,7 +129,7 @@ class LakeBackend:
         self._running: str | None = None
         self._cancelled = threading.Event()
         """The running statement is, for those that look while they wait."""
-        self._block = False
+        self._transaction = LocalTransaction(node, TransactionKind.STATEMENT)
         self._guard = threading.Lock()
         begun = node.catalog.role(context.user)
         self._identities: dict[str, Oid] = (
@@ -173,37 +171,56 @@ class LakeBackend:
         statement = prepared.statement
         if isinstance(statement, Other):
             return self._other(caller, prepared, statement, bound, result_formats)
+        if isinstance(statement, Truncate):
+            return Outcome(self._truncate(caller, statement))
+        # What a string of statements has written before cannot wait: DDL has no rollback.
+        if not caller.in_block:
+            self._commit_so_far()
         command = subscriptions.COMMANDS.get(type(statement))
         if command is not None:
             return Outcome(command(self._node, caller, statement))
         self._refuse_in_block(prepared.sql)
-        if isinstance(statement, Truncate):
-            refuse_to_write(AsOf.of(self._context.parameters), "TRUNCATE TABLE")
-            with self._job() as group:
-                return Outcome(truncate(self._node, caller, statement, group))
         command = _DEFINITIONS[type(statement)]
         return Outcome(command(self._node, caller, statement))
 
     def begin(self, kind: TransactionKind) -> None:
-        """Every statement commits by itself; a block may only read."""
-        self._block = kind is TransactionKind.BLOCK
+        """An implicit transaction that is open becomes a block, or ends with what follows."""
+        if kind is TransactionKind.STATEMENT and self._transaction.has_written:
+            return
+        self._transaction.kind = kind
 
     def commit(self) -> None:
-        """Nothing is pending."""
-        self._block = False
+        """All tables, or none."""
+        self._cancelled.clear()
+        self._commit_so_far()
+        self.rollback()
 
     def rollback(self) -> None:
-        """Nothing is pending."""
-        self._block = False
+        """Remove what was not committed; nobody else has seen it. Locks are given back."""
+        try:
+            self._transaction.rollback()
+        finally:
+            self._renew()
 
     def savepoint(self, depth: int) -> None:
-        """A block only reads: there is nothing to mark."""
+        """See ``LocalTransaction``."""
+        self._transaction.savepoint(depth)
 
     def rollback_to(self, depth: int) -> None:
-        """Nor to undo."""
+        """See ``LocalTransaction``."""
+        self._transaction.rollback_to(depth)
 
     def release(self, depth: int) -> None:
-        """Nor to keep."""
+        """See ``LocalTransaction``."""
+        self._transaction.release(depth)
+
+    def _renew(self) -> None:
+        self._transaction = LocalTransaction(self._node, TransactionKind.STATEMENT)
+
+    def _commit_so_far(self) -> None:
+        if self._transaction.has_written:
+            with self._job() as group:
+                self._transaction.commit(self._rendering(), group)
 
     def become(self, role: str | None, *, authorization: bool) -> bool:
         """check_role() and check_session_authorization() of variable.c."""
@@ -239,7 +256,7 @@ class LakeBackend:
             self._node.queries.cancel(group)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """What is open is rolled back already."""
 
     # ---- statements -----------------------------------------------------------------
 
@@ -267,20 +284,45 @@ class LakeBackend:
                 return self._system.execute(prepared.sql, bound, self._context, formats)
             return self._query(caller, prepared.sql, bound, formats)
         if statement.kind in _WRITES:
-            self._refuse_in_block(prepared.sql)
-            refuse_to_write(AsOf.of(self._context.parameters), statement.command)
-            zone = self._context.parameters["TimeZone"]
-            used = _Used()
-            resolver = self._resolver(caller, used)
-            write = translate_write(prepared.sql, resolver, bound, zone)
-            used[write.table.oid] = (write.table, write.needs)
-            check_tables(self._node.catalog, caller, used)
-            with self._job() as group:
-                tag = run_dml(self._node, write, group)
-            return Outcome(tag)
+            self._refuse_in_read_only(statement.kind.name)
+            return Outcome(self._write(caller, prepared.sql, bound))
         raise FeatureNotSupportedError(
             f"{statement.command} is not supported by this version"
         )
+
+    def _write(
+        self, caller: Caller, sql: str, bound: tuple[BoundParameter, ...]
+    ) -> str:
+        zone = self._context.parameters["TimeZone"]
+        transaction, used = self._transaction, _Used()
+        snapshot = self._snapshot()
+        with self._job() as group:
+
+            def target(table: TableDef, brings_keys: bool) -> TableDef:
+                return transaction.targets(
+                    [table], snapshot, group, brings_keys=brings_keys
+                )[0]
+
+            resolver = self._resolver(caller, used, snapshot)
+            write = translate_write(sql, resolver, bound, zone, target)
+            used[write.table.oid] = (write.table, write.needs)
+            check_tables(self._node.catalog, caller, used)
+            return run_dml(
+                self._node,
+                write,
+                lambda write: transaction.run(write, self._rendering(), group),
+            )
+
+    def _truncate(self, caller: Caller, statement: Truncate) -> str:
+        self._refuse_in_read_only("TRUNCATE TABLE")
+        tables = truncated_tables(self._node, caller, statement)
+        snapshot = self._snapshot()
+        with self._job() as group:
+            targets = self._transaction.targets(tables, snapshot, group)
+            return truncate(
+                targets,
+                lambda write: self._transaction.run(write, self._rendering(), group),
+            )
 
     def _query(
         self,
@@ -297,7 +339,7 @@ class LakeBackend:
             result = self._node.queries.run(query.sql, job_group=group)
             batches = held.enter_context(result.batches)
             fields = fields_of(result.fields, query)
-            rendering = Rendering.of(self._context.parameters)
+            rendering = self._rendering()
             rows = (
                 columns_in(batch, fields, formats, rendering)
                 for batch in batches
@@ -324,8 +366,28 @@ class LakeBackend:
         return True
 
     def _refuse_in_block(self, sql: str) -> None:
-        if self._block:
+        if self._in_block:
             raise subscriptions.block_not_supported(" ".join(sql.split()[:2]).upper())
+
+    def _refuse_in_read_only(self, verb: str) -> None:
+        if self._context.parameters["transaction_read_only"] == "on":
+            raise UsageError(
+                f"cannot execute {verb} in a read-only transaction", sqlstate="25006"
+            )
+        refuse_to_write(AsOf.of(self._context.parameters), verb)
+
+    @property
+    def _in_block(self) -> bool:
+        return self._transaction.kind is TransactionKind.BLOCK
+
+    def _rendering(self) -> Rendering:
+        return Rendering.of(self._context.parameters)
+
+    def _snapshot(self) -> Snapshot:
+        """Of a statement that begins."""
+        level = self._context.parameters["transaction_isolation"]
+        repeatable = level in ("repeatable read", "serializable")
+        return self._transaction.statement(repeatable=repeatable)
 
     # ---- names and jobs ----------------------------------------------------------------
 
@@ -337,7 +399,7 @@ class LakeBackend:
             role,
             context.notice,
             self._search_path(),
-            self._block,
+            self._in_block,
             None if same else self._role(context.session_user),
             context.parameters["TimeZone"],
             self._check_cancelled,
@@ -370,26 +432,38 @@ class LakeBackend:
         names = [self._context.current_user if p == "$user" else p for p in parts if p]
         return tuple(names)
 
-    def _resolver(self, caller: Caller, used: _Used | None = None) -> Resolver:
-        """Names of one statement: all its tables at one vector per subscription. What is
-        read is noted in ``used``."""
-        catalog = self._node.catalog
-        as_of = AsOf.of(self._context.parameters)
-        published = PublishedVersions(
-            catalog,
-            self._node.tables,
-            as_of,
-            # Told once, and not when a statement is only described.
-            (lambda _: None) if used is None else caller.notice,
-        )
+    def _resolver(
+        self,
+        caller: Caller,
+        used: _Used | None = None,
+        snapshot: Snapshot | None = None,
+    ) -> Resolver:
+        """Names of one statement: all its tables at one moment, and those that the transaction has
+        written as it has; or as they were, if the session reads the past. What is read is noted
+        in ``used``."""
+        catalog, transaction = self._node.catalog, self._transaction
+        moment, past = snapshot, self._past(caller, told=used is not None)
 
         def resolve(schema: str | None, name: str) -> TableRef:
+            nonlocal moment
             table = need_table(catalog, caller, schema, name)
             if used is not None:
                 used.setdefault(table.oid, (table, "r"))
-            return TableRef(table, published.of(table))
+            if past is not None:
+                return TableRef(table, past.of(table))
+            if moment is None:
+                moment = self._snapshot()
+            return transaction.ref(table, moment)
 
         return resolve
+
+    def _past(self, caller: Caller, *, told: bool) -> PastVersions | None:
+        """``told``: the caller hears of it, which is once, not when a statement is described."""
+        as_of = AsOf.of(self._context.parameters)
+        if as_of is None:
+            return None
+        notice = caller.notice if told else lambda _: None
+        return PastVersions(self._node.catalog, self._node.tables, as_of, notice)
 
     @contextmanager
     def _job(self) -> Iterator[str]:

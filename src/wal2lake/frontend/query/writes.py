@@ -13,7 +13,7 @@ Source: PostgreSQL manual, INSERT, UPDATE, DELETE, 10.4.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -55,6 +55,13 @@ class SparkWrite:
     """Of the command tag."""
     needs: str = ""
     """Privileges on the table, as letters of its acl: SELECT too where its rows are looked at."""
+    brings_keys: bool = False
+    """Afterwards a primary key may be there twice."""
+
+
+Target = Callable[[TableDef, bool], TableDef]
+"""From the table that is named, and whether the statement brings keys, to the same at the place
+where it is written; from then on the resolver gives that place, too."""
 
 
 def translate_write(
@@ -62,6 +69,7 @@ def translate_write(
     resolve: Resolver,
     parameters: Sequence[Parameter] = (),
     zone: str = "UTC",
+    target: Target = lambda table, brings_keys: table,
 ) -> SparkWrite:
     """INSERT, UPDATE or DELETE; ``zone`` is the session's TimeZone."""
     tree = parse(sql)
@@ -77,16 +85,20 @@ def translate_write(
     refuse_only(name, table)
     needs = _needs(tree, name)
     bind(tree, parameters)
+    sets = _assignments(tree, table) if isinstance(tree, exp.Update) else []
+    brings_keys = isinstance(tree, exp.Insert) or any(
+        column.name in table.key for column, _ in sets
+    )
+    table = target(table, brings_keys)
     if isinstance(tree, exp.Insert):
         write = _insert(tree, table, resolve, zone)
-        return replace(write, needs=needs)
+        return replace(write, needs=needs, brings_keys=brings_keys)
     resolve = _newest(resolve, table)
-    sets = _assignments(tree, table) if isinstance(tree, exp.Update) else []
     if _others(tree) or tree.find(exp.Query):
         write = _merge(tree, table, sets, resolve, zone)
     else:
         write = _in_place(tree, table, sets, resolve, zone)
-    return replace(write, needs=needs)
+    return replace(write, needs=needs, brings_keys=brings_keys)
 
 
 def _needs(tree: exp.Expression, target: exp.Table) -> str:

@@ -211,6 +211,7 @@ class ExtendedQuery:
         self._conversation.send(CommandComplete(tag))
 
     def _start(self, portal: Portal) -> Outcome:
+        self._transaction.executing(is_last=self._conversation.ends_here)
         outcome = self._executor.run(
             portal.statement,
             portal.parameters,

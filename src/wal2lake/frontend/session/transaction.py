@@ -73,12 +73,13 @@ class _Savepoint:
 class Transaction:
     """One session's transactions, over its Backend."""
 
-    __slots__ = ("_backend", "_parameters", "_savepoints", "_state")
+    __slots__ = ("_backend", "_executed", "_parameters", "_savepoints", "_state")
 
     def __init__(self, backend: Backend, parameters: Parameters) -> None:
         self._backend = backend
         self._parameters = parameters
         self._state = _State.IDLE
+        self._executed = False
         self._savepoints: list[_Savepoint] = []
 
     @property
@@ -107,7 +108,16 @@ class Transaction:
         if self._state is _State.IDLE:
             # Set first: if begin raises, ``fail`` must roll back.
             self._state = _State.IMPLICIT
+            self._executed = False
             self._backend.begin(kind)
+
+    def executing(self, *, is_last: bool) -> None:
+        """A statement of a pipeline is about to run. If it is the first and the last of an
+        implicit transaction, the Backend may commit as it goes."""
+        if self._state is _State.IMPLICIT:
+            if is_last and not self._executed:
+                self._backend.begin(TransactionKind.STATEMENT)
+            self._executed = True
 
     def finish(self) -> None:
         """End of a query string or Sync: an implicit transaction commits."""

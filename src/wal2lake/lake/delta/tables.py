@@ -40,7 +40,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -59,7 +59,7 @@ from wal2lake.lake.delta.joining.uniqueness import any_key_taken
 from wal2lake.lake.delta.jvm import DeltaJvm
 from wal2lake.lake.delta.log.commit import Change, is_ours_to_write, write_next
 from wal2lake.lake.delta.log.known import LISTED_FILES, KnownVersions, stamp
-from wal2lake.lake.delta.log.version import read_writers
+from wal2lake.lake.delta.log.version import Version, read_actions
 from wal2lake.lake.port import (
     Committed,
     Cursor,
@@ -127,7 +127,7 @@ class DeltaTables:
                         files.delete(child.getPath(), True)
                 files.delete(path, True)
             self._delta.forget(location)
-        self._forget_known(location)
+        self.forget(location)
 
     def exists(self, location: str) -> bool:
         """See TablePort."""
@@ -152,6 +152,10 @@ class DeltaTables:
         with self._delta.calling(location):
             return self._delta.state_of(location, self._delta.existing(location))
 
+    def newest(self, location: str) -> Version | None:
+        """The newest version of a local table, from its log; None: Delta must be asked."""
+        return self._known.newest(location)
+
     def version_at(self, location: str, time: datetime) -> int | None:
         """See TablePort."""
         with self._delta.calling(location):
@@ -159,10 +163,19 @@ class DeltaTables:
 
     def writers(self, location: str, first: int, last: int) -> list[frozenset[str]]:
         """See TablePort; a commit that the log does not have any more has no writer."""
-        found: list[frozenset[str]] = []
+        return [
+            frozenset(one["txn"]["appId"] for one in commit if "txn" in one)
+            for commit in self.actions(location, first, last)
+        ]
+
+    def actions(
+        self, location: str, first: int, last: int
+    ) -> list[list[dict[str, Any]]]:
+        """See TablePort."""
         root = local_path(location)
         if root is not None:
-            return [read_writers(root, number) for number in range(first, last + 1)]
+            return [read_actions(root, number) for number in range(first, last + 1)]
+        found: list[list[dict[str, Any]]] = []
         with self._delta.calling(location):
             path = self._delta.jvm.org.apache.hadoop.fs.Path(location, "_delta_log")
             store = self._delta.log(location).store()
@@ -171,14 +184,11 @@ class DeltaTables:
                     path, f"{version:020}.json"
                 )
                 if not commit.getFileSystem(self._delta.hadoop_conf()).exists(commit):
-                    found.append(frozenset())
+                    found.append([])
                     continue
                 lines = store.read(commit, self._delta.hadoop_conf())
                 converters = self._delta.jvm.scala.jdk.javaapi.CollectionConverters
-                actions = [json.loads(line) for line in converters.asJava(lines)]
-                found.append(
-                    frozenset(a["txn"]["appId"] for a in actions if "txn" in a)
-                )
+                found.append([json.loads(line) for line in converters.asJava(lines)])
         return found
 
     def files(self, state: TableState) -> Sequence[DataFile] | None:
@@ -248,17 +258,47 @@ class DeltaTables:
                 below=root,
             )
         failpoint("lake.files_synced")
-        wanted = _Wanted(
-            location,
-            root,
-            adds,
-            changes,
-            cursor,
-            read_version=read_version,
-            replaces=replace,
-            rearranges=rearranges,
-            operation=operation,
+        return self._commit(
+            _Wanted(
+                location,
+                root,
+                adds,
+                changes,
+                cursor,
+                read_version=read_version,
+                replaces=replace,
+                rearranges=rearranges,
+                operation=operation,
+            )
         )
+
+    def commit_changes(
+        self,
+        location: str,
+        changes: Sequence[Change],
+        cursor: Cursor,
+        *,
+        read_version: int,
+        operation: str,
+    ) -> Committed:
+        """See TablePort."""
+        return self._commit(
+            _Wanted(
+                location,
+                local_path(location),
+                (),
+                changes,
+                cursor,
+                read_version=read_version,
+                replaces=False,
+                rearranges=False,
+                operation=operation,
+            )
+        )
+
+    def _commit(self, wanted: _Wanted) -> Committed:
+        """The changes, whose files are durable, as the next version; durable as well."""
+        location = wanted.location
         with self.writing(location):
             done = self._commit_here(wanted) or self._commit_by_delta(wanted)
         failpoint("lake.committed")
@@ -348,12 +388,13 @@ class DeltaTables:
         """See TablePort."""
         removed = discard_torn_commits(location, synced_version)
         if removed:
-            self._forget_known(location)
+            self.forget(location)
             with self._delta.calling(location):
                 self._delta.forget(location)
         return removed
 
-    def _forget_known(self, location: str) -> None:
+    def forget(self, location: str) -> None:
+        """Whatever is known of a table: its log has been cut."""
         with self._lock:
             self._synced.pop(location, None)
         self._known.forget(location)

@@ -77,6 +77,11 @@ class FrameReader:
         """Bytes fed and not yet given out."""
         return len(self._buffer) - self._start
 
+    @property
+    def next_kind(self) -> bytes:
+        """Of the next frame, as far as it has come; empty if nothing has."""
+        return bytes(self._buffer[self._start : self._start + 1])
+
     def next_frame(self) -> Frame | None:
         """The next whole message, or None until more is fed.
 

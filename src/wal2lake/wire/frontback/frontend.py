@@ -360,6 +360,11 @@ class FrontendReader:
         """Bytes fed and not yet given out."""
         return self._frames.buffered + len(self._startup or b"")
 
+    @property
+    def next_kind(self) -> bytes:
+        """Of the next frame, as far as it has come; empty if nothing has."""
+        return self._frames.next_kind
+
     def next_packet(self) -> StartupPacket | None:
         """The next startup packet, or None until more is fed.
 

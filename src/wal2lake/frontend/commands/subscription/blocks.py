@@ -3,9 +3,10 @@
 Every command calls ``outside_block`` once: after PostgreSQL's own checks, before its first effect.
 Where PostgreSQL refuses, because a replication slot cannot be rolled back, the words and the
 SQLSTATE are its own. The rest it would roll back; this node cannot, and refuses as it does
-all other statements that write (decision 0002).
+all other statements that define something (decision 0002).
 
-Several statements in one string are accepted, though PostgreSQL takes them for a block, too.
+Several statements in one string are accepted, though PostgreSQL takes them for a block, too: what
+was written before is committed first (decision 0009).
 
 Source: PreventInTransactionBlock() in xact.c, and its callers in subscriptioncmds.c.
 """

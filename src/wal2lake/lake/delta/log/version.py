@@ -101,13 +101,13 @@ def read_newest(
     return version, files
 
 
-def read_writers(root: Path, version: int) -> frozenset[str]:
-    """The applications whose cursor a commit carries; none if the log does not have it."""
+def read_actions(root: Path, version: int) -> list[dict[str, Any]]:
+    """The actions of a commit; none if the log does not have it."""
     try:
         text = commit_file(root, version).read_text(encoding="utf-8")
     except FileNotFoundError:
-        return frozenset()
-    return frozenset(one["txn"]["appId"] for one in actions_of(text) if "txn" in one)
+        return []
+    return actions_of(text)
 
 
 def _is_commit(name: str) -> bool:

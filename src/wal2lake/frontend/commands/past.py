@@ -1,19 +1,10 @@
-"""Which version of each table one statement reads.
+"""Tables as they were: ``wal2lake.as_of_lsn`` and ``wal2lake.as_of_time``.
 
-In: a table. Out: its published version; None if no subscription has it, or none has published it
-(then its newest is read). One object per statement: it looks at each subscription's
-vector once, so that all tables of a subscription are seen at one LSN.
+In: what a session has set, a table. Out: the version that was published then. One object per
+statement: it looks at each subscription's states once, so that all tables of a subscription are
+read at one LSN. Which of several published versions of a table counts: ``snapshots``.
 
-Why this way. A table may be in several subscriptions, and each publishes for itself. The
-newest of the published versions is read: it contains what the others published before it,
-while any other choice hides rows for as long as that subscription stands still (its error, its
-copy). A copy that has not joined counts for nothing: its subscription's vector pins
-the version from before the copy. The price: a table of two subscriptions may show changes
-of one of them before that one's other tables do, as two apply workers of PostgreSQL do, which
-commit one by one.
-
-``wal2lake.as_of_lsn`` and ``wal2lake.as_of_time`` choose an earlier vector by the same rules. What
-cannot be had is an error (55000: not yet, or never; 72000: no more), not another state.
+What cannot be had is an error (55000: not yet, or never; 72000: no more), not another state.
 
 Called by the backend's resolver.
 """
@@ -76,15 +67,15 @@ def refuse_to_write(as_of: AsOf | None, command: str) -> None:
         )
 
 
-class PublishedVersions:
+class PastVersions:
     """For one statement."""
 
     def __init__(
         self,
         catalog: Catalog,
         tables: TablePort,
-        as_of: AsOf | None = None,
-        notice: Callable[[Notice], None] = lambda _: None,
+        as_of: AsOf,
+        notice: Callable[[Notice], None],
     ) -> None:
         """``notice`` is told if a state of exactly the wanted LSN is not known."""
         self._catalog = catalog
@@ -96,8 +87,8 @@ class PublishedVersions:
             self._subids[rel.relid].append(rel.subid)
         self._vectors: dict[Oid, SnapshotVector | None] = {}
 
-    def of(self, table: TableDef) -> int | None:
-        """The newest version that any subscription has published of a table, which may have
+    def of(self, table: TableDef) -> int:
+        """The newest version that any subscription had published of a table, which may have
         several names."""
         names = self._catalog.sharing(table)
         found = [
@@ -106,8 +97,8 @@ class PublishedVersions:
             for vector in map(self._vector, self._subids[relid])
             if vector is not None and int(relid) in vector.versions
         ]
-        if self._as_of is None or found:
-            return max(found, default=None)
+        if found:
+            return max(found)
         is_local = not any(self._subids[relid] for relid in names)
         return self._unpublished(table, self._as_of, is_local=is_local)
 
@@ -137,11 +128,7 @@ class PublishedVersions:
 
     def _vector(self, subid: Oid) -> SnapshotVector | None:
         if subid not in self._vectors:
-            self._vectors[subid] = (
-                self._catalog.newest_vector(subid)
-                if self._as_of is None
-                else self._past(subid, self._as_of)
-            )
+            self._vectors[subid] = self._past(subid, self._as_of)
         return self._vectors[subid]
 
     def _past(self, subid: Oid, as_of: AsOf) -> SnapshotVector | None:

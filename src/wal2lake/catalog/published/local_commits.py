@@ -1,0 +1,53 @@
+"""Rows of ``local_commit``: what transactions of the front door are committing to several tables.
+
+In: a connection, and in writes a transaction on it. Out: ``LocalCommit``. A row is there from the
+moment that the commit is decided until all of its tables have it and readers see it. Called by
+``store``.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+
+from wal2lake.catalog.records import LocalCommit, TableChange
+from wal2lake.model import Oid
+
+
+def record(connection: sqlite3.Connection, tables: Sequence[TableChange]) -> int:
+    """A new row; its number."""
+    text = json.dumps([_to_json(table) for table in tables], separators=(",", ":"))
+    made = connection.execute("insert into local_commit (tables) values (?)", (text,))
+    assert made.lastrowid is not None
+    return made.lastrowid
+
+
+def forget(connection: sqlite3.Connection, number: int) -> None:
+    """It is done."""
+    connection.execute("delete from local_commit where number = ?", (number,))
+
+
+def pending(connection: sqlite3.Connection) -> list[LocalCommit]:
+    """All of them, oldest first."""
+    rows = connection.execute("select number, tables from local_commit order by number")
+    return [
+        LocalCommit(row["number"], tuple(map(_from_json, json.loads(row["tables"]))))
+        for row in rows
+    ]
+
+
+def _to_json(table: TableChange) -> dict[str, object]:
+    return {
+        "relid": int(table.relid),
+        "location": table.location,
+        "table_id": table.table_id,
+        "read_version": table.read_version,
+        "cursor": table.cursor,
+        "actions": list(table.actions),
+    }
+
+
+def _from_json(found: dict[str, object]) -> TableChange:
+    values = {**found, "relid": Oid(int(str(found["relid"])))}
+    return TableChange(**values)  # type: ignore[arg-type]

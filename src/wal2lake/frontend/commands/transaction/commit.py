@@ -1,0 +1,299 @@
+"""The commit of a local transaction: from branches into the tables, all or none.
+
+    step                                        a crash behind it
+    ------------------------------------------  ---------------------------------------------
+    locks: subscriptions, then tables
+    has anybody else changed the same? 40001    nothing has happened
+    new files into the tables' directories      nothing has happened; VACUUM takes them
+    several tables: the intent, in the catalog  ``recovery`` does the rest
+    one commit in each table                    one table: done; apply publishes it
+    vectors, and the intent is done             done
+
+Between the first commit and the last step readers have the versions before (``snapshots``).
+
+A table of a subscription is written under that subscription's lock, and its new version is
+published under it, so a SELECT never sees a torn vector. One that holds what readers must not
+see yet (the half of a batch, a copy that has not joined) is published by the apply worker, with
+the others; a transaction of several tables is refused then (40001). From now on the table's
+inserts are checked against its rows (``trusted`` is off): somebody else writes it.
+
+A commit that has begun must end: what fails behind its first table is tried again, then the
+process ends.
+
+Called by ``local`` and ``recovery``. Source: CommitTransaction() in xact.c.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from wal2lake.catalog import SnapshotVector, SubscriptionRel, TableChange, TableDef
+from wal2lake.catalog import local_writer as writer_of
+from wal2lake.errors import Wal2LakeError
+from wal2lake.frontend.commands.node import Node
+from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_repeated
+from wal2lake.frontend.query.results import Rendering
+from wal2lake.lake import CommitConflict, Cursor, TableState
+from wal2lake.lake.branch.branches import Branch
+from wal2lake.lake.branch.changes import NetChange, others_rows
+from wal2lake.model import Oid, SyncState
+from wal2lake.observe import failpoint, get_logger
+
+_OPERATION: Final = "local transaction"
+
+_FINISH_SECONDS: Final = 30.0
+"""For what may pass by itself behind the intent; a guess."""
+
+_PAUSE_SECONDS: Final = 0.5
+"""Between two attempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a transaction has made of one table."""
+
+    table: TableDef
+    branch: Branch
+    change: NetChange
+
+
+def hold_tables(node: Node, tables: Iterable[TableDef], held: ExitStack) -> None:
+    """Take the locks of tables, in the order that everybody does."""
+    tables = list(tables)
+    names = {name for table in tables for name in node.catalog.sharing(table)}
+    while True:
+        subids = _subscribers(node, names)
+        with ExitStack() as taken:
+            for subid in subids:
+                taken.enter_context(node.locks.of(subid))
+            for location in sorted({table.location for table in tables}):
+                taken.enter_context(node.tables.writing(location))
+            # A subscription that has taken a table meanwhile has to hear of the write.
+            if _subscribers(node, names) == subids:
+                held.enter_context(taken.pop_all())
+                return
+
+
+def _subscribers(node: Node, names: Collection[Oid]) -> list[Oid]:
+    return sorted({rel.subid for rel in node.catalog.rels() if rel.relid in names})
+
+
+def commit_tables(
+    node: Node, written: Sequence[Written], rendering: Rendering, job_group: str
+) -> None:
+    """Commit them all, durably. 40001 or 23505 if others were faster: nothing happened then."""
+    if not written:
+        return
+    with ExitStack() as held:
+        hold_tables(node, (one.table for one in written), held)
+        changes = []
+        for one in written:
+            state = _unchanged(node, one, rendering, job_group)
+            if len(written) > 1:
+                _check_publishable(node, one.table, state)
+            changes.append(_table_change(node, one, state))
+        for one in written:
+            node.branches.carry_over(one.branch, one.change.files)
+        failpoint("local.files_carried")
+        before = {change.location: change.read_version for change in changes}
+        with node.snapshots.committing(before) as publish:
+            if len(changes) == 1:
+                commit_one(node, changes[0])
+                publish(lambda: make_visible(node, changes))
+                return
+            number = node.catalog.begin_local_commit(changes)
+            failpoint("local.recorded")
+            _finish(
+                node,
+                changes,
+                number,
+                lambda: publish(lambda: make_visible(node, changes, number)),
+            )
+            failpoint("local.published")
+
+
+@contextmanager
+def committed_by_spark(node: Node, table: TableDef) -> Iterator[int]:
+    """Around one statement of Spark's on the table itself, under its locks: what it commits is
+    made durable, then visible. Gives the version before."""
+    before = node.tables.state(table.location).version
+    with node.snapshots.committing({table.location: before}) as publish:
+        yield before
+        state = node.tables.state(table.location)
+        if state.version != before:
+            node.tables.sync(table.location, state.version)
+            publish(lambda: _show(node, {table.oid: table.location}))
+
+
+def _unchanged(
+    node: Node, one: Written, rendering: Rendering, job_group: str
+) -> TableState:
+    """The table's newest version, on which the change is still the right one."""
+    state = node.tables.state(one.table.location)
+    if state.table_id != one.branch.table_id:
+        raise _conflict(one.table, "It has been made anew.")
+    if state.version == one.branch.base:
+        return state
+    commits = node.tables.actions(
+        one.table.location, one.branch.base + 1, state.version
+    )
+    others = others_rows(commits, one.change.touched)
+    if others is None:
+        raise _conflict(one.table, "Others have changed the same files.")
+    added = one.change.added
+    if one.table.key and others and added:
+        found = node.keys.taken(
+            one.branch, added, state, others, key_of(one.table), job_group
+        )
+        refuse_repeated(one.table, found, rendering)
+    return state
+
+
+def _conflict(table: TableDef, detail: str) -> CommitConflict:
+    return CommitConflict(
+        "could not serialize access due to concurrent update",
+        detail=f'Table "{table.name}" has changed since the transaction wrote it first.'
+        f" {detail}",
+        hint="The transaction might succeed if retried.",
+    )
+
+
+def _check_publishable(node: Node, table: TableDef, state: TableState) -> None:
+    """Readers must see all tables of a transaction at once; 40001 if this one must wait."""
+    for rel in _rels(node, table.oid):
+        if not _may_publish(node, rel, state, node.catalog.newest_vector(rel.subid)):
+            raise CommitConflict(
+                f'could not write table "{table.name}" together with others',
+                detail="It is being synchronized.",
+                hint="The transaction might succeed if retried.",
+            )
+
+
+def _table_change(node: Node, one: Written, state: TableState) -> TableChange:
+    cursor = state.cursor(writer_of(node.catalog.system_identifier)) or 0
+    return TableChange(
+        one.table.oid,
+        one.table.location,
+        state.table_id,
+        state.version,
+        cursor + 1,
+        one.change.actions,
+    )
+
+
+# ---- what cannot be taken back ---------------------------------------------------------
+
+
+def commit_one(node: Node, change: TableChange) -> None:
+    """One table, if it does not have the change yet; CommitConflict if it is at another version
+    than the change was made for."""
+    if not is_done(node, change):
+        node.tables.commit_changes(
+            change.location,
+            change.actions,
+            Cursor(writer_of(node.catalog.system_identifier), change.cursor),
+            read_version=change.read_version,
+            operation=_OPERATION,
+        )
+    failpoint("local.table_committed")
+
+
+def is_done(node: Node, change: TableChange) -> bool:
+    """Whether the table has the change."""
+    state = node.tables.state(change.location)
+    done = state.cursor(writer_of(node.catalog.system_identifier))
+    return done is not None and done >= change.cursor
+
+
+def _finish(
+    node: Node,
+    changes: Sequence[TableChange],
+    number: int,
+    publish: Callable[[], None],
+) -> None:
+    """Commit and publish; the first error if nothing has happened."""
+    deadline = time.monotonic() + _FINISH_SECONDS
+    while True:
+        try:
+            for change in changes:
+                commit_one(node, change)
+            failpoint("local.tables_committed")
+            publish()
+            return
+        except Exception as error:
+            if not _begun(node, changes):
+                node.catalog.publish_local({}, number=number)
+                raise
+            get_logger().error("a commit is tried again", reason=str(error))
+            if time.monotonic() > deadline:
+                # The next engine goes on with it before it lets anybody in.
+                get_logger().critical(
+                    "a commit cannot be finished: the engine ends", reason=str(error)
+                )
+                os._exit(1)
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _begun(node: Node, changes: Sequence[TableChange]) -> bool:
+    """Whether one of the tables has the change; so it must be said if nobody knows."""
+    try:
+        return any(is_done(node, change) for change in changes)
+    except Wal2LakeError:
+        return True
+
+
+def make_visible(
+    node: Node, changes: Sequence[TableChange], number: int | None = None
+) -> None:
+    """Let readers see the newest versions of the tables, unless the apply worker must.
+
+    Decided by the table's cursor, not by its version: a version that nobody has published
+    may be anybody's, and would keep each later write from being seen.
+    """
+    written = {change.relid: change.location for change in changes}
+    _show(node, written, number)
+
+
+def _show(node: Node, tables: Mapping[Oid, str], number: int | None = None) -> None:
+    versions: defaultdict[Oid, dict[Oid, int]] = defaultdict(dict)
+    written: list[tuple[Oid, Oid]] = []
+    for relid, location in tables.items():
+        rels = _rels(node, relid)
+        if not rels:
+            continue
+        state = node.tables.state(location)
+        for rel in rels:
+            # Once the version is published nothing else tells that others wrote it.
+            written.append((rel.subid, rel.relid))
+            newest = node.catalog.newest_vector(rel.subid)
+            if newest is not None and _may_publish(node, rel, state, newest):
+                versions[rel.subid][rel.relid] = state.version
+    if written or number is not None:
+        node.catalog.publish_local(versions, written, number)
+
+
+def _rels(node: Node, relid: Oid) -> list[SubscriptionRel]:
+    """Of a table, under any of its names, in all subscriptions."""
+    table = node.catalog.table_by_oid(relid)
+    if table is None:
+        return []
+    names = node.catalog.sharing(table)
+    return [rel for rel in node.catalog.rels() if rel.relid in names]
+
+
+def _may_publish(
+    node: Node, rel: SubscriptionRel, state: TableState, newest: SnapshotVector | None
+) -> bool:
+    """The table holds nothing that readers of the subscription must not see yet."""
+    if newest is None:
+        return True
+    cursor = state.cursor(rel.cursor_name(node.catalog.system_identifier))
+    joined = rel.state in (SyncState.SYNCDONE, SyncState.READY)
+    # The vector's LSN, not the floor: a running copy holds that one below it.
+    return cursor is None or (joined and cursor <= newest.lsn)

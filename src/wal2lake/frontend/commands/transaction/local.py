@@ -1,0 +1,219 @@
+"""The transaction of one session: a branch of each table that it has written.
+
+    event         branches                              locks
+    ----------    ----------------------------------    -------------------------------------
+    first write   one is made, of the version that      a statement on its own: of the table and
+     of a table   the statement reads                   its subscriptions, until the end
+    statement     Spark writes it: a new version
+    SAVEPOINT     their versions are noted
+    ROLLBACK TO   cut back to them; later ones go
+    COMMIT        carried into the tables               all, in order (``commit``)
+    ROLLBACK      removed                               given back
+
+Of a statement that is a transaction by itself the branch is made under the locks, of the newest
+version, so its commit meets nobody else's; if it brings no keys and writes one table, there is
+nothing to look at between the statement and its commit, and it needs no branch. Others hold no
+lock between two statements: a client that thinks stops nobody, and a conflict is found at the
+commit.
+
+Called by the backend of a session, from its thread. Source: PostgreSQL manual, 13.2, SAVEPOINT.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from wal2lake.catalog import TableDef
+from wal2lake.frontend.backend import TransactionKind
+from wal2lake.frontend.commands.node import Node
+from wal2lake.frontend.commands.snapshots import Snapshot
+from wal2lake.frontend.commands.transaction.commit import (
+    Written,
+    commit_tables,
+    committed_by_spark,
+    hold_tables,
+)
+from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_repeated
+from wal2lake.frontend.query.results import Rendering
+from wal2lake.frontend.query.translate import TableRef
+from wal2lake.frontend.query.writes import SparkWrite
+from wal2lake.lake.branch.branches import Branch
+from wal2lake.lake.branch.changes import Action
+from wal2lake.model import Oid
+
+
+def scratch(node: Node) -> str:
+    """Where the branches of all transactions of a node are. No schema has the name:
+    what begins with an underscore is encoded."""
+    warehouse = node.settings.warehouse
+    return f"{warehouse}/_transactions/{node.catalog.system_identifier}"
+
+
+@dataclass(slots=True)
+class _Branched:
+    table: TableDef
+    branch: Branch
+    version: int
+    """Of the branch: what the statements so far have made."""
+
+
+class LocalTransaction:
+    """From ``begin`` to ``commit`` or ``rollback``; nothing happens before the first write."""
+
+    def __init__(self, node: Node, kind: TransactionKind) -> None:
+        self.kind = kind
+        self._node = node
+        self._place = f"{scratch(node)}/{uuid.uuid4().hex}"
+        self._numbers = itertools.count(1)
+        self._branches: dict[Oid, _Branched] = {}
+        self._marks: list[dict[Oid, int]] = []
+        self._snapshot: Snapshot | None = None
+        self._locks = ExitStack()
+
+    @property
+    def has_written(self) -> bool:
+        """A commit would do something, or a rollback."""
+        return bool(self._branches)
+
+    def statement(self, *, repeatable: bool) -> Snapshot:
+        """A statement begins: what it sees of tables that this transaction has not written.
+        ``repeatable``: what the first one saw."""
+        if self._snapshot is None or not repeatable:
+            node = self._node
+            self._snapshot = node.snapshots.take(node.catalog, node.tables)
+        return self._snapshot
+
+    def ref(self, table: TableDef, snapshot: Snapshot) -> TableRef:
+        """What a table's name means to a statement with that snapshot."""
+        known = self._branches.get(table.storage)
+        if known is not None:
+            own = replace(table, location=known.branch.location)
+            return TableRef(own, known.version)
+        return TableRef(table, snapshot.of(table))
+
+    def targets(
+        self,
+        tables: Sequence[TableDef],
+        snapshot: Snapshot,
+        job_group: str,
+        *,
+        brings_keys: bool = False,
+    ) -> list[TableDef]:
+        """The tables as a statement has to write them: at their branches, or where they are."""
+        alone = self.kind is TransactionKind.STATEMENT
+        if alone:
+            hold_tables(self._node, tables, self._locks)
+            if len(tables) == 1 and not (brings_keys and tables[0].key):
+                return list(tables)
+        for table in tables:
+            if table.storage not in self._branches:
+                branch = self._node.branches.open(
+                    table.location,
+                    None if alone else snapshot.of(table),
+                    f"{self._place}-{next(self._numbers)}",
+                    job_group,
+                )
+                self._branches[table.storage] = _Branched(table, branch, 0)
+        return [
+            replace(table, location=self._branches[table.storage].branch.location)
+            for table in tables
+        ]
+
+    def run(self, write: SparkWrite, rendering: Rendering, job_group: str) -> int:
+        """Execute a statement on a table of ``targets``; how many rows it has written.
+
+        Raises 23505 if a key is there twice then; the session rolls back."""
+        node = self._node
+        branched = self._branches.get(write.table.storage)
+        if branched is None:
+            with committed_by_spark(node, write.table) as before:
+                rows = self._execute(write, job_group)
+            after = node.tables.state(write.table.location).version
+            return _count(
+                rows, node.tables.actions(write.table.location, before + 1, after)
+            )
+        rows = self._execute(write, job_group)
+        before, after = branched.version, node.branches.state(branched.branch).version
+        commits = node.tables.actions(branched.branch.location, before + 1, after)
+        branched.version = after
+        if write.brings_keys and write.table.key and after != before:
+            replaced = {
+                a["remove"]["path"] for c in commits for a in c if "remove" in a
+            }
+            added = [a["add"] for c in commits for a in c if "add" in a]
+            found = node.keys.repeated(
+                branched.branch,
+                [add for add in added if add["path"] not in replaced],
+                key_of(write.table),
+                job_group,
+            )
+            refuse_repeated(write.table, found, rendering)
+        return _count(rows, commits)
+
+    def _execute(self, write: SparkWrite, job_group: str) -> list[pa.RecordBatch]:
+        result = self._node.queries.run(write.sql, job_group=job_group)
+        return [batch for batch in result.batches if batch.num_rows]
+
+    # ---- savepoints -----------------------------------------------------------------
+
+    def savepoint(self, depth: int) -> None:
+        """Note where the branches are."""
+        del self._marks[depth - 1 :]
+        self._marks.append({key: one.version for key, one in self._branches.items()})
+
+    def rollback_to(self, depth: int) -> None:
+        """Cut the branches back to where they were."""
+        mark = self._marks[depth - 1]
+        del self._marks[depth:]
+        for key, branched in list(self._branches.items()):
+            if key in mark:
+                self._node.branches.cut_back(branched.branch, mark[key])
+                branched.version = mark[key]
+            else:
+                del self._branches[key]
+                self._node.branches.drop(branched.branch)
+
+    def release(self, depth: int) -> None:
+        """Forget the mark; the work stays."""
+        del self._marks[depth - 1 :]
+
+    # ---- the end --------------------------------------------------------------------
+
+    def commit(self, rendering: Rendering, job_group: str) -> None:
+        """Make it durable and visible, or nothing of it."""
+        try:
+            written = [
+                Written(one.table, one.branch, change)
+                for one in self._branches.values()
+                if one.version > 0
+                and (change := self._node.branches.net_change(one.branch)).actions
+            ]
+            commit_tables(self._node, written, rendering, job_group)
+        finally:
+            self.rollback()
+
+    def rollback(self) -> None:
+        """Remove what is left of it."""
+        branches: Collection[_Branched] = self._branches.values()
+        try:
+            self._locks.close()
+        finally:
+            for branched in branches:
+                self._node.branches.drop(branched.branch)
+            self._branches, self._marks, self._snapshot = {}, [], None
+
+
+def _count(rows: Sequence[pa.RecordBatch], commits: Sequence[Sequence[Action]]) -> int:
+    """How many rows a statement has written: its answer says so, or its commit."""
+    if rows and "num_affected_rows" in rows[0].schema.names:
+        return int(rows[0].column("num_affected_rows")[0].as_py())
+    made = [a["commitInfo"] for c in commits for a in c if "commitInfo" in a]
+    return sum(
+        int(one.get("operationMetrics", {}).get("numOutputRows", 0)) for one in made
+    )

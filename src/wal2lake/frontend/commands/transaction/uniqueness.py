@@ -1,0 +1,53 @@
+"""23505: a primary key that is there twice.
+
+Comes in: a branch and the files that a statement has added to it. Goes out: nothing, or
+PostgreSQL's error with the key as its text. Source: _bt_check_unique() in nbtinsert.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from wal2lake.catalog import TableDef
+from wal2lake.errors import UsageError
+from wal2lake.frontend.grammar.quoting import quote_identifier
+from wal2lake.frontend.query.results import Rendering, columns_in
+from wal2lake.frontend.query.values import types as t
+from wal2lake.lake.branch.keys import Key
+from wal2lake.wire.frontback import FieldDescription, Format
+
+
+def key_of(table: TableDef) -> Key:
+    """What no two rows may share."""
+    kinds = {c.name: t.of_column(c) for c in table.columns if c.name in table.key}
+    numerals = frozenset(name for name, kind in kinds.items() if kind.exact_text)
+    return Key(tuple(table.key), numerals)
+
+
+def refuse_repeated(
+    table: TableDef, found: pa.RecordBatch | None, rendering: Rendering
+) -> None:
+    """Raise if a key was found."""
+    if found is None:
+        return
+    raise UsageError(
+        "duplicate key value violates unique constraint"
+        f' "{table.key_name or f"{table.name}_pkey"}"',
+        sqlstate="23505",
+        detail=f"Key ({', '.join(map(quote_identifier, table.key))})="
+        f"({', '.join(_texts(table, found, rendering))}) already exists.",
+    )
+
+
+def _texts(
+    table: TableDef, found: pa.RecordBatch, rendering: Rendering
+) -> Sequence[str]:
+    columns = {column.name: column for column in table.columns}
+    fields = [
+        FieldDescription(name, int(columns[name].type_oid), -1, columns[name].typmod)
+        for name in table.key
+    ]
+    texts = columns_in(found, fields, [Format.TEXT] * len(fields), rendering)
+    return [(one[0] or b"").decode() for one in texts.columns]

@@ -1,0 +1,10 @@
+"""What a transaction writes before it commits: a branch of each table.
+
+Takes: a table and the version that the transaction sees. Gives: a Delta table of its own that
+begins with that version's files, and what has become of it, as actions for the table itself.
+Owns: where the files of a branch are. Never: commits to a table.
+
+    changes    the net change of a branch's log; pure
+    branches   making, cutting back and removing branches; files on their way into the table
+    keys       is a key there twice?
+"""

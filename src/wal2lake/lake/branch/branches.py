@@ -1,0 +1,191 @@
+"""Branches of Delta tables: made, cut back, carried over, removed.
+
+Comes in: a table, a version of it, a place. Goes out: a Delta table there that begins with that
+version's files and takes any statement of Spark's. Called by transactions of the front door.
+
+A branch of the newest version of a plain table on this machine is written by us in two
+milliseconds: its files are known, and its checksum file saves Delta a look at them. Any other is
+Delta's own shallow clone, with all of its features.
+
+Nothing of a branch is synced: it ends with its process. What a commit takes from it is.
+
+Sources: Delta transaction log protocol; delta-spark 4.4 CloneTableBase.scala.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from wal2lake.errors import StorageError
+from wal2lake.lake.branch.changes import NetChange, in_branch, net_change
+from wal2lake.lake.delta.datafile import storage_error
+from wal2lake.lake.delta.durability import local_path, sync_files
+from wal2lake.lake.delta.jvm import DeltaJvm
+from wal2lake.lake.delta.log.checksum import checksum_line
+from wal2lake.lake.delta.log.firstversion import commit_lines, is_plain, write_locally
+from wal2lake.lake.delta.log.place import dump
+from wal2lake.lake.delta.tables import DeltaTables
+from wal2lake.lake.port import TableState
+from wal2lake.lake.query import Queries, relation
+from wal2lake.lake.tablefiles import DataFile
+from wal2lake.pgtypes.spark_ddl import identifier
+
+_NO_LINK: Final = frozenset(
+    {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+)
+"""Another file system, or one without hard links: the file is copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A table as one transaction writes it."""
+
+    location: str
+    table: str
+    """Location of the table that it is of."""
+    table_id: str
+    base: int
+    """The table's version that it began with."""
+
+
+class Branches:
+    """On one session; safe for all threads, a branch for one at a time."""
+
+    def __init__(
+        self, spark: SparkSession, tables: DeltaTables, queries: Queries
+    ) -> None:
+        self._delta = DeltaJvm(spark)
+        self._tables = tables
+        self._queries = queries
+
+    def open(
+        self, table: str, version: int | None, place: str, job_group: str
+    ) -> Branch:
+        """Branch a table at ``place``, which is empty; ``version`` None: the newest one."""
+        state = self._tables.state(table)
+        base = state.version if version is None else version
+        if base != state.version or not self._write(state, place):
+            self._queries.run(
+                f"CREATE TABLE delta.{identifier(place)} SHALLOW CLONE"
+                f" {relation(table, base)}",
+                job_group=job_group,
+            ).batches.close()
+        return Branch(place, table, state.table_id, base)
+
+    def _write(self, state: TableState, place: str) -> bool:
+        """Version 0, with the files of the newest version; False: it is for Delta to do."""
+        root, target = local_path(state.location), local_path(place)
+        newest, files = self._tables.newest(state.location), self._tables.files(state)
+        if (
+            root is None
+            or target is None
+            or files is None
+            or newest is None
+            or newest.state.version != state.version
+            or newest.bins is None
+            or not is_plain(newest.protocol)
+        ):
+            return False
+        found = [in_branch(file.action, state.location) for file in files]
+        metadata = {**newest.metadata, "id": str(uuid.uuid4())}
+        txn_id = str(uuid.uuid4())
+        commit = [
+            *commit_lines(metadata, newest.protocol, txn_id),
+            *(dump({"add": add}) for add in found),
+        ]
+        checksum = checksum_line(
+            metadata,
+            newest.protocol,
+            txn_id,
+            files=[DataFile(add) for add in found],
+            bins=newest.bins,
+        )
+        write_locally(target, commit, checksum)
+        return True
+
+    def state(self, branch: Branch) -> TableState:
+        """Its newest version."""
+        return self._tables.state(branch.location)
+
+    def net_change(self, branch: Branch) -> NetChange:
+        """What it has become, as actions for its table; 0A000 if that cannot be said."""
+        newest = self.state(branch).version
+        commits = self._tables.actions(branch.location, 1, newest)
+        return net_change(commits, branch.table)
+
+    def cut_back(self, branch: Branch, version: int) -> None:
+        """Undo what came after a version: remove those above it, from the top."""
+        if self.state(branch).version <= version:
+            return
+        with self._delta.calling(branch.location):
+            log = self._delta.path(f"{branch.location}/_delta_log")
+            files = log.getFileSystem(self._delta.hadoop_conf())
+            found = [status.getPath() for status in files.listStatus(log)]
+            for path in sorted(found, key=lambda path: path.getName(), reverse=True):
+                name = path.getName()
+                pointer = name == "_last_checkpoint"
+                if pointer or (name[:20].isdecimal() and int(name[:20]) > version):
+                    files.delete(path, True)
+            self._delta.forget(branch.location)
+        self._tables.forget(branch.location)
+
+    def carry_over(self, branch: Branch, files: Sequence[str]) -> None:
+        """Give files of a branch a name in the table's directory, durably. May be repeated."""
+        root, source = local_path(branch.table), local_path(branch.location)
+        if root is None or source is None:
+            for file in files:
+                self._rename(f"{branch.location}/{file}", f"{branch.table}/{file}")
+            return
+        for file in files:
+            _link(source / file, root / file)
+        sync_files([root / file for file in files], below=root)
+
+    def _rename(self, source: str, target: str) -> None:
+        with self._delta.calling(target):
+            old, new = self._delta.path(source), self._delta.path(target)
+            files = old.getFileSystem(self._delta.hadoop_conf())
+            if files.exists(new):
+                return
+            files.mkdirs(new.getParent())
+            if not files.rename(old, new):
+                raise StorageError(
+                    f'could not rename file "{source}" to "{target}"', sqlstate="58030"
+                )
+
+    def drop(self, branch: Branch) -> None:
+        """Remove it. What cannot be removed now goes with the next start."""
+        with suppress(StorageError):
+            self._tables.drop(branch.location)
+
+    def sweep(self, place: str) -> None:
+        """At a start: remove what an earlier process has left below ``place``."""
+        with self._delta.calling(place):
+            path = self._delta.path(place)
+            path.getFileSystem(self._delta.hadoop_conf()).delete(path, True)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.parent.mkdir(exist_ok=True)
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            return
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            written = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+            shutil.copyfile(source, written)
+            written.rename(target)
+    except OSError as error:
+        raise storage_error("write to file", target, error) from error

@@ -1,0 +1,197 @@
+"""The net change of a branch, as actions for the table that it is of. Pure.
+
+Comes in: the actions of the branch's commits after version 0, oldest first. Goes out: one
+``remove`` for each file of the table that is gone or has another deletion vector, one ``add`` for
+each file that is new or stays with a vector, and which files have to be moved.
+
+A branch names the table's files by absolute URL, and its own relative to itself. Own files keep
+their relative paths in the table, so that descriptors of deletion vectors stay as they are; a
+deletion vector of the table has an absolute path in the branch and gets its own name back.
+
+Called by the commit of a transaction. Sources: Delta transaction log protocol, "Add File and
+Remove File", "Deletion Vectors" (derived fields).
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.lake.delta.z85 import decode_z85, encode_z85
+
+Action = Mapping[str, Any]
+"""Delta's action as JSON: its name, and the object below it."""
+
+_SAFE: Final = "/!$&'()*+,;=@-._~"
+
+_VECTOR_FILE: Final = re.compile(r"(?:(.*)/)?deletion_vector_([0-9a-f-]{36})\.bin")
+
+_UUID_CHARACTERS: Final = 20
+
+_OF_ROW_TRACKING: Final = ("baseRowId", "defaultRowCommitVersion")
+"""Numbers of the branch; the table's commit gives its own."""
+
+
+def file_url(location: str) -> str:
+    """A place as Delta writes it in the log of another table."""
+    return f"file:{quote(location, safe=_SAFE)}" if location[:1] == "/" else location
+
+
+@dataclass(frozen=True, slots=True)
+class NetChange:
+    """What a transaction does to one table."""
+
+    actions: tuple[Action, ...]
+    """For the table's next version."""
+    files: tuple[str, ...]
+    """Paths relative to the branch, the same in the table; not percent-encoded."""
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """Files of the table that others must not have changed, as its log names them."""
+        return frozenset(a["remove"]["path"] for a in self.actions if "remove" in a)
+
+    @property
+    def added(self) -> tuple[Action, ...]:
+        """The ``add`` objects of files that are new."""
+        touched = self.touched
+        return tuple(
+            action["add"]
+            for action in self.actions
+            if "add" in action and action["add"]["path"] not in touched
+        )
+
+
+@dataclass(slots=True)
+class _File:
+    removed: Action | None
+    """The first ``remove``: what the table has. None: the file is the branch's own."""
+    add: Action | None
+
+
+def net_change(commits: Iterable[Sequence[Action]], location: str) -> NetChange:
+    """Of the table at ``location``; 0A000 if the branch has changed more than rows."""
+    found: dict[str, _File] = {}
+    for commit in commits:
+        for action in commit:
+            if "metaData" in action or "protocol" in action:
+                raise FeatureNotSupportedError(
+                    f'the table at "{location}" cannot be written in a transaction',
+                    detail="Its definition changes with its rows.",
+                    hint="Write it with Spark.",
+                )
+            if "remove" in action:
+                remove = action["remove"]
+                known = found.setdefault(remove["path"], _File(remove, None))
+                known.add = None
+        for action in commit:
+            if "add" in action:
+                add = action["add"]
+                found.setdefault(add["path"], _File(None, None)).add = add
+    table = _Table(location)
+    actions: list[Action] = []
+    files: list[str] = []
+    for path, file in found.items():
+        if file.removed is None and file.add is None:
+            continue
+        vector = None if file.add is None else file.add.get("deletionVector")
+        if file.removed is not None:
+            if file.add is not None and vector == file.removed.get("deletionVector"):
+                continue
+            actions.append({"remove": table.own(file.removed)})
+        else:
+            files.append(unquote(path))
+        if file.add is not None:
+            add = table.own(file.add)
+            if file.removed is None:
+                add = {k: v for k, v in add.items() if k not in _OF_ROW_TRACKING}
+            actions.append({"add": {**add, "dataChange": True}})
+            if vector is not None and vector["storageType"] == "u":
+                files.append(_vector_path(vector["pathOrInlineDv"]))
+    return NetChange(tuple(actions), tuple(dict.fromkeys(files)))
+
+
+class _Table:
+    def __init__(self, location: str) -> None:
+        self._url = f"{file_url(location)}/"
+        self._plain = f"{unquote(self._url)}"
+
+    def own(self, file: Action) -> dict[str, Any]:
+        """An action of the branch with the names that the table has."""
+        own = {**file, "path": self._key(file["path"])}
+        vector = file.get("deletionVector")
+        if vector is not None and vector["storageType"] == "p":
+            own["deletionVector"] = self._vector(vector)
+        return own
+
+    def _key(self, path: str) -> str:
+        url = re.sub(r"^file:/{3}", "file:/", path)
+        if url.startswith(self._url):
+            return url.removeprefix(self._url)
+        if unquote(url).startswith(self._plain):
+            return quote(unquote(url).removeprefix(self._plain), safe=_SAFE)
+        return path
+
+    def _vector(self, vector: Action) -> Action:
+        key = self._key(vector["pathOrInlineDv"])
+        found = _VECTOR_FILE.fullmatch(unquote(key))
+        if found is None or key == vector["pathOrInlineDv"]:
+            return vector
+        name = encode_z85(uuid.UUID(found[2]).bytes)
+        return {
+            **vector,
+            "storageType": "u",
+            "pathOrInlineDv": f"{found[1] or ''}{name}",
+        }
+
+
+def _vector_path(name: str) -> str:
+    prefix, coded = name[:-_UUID_CHARACTERS], name[-_UUID_CHARACTERS:]
+    file = f"deletion_vector_{uuid.UUID(bytes=decode_z85(coded))}.bin"
+    return f"{prefix}/{file}" if prefix else file
+
+
+def in_branch(file: Action, location: str) -> dict[str, Any]:
+    """An ``add`` of the table at ``location`` as version 0 of a branch has it."""
+    url = file_url(location)
+    path = str(file["path"])
+    added = {**file, "dataChange": True}
+    if ":" not in path.split("/", 1)[0] and not path.startswith("/"):
+        added["path"] = f"{url}/{path}"
+    vector = file.get("deletionVector")
+    if vector is not None and vector["storageType"] == "u":
+        place = quote(_vector_path(vector["pathOrInlineDv"]), safe=_SAFE)
+        added["deletionVector"] = {
+            **vector,
+            "storageType": "p",
+            "pathOrInlineDv": f"{url}/{place}",
+        }
+    return added
+
+
+def others_rows(
+    commits: Iterable[Sequence[Action]], touched: frozenset[str]
+) -> list[str] | None:
+    """What others have committed to the table meanwhile: the paths of files with new rows. None if
+    they have changed what a transaction has ``touched``, or the table's definition."""
+    new: list[str] = []
+    for commit in commits:
+        if not commit or any("metaData" in a or "protocol" in a for a in commit):
+            return None
+        removed = {a["remove"]["path"] for a in commit if "remove" in a}
+        if removed & touched:
+            return None
+        new = [path for path in new if path not in removed]
+        new += [
+            a["add"]["path"]
+            for a in commit
+            if "add" in a
+            and a["add"].get("dataChange", True)
+            and a["add"]["path"] not in removed
+        ]
+    return new

@@ -1,0 +1,78 @@
+"""SIGKILL at each durable step of a local transaction's commit to two tables: both have it, or
+none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from wal2lake.errors import PublisherError
+from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.testing.node import Node
+
+# Where it is killed, how, and whether the transaction is committed then.
+STEPS = [
+    ("local.files_carried", "kill", False),
+    ("local.table_committed", "kill-tree", True),
+]
+MORE_STEPS = [
+    ("local.recorded", "kill", True),
+    ("lake.committed", "kill", True),
+    ("local.tables_committed", "kill", True),
+    ("local.published", "kill-tree", True),
+    ("local.recorded", "kill-tree", True),
+]
+
+BOTH = (
+    "select (select count(*) from a), (select count(*) from b),"
+    " (select sum(v) from a), (select max(id) from b)"
+)
+
+
+@pytest.mark.parametrize(
+    "steps", [STEPS, pytest.param(MORE_STEPS, marks=pytest.mark.slow)]
+)
+def test_sigkill_at_each_step_of_a_commit_leaves_all_or_nothing(
+    make_node: Callable[..., Node],
+    tmp_path: Path,
+    steps: list[tuple[str, str, bool]],
+) -> None:
+    points = tmp_path / "points"
+    points.mkdir()
+    node = make_node(environ={VARIABLE: str(points)}).start()
+    node.sql("create table a (id int primary key, v int)")
+    node.sql("create table b (id int primary key)")
+    node.sql("insert into a select i, 0 from generate_series(1, 10) i")
+    done = 0
+    for number, (step, action, committed) in enumerate(steps, 1):
+        before = node.sql(BOTH)
+        with node.connect() as session:
+            session.rows("begin")
+            session.rows(f"insert into a values ({100 + number}, 1)")
+            session.rows(f"update a set v = v + 1 where id = {number}")
+            session.rows(f"insert into b values ({number})")
+            arm(points, step, action)
+            with pytest.raises(PublisherError):
+                session.rows("commit")
+        assert not (points / step).exists(), f"{step} was not reached"
+        if action == "kill-tree":
+            node.wait_end()
+            node.start()
+        node.wait_for("select 1")
+        done += committed
+        found = node.sql(BOTH)
+        if committed:
+            assert found == [(str(10 + done), str(done), str(2 * done), str(number))], (
+                step
+            )
+        else:
+            assert found == before, step
+        assert list((node.directory / "warehouse").glob("_transactions/*/*")) == []
+    # What could not be written at once is tried again.
+    arm(points, "local.table_committed", "enospc")
+    node.sql("begin; insert into a values (900, 0); insert into b values (900); commit")
+    assert node.sql(
+        "select (select count(*) from a where id = 900), max(id) from b"
+    ) == [("1", "900")]
