@@ -7,4 +7,5 @@ Owns: where the files of a branch are. Never: commits to a table.
     changes    the net change of a branch's log; pure
     branches   making, cutting back and removing branches; files on their way into the table
     keys       is a key there twice?
+    lookup     the same for few keys, in this process
 """

@@ -162,7 +162,7 @@ def plan_upsert(
         events = _numbered(events, keys.numbers, key_columns[1])
         stored = StoredRows(
             state,
-            [] if truncates else _candidates(loaded.shape, state, files, key_columns),
+            [] if truncates else candidates(loaded.shape, state, files, key_columns),
         )
         # Their compressed size needs no look at their footers.
         if (
@@ -171,7 +171,7 @@ def plan_upsert(
             and stored.scan_bytes(loaded.shape.key) > MAX_SCANNED_BYTES
         ):
             raise TooLarge
-        places = _without_deleted(keys.locate(stored.scan(loaded.shape.key)), stored)
+        places = without_deleted(keys.locate(stored.scan(loaded.shape.key)), stored)
         count = keys.count
     if repeats:
         known = by_occurrence(events, places, count)
@@ -233,7 +233,7 @@ def _numbered(
     return Events(events.op, numbers[:count], old, events.unknown)
 
 
-def _candidates(
+def candidates(
     shape: ChangeShape,
     state: TableState,
     files: Sequence[DataFile],
@@ -270,7 +270,8 @@ def _may_hold(bounds: tuple[Any, Any] | None, values: npt.NDArray[Any]) -> bool:
     return at < len(values) and int(values[at]) <= bounds[1]
 
 
-def _without_deleted(places: Places, stored: StoredRows) -> Places:
+def without_deleted(places: Places, stored: StoredRows) -> Places:
+    """Those whose rows are not in a deletion vector."""
     keep = np.ones(len(places.key), np.bool_)
     for number in np.unique(places.file).tolist():
         gone = stored.deleted(stored.files[number])
