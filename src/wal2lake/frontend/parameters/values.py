@@ -286,7 +286,7 @@ def _application_name(text: str) -> str:
 
 
 def _as_of_lsn(text: str) -> str:
-    """A position as PostgreSQL writes it; nothing for now."""
+    """A position as PostgreSQL writes it; empty: the session reads the present."""
     try:
         return str(Lsn.parse(text.strip())) if text.strip() else ""
     except ValueError as error:
