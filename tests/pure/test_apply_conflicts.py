@@ -170,7 +170,7 @@ def server_log() -> Iterator[io.StringIO]:
 
 def test_the_server_log_has_postgresqls_words(server_log: io.StringIO) -> None:
     both = [found(kind, 4) for kind in MISSING]
-    tell("pg_16476", both, values=True)
+    tell("pg_16476", both, values=True, exists=bool)
     text = server_log.getvalue()
     for words in (
         'conflict detected on relation "public.c1": conflict=update_missing',
@@ -184,7 +184,7 @@ def test_the_server_log_has_postgresqls_words(server_log: io.StringIO) -> None:
     ):
         assert words in text
     server_log.truncate(0)
-    tell("pg_16476", both, values=False)
+    tell("pg_16476", both, values=False, exists=bool)
     assert "conflict=delete_missing" in server_log.getvalue()
     assert "(4" not in server_log.getvalue()
 
@@ -194,7 +194,12 @@ def test_many_are_told_together(
 ) -> None:
     monkeypatch.setattr(conflicts, "_TOLD", 2)
     many = [found(ConflictType.UPDATE_MISSING, n) for n in range(5)]
-    tell("pg_1", [*many, found(ConflictType.UPDATE_MISSING, 0, 40)], values=False)
+    tell(
+        "pg_1",
+        [*many, found(ConflictType.UPDATE_MISSING, 0, 40)],
+        values=False,
+        exists=bool,
+    )
     text = server_log.getvalue()
     assert text.count("Could not find the row") == 2
     assert "conflict=update_missing happened 43 times more" in text

@@ -9,11 +9,12 @@ Source: reference 5.1; src/backend/replication/logical/conflict.c.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import numpy as np
 import pyarrow.compute as pc
 
 from wal2lake.apply.relationmap import error_context
@@ -21,16 +22,40 @@ from wal2lake.catalog import TableDef
 from wal2lake.changelog import LogReader
 from wal2lake.changelog.manifest import Manifest
 from wal2lake.errors import ApplyError
+from wal2lake.lake.origins import Commits
 from wal2lake.lake.staging.changes import RowConflict
-from wal2lake.model import Conflict, ConflictType, Lsn, Oid, Resolution
+from wal2lake.model import Conflict, ConflictType, Lsn, Modified, Oid, Resolution
 from wal2lake.observe import get_logger
 
 _POSTGRES_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
-_EXPLANATIONS: Final = {
-    ConflictType.UPDATE_MISSING: ("UPDATE", "Could not find the row to be updated."),
-    ConflictType.DELETE_MISSING: ("DELETE", "Could not find the row to be deleted."),
+_UNIX_TO_POSTGRES_US: Final = 946_684_800_000_000
+
+MESSAGE_TYPES: Final = {
+    ConflictType.INSERT_EXISTS: "INSERT",
+    ConflictType.UPDATE_ORIGIN_DIFFERS: "UPDATE",
+    ConflictType.UPDATE_EXISTS: "UPDATE",
+    ConflictType.UPDATE_MISSING: "UPDATE",
+    ConflictType.DELETE_ORIGIN_DIFFERS: "DELETE",
+    ConflictType.DELETE_MISSING: "DELETE",
 }
+"""The message whose change meets it."""
+
+_MISSING: Final = {
+    ConflictType.UPDATE_MISSING: "Could not find the row to be updated.",
+    ConflictType.DELETE_MISSING: "Could not find the row to be deleted.",
+}
+
+_UNIQUE: Final = (ConflictType.INSERT_EXISTS, ConflictType.UPDATE_EXISTS)
+
+_AS_POSTGRESQL: Final = {
+    *((kind, Resolution.SKIP) for kind in _MISSING),
+    (ConflictType.UPDATE_ORIGIN_DIFFERS, Resolution.APPLY_REMOTE),
+    (ConflictType.DELETE_ORIGIN_DIFFERS, Resolution.APPLY_REMOTE),
+}
+
+OriginExists = Callable[[int], bool]
+"""Whether the subscription of that OID is there still."""
 
 _TOLD: Final = 100
 """Conflicts of one table in one batch that have a line each."""
@@ -52,6 +77,10 @@ class Found:
     conflict: Conflict
     table: TableDef
     row: str | None
+    local: str | None = None
+    """The row that it met, as ``row``."""
+    modified: Modified | None = None
+    """Who has made that one; None: not known."""
 
 
 class Transactions:
@@ -87,11 +116,32 @@ class Transactions:
                 )
         return found
 
+    def commits(self, subid: Oid) -> Commits:
+        """All of them, as the subscription's that applies them."""
+        names = ["commit_lsn", "xid", "commit_time"]
+        parts = [
+            self._reader.read(one.transactions_file, names).select(names)
+            for one in self._manifests
+        ]
+        lsn, xid, time = (
+            np.concatenate(
+                [
+                    np.zeros(0, np.int64),
+                    *(part.column(name).to_numpy() for part in parts),
+                ]
+            ).astype(np.int64)
+            for name in names
+        )
+        order = np.argsort(lsn, kind="stable")
+        return Commits(
+            int(subid), lsn[order], xid[order], time[order] + _UNIX_TO_POSTGRES_US
+        )
 
-def left_out(
+
+def met(
     parts: Sequence[tuple[TableDef, Sequence[RowConflict]]], transactions: Transactions
 ) -> list[Found]:
-    """Changes that a batch leaves out, table by table."""
+    """Changes that met another row, or none, and did not stop the batch; table by table."""
     known = transactions.at(
         one.commit_lsn for _, conflicts in parts for one in conflicts
     )
@@ -100,7 +150,7 @@ def left_out(
             conflict(
                 table.oid,
                 one.type,
-                Resolution.SKIP,
+                one.resolution,
                 one.commit_lsn,
                 one.key,
                 known.get(one.commit_lsn) if one.count == 1 else None,
@@ -108,6 +158,8 @@ def left_out(
             ),
             table,
             one.row,
+            one.local,
+            one.modified,
         )
         for table, conflicts in parts
         for one in conflicts
@@ -137,7 +189,41 @@ def conflict(
     )
 
 
-def tell(origin: str, found: Sequence[Found], *, values: bool) -> None:
+def explanation(
+    kind: ConflictType, index: str, modified: Modified | None, exists: OriginExists
+) -> str:
+    """PostgreSQL's first sentence; ``index``: the name of the primary key."""
+    if kind in _MISSING:
+        return _MISSING[kind]
+    unique = kind in _UNIQUE
+    if modified is None:
+        who = ""
+    elif not modified.origin:
+        who = " locally"
+    elif not exists(modified.origin):
+        who = " by a non-existent origin"
+    else:
+        who = f' by {"" if unique else "a different "}origin "pg_{modified.origin}"'
+    when = ""
+    if modified is not None:
+        when = f" in transaction {modified.xid} at {_shown(modified.time_us)}"
+    if unique:
+        by = "" if modified is None else f", modified{who}{when}"
+        return f'Key already exists in unique index "{index}"{by}.'
+    doing = "Updating" if kind is ConflictType.UPDATE_ORIGIN_DIFFERS else "Deleting"
+    return f"{doing} the row that was modified{who}{when}."
+
+
+def _shown(time_us: int) -> str:
+    """A moment as PostgreSQL writes it, in UTC."""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)
+    text = moment.strftime("%Y-%m-%d %H:%M:%S.%f").rstrip("0").rstrip(".")
+    return f"{text}+00"
+
+
+def tell(
+    origin: str, found: Sequence[Found], *, values: bool, exists: OriginExists
+) -> None:
     """A line each, up to a number for each table, then one for the rest."""
     events = get_logger()
     told: dict[Oid, int] = {}
@@ -149,7 +235,7 @@ def tell(origin: str, found: Sequence[Found], *, values: bool) -> None:
             _, before = rest.get((here.relid, here.type), (one, 0))
             rest[here.relid, here.type] = one, before + here.count
             continue
-        error = _described(origin, one, values=values)
+        error = _described(origin, one, values=values, exists=exists)
         events.info(error.message, error=error)
     for one, count in rest.values():
         events.info(
@@ -165,22 +251,34 @@ def _message(found: Found) -> str:
     )
 
 
-def _described(origin: str, found: Found, *, values: bool) -> ApplyError:
-    command, detail = _EXPLANATIONS[found.conflict.type]
-    if values and found.conflict.key is not None:
+def _described(
+    origin: str, found: Found, *, values: bool, exists: OriginExists
+) -> ApplyError:
+    here = found.conflict
+    unique = here.type in _UNIQUE
+    index = found.table.key_name or f"{found.table.name}_pkey"
+    detail = explanation(here.type, index, found.modified, exists)
+    if values and here.key is not None:
         name = "identity" if found.table.key else "identity full"
-        shown = [] if found.row is None else [f"remote row {found.row}"]
-        text = "; ".join([*shown, f"replica {name} {found.conflict.key}"])
+        shown = [
+            f"key {here.key}" if unique else None,
+            None if found.local is None else f"existing local row {found.local}",
+            None if found.row is None else f"remote row {found.row}",
+            None if unique else f"replica {name} {here.key}",
+        ]
+        text = "; ".join(one for one in shown if one is not None)
         detail += f"\n{text[0].upper()}{text[1:]}."
+    as_usual = (here.type, here.resolution) in _AS_POSTGRESQL
     return ApplyError(
         _message(found),
-        sqlstate="40001",
+        sqlstate="23505" if unique else "40001",
         detail=detail,
         context=error_context(
             origin=origin,
-            message_type=command,
+            message_type=MESSAGE_TYPES[here.type],
             relation=found.table.qualified,
-            xid=found.conflict.xid,
-            finish_lsn=found.conflict.commit_lsn,
+            xid=here.xid,
+            finish_lsn=here.commit_lsn,
         ),
+        hint=None if as_usual else f"It was resolved: {here.resolution}.",
     )

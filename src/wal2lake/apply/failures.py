@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from wal2lake.apply.conflicts import MESSAGE_TYPES, OriginExists, explanation
 from wal2lake.apply.relationmap import error_context
 from wal2lake.catalog import TableDef
 from wal2lake.errors import ApplyError, Wal2LakeError
@@ -17,10 +18,7 @@ from wal2lake.lake.staging.changes import RowFailure
 from wal2lake.model import ConflictType, Lsn, Oid
 from wal2lake.pgtypes import COPIED_ANEW, remedy
 
-_MESSAGES: Final[dict[ConflictType | None, str]] = {
-    ConflictType.INSERT_EXISTS: "INSERT",
-    ConflictType.UPDATE_EXISTS: "UPDATE",
-}
+_TAKEN: Final = (ConflictType.INSERT_EXISTS, ConflictType.UPDATE_EXISTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +38,26 @@ def first_failure(failures: Iterable[Failure]) -> Failure | None:
 
 
 def row_failure(
-    subid: Oid, table: TableDef, failure: RowFailure, xid: int | None = None
+    subid: Oid,
+    table: TableDef,
+    failure: RowFailure,
+    xid: int | None = None,
+    exists: OriginExists = lambda subid: True,
 ) -> Failure:
     """The failure of a row that ``table`` cannot take; ``xid``: its transaction's at the
     publisher, if it is known."""
     at = Lsn(failure.seq.commit_lsn)
+    kind, detail = failure.conflict, failure.detail
+    if kind is not None and (detail is None or failure.modified is not None):
+        index = table.key_name or f"{table.name}_pkey"
+        detail = explanation(kind, index, failure.modified, exists)
     error = ApplyError(
         failure.message,
         sqlstate=failure.sqlstate,
-        detail=failure.detail,
+        detail=detail,
         context=error_context(
             origin=f"pg_{subid}",
-            message_type=_MESSAGES.get(failure.conflict),
+            message_type=None if kind is None else MESSAGE_TYPES[kind],
             relation=table.qualified,
             column=failure.column,
             xid=xid,
@@ -63,6 +69,11 @@ def row_failure(
 
 
 def _hint(table: TableDef, failure: RowFailure) -> str:
+    if failure.conflict not in (None, *_TAKEN):
+        return (
+            "Transactions before this one have been applied. Skip this one, choose"
+            f" another conflict_resolution (ALTER SUBSCRIPTION ... SET), or {COPIED_ANEW}."
+        )
     column = None if failure.column is None else table.column(failure.column)
     if column is None:
         return (

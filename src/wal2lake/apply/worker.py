@@ -32,7 +32,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final
 
 from wal2lake.apply.batch import Batch, TableChanges, choose, divide
-from wal2lake.apply.conflicts import Transactions, conflict, left_out, tell
+from wal2lake.apply.conflicts import Transactions, conflict, met, tell
 from wal2lake.apply.failures import Failure, first_failure, row_failure
 from wal2lake.apply.participants import Participants
 from wal2lake.apply.skipping import Skip, begin_skip
@@ -42,11 +42,18 @@ from wal2lake.changelog import LogReader
 from wal2lake.errors import Wal2LakeError, sqlstate_of
 from wal2lake.lake import CommitConflict, Cursor, TablePort
 from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
+from wal2lake.lake.origins import Commits
 from wal2lake.lake.staging.convert import Rules
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.model import INVALID_LSN, Lsn, Oid, Resolution
 from wal2lake.observe import failpoint, get_logger
-from wal2lake.pgtypes import RemoteTypes, ValuePolicies, remote_types_from_json
+from wal2lake.pgtypes import (
+    ConflictResolutions,
+    RemoteTypes,
+    ValuePolicies,
+    check_tracked,
+    remote_types_from_json,
+)
 from wal2lake.settings import Settings
 
 _POLL_SECONDS: Final = 0.02
@@ -260,8 +267,15 @@ class ApplyWorker:
                 ),
             )
         return row_failure(
-            self._subid, table, row, None if known is None else known.xid
+            self._subid,
+            table,
+            row,
+            None if known is None else known.xid,
+            self._origin_exists,
         )
+
+    def _origin_exists(self, subid: int) -> bool:
+        return self._catalog.subscription(Oid(subid)) is not None
 
     def _attempt(
         self,
@@ -304,7 +318,8 @@ class ApplyWorker:
                 # What a table misses may be in the way of what is inserted.
                 for table in batch.tables:
                     self._tables.distrust(self._tables[table.relid])
-            staged = self._stage_all(subscription, parts, cut)
+            transactions = Transactions(self._reader, batch.manifests)
+            staged = self._stage_all(subscription, parts, cut, transactions)
             failure = first_failure(
                 row_failure(self._subid, self._tables[part.relid].definition, row)
                 for part, one in zip(parts, staged, strict=True)
@@ -316,12 +331,12 @@ class ApplyWorker:
                 return failure
             failpoint("apply.staged")
             try:
-                conflicts = left_out(
+                conflicts = met(
                     [
                         (self._tables[part.relid].definition, one.conflicts)
                         for part, one in zip(parts, staged, strict=True)
                     ],
-                    Transactions(self._reader, batch.manifests),
+                    transactions,
                 )
                 self._catalog.expect(
                     self._subid,
@@ -343,16 +358,28 @@ class ApplyWorker:
             f"pg_{subscription.oid}",
             conflicts,
             values=self._settings.apply.log_conflict_values,
+            exists=self._origin_exists,
         )
         return None
 
     def _stage_all(
-        self, subscription: Subscription, parts: list[TableChanges], cut: Lsn | None
+        self,
+        subscription: Subscription,
+        parts: list[TableChanges],
+        cut: Lsn | None,
+        transactions: Transactions,
     ) -> list[Staged]:
+        tracked = self._settings.apply.track_commit_timestamp
+        check_tracked(subscription.conflict_resolution, tracked=tracked)
+        commits = transactions.commits(self._subid) if tracked and parts else None
+        resolutions = ConflictResolutions.parse(subscription.conflict_resolution)
         types = remote_types_from_json(subscription.remote_types)
         policies = ValuePolicies.parse(subscription.value_policies)
         running = [
-            self._pool.submit(self._stage, part, cut, types, policies) for part in parts
+            self._pool.submit(
+                self._stage, part, cut, types, policies, resolutions, commits
+            )
+            for part in parts
         ]
         wait(running)
         if any(one.exception() is not None for one in running):
@@ -367,6 +394,8 @@ class ApplyWorker:
         cut: Lsn | None,
         types: RemoteTypes,
         policies: ValuePolicies,
+        resolutions: ConflictResolutions,
+        commits: Commits | None,
     ) -> Staged:
         known = self._tables[part.relid]
         state = self._tables.look(known)
@@ -399,6 +428,8 @@ class ApplyWorker:
                 self._settings.apply.max_value_bytes,
             ),
             shows_rows=self._settings.apply.log_conflict_values,
+            resolutions=resolutions.of(definition.namespace, definition.name),
+            commits=commits,
         )
         return self._batches.stage(request)
 

@@ -240,6 +240,11 @@ class Subscription:
         return self.options.get("type_mappings", "")
 
     @property
+    def conflict_resolution(self) -> str:
+        """See ``pgtypes.ConflictResolutions``."""
+        return self.options.get("conflict_resolution", "")
+
+    @property
     def value_policies(self) -> str:
         """The option as it was written; empty: every value is stored exactly."""
         return self.options.get("value_policies", "")

@@ -60,6 +60,7 @@ from wal2lake.lake.upsert import (
     worth_compacting,
 )
 from wal2lake.lake.upsert.compaction import LOOK_EVERY
+from wal2lake.lake.upsert.judging import Rules
 from wal2lake.model import Coercion, merged
 from wal2lake.observe import get_logger
 
@@ -121,6 +122,7 @@ class Batches:
             request.types,
             request.rules,
             _content(request),
+            request.commits,
         )
         rows = sum(source.rows for source in request.sources)
         parallelism = 0 if rows <= _IN_PROCESS_ROWS else self._cores
@@ -171,14 +173,15 @@ class Batches:
     def _plan(
         self, request: StageRequest, changes: StagedChanges, directory: Path
     ) -> Upsert | Merge | RowFailure:
-        uniqueness = Uniqueness(
-            request.trusted, request.constraint, f"{request.namespace}.{request.name}"
-        )
-        repeats = changes.shape.repeats
+        name = f"{request.namespace}.{request.name}"
+        uniqueness = Uniqueness(request.trusted, request.constraint, name)
+        repeats, chosen = changes.shape.repeats, request.resolutions.chosen
         files = self._tables.files(request.state)
         if files is not None:
             try:
-                with self._memory.share(changes.size, exceeds=repeats) as share:
+                # Neither is anything that MERGE can do.
+                alone = repeats or bool(chosen)
+                with self._memory.share(changes.size, exceeds=alone) as share:
                     return plan_upsert(
                         load(changes.shape, [read_staged(p) for p in changes.paths]),
                         request.state,
@@ -186,18 +189,34 @@ class Batches:
                         uniqueness,
                         share,
                         str(directory),
+                        rules=Rules(
+                            request.resolutions, request.commits, _unsent(request)
+                        ),
                         shows_rows=request.shows_rows,
                     )
             except TooLarge:
                 pass
         if repeats:
-            return self._without_a_key(request, changes)
+            return self._not_by_merge(
+                request,
+                changes,
+                f'cannot apply UPDATE and DELETE to relation "{name}", which has no primary'
+                " key: it has partitions, constraints or no deletion vectors, or the batch"
+                " does not fit into memory",
+            )
+        if chosen and changes.shape.key:
+            return self._not_by_merge(
+                request,
+                changes,
+                f'cannot resolve conflicts of relation "{name}": it has partitions,'
+                " constraints, no deletion vectors or too many files",
+            )
         return plan_merge(self._spark, request.state, changes, uniqueness)
 
-    def _without_a_key(
-        self, request: StageRequest, changes: StagedChanges
+    def _not_by_merge(
+        self, request: StageRequest, changes: StagedChanges, message: str
     ) -> RowFailure:
-        """Spark's MERGE cannot take one of several equal rows."""
+        """Spark's MERGE cannot take one of several equal rows, nor resolve a conflict."""
         newest = self._tables.state(request.state.location)
         expect_version(
             newest.location,
@@ -208,17 +227,12 @@ class Batches:
         rows = pa.concat_tables(
             read_staged(path).select(["lsn", "ord", "op"]) for path in changes.paths
         )
-        rows = rows.filter(pc.is_in(rows["op"], pa.array([UPDATE, DELETE], pa.int8())))
+        if changes.shape.repeats:
+            asked = pa.array([UPDATE, DELETE], pa.int8())
+            rows = rows.filter(pc.is_in(rows["op"], asked))
         first = rows.sort_by([("lsn", "ascending"), ("ord", "ascending")]).slice(0, 1)
-        name = f"{request.namespace}.{request.name}"
-        return RowFailure(
-            Seq(first["lsn"][0].as_py(), first["ord"][0].as_py()),
-            None,
-            "0A000",
-            f'cannot apply UPDATE and DELETE to relation "{name}", which has no primary'
-            " key: it has partitions, constraints or no deletion vectors, or the batch does"
-            " not fit into memory",
-        )
+        seq = Seq(first["lsn"][0].as_py(), first["ord"][0].as_py())
+        return RowFailure(seq, None, "0A000", message)
 
     def commit(self, staged: Staged, cursor: Cursor) -> Committed:
         """One durable commit; see the port."""
@@ -310,6 +324,13 @@ class Batches:
     def _remove(self, staged: _Staged) -> None:
         if staged.directory is not None:
             shutil.rmtree(staged.directory, ignore_errors=True)
+
+
+def _unsent(request: StageRequest) -> frozenset[int]:
+    """Positions of the table's columns that no relation of the batch has."""
+    sent = {c.name for source in request.sources for c in source.relation.columns}
+    fields = request.state.fields
+    return frozenset(i for i, one in enumerate(fields) if one.name not in sent)
 
 
 def _content(request: StageRequest) -> tuple[str, ...]:

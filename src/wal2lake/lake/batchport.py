@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from wal2lake.lake.origins import Commits
 from wal2lake.lake.port import Committed, Cursor, TableState
 from wal2lake.lake.staging.changes import RowConflict, RowFailure
 from wal2lake.lake.staging.convert import NO_RULES, Rules
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.model import Coercion
-from wal2lake.pgtypes import RemoteTypes
+from wal2lake.pgtypes import DEFAULT_RESOLUTIONS, RemoteTypes, Resolutions
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,11 @@ class StageRequest:
     rules: Rules = NO_RULES
     """What becomes of values that the table's columns cannot hold."""
     shows_rows: bool = False
-    """Conflicts are wanted with the text of the new row."""
+    """Conflicts are wanted with the texts of the rows."""
+    resolutions: Resolutions = DEFAULT_RESOLUTIONS
+    """What becomes of conflicts; with any that are not PostgreSQL's, MERGE is no way."""
+    commits: Commits | None = None
+    """Those of the batch, if it is kept who has made a row."""
 
 
 class Staged(Protocol):
@@ -59,7 +64,7 @@ class Staged(Protocol):
 
     @property
     def conflicts(self) -> Sequence[RowConflict]:
-        """Changes that are left out, in log order; nothing where MERGE applies them."""
+        """Those that did not stop it, in log order; nothing where MERGE applies them."""
 
 
 class BatchPort(Protocol):

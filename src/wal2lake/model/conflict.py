@@ -25,12 +25,31 @@ class ConflictType(StrEnum):
 
 
 class Resolution(StrEnum):
-    """What became of the change."""
+    """What becomes of the change. The last two are rules only: by the time of both rows they
+    come to one of the two before."""
 
     ERROR = "error"
     """Its transaction stops the subscription."""
     SKIP = "skip"
-    """It was left out."""
+    """It is left out."""
+    APPLY_REMOTE = "apply_remote"
+    """It is applied: a row that is in its way is replaced, one that is not there inserted."""
+    KEEP_LOCAL = "keep_local"
+    """It is left out, for the row that is here."""
+    LAST_UPDATE_WINS = "last_update_wins"
+    FIRST_UPDATE_WINS = "first_update_wins"
+
+
+@dataclass(frozen=True, slots=True)
+class Modified:
+    """Who has made a row of a table what it is."""
+
+    origin: int
+    """OID of a subscription; 0: a local statement."""
+    xid: int
+    """The transaction's at the publisher; of a local statement: the table's version."""
+    time_us: int
+    """Of its commit, microseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)

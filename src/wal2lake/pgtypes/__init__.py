@@ -11,7 +11,7 @@ names), changes a value in silence.
     decode/     text as the publisher sent it to Arrow: the hot path
     receive/    the binary form of the same values, to the same Arrow
     encode/     Arrow to what PostgreSQL would send, text and binary
-    choices/    what users choose instead: type_mappings, value_policies
+    choices/    what users choose instead: type_mappings, value_policies, conflict_resolution
     params      values that a client sends beside its statement
     binary      the binary form of single values; timezone: the values of TimeZone
 """
@@ -25,6 +25,13 @@ from wal2lake.pgtypes.choices.policies import (
     ValuePolicies,
 )
 from wal2lake.pgtypes.choices.remedies import COPIED_ANEW, remedy
+from wal2lake.pgtypes.choices.resolutions import (
+    CONFLICT_RESOLUTION,
+    DEFAULT_RESOLUTIONS,
+    ConflictResolutions,
+    Resolutions,
+    check_tracked,
+)
 from wal2lake.pgtypes.choices.types import TYPE_MAPPINGS, TypeMappings
 from wal2lake.pgtypes.decode.conversion import Conversion, Failure
 from wal2lake.pgtypes.decode.text import text_to_arrow
@@ -63,7 +70,9 @@ from wal2lake.pgtypes.timezone import zone_for
 
 __all__ = [
     "BUILT_IN",
+    "CONFLICT_RESOLUTION",
     "COPIED_ANEW",
+    "DEFAULT_RESOLUTIONS",
     "FIRST_NORMAL_OID",
     "MAX_VALUE_BYTES",
     "MONEY_SAMPLES",
@@ -71,6 +80,7 @@ __all__ = [
     "TYPE_MAPPINGS",
     "VALUE_POLICIES",
     "Coerced",
+    "ConflictResolutions",
     "Conversion",
     "Failure",
     "Kind",
@@ -79,6 +89,7 @@ __all__ = [
     "Policy",
     "RemoteType",
     "RemoteTypes",
+    "Resolutions",
     "SourceColumn",
     "TypeMapping",
     "TypeMappings",
@@ -88,6 +99,7 @@ __all__ = [
     "arrow_to_text",
     "binary_param_to_text",
     "check_decoder",
+    "check_tracked",
     "coerce",
     "convert_sent",
     "ddl_from_arrow",

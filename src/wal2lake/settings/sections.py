@@ -259,6 +259,13 @@ class ApplySettings:
         " do. Otherwise wal2lake.conflicts alone has the rows' keys.",
         restart=True,
     )
+    track_commit_timestamp: bool = setting(
+        False,
+        "Keep of each row who has written it, and when, in the tables' files: the conflicts"
+        " update_origin_differs and delete_origin_differs are found then, and reports of"
+        " others say whose the row is.",
+        restart=True,
+    )
     max_value_bytes: int = setting(
         256 * _MIB,
         "A longer value, in the form in which it is sent, is not stored: an error, unless"

@@ -6,8 +6,9 @@ PostgreSQL's words and SQLSTATEs: unknown names, repeated ones, values of the wr
 combinations that exclude each other; an option value that this node does not honour
 yet is 0A000, after PostgreSQL's own checks.
 
-The defaults are PostgreSQL 18's. ``create_tables``, ``table_format``, ``type_mappings`` and
-``value_policies`` are wal2lake's own, and so is ``recopy`` of REFRESH PUBLICATION.
+The defaults are PostgreSQL 18's. ``create_tables``, ``table_format``, ``type_mappings``,
+``value_policies`` and ``conflict_resolution`` are wal2lake's own, and so is ``recopy`` of REFRESH
+PUBLICATION.
 
 Source: parse_subscription_options() in src/backend/commands/subscriptioncmds.c; defGetBoolean(),
 defGetString(), defGetStreamingMode(); ReplicationSlotValidateName().
@@ -30,8 +31,10 @@ from wal2lake.errors import (
 from wal2lake.frontend.grammar.statements import Option, ValueKind
 from wal2lake.model import Lsn
 from wal2lake.pgtypes import (
+    CONFLICT_RESOLUTION,
     TYPE_MAPPINGS,
     VALUE_POLICIES,
+    ConflictResolutions,
     TypeMappings,
     ValuePolicies,
 )
@@ -48,11 +51,12 @@ class OptionSet(Enum):
         "connect enabled create_slot slot_name copy_data synchronous_commit binary"
         " streaming two_phase disable_on_error password_required run_as_owner failover"
         " origin create_tables table_format type_mappings value_policies"
+        " conflict_resolution"
     )
     SET = _words(
         "slot_name synchronous_commit binary streaming two_phase disable_on_error"
         " password_required run_as_owner failover origin create_tables type_mappings"
-        " value_policies"
+        " value_policies conflict_resolution"
     )
     REFRESH = frozenset(("copy_data", "recopy"))
     PUBLICATION = frozenset(("copy_data", "refresh"))
@@ -90,6 +94,7 @@ class SubscriptionOptions:
     type_mappings: str = ""
     """As written, and checked; see ``pgtypes.choices``."""
     value_policies: str = ""
+    conflict_resolution: str = ""
     lsn: Lsn | None = None
     """None with ``lsn`` given: SKIP (lsn = NONE)."""
 
@@ -106,6 +111,7 @@ class SubscriptionOptions:
             "origin": self.origin,
             TYPE_MAPPINGS: self.type_mappings,
             VALUE_POLICIES: self.value_policies,
+            CONFLICT_RESOLUTION: self.conflict_resolution,
         }
         if not given_only:
             return values
@@ -292,6 +298,12 @@ def _value_policies(option: Option) -> str:
     return text
 
 
+def _conflict_resolution(option: Option) -> str:
+    text = _string(option)
+    ConflictResolutions.parse(text)
+    return text
+
+
 def _lsn(option: Option) -> Lsn | None:
     text = _string(option)
     if text == "none":
@@ -326,5 +338,6 @@ _READERS: Final[dict[str, Callable[[Option], Any]]] = {
     "table_format": _table_format,
     "type_mappings": _type_mappings,
     "value_policies": _value_policies,
+    "conflict_resolution": _conflict_resolution,
     "lsn": _lsn,
 }

@@ -39,6 +39,13 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
         ),
         text("data_directory", str(settings.directory), "The node's directory."),
         text("wal_level", "logical", "What the change log is good for."),
+        ParameterDefinition(
+            "track_commit_timestamp",
+            Kind.BOOL,
+            "on" if settings.apply.track_commit_timestamp else "off",
+            "Who has written a row, and when, is kept.",
+            Context.INTERNAL,
+        ),
         number(
             "wal_retrieve_retry_interval",
             limits.wal_retrieve_retry_interval_ms,

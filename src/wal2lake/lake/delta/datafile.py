@@ -35,6 +35,7 @@ from pyarrow import fs
 from wal2lake.errors import InternalError, StorageError
 from wal2lake.lake.delta.durability import local_path, sync_files
 from wal2lake.lake.delta.stats import added_file
+from wal2lake.lake.origins import COLUMNS
 from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.lake.tablefiles import AddedFile
 
@@ -207,14 +208,18 @@ def write_data_file(
 
 
 def physical_schema(schema: pa.Schema, physical: Sequence[PhysicalField]) -> pa.Schema:
-    """The schema as the table's files have it: physical names, field ids if mapped."""
+    """The schema as the table's files have it: physical names, field ids if mapped. Columns that
+    say who has made the rows (``lake.origins``) keep their names."""
+    marks = [field for field in schema if field.name in COLUMNS]
     fields = []
-    for field, target in zip(schema, physical, strict=True):
+    for field, target in zip(
+        list(schema)[: len(schema) - len(marks)], physical, strict=True
+    ):
         metadata = None
         if target.field_id is not None:
             metadata = {"PARQUET:field_id": str(target.field_id)}
         fields.append(pa.field(target.physical_name, field.type, metadata=metadata))
-    return pa.schema(fields)
+    return pa.schema([*fields, *marks])
 
 
 def remove_file(path: str) -> None:

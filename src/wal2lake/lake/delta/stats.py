@@ -25,6 +25,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from wal2lake.lake.origins import COLUMNS
 from wal2lake.lake.tablefiles import AddedFile
 
 INDEXED_COLUMNS = 32
@@ -53,7 +54,8 @@ def stats_for(metadata: pq.FileMetaData) -> str:
     nulls: dict[str, int] = {}
     schema = metadata.schema.to_arrow_schema()
     leaf = 0
-    for field in list(schema)[:INDEXED_COLUMNS]:
+    named = [field for field in schema if field.name not in COLUMNS]
+    for field in named[:INDEXED_COLUMNS]:
         if pa.types.is_nested(field.type):
             leaf += _leaves(field.type)
             continue

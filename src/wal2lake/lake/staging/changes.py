@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.lake.port import FieldSpec
-from wal2lake.model import ConflictType
+from wal2lake.model import ConflictType, Modified, Resolution
 
 INSERT: Final = ord("I")
 UPDATE: Final = ord("U")
@@ -52,16 +52,18 @@ class RowFailure:
     message: str
     """PostgreSQL's primary message."""
     conflict: ConflictType | None = None
-    """insert_exists, update_exists, or none."""
+    """What it has met; None: nothing of the kind."""
     detail: str | None = None
     key: str | None = None
     """Of the row, as PostgreSQL writes it, for a conflict."""
+    modified: Modified | None = None
+    """Who has made the row that it met; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowConflict:
-    """An event that found another state than the publisher's and was left out, or the rest of
-    them: beyond ``NAMED_CONFLICTS`` of a batch they are only counted."""
+    """An event that found another state than the publisher's and did not stop the batch, or the
+    rest of them: beyond ``NAMED_CONFLICTS`` of a batch they are only counted."""
 
     type: ConflictType
     commit_lsn: int
@@ -70,6 +72,11 @@ class RowConflict:
     row: str | None = None
     """The new row, as PostgreSQL writes it; None: there is none, or it was not asked for."""
     count: int = 1
+    resolution: Resolution = Resolution.SKIP
+    local: str | None = None
+    """The row that it met, like ``row``."""
+    modified: Modified | None = None
+    """Who has made that one; None: not known."""
 
 
 NAMED_CONFLICTS: Final = 1000

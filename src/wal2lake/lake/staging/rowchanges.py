@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wal2lake.lake.origins import Commits
 from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.lake.staging.changes import (
     DELETE,
@@ -67,6 +68,8 @@ class StageTarget:
     rules: Rules = NO_RULES
     content: tuple[str, ...] = ()
     """Without a key: the columns that the batch's relation sends."""
+    commits: Commits | None = None
+    """Of the batch: rows that go into the table as they are say whose they are."""
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -171,6 +174,9 @@ def insert_rows(
         bad += rows.nulls(array, spec, every, bad)
         arrays.append(array)
     table = pa.Table.from_arrays(arrays, names=[f.name for f in target.fields])
+    if target.commits is not None:
+        lsn = batch.column("commit_lsn").to_numpy()
+        table = target.commits.of(lsn).appended(table)
     found = Found(inserts=batch.num_rows, coercions=rows.coercions)
     return table, found, rows.located(bad)
 

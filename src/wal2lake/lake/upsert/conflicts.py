@@ -8,7 +8,8 @@ Source: src/backend/replication/logical/conflict.c (build_tuple_value_details).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -20,10 +21,24 @@ from wal2lake.lake.staging.changes import (
     NAMED_CONFLICTS,
     ChangeShape,
     RowConflict,
+    RowFailure,
+    Seq,
+    Uniqueness,
+    key_taken,
 )
-from wal2lake.lake.upsert.lives import Index
-from wal2lake.model import ConflictType
+from wal2lake.lake.upsert.judging import TableJudge
+from wal2lake.lake.upsert.lives import Index, Met
+from wal2lake.model import ConflictType, Resolution
 from wal2lake.pgtypes.encode.text import arrow_to_text
+
+_OF_NEW_KEYS: Final = (ConflictType.INSERT_EXISTS, ConflictType.UPDATE_EXISTS)
+
+_OF_DELETES: Final = (ConflictType.DELETE_MISSING, ConflictType.DELETE_ORIGIN_DIFFERS)
+
+_INCOMPLETE: Final = (
+    "Could not find the row to be updated, and values of it that did not change were not"
+    " sent."
+)
 
 _SHOWN_BYTES: Final = 64
 """Of a value."""
@@ -52,6 +67,78 @@ def missing_rows(
     return found
 
 
+def met_rows(
+    shape: ChangeShape,
+    table: pa.Table,
+    met: Sequence[Met],
+    judge: TableJudge,
+    stored_row: Callable[[Sequence[int]], Sequence[str | None]],
+    *,
+    values: bool,
+) -> list[RowConflict]:
+    """What a judge has been asked, as ``missing_rows``; ``stored_row``: of keys, the texts of the
+    rows that are stored."""
+    named = met[:NAMED_CONFLICTS]
+    rows = table.take(pa.array([one.event for one in named], pa.int64()))
+    lsns = rows.column("lsn").to_pylist()
+    old, new = keys_of(shape, rows), new_keys_of(shape, rows)
+    texts: Sequence[str | None] = [None] * len(named)
+    local = texts
+    if values:
+        texts, local = _rows_of(shape, rows), stored_row([one.stored for one in named])
+    found = [
+        RowConflict(
+            one.type,
+            lsns[at],
+            new[at] if one.type in _OF_NEW_KEYS else old[at],
+            None if one.type in _OF_DELETES else texts[at],
+            resolution=one.resolution,
+            local=local[at],
+            modified=judge.modified(one.stored, one.writer),
+        )
+        for at, one in enumerate(named)
+    ]
+    rest: dict[tuple[ConflictType, Resolution], tuple[int, int]] = {}
+    for one in met[NAMED_CONFLICTS:]:
+        first, count = rest.get((one.type, one.resolution), (one.event, 0))
+        rest[one.type, one.resolution] = first, count + 1
+    found += [
+        RowConflict(
+            kind, table.column("lsn")[event].as_py(), None, count=count, resolution=what
+        )
+        for (kind, what), (event, count) in rest.items()
+    ]
+    return found
+
+
+def stop(
+    shape: ChangeShape,
+    table: pa.Table,
+    met: Met,
+    judge: TableJudge,
+    uniqueness: Uniqueness,
+) -> RowFailure:
+    """The failure of an event that must not be applied."""
+    row = table.slice(met.event, 1)
+    seq = Seq(row.column("lsn")[0].as_py(), row.column("ord")[0].as_py())
+    modified = judge.modified(met.stored, met.writer)
+    if met.type in _OF_NEW_KEYS:
+        inserted = met.type is ConflictType.INSERT_EXISTS
+        key = new_keys_of(shape, row)[0]
+        found = key_taken(seq, uniqueness, inserted=inserted, key=key)
+        return replace(found, modified=modified)
+    return RowFailure(
+        seq,
+        None,
+        "40001",
+        f'conflict detected on relation "{uniqueness.relation}": conflict={met.type}',
+        met.type,
+        _INCOMPLETE if met.incomplete else None,
+        keys_of(shape, row)[0],
+        modified,
+    )
+
+
 def keys_of(shape: ChangeShape, rows: pa.Table) -> list[str]:
     """``(a, b)=(1, 2)`` of each event: what names the row that it asks for."""
     columns = []
@@ -77,11 +164,15 @@ def _named(shape: ChangeShape, columns: Sequence[Sequence[str]]) -> list[str]:
     return [f"({names})=({', '.join(values)})" for values in zip(*columns, strict=True)]
 
 
-def _rows_of(shape: ChangeShape, rows: pa.Table) -> list[str]:
-    columns = [
-        _texts(field, rows.column(f"n{i}")) for i, field in enumerate(shape.fields)
-    ]
+def row_texts(fields: Sequence[FieldSpec], rows: pa.Table) -> list[str]:
+    """``(1, x)`` of each row, whose columns are ``fields``."""
+    columns = [_texts(f, rows.column(i)) for i, f in enumerate(fields)]
     return [f"({', '.join(values)})" for values in zip(*columns, strict=True)]
+
+
+def _rows_of(shape: ChangeShape, rows: pa.Table) -> list[str]:
+    names = [f"n{i}" for i in range(len(shape.fields))]
+    return row_texts(shape.fields, rows.select(names))
 
 
 def _texts(field: FieldSpec, column: pa.ChunkedArray) -> Sequence[str]:

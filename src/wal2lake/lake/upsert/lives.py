@@ -19,13 +19,14 @@ Sources: PostgreSQL worker.c (apply_handle_insert, _update, _delete).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from wal2lake.lake.staging.changes import DELETE, INSERT, UPDATE
+from wal2lake.model import ConflictType, Resolution
 
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -63,34 +64,76 @@ class Lives:
     sources: Mapping[int, Index]
     """Rows to write, by column of ``Events.unknown``: the event that knows, or STORED."""
     missed: Index
-    """Events U and D that found no row and did nothing, ascending."""
+    """Events U and D that found no row and did nothing, ascending. With a judge: empty."""
+    met: tuple[Met, ...] = ()
+    """What a judge has been asked, ascending by event."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeyTaken:
-    """The first event that puts a row where one is."""
+class Met:
+    """A conflict, and what becomes of its event."""
 
     event: int
+    type: ConflictType
+    resolution: Resolution
+    """error, skip, apply_remote or keep_local."""
+    stored: int = STORED
+    """The key of the stored row that it met; STORED: none, or one of this batch."""
+    writer: int = STORED
+    """The event that wrote the row that it met; STORED: none, or a stored one."""
+    incomplete: bool = False
+    """It should be applied, but values of it were not sent."""
 
 
-def net_lives(events: Events, stored: Mask, *, unique: bool) -> Lives | KeyTaken:
+class Judge(Protocol):
+    """Who decides about conflicts, where not all is PostgreSQL's default."""
+
+    foreign: Mask
+    """By key: the stored row is known to be another's than the subscription's."""
+    unsent: frozenset[int]
+    """Columns that the publisher does not have: null in rows that are inserted."""
+
+    def decide(
+        self, kind: ConflictType, event: int, stored: int, writer: int
+    ) -> Resolution:
+        """error, skip, apply_remote or keep_local; the row met is as in ``Met``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The first event that cannot be applied: it puts a row where one is, or a judge says so."""
+
+    event: int
+    met: Met | None = None
+    """Without a judge None."""
+
+
+def net_lives(
+    events: Events, stored: Mask, *, unique: bool, judge: Judge | None = None
+) -> Lives | Stopped:
     """Reduce the events; ``stored`` says for each key whether the table has a row.
 
-    With ``unique`` a row that meets another is KeyTaken, else it takes its place.
+    With ``unique`` a row that meets another is a conflict, else it takes its place. Without a
+    ``judge`` that one stops, and changes of rows that are not there do nothing.
     """
     linked = np.zeros(len(stored), np.bool_)
     moved = events.old != NOT_MOVED
     linked[events.key[moved]] = True
     linked[events.old[moved]] = True
+    if judge is not None:
+        # What becomes of an event decides what the next one meets.
+        linked |= judge.foreign
+        linked[_meeting(events, np.flatnonzero(~linked[events.key]), stored)] = True
     walked = np.flatnonzero(linked[events.key])
     plain = np.flatnonzero(~linked[events.key])
     found = _reduce(events, plain, stored, unique=unique)
     if not walked.size:
         return found
-    other = _Walk(events, stored, unique=unique).run(walked)
-    taken = [one.event for one in (found, other) if isinstance(one, KeyTaken)]
-    if taken:
-        return KeyTaken(min(taken))
+    other = _Walk(events, stored, unique=unique, judge=judge).run(walked)
+    stops = [one for one in (found, other) if isinstance(one, Stopped)]
+    if stops:
+        return min(stops, key=lambda one: one.event)
     assert isinstance(found, Lives)
     assert isinstance(other, Lives)
     return Lives(
@@ -102,33 +145,69 @@ def net_lives(events: Events, stored: Mask, *, unique: bool) -> Lives | KeyTaken
             for column in events.unknown
         },
         np.sort(np.concatenate([found.missed, other.missed])),
+        other.met,
     )
+
+
+def _meeting(events: Events, chosen: Index, stored: Mask) -> Index:
+    """Keys of the chosen events that put a row where one is, or change one that is not there."""
+    if not chosen.size:
+        return chosen
+    by_key = _ByKey.of(events, chosen, stored)
+    met = (by_key.op == INSERT) == by_key.occupied
+    keys: Index = by_key.key[met]
+    return keys
+
+
+@dataclass(frozen=True, slots=True)
+class _ByKey:
+    """Events of keys that do not depend on each other, in the order of their keys."""
+
+    order: Index
+    """Which events, a key's in log order."""
+    key: Index
+    op: npt.NDArray[np.int8]
+    starts: Index
+    """Where each key's events begin."""
+    reset_at: Index
+    """Its own place, of an INSERT or DELETE; else -1."""
+    occupied: Mask
+    """The event finds a row."""
+
+    @classmethod
+    def of(cls, events: Events, chosen: Index, stored: Mask) -> _ByKey:
+        """Of at least one event."""
+        # Stable: a key's events stay in log order.
+        order = chosen[np.argsort(events.key[chosen], kind="stable")]
+        key, op = events.key[order], events.op[order]
+        place = np.arange(len(order))
+        starts = np.flatnonzero(np.diff(key, prepend=-1))
+        counts = np.diff(np.append(starts, len(order)))
+        group = np.repeat(np.arange(len(starts)), counts)
+        reset_at = np.where(op != UPDATE, place, -1)
+        before = np.empty_like(reset_at)
+        before[0], before[1:] = -1, np.maximum.accumulate(reset_at)[:-1]
+        here = before >= starts[group]
+        occupied = np.where(here, op[before] == INSERT, stored[key])
+        return cls(order, key, op, starts, reset_at, occupied)
 
 
 def _reduce(
     events: Events, chosen: Index, stored: Mask, *, unique: bool
-) -> Lives | KeyTaken:
+) -> Lives | Stopped:
     """Keys that do not depend on each other, all at once."""
     if not chosen.size:
         none = np.zeros(0, np.int64)
         return Lives(none, none, none, dict.fromkeys(events.unknown, none), none)
-    # Stable: a key's events stay in log order.
-    order = chosen[np.argsort(events.key[chosen], kind="stable")]
-    key, op = events.key[order], events.op[order]
+    by_key = _ByKey.of(events, chosen, stored)
+    order, key, op = by_key.order, by_key.key, by_key.op
+    starts, reset_at, occupied = by_key.starts, by_key.reset_at, by_key.occupied
     place = np.arange(len(order))
-    starts = np.flatnonzero(np.diff(key, prepend=-1))
     ends = np.append(starts[1:], len(order)) - 1
-    group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(order))))
-
-    reset_at = np.where(op != UPDATE, place, -1)
-    before = np.empty_like(reset_at)
-    before[0], before[1:] = -1, np.maximum.accumulate(reset_at)[:-1]
-    here = before >= starts[group]
-    occupied = np.where(here, op[before] == INSERT, stored[key])
     if unique:
         clashes = order[(op == INSERT) & occupied]
         if clashes.size:
-            return KeyTaken(int(clashes.min()))
+            return Stopped(int(clashes.min()))
 
     reset = np.maximum.reduceat(reset_at, starts)
     from_table = reset < 0
@@ -157,18 +236,22 @@ class _Row:
 
 
 class _Walk:
-    """Keys that key changes tie together, one event at a time."""
+    """Keys that key changes tie together, or that meet conflicts, one event at a time."""
 
-    def __init__(self, events: Events, stored: Mask, *, unique: bool) -> None:
+    def __init__(
+        self, events: Events, stored: Mask, *, unique: bool, judge: Judge | None
+    ) -> None:
         self._events = events
         self._stored = stored
         self._unique = unique
+        self._judge = judge
         self._columns = list(events.unknown)
         self._rows: dict[int, _Row | None] = {}
         """What each key holds now; a key that is not here: what the table has."""
         self._missed: list[int] = []
+        self._met: list[Met] = []
 
-    def run(self, chosen: Index) -> Lives | KeyTaken:
+    def run(self, chosen: Index) -> Lives | Stopped:
         """Apply the chosen events in order."""
         events, width = self._events, len(self._columns)
         masks = [events.unknown[column][chosen].tolist() for column in self._columns]
@@ -180,30 +263,100 @@ class _Walk:
             strict=True,
         )
         for step, (event, op, key, old) in enumerate(steps):
+            source = key if old == NOT_MOVED else old
             if op == INSERT:
-                if self._unique and self._at(key) is not None:
-                    return KeyTaken(event)
+                done = self._insert(event, key)
+            elif op == DELETE:
+                done = self._delete(event, key)
+            else:
+                unknown = [mask[step] for mask in masks]
+                done = self._update(event, source, key, unknown)
+            if done is Resolution.ERROR:
+                return Stopped(event, self._met[-1] if self._met else None)
+            if done is not Resolution.APPLY_REMOTE:
+                continue
+            if op == INSERT:
                 self._rows[key] = _Row(STORED, event, [event] * width)
             elif op == DELETE:
-                if self._at(key) is None:
-                    self._missed.append(event)
                 self._rows[key] = None
             else:
-                source = key if old == NOT_MOVED else old
                 row = self._at(source)
-                if row is None:
-                    self._missed.append(event)
-                    continue
                 if source != key:
-                    if self._unique and self._at(key) is not None:
-                        return KeyTaken(event)
                     self._rows[source] = None
+                before = [event] * width if row is None else row.sources
                 self._rows[key] = _Row(
-                    row.base,
+                    STORED if row is None else row.base,
                     event,
-                    [row.sources[i] if masks[i][step] else event for i in range(width)],
+                    [
+                        one if asks and row is not None else event
+                        for one, asks in zip(before, unknown, strict=True)
+                    ],
                 )
         return self._result()
+
+    def _insert(self, event: int, key: int) -> Resolution:
+        row = self._at(key)
+        if row is None or not self._unique:
+            return Resolution.APPLY_REMOTE
+        return self._resolved(ConflictType.INSERT_EXISTS, event, row)
+
+    def _delete(self, event: int, key: int) -> Resolution:
+        row = self._at(key)
+        if row is None:
+            return self._resolved(ConflictType.DELETE_MISSING, event, None)
+        if self._is_foreign(row):
+            return self._resolved(ConflictType.DELETE_ORIGIN_DIFFERS, event, row)
+        return Resolution.APPLY_REMOTE
+
+    def _update(
+        self, event: int, source: int, key: int, unknown: list[bool]
+    ) -> Resolution:
+        row, found = self._at(source), Resolution.APPLY_REMOTE
+        if row is None:
+            found = self._resolved(ConflictType.UPDATE_MISSING, event, None)
+            if found is Resolution.APPLY_REMOTE and self._lacks_values(unknown):
+                self._met[-1] = replace(
+                    self._met[-1], resolution=Resolution.ERROR, incomplete=True
+                )
+                return Resolution.ERROR
+        elif self._is_foreign(row):
+            found = self._resolved(ConflictType.UPDATE_ORIGIN_DIFFERS, event, row)
+        taken = self._at(key) if source != key and self._unique else None
+        if found is Resolution.APPLY_REMOTE and taken is not None:
+            found = self._resolved(ConflictType.UPDATE_EXISTS, event, taken)
+            for at in range(len(self._met) - 1, -1, -1):
+                if self._met[at].event != event:
+                    break
+                self._met[at] = replace(self._met[at], resolution=found)
+        return found
+
+    def _lacks_values(self, unknown: list[bool]) -> bool:
+        unsent = () if self._judge is None else self._judge.unsent
+        return any(
+            asks and column not in unsent
+            for column, asks in zip(self._columns, unknown, strict=True)
+        )
+
+    def _is_foreign(self, row: _Row) -> bool:
+        judge = self._judge
+        return (
+            judge is not None and row.last == STORED and bool(judge.foreign[row.base])
+        )
+
+    def _resolved(self, kind: ConflictType, event: int, row: _Row | None) -> Resolution:
+        if self._judge is None:
+            if kind in (ConflictType.INSERT_EXISTS, ConflictType.UPDATE_EXISTS):
+                return Resolution.ERROR
+            self._missed.append(event)
+            return Resolution.SKIP
+        stored = writer = STORED
+        if row is not None:
+            stored, writer = (
+                (row.base, STORED) if row.last == STORED else (STORED, row.last)
+            )
+        found = self._judge.decide(kind, event, stored, writer)
+        self._met.append(Met(event, kind, found, stored, writer))
+        return found
 
     def _at(self, key: int) -> _Row | None:
         if key not in self._rows:
@@ -229,6 +382,7 @@ class _Walk:
                 for i, column in enumerate(self._columns)
             },
             missed=_indices(self._missed),
+            met=tuple(self._met),
         )
 
 

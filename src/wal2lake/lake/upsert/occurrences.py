@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from wal2lake.lake.staging.changes import DELETE, INSERT
+from wal2lake.lake.staging.changes import DELETE, INSERT, UPDATE
 from wal2lake.lake.upsert.keys import Index, Places
 from wal2lake.lake.upsert.lives import NOT_MOVED, Events
 
@@ -36,10 +36,13 @@ class Occurrences:
     """Of keys."""
 
 
-def by_occurrence(events: Events, places: Places, contents: int) -> Occurrences:
+def by_occurrence(
+    events: Events, places: Places, contents: int, *, inserts: bool = False
+) -> Occurrences:
     """Number the occurrences of ``contents`` contents.
 
-    An event that finds no row is given a key of its own that nothing ever holds.
+    An event that finds no row is given a key of its own that nothing ever holds. With
+    ``inserts`` an UPDATE that finds none puts its row all the same.
     """
     stored = np.bincount(places.key, minlength=contents)
     # An UPDATE takes a row away before it puts one: two steps, in this order.
@@ -48,7 +51,7 @@ def by_occurrence(events: Events, places: Places, contents: int) -> Occurrences:
     source = np.where(events.old == NOT_MOVED, events.key, events.old)
     height = _heights(events, source, takes, puts, stored)
     if height is None:
-        taken, put = _walk(events, source, stored)
+        taken, put = _walk(events, source, stored, inserts=inserts)
     else:
         taken, put = height
     most = stored.copy()
@@ -111,17 +114,20 @@ def _heights(
     return taken, put
 
 
-def _walk(events: Events, source: Index, stored: npt.NDArray[np.int64]) -> _Heights:
+def _walk(
+    events: Events, source: Index, stored: npt.NDArray[np.int64], *, inserts: bool
+) -> _Heights:
     """One event after the other."""
     height = stored.tolist()
     taken, put = [0] * len(events.op), [0] * len(events.op)
     steps = zip(events.op.tolist(), source.tolist(), events.key.tolist(), strict=True)
     for event, (op, start, end) in enumerate(steps):
         if op != INSERT:
-            if not height[start]:
+            if height[start]:
+                taken[event] = height[start]
+                height[start] -= 1
+            elif not (inserts and op == UPDATE):
                 continue
-            taken[event] = height[start]
-            height[start] -= 1
         if op != DELETE:
             height[end] += 1
             put[event] = height[end]

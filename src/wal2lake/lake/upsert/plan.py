@@ -46,19 +46,27 @@ from wal2lake.lake.staging.changes import (
 )
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
-from wal2lake.lake.upsert.conflicts import missing_rows, new_keys_of
+from wal2lake.lake.upsert.conflicts import (
+    met_rows,
+    missing_rows,
+    new_keys_of,
+    row_texts,
+    stop,
+)
+from wal2lake.lake.upsert.judging import AS_POSTGRESQL, Rules, judge_for
 from wal2lake.lake.upsert.keys import Places, open_keys
 from wal2lake.lake.upsert.lives import (
     NOT_MOVED,
     STORED,
     Events,
-    KeyTaken,
     Lives,
+    Stopped,
     net_lives,
 )
 from wal2lake.lake.upsert.memory import Share, TooLarge
 from wal2lake.lake.upsert.occurrences import by_occurrence
 from wal2lake.lake.upsert.stored import StoredRows, is_readable
+from wal2lake.model import ConflictType, Resolution
 
 MAX_SCANNED_BYTES: Final = 256 << 20
 """Keys read here for one batch at most, not compressed: 32 M of bigint, about 0.8 s. A
@@ -80,7 +88,7 @@ class Upsert:
     truncates: bool
     """Whatever the table held goes, too."""
     conflicts: Sequence[RowConflict] = ()
-    """Events that found no row, in log order."""
+    """Events that met another state than the publisher's, in log order."""
 
     @property
     def changes_table(self) -> bool:
@@ -135,13 +143,15 @@ def plan_upsert(
     share: Share,
     directory: str,
     *,
+    rules: Rules = AS_POSTGRESQL,
     shows_rows: bool = False,
 ) -> Upsert | RowFailure:
     """Evaluate the batch; TooLarge: this table or batch is for Spark.
 
     ``share`` has room for the staged changes; temporary files go below ``directory``. With
-    ``shows_rows`` conflicts have the text of the new row.
+    ``shows_rows`` conflicts have the texts of the rows.
     """
+    by = rules.commits
     truncates = loaded.shape.truncate is not None
     if not is_readable(state) or not (
         truncates
@@ -155,7 +165,10 @@ def plan_upsert(
     if not loaded.table.num_rows:
         return Upsert(state, (), (), truncates)
     if not loaded.shape.key:
-        return Upsert(state, _write(_inserted(loaded), state), (), truncates)
+        inserted = _inserted(loaded)
+        if by is not None:
+            inserted = by.of(loaded.table.column("lsn").to_numpy()).appended(inserted)
+        return Upsert(state, _write(inserted, state), (), truncates)
     repeats = loaded.shape.repeats
     events, key_columns = _events(loaded)
     with open_keys(key_columns[0], directory, bitwise=repeats) as keys:
@@ -167,6 +180,7 @@ def plan_upsert(
         # Their compressed size needs no look at their footers.
         if (
             not repeats
+            and not rules.resolutions.chosen
             and sum(file.size for file in stored.files) > MAX_SCANNED_BYTES // 8
             and stored.scan_bytes(loaded.shape.key) > MAX_SCANNED_BYTES
         ):
@@ -174,14 +188,24 @@ def plan_upsert(
         places = without_deleted(keys.locate(stored.scan(loaded.shape.key)), stored)
         count = keys.count
     if repeats:
-        known = by_occurrence(events, places, count)
+        missing = rules.resolutions.of(ConflictType.UPDATE_MISSING)
+        known = by_occurrence(
+            events, places, count, inserts=missing is Resolution.APPLY_REMOTE
+        )
         events, places, count = known.events, known.places, known.count
     present = np.zeros(count, np.bool_)
     present[places.key] = True
-    lives = net_lives(events, present, unique=not uniqueness.trusted)
-    if isinstance(lives, KeyTaken):
-        return _conflict(loaded, lives.event, uniqueness)
-    adds = _write(_rows(loaded, lives, places, stored, share), state)
+    lsn = loaded.table.column("lsn").to_numpy()
+    judge = judge_for(rules, lsn, places, count, stored, repeats=repeats)
+    lives = net_lives(events, present, unique=not uniqueness.trusted, judge=judge)
+    if isinstance(lives, Stopped):
+        if judge is None or lives.met is None:
+            return _conflict(loaded, lives.event, uniqueness)
+        return stop(loaded.shape, loaded.table, lives.met, judge, uniqueness)
+    rows = _rows(loaded, lives, places, stored, share)
+    if by is not None:
+        rows = by.of(lsn[lives.last]).appended(rows)
+    adds = _write(rows, state)
     try:
         replaced = _replaced(lives, places, stored, state)
     except BaseException:
@@ -191,6 +215,14 @@ def plan_upsert(
     if lives.missed.size:
         conflicts = missing_rows(
             loaded.shape, loaded.table, lives.missed, values=shows_rows
+        )
+    if judge is not None and lives.met:
+
+        def texts_of(keys: Sequence[int]) -> Sequence[str | None]:
+            return _stored_texts(keys, places, stored, state, share)
+
+        conflicts = met_rows(
+            loaded.shape, loaded.table, lives.met, judge, texts_of, values=shows_rows
         )
     return Upsert(state, adds, replaced, truncates, conflicts)
 
@@ -332,6 +364,25 @@ def _rows(
                 taken = np.where(taken == STORED, place, taken)
         arrays.append(values.take(pa.array(taken)))
     return pa.table(arrays, names=[field.name for field in loaded.shape.fields])
+
+
+def _stored_texts(
+    keys: Sequence[int],
+    places: Places,
+    stored: StoredRows,
+    state: TableState,
+    share: Share,
+) -> list[str | None]:
+    """The rows that keys had in the table, as text; None for STORED."""
+    wanted = sorted({key for key in keys if key != STORED})
+    if not wanted:
+        return [None] * len(keys)
+    at = {key: number for number, key in enumerate(places.key.tolist())}
+    place = np.array([at[key] for key in wanted], np.int64)
+    columns = range(len(state.fields))
+    rows = stored.fetch(places.file[place], places.row[place], columns, share)
+    texts = dict(zip(wanted, row_texts(state.fields, rows), strict=True))
+    return [texts.get(key) for key in keys]
 
 
 def _write(rows: pa.Table, state: TableState) -> tuple[AddedFile, ...]:

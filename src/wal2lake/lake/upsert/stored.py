@@ -24,10 +24,12 @@ from wal2lake.errors import StorageError, Wal2LakeError
 from wal2lake.lake.delta.datafile import storage_error
 from wal2lake.lake.delta.deletionvectors import read_vector
 from wal2lake.lake.delta.durability import local_path
+from wal2lake.lake.origins import COLUMNS, Marks, marks_in, tag_of
 from wal2lake.lake.port import FieldSpec, TableState
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.memory import Share
+from wal2lake.model import Modified
 from wal2lake.pgtypes import arrow_from_ddl
 
 Index = npt.NDArray[np.int64]
@@ -121,14 +123,56 @@ class StoredRows:
             or column.path_in_schema in names
         )
 
+    def marks(self, file: Index, row: Index) -> Marks:
+        """Who has made the given rows, in the order given."""
+        found = Marks.unknown(len(file))
+        for number in np.unique(file).tolist():
+            here = np.flatnonzero(file == number)
+            one = tag_of(self.files[number].action)
+            parquet = self._open(self.files[number])
+            if _has_marks(parquet):
+                here = here[np.argsort(row[here], kind="stable")]
+                parts = [
+                    self._marks_of_group(parquet, group).take(pa.array(rows))
+                    for group, rows in _by_group(parquet.metadata, row[here])
+                ]
+                read = marks_in(pa.concat_tables(parts))
+            elif one is not None:
+                read = _of_one(one, len(here))
+            else:
+                continue
+            found.origin[here] = read.origin
+            found.xid[here] = read.xid
+            found.time_us[here] = read.time_us
+        return found
+
+    def _marks_of_group(self, parquet: pq.ParquetFile, group: int) -> pa.Table:
+        try:
+            return parquet.read_row_group(group, list(COLUMNS))
+        except OSError as error:
+            raise storage_error("read", self._state.location, error) from error
+
     def live(self, columns: Sequence[int]) -> Iterator[pa.Table]:
-        """All rows that are not deleted, a row group at a time."""
+        """All rows that are not deleted, a row group at a time; with who has made them if that
+        is known of any file."""
+        marked = any(
+            tag_of(file.action) is not None or _has_marks(self._open(file))
+            for file in self.files
+        )
         for file in self.files:
-            parquet = self._open(file)
+            parquet, tag = self._open(file), tag_of(file.action)
             gone = self.deleted(file)
             first = 0
             for group in range(parquet.metadata.num_row_groups):
                 table = self._typed(parquet, columns, group)
+                if marked:
+                    if _has_marks(parquet):
+                        marks = marks_in(self._marks_of_group(parquet, group))
+                    elif tag is not None:
+                        marks = _of_one(tag, table.num_rows)
+                    else:
+                        marks = Marks.unknown(table.num_rows)
+                    table = marks.appended(table)
                 rows = np.arange(first, first + table.num_rows, dtype=np.uint64)
                 first += table.num_rows
                 if gone.size:
@@ -176,6 +220,18 @@ class StoredRows:
             raise StorageError(
                 f'could not read data file "{path}": {error}', sqlstate="58030"
             ) from error
+
+
+def _has_marks(parquet: pq.ParquetFile) -> bool:
+    return COLUMNS[0] in parquet.schema_arrow.names
+
+
+def _of_one(modified: Modified, rows: int) -> Marks:
+    return Marks(
+        np.full(rows, modified.origin, np.int64),
+        np.full(rows, modified.xid, np.int64),
+        np.full(rows, modified.time_us, np.int64),
+    )
 
 
 def _by_group(metadata: Any, wanted: Index) -> Iterator[tuple[int, Index]]:

@@ -112,8 +112,8 @@ def parse_entries(
     """All entries; ``read`` makes a choice of its text. UsageError (22023) for what is not
     an entry, and for a target that is named twice."""
     found: list[Entry[Choice]] = []
-    for part in _parts(text):
-        left, equals, right = _divided(part)
+    for part in parts_of(text):
+        left, equals, right = divided(part)
         if not equals or not left or not right:
             raise UsageError(
                 f'invalid entry in "{option}": "{part.strip()}"',
@@ -147,14 +147,14 @@ def _specific(entry: Entry[Choice]) -> tuple[int, int]:
 def _target(option: str, text: str) -> Target:
     if text == "*":
         return Target(text, Match.ALL)
-    names = _names(text)
+    names = names_in(text)
     if names is not None and len(names) == 3:
         return Target(text, Match.COLUMN, names)
     try:
         oid, typmod = parse_type_name(text)
     except UndefinedObjectError:
         if names is None and text.endswith("[]"):
-            names = _array_of(_names(text[:-2].strip()))
+            names = _array_of(names_in(text[:-2].strip()))
         if names is not None and len(names) < 3:
             return Target(text, Match.TYPE, names)
         raise _no_target(option, text) from None
@@ -173,7 +173,8 @@ def _no_target(option: str, text: str) -> UsageError:
     )
 
 
-def _names(text: str) -> tuple[str, ...] | None:
+def names_in(text: str) -> tuple[str, ...] | None:
+    """The names of a qualified name; None if it is none."""
     if _NAMES.match(text) is None:
         return None
     return tuple(
@@ -189,7 +190,7 @@ def _array_of(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
     return (*names[:-1], ("_" + names[-1]).encode()[:63].decode(errors="ignore"))
 
 
-def _parts(text: str) -> Iterator[str]:
+def parts_of(text: str) -> Iterator[str]:
     """The pieces between commas that are inside no quotes and no brackets."""
     if not text.strip():
         return
@@ -200,7 +201,8 @@ def _parts(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _divided(text: str) -> tuple[str, bool, str]:
+def divided(text: str) -> tuple[str, bool, str]:
+    """Left of the equals sign, whether there is one, right of it."""
     at = next(_outside(text, "="), None)
     if at is None:
         return text.strip(), False, ""

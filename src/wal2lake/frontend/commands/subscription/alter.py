@@ -51,7 +51,7 @@ from wal2lake.frontend.grammar.statements import (
 )
 from wal2lake.model import INVALID_LSN
 from wal2lake.pg import parse_conninfo
-from wal2lake.pgtypes import TYPE_MAPPINGS
+from wal2lake.pgtypes import TYPE_MAPPINGS, check_tracked
 
 _PREREQUISITE: Final = "55000"
 _COMMAND: Final = "ALTER SUBSCRIPTION"
@@ -144,6 +144,10 @@ def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> st
     with altering(node, caller, statement.name) as subscription:
         options = subscription_options(statement.options, OptionSet.SET)
         check_set_password_required(caller, options)
+        check_tracked(
+            options.conflict_resolution,
+            tracked=node.settings.apply.track_commit_timestamp,
+        )
         _set(node, caller, subscription, options)
         node.changed()
     return _COMMAND

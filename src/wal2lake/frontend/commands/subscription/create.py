@@ -77,7 +77,7 @@ from wal2lake.frontend.preflight.server import Needs
 from wal2lake.model import INVALID_LSN, Lsn
 from wal2lake.observe import failpoint
 from wal2lake.pg import Publisher, nudged, parse_conninfo
-from wal2lake.pgtypes import RemoteType, remote_types_to_json
+from wal2lake.pgtypes import RemoteType, check_tracked, remote_types_to_json
 
 
 def create_subscription(
@@ -85,6 +85,10 @@ def create_subscription(
 ) -> str:
     """CREATE SUBSCRIPTION."""
     options = subscription_options(statement.options, OptionSet.CREATE)
+    check_tracked(
+        options.conflict_resolution,
+        tracked=node.settings.apply.track_commit_timestamp,
+    )
     outside_block(
         caller,
         "CREATE SUBSCRIPTION",

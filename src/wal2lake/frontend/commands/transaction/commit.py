@@ -41,9 +41,12 @@ from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_rep
 from wal2lake.frontend.query.results import Rendering
 from wal2lake.lake import CommitConflict, Cursor, TableState
 from wal2lake.lake.branch.branches import Branch
-from wal2lake.lake.branch.changes import NetChange, others_rows
-from wal2lake.model import Oid, SyncState
+from wal2lake.lake.branch.changes import Action, NetChange, others_rows
+from wal2lake.lake.origins import LOCAL, tagged
+from wal2lake.model import Modified, Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
+
+_DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 
 _OPERATION: Final = "local transaction"
 
@@ -183,7 +186,27 @@ def _table_change(node: Node, one: Written, state: TableState) -> TableChange:
         state.table_id,
         state.version,
         cursor + 1,
-        one.change.actions,
+        _with_origin(node, one.change, state),
+    )
+
+
+def _with_origin(
+    node: Node, change: NetChange, state: TableState
+) -> tuple[Action, ...]:
+    """The actions, new files with who wrote them if that is kept. Without deletion vectors they
+    have rows of others, too."""
+    if not (
+        node.settings.apply.track_commit_timestamp
+        and state.properties.get(_DELETION_VECTORS) == "true"
+    ):
+        return change.actions
+    who = Modified(LOCAL, state.version + 1, time.time_ns() // 1000)
+    touched = change.touched
+    return tuple(
+        {"add": tagged(action["add"], who)}
+        if "add" in action and action["add"]["path"] not in touched
+        else action
+        for action in change.actions
     )
 
 

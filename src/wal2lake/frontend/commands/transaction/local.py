@@ -12,7 +12,8 @@
 
 Of a statement that is a transaction by itself the branch is made under the locks, of the newest
 version, so its commit meets nobody else's; if it brings no keys and writes one table, there is
-nothing to look at between the statement and its commit, and it needs no branch. Others hold no
+nothing to look at between the statement and its commit, and it needs no branch (unless the files
+must say who wrote them: ``track_commit_timestamp``). Others hold no
 lock between two statements: a client that thinks stops nobody, and a conflict is found at the
 commit.
 
@@ -109,7 +110,8 @@ class LocalTransaction:
         alone = self.kind is TransactionKind.STATEMENT
         if alone:
             hold_tables(self._node, tables, self._locks)
-            if len(tables) == 1 and not (brings_keys and tables[0].key):
+            tracked = self._node.settings.apply.track_commit_timestamp
+            if len(tables) == 1 and not (brings_keys and tables[0].key) and not tracked:
                 return list(tables)
         for table in tables:
             if table.storage not in self._branches:

@@ -63,7 +63,8 @@ coercions
     policy text, reason text, events int8, first_lsn pg_lsn, last_lsn pg_lsn,
     first_at timestamptz, last_at timestamptz, example text
 subscription_options
-    subid oid, subname name, create_tables bool, type_mappings text, value_policies text
+    subid oid, subname name, create_tables bool, type_mappings text, value_policies text,
+    conflict_resolution text
 conflicts
     subid oid, subname name, noted_at timestamptz, schemaname name, tablename name,
     conflict_type text, resolution text, key text, commit_lsn pg_lsn, xid xid, origin text,

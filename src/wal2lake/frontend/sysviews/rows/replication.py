@@ -255,6 +255,7 @@ def subscription_options(state: Replication) -> Iterator[Row]:
             "create_tables": sub.create_tables,
             "type_mappings": sub.type_mappings,
             "value_policies": sub.value_policies,
+            "conflict_resolution": sub.conflict_resolution,
         }
 
 

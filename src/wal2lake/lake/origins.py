@@ -1,0 +1,125 @@
+"""Who has made each row of a table what it is, and when: kept beside the rows, in their files.
+
+Comes in: transactions of a batch; data files. Goes out: columns for the rows that a batch writes,
+and those of rows that are stored. Used by whoever writes files of a table or looks for conflicts,
+while ``apply.track_commit_timestamp`` is on. Executors import it.
+
+Why this way. A row's origin is no column of its table (DESIGN 2.3): a Parquet file may hold
+columns that the table's schema does not name, and readers of the schema never see them. So a row
+keeps its origin as long as its file lives, deletion vectors included, and a compaction of ours
+carries it along; a file that Spark has written (MERGE, OPTIMIZE, anybody's job) has none, and of
+its rows nothing is known. PostgreSQL is in the same position with rows that are frozen: there,
+too, they are no conflict. What a local statement has written is one transaction's, so its files
+say it in a tag of their ``add`` action.
+
+    _wal2lake_origin  bigint  OID of the subscription; 0: a local statement; null: not known
+    _wal2lake_xid     bigint  its transaction at the publisher; local: the table's version
+    _wal2lake_time    bigint  of its commit, microseconds since 1970
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from wal2lake.model import Modified
+
+Index = npt.NDArray[np.int64]
+
+COLUMNS: Final = ("_wal2lake_origin", "_wal2lake_xid", "_wal2lake_time")
+
+LOCAL: Final = 0
+"""As an origin: a statement at the front door."""
+
+UNKNOWN: Final = -1
+"""As an origin: nobody says."""
+
+LONG_AGO: Final = -(1 << 62)
+"""As a time: before all that are known."""
+
+_TAG: Final = "wal2lake.origin"
+
+
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """Of a batch, ascending by commit LSN; and whose they are. Picklable."""
+
+    origin: int
+    """OID of the subscription."""
+    lsn: Index
+    xid: Index
+    time_us: Index
+
+    def of(self, lsn: Index) -> Marks:
+        """Marks of rows that transactions committed there have made."""
+        at = np.searchsorted(self.lsn, lsn)
+        at = np.minimum(at, max(0, len(self.lsn) - 1))
+        if len(lsn) and (not len(self.lsn) or not np.array_equal(self.lsn[at], lsn)):
+            # A transaction that the log does not tell of.
+            return Marks.unknown(len(lsn))
+        origin = np.full(len(lsn), self.origin, np.int64)
+        return Marks(origin, self.xid[at], self.time_us[at])
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Of some rows, one for each."""
+
+    origin: Index
+    xid: Index
+    time_us: Index
+
+    @classmethod
+    def unknown(cls, rows: int) -> Marks:
+        """Nobody says."""
+        return cls(
+            np.full(rows, UNKNOWN, np.int64),
+            np.zeros(rows, np.int64),
+            np.full(rows, LONG_AGO, np.int64),
+        )
+
+    def at(self, row: int) -> Modified | None:
+        """Of one row; None: not known."""
+        if self.origin[row] == UNKNOWN:
+            return None
+        return Modified(
+            int(self.origin[row]), int(self.xid[row]), int(self.time_us[row])
+        )
+
+    def appended(self, rows: pa.Table) -> pa.Table:
+        """The rows with their marks as columns."""
+        nobody = self.origin == UNKNOWN
+        for name, values in zip(
+            COLUMNS, (self.origin, self.xid, self.time_us), strict=True
+        ):
+            rows = rows.append_column(name, pa.array(values, mask=nobody))
+        return rows
+
+
+def marks_in(columns: pa.Table) -> Marks:
+    """Of rows that were read with their three ``COLUMNS``."""
+    nobody = columns.column(COLUMNS[0]).is_null().to_numpy()
+    found = [columns.column(name).fill_null(0).to_numpy() for name in COLUMNS]
+    return Marks(
+        np.where(nobody, UNKNOWN, found[0]),
+        found[1],
+        np.where(nobody, LONG_AGO, found[2]),
+    )
+
+
+def tagged(action: Mapping[str, Any], modified: Modified) -> dict[str, Any]:
+    """An ``add`` action of a file that one transaction has written, with who it was."""
+    value = json.dumps([modified.origin, modified.xid, modified.time_us])
+    return {**action, "tags": {**(action.get("tags") or {}), _TAG: value}}
+
+
+def tag_of(action: Mapping[str, Any]) -> Modified | None:
+    """What ``tagged`` has written; None: nothing."""
+    text = (action.get("tags") or {}).get(_TAG)
+    return None if text is None else Modified(*json.loads(text))
