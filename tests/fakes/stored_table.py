@@ -10,14 +10,18 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
-from wal2lake.lake.delta.datafile import write_data_file
+from wal2lake.lake.delta.datafile import DataFileWriter
+from wal2lake.lake.origins import COLUMNS, Marks, tagged
 from wal2lake.lake.port import FieldSpec, PhysicalField, TableState
 from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Uniqueness
 from wal2lake.lake.tablefiles import DataFile, add_action
 from wal2lake.lake.upsert import Memory, Upsert, load, plan_upsert
+from wal2lake.lake.upsert.judging import AS_POSTGRESQL, Rules
 from wal2lake.lake.upsert.stored import StoredRows
+from wal2lake.model import Modified
 
 
 class StoredTable:
@@ -51,19 +55,30 @@ class StoredTable:
         for start in range(0, len(rows), share):
             self.add(rows[start : start + share])
 
-    def add(self, rows: Sequence[Sequence[object]]) -> None:
-        """One more file."""
+    def add(
+        self,
+        rows: Sequence[Sequence[object]],
+        by: Modified | None = None,
+        *,
+        tag: bool = False,
+    ) -> None:
+        """One more file, whose rows ``by`` has made; ``tag``: as a local statement says so."""
         columns = [
             pa.array(column, field.type)
             for column, field in zip(zip(*rows, strict=True), self._schema, strict=True)
         ]
-        added = write_data_file(
-            pa.table(columns, schema=self._schema),
-            self.state.location,
-            self.state.fields,
-            self.state.physical_fields,
-        )
-        self.files.append(DataFile(add_action(added, data_change=True)))
+        table = pa.table(columns, schema=self._schema)
+        if by is not None and not tag:
+            known = (by.origin, by.xid, by.time_us)
+            table = Marks(*(np.full(len(rows), one) for one in known)).appended(table)
+        with DataFileWriter(self.state.location, self.state.physical_fields) as writer:
+            writer.write(table)
+            added = writer.finish()
+        assert added is not None
+        action = add_action(added, data_change=True)
+        if by is not None and tag:
+            action = tagged(action, by)
+        self.files.append(DataFile(action))
 
     def plan(
         self,
@@ -73,6 +88,7 @@ class StoredTable:
         *,
         memory: int,
         exceeds: bool = False,
+        rules: Rules = AS_POSTGRESQL,
     ) -> Upsert | RowFailure:
         """What a batch would change; ``memory`` in bytes, which it ``exceeds`` if it must."""
         size = sum(t.nbytes for t in staged)
@@ -84,6 +100,7 @@ class StoredTable:
                 uniqueness,
                 share,
                 f"{self.state.location}/spill",
+                rules=rules,
             )
 
     def commit(self, upsert: Upsert) -> None:
@@ -102,4 +119,17 @@ class StoredTable:
     def read(self) -> list[tuple[object, ...]]:
         """Its rows."""
         parts = StoredRows(self.state, self.files).live(range(len(self.state.fields)))
-        return [tuple(row.values()) for part in parts for row in part.to_pylist()]
+        width = len(self.state.fields)
+        return [
+            tuple(row.values())[:width] for part in parts for row in part.to_pylist()
+        ]
+
+    def marks(self) -> dict[tuple[object, ...], int | None]:
+        """By row: the origin of who has made it; None: not known."""
+        parts = StoredRows(self.state, self.files).live(range(len(self.state.fields)))
+        width = len(self.state.fields)
+        return {
+            tuple(row.values())[:width]: row.get(COLUMNS[0])
+            for part in parts
+            for row in part.to_pylist()
+        }

@@ -34,7 +34,8 @@ SETTINGS = {
 def reports(log: str) -> list[str]:
     """Each conflict that did not stop, with its DETAIL, but for numbers and times."""
     found = re.findall(
-        r'LOG:  (conflict detected on relation "og\.[^\n]*)\n[^\n]*DETAIL:  ([^\n]*\n[^\n]*)\n',
+        r'LOG:  (conflict detected on relation "og\.[^\n]*?)(?:  sqlstate=\w+)?\n'
+        r"[^\n]*DETAIL:  ([^\n]*\n[^\n]*)\n",
         log,
     )
     return [
@@ -90,19 +91,21 @@ def test_rows_of_others_are_reported_as_postgresql_reports_them(
         )
     )
 
+    second = Mirror(node, other.conninfo(), "og2")
+
     def settled(source: Database) -> None:
         """Both have all of a source."""
+        ours, name = (mirror, "ogn") if source is pg18 else (second, "ogn2")
         mark = source.psql("select pg_current_wal_lsn()").strip()
+        ours.caught_up(30)
         wait_until(
             lambda: (
                 source.psql(
-                    f"select count(*) from pg_stat_replication r join pg_database d"
-                    f" on true where d.datname = current_database() and replay_lsn >="
-                    f" '{mark}' and application_name ~ '^ogn?{2 if source is other else ''}$'"
+                    "select count(*) from pg_stat_replication where replay_lsn >="
+                    f" '{mark}' and application_name = '{name}'"
                 ).strip()
-                == "2"
-            ),
-            timeout=60,
+                == "1"
+            )
         )
 
     pg18.psql("insert into og.t select i, i, 'r' from generate_series(1, 9) i")
@@ -130,9 +133,8 @@ def test_rows_of_others_are_reported_as_postgresql_reports_them(
     found = reports(node.log_text())
     assert sorted(found) == sorted(reports(native.log_text()))
     assert len(found) == 6
-    for name, counted in (("og", "3|2"), ("og2", "2|0")):
+    for name in ("og", "og2"):
         (ours,) = node.sql(COUNTERS.format(name))
-        assert "|".join(str(v) for v in ours) != ""
         counter = COUNTERS.format(name.replace("og", "ogn"))
         assert "|".join(str(v) for v in ours) == native.psql(counter).strip()
     assert node.sql(

@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from wal2lake.errors import InternalError, StorageError
 from wal2lake.lake.delta.fields import spark_type
+from wal2lake.lake.origins import COLUMNS
 from wal2lake.lake.port import TableState
 from wal2lake.lake.tablefiles import AddedFile
 
@@ -29,6 +30,8 @@ def check_files(state: TableState, adds: Sequence[AddedFile], root: Path) -> Non
         field.physical_name: to_arrow_type(spark_type(field.spark_ddl))
         for field in state.physical_fields
     }
+    for name in COLUMNS:
+        wanted.setdefault(name, pa.int64())
     for added in adds:
         for column in _schema(root / added.path, added.size):
             expected = wanted.get(column.name)
