@@ -196,8 +196,8 @@ def _with_origin(
     """The actions, new files with who wrote them if that is kept. Without deletion vectors they
     have rows of others, too."""
     if not (
-        node.settings.apply.track_commit_timestamp
-        and state.properties.get(_DELETION_VECTORS) == "true"
+        state.properties.get(_DELETION_VECTORS) == "true"
+        and node.settings.apply.track_commit_timestamp
     ):
         return change.actions
     who = Modified(LOCAL, state.version + 1, time.time_ns() // 1000)
