@@ -12,10 +12,12 @@ from tests.fakes.apply_world import World
 from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.apply import conflicts
-from wal2lake.apply.conflicts import Found, tell
+from wal2lake.apply.conflicts import Found, explanation, tell
+from wal2lake.apply.failures import row_failure
 from wal2lake.catalog import TableDef
 from wal2lake.errors import StorageError
-from wal2lake.model import Conflict, ConflictType, Lsn, Oid, Resolution
+from wal2lake.lake.staging.changes import RowFailure, Seq
+from wal2lake.model import Conflict, ConflictType, Lsn, Modified, Oid, Resolution
 from wal2lake.observe import configure
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
@@ -203,3 +205,51 @@ def test_many_are_told_together(
     text = server_log.getvalue()
     assert text.count("Could not find the row") == 2
     assert "conflict=update_missing happened 43 times more" in text
+
+
+WHO = [
+    (None, "", ""),
+    (Modified(0, 12, 0), " locally", " locally"),
+    (Modified(9, 12, 0), ' by origin "pg_9"', ' by a different origin "pg_9"'),
+    (Modified(8, 12, 0), " by a non-existent origin", " by a non-existent origin"),
+]
+
+
+@pytest.mark.parametrize(("modified", "unique", "differs"), WHO)
+def test_whose_the_row_is_is_said_in_postgresqls_words(
+    modified: Modified | None, unique: str, differs: str
+) -> None:
+    def text(kind: ConflictType) -> str:
+        return explanation(kind, "c1_pkey", modified, lambda origin: origin == 9)
+
+    when = "" if modified is None else " in transaction 12 at 1970-01-01 00:00:00+00"
+    taken = "" if modified is None else f", modified{unique}{when}"
+    assert (
+        text(ConflictType.INSERT_EXISTS)
+        == text(ConflictType.UPDATE_EXISTS)
+        == f'Key already exists in unique index "c1_pkey"{taken}.'
+    )
+    of_update = f"Updating the row that was modified{differs}{when}."
+    assert text(ConflictType.UPDATE_ORIGIN_DIFFERS) == of_update
+    of_delete = f"Deleting the row that was modified{differs}{when}."
+    assert text(ConflictType.DELETE_ORIGIN_DIFFERS) == of_delete
+
+
+def test_a_conflict_that_has_to_stop_says_what_and_where() -> None:
+    met = RowFailure(
+        Seq(0x500, 1),
+        None,
+        "40001",
+        'conflict detected on relation "public.c1": conflict=delete_origin_differs',
+        ConflictType.DELETE_ORIGIN_DIFFERS,
+        key="(a)=(1)",
+        modified=Modified(0, 12, 1_500_000),
+    )
+    error = row_failure(Oid(7), TABLE, met, 33).error
+    assert (error.sqlstate, error.detail) == (
+        "40001",
+        "Deleting the row that was modified locally in transaction 12 at"
+        " 1970-01-01 00:00:01.5+00.",
+    )
+    assert "conflict_resolution" in str(error.hint)
+    assert 'message type "DELETE"' in str(error.context)

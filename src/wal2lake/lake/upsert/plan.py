@@ -373,14 +373,18 @@ def _stored_texts(
     state: TableState,
     share: Share,
 ) -> list[str | None]:
-    """The rows that keys had in the table, as text; None for STORED."""
+    """The rows that keys had in the table, as text; None for STORED, and for all if there is no
+    room for them: what is told of a batch must not be why it takes another way."""
     wanted = sorted({key for key in keys if key != STORED})
     if not wanted:
         return [None] * len(keys)
     at = {key: number for number, key in enumerate(places.key.tolist())}
     place = np.array([at[key] for key in wanted], np.int64)
     columns = range(len(state.fields))
-    rows = stored.fetch(places.file[place], places.row[place], columns, share)
+    try:
+        rows = stored.fetch(places.file[place], places.row[place], columns, share)
+    except TooLarge:
+        return [None] * len(keys)
     texts = dict(zip(wanted, row_texts(state.fields, rows), strict=True))
     return [texts.get(key) for key in keys]
 
