@@ -177,9 +177,9 @@ def in_branch(file: Action, location: str) -> dict[str, Any]:
 def others_rows(
     commits: Iterable[Sequence[Action]], touched: frozenset[str]
 ) -> list[str] | None:
-    """What others have committed to the table meanwhile: the paths of files with new rows, under the
-    names that these have in the end. None if they have changed what a transaction has ``touched``,
-    or the table's definition."""
+    """What others have committed to the table meanwhile: the paths of files with new rows, under
+    the names that these have in the end. None if they have changed what a transaction has
+    ``touched``, or the table's definition."""
     new: set[str] = set()
     for commit in commits:
         if not commit or any("metaData" in a or "protocol" in a for a in commit):

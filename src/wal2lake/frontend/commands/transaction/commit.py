@@ -35,7 +35,6 @@ from typing import Final
 
 from wal2lake.catalog import SnapshotVector, SubscriptionRel, TableChange, TableDef
 from wal2lake.catalog import local_writer as writer_of
-from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_repeated
 from wal2lake.frontend.query.results import Rendering
@@ -227,8 +226,7 @@ def _finish(
             publish()
             return
         except Exception as error:
-            if not _begun(node, changes):
-                node.catalog.publish_local({}, number=number)
+            if not _begun(node, changes) and _taken_back(node, number):
                 raise
             get_logger().error("a commit is tried again", reason=str(error))
             if time.monotonic() > deadline:
@@ -240,11 +238,22 @@ def _finish(
         time.sleep(_PAUSE_SECONDS)
 
 
+def _taken_back(node: Node, number: int) -> bool:
+    """Whether the intent is removed. One that stays would be carried out by the next engine,
+    over what has been committed since: then the commit has to go on."""
+    try:
+        node.catalog.publish_local({}, number=number)
+    except Exception as error:
+        get_logger().error("a commit could not be taken back", reason=str(error))
+        return False
+    return True
+
+
 def _begun(node: Node, changes: Sequence[TableChange]) -> bool:
     """Whether one of the tables has the change; so it must be said if nobody knows."""
     try:
         return any(is_done(node, change) for change in changes)
-    except Wal2LakeError:
+    except Exception:
         return True
 
 
