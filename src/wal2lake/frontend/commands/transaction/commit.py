@@ -26,6 +26,7 @@ Called by ``local`` and ``recovery``. Source: CommitTransaction() in xact.c.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import NetChange, others_rows
 from wal2lake.model import Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
+from wal2lake.pg import Check
 
 _OPERATION: Final = "local transaction"
 
@@ -51,6 +53,9 @@ _FINISH_SECONDS: Final = 30.0
 
 _PAUSE_SECONDS: Final = 0.5
 """Between two attempts."""
+
+_LOOK_SECONDS: Final = 0.05
+"""How soon a wait is ended; a guess at what a person does not notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +67,30 @@ class Written:
     change: NetChange
 
 
-def hold_tables(node: Node, tables: Iterable[TableDef], held: ExitStack) -> None:
-    """Take the locks of tables, in the order that everybody does."""
+def hold_tables(
+    node: Node, tables: Iterable[TableDef], held: ExitStack, check: Check
+) -> None:
+    """Take the locks of tables, in the order that everybody does. Others may have them for as
+    long as a statement or a batch takes: ``check``, called meanwhile, ends the wait."""
     tables = list(tables)
     names = {name for table in tables for name in node.catalog.sharing(table)}
     while True:
         subids = _subscribers(node, names)
         with ExitStack() as taken:
             for subid in subids:
-                taken.enter_context(node.locks.of(subid))
+                _take(node.locks.of(subid), taken, check)
             for location in sorted({table.location for table in tables}):
-                taken.enter_context(node.tables.writing(location))
+                _take(node.tables.writing(location), taken, check)
             # A subscription that has taken a table meanwhile has to hear of the write.
             if _subscribers(node, names) == subids:
                 held.enter_context(taken.pop_all())
                 return
+
+
+def _take(lock: threading.RLock, taken: ExitStack, check: Check) -> None:
+    while not lock.acquire(timeout=_LOOK_SECONDS):
+        check()
+    taken.callback(lock.release)
 
 
 def _subscribers(node: Node, names: Collection[Oid]) -> list[Oid]:
@@ -84,13 +98,18 @@ def _subscribers(node: Node, names: Collection[Oid]) -> list[Oid]:
 
 
 def commit_tables(
-    node: Node, written: Sequence[Written], rendering: Rendering, job_group: str
+    node: Node,
+    written: Sequence[Written],
+    rendering: Rendering,
+    job_group: str,
+    check: Check = lambda: None,
 ) -> None:
-    """Commit them all, durably. 40001 or 23505 if others were faster: nothing happened then."""
+    """Commit them all, durably. 40001 or 23505 if others were faster: nothing happened then, nor
+    if ``check`` has ended the wait for the tables."""
     if not written:
         return
     with ExitStack() as held:
-        hold_tables(node, (one.table for one in written), held)
+        hold_tables(node, (one.table for one in written), held, check)
         changes = []
         for one in written:
             state = _unchanged(node, one, rendering, job_group)
