@@ -31,7 +31,13 @@ class World:
         self.catalog = Catalog.create(directory / "catalog.sqlite", "me", None)
         self.cursors: dict[str, int] = {}
         self.refused: Callable[[str], bool] = lambda _: False
-        tables = SimpleNamespace(state=self._state, commit_changes=self._commit)
+        self.synced: list[tuple[str, int]] = []
+        tables = SimpleNamespace(
+            state=self._state,
+            commit_changes=self._commit,
+            recover=lambda *_: (),
+            sync=lambda *synced: self.synced.append(synced),
+        )
         self.node: Any = SimpleNamespace(catalog=self.catalog, tables=tables)
         self.changes = [
             TableChange(Oid(n), name, name, 0, 1, ())
@@ -52,7 +58,8 @@ class World:
         return len(self.catalog.local_commits())
 
     def _state(self, location: str) -> Any:
-        return SimpleNamespace(cursor=lambda _: self.cursors.get(location))
+        cursor = self.cursors.get(location)
+        return SimpleNamespace(version=cursor or 0, cursor=lambda _: cursor)
 
     def _commit(
         self, location: str, changes: object, cursor: Cursor, **_: object

@@ -209,9 +209,12 @@ def _table_change(node: Node, one: Written, state: TableState) -> TableChange:
 
 
 def commit_one(node: Node, change: TableChange) -> None:
-    """One table, if it does not have the change yet; CommitConflict if it is at another version
-    than the change was made for."""
-    if not is_done(node, change):
+    """One table, if it does not have the change yet; durable. CommitConflict if it is at another
+    version than the change was made for."""
+    if is_done(node, change):
+        # Who made it may have died, or failed, before it was synced.
+        node.tables.sync(change.location, node.tables.state(change.location).version)
+    else:
         node.tables.commit_changes(
             change.location,
             change.actions,
