@@ -121,6 +121,7 @@ class Batches:
             request.types,
             request.rules,
             _content(request),
+            request.fills,
         )
         rows = sum(source.rows for source in request.sources)
         parallelism = 0 if rows <= _IN_PROCESS_ROWS else self._cores

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -27,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.lake.port import FieldSpec
+from wal2lake.lake.staging.defaults import Fill, Fills, filled
 from wal2lake.model import INVALID_OID, Oid
 from wal2lake.pgtypes import (
     MAX_VALUE_BYTES,
@@ -238,6 +240,13 @@ def _with_length(
     return replace(mapping, length=length)
 
 
+def not_filled(fill: Fill | None, column: str, row: int | None) -> list[BadValue]:
+    """What is wrong with ``row``, the first one that needs a default; None: there is none."""
+    if fill is None or fill.error is None or row is None:
+        return []
+    return [BadValue(row, column, *fill.error)]
+
+
 def nulls_refused(
     array: pa.Array,
     field: FieldSpec,
@@ -273,10 +282,11 @@ def convert_columns(
     relation: str | None = None,
     required: Sequence[str] = (),
     rules: Rules = NO_RULES,
+    fills: Fills = MappingProxyType({}),
 ) -> tuple[pa.Table, tuple[BadValue, ...], dict[str, tuple[Change, ...]]]:
     """Whole rows as the target's columns, in the target's order.
 
-    A field without a column is null throughout. ``required``: the key's columns, which
+    A field without a column has its default, or null. ``required``: the key's columns, which
     must not be null whatever the table declares. ``relation`` is the target's bare
     name, for messages. Bad values, in row order, are null in the table; the third part
     is what policies changed, by column.
@@ -289,7 +299,9 @@ def convert_columns(
         mapping = mapping_of(spec)
         sent = columns.get(spec.name)
         if sent is None:
-            array = pa.nulls(length, mapping.arrow_type)
+            fill = fills.get(spec.name)
+            array = filled(fill, np.ones(length, np.bool_), mapping.arrow_type)
+            bad += not_filled(fill, spec.name, 0 if length else None)
         else:
             policy = rules.policy(namespace, relation or "", spec, sent)
             found = convert_column(sent, spec, mapping, policy, rules)
