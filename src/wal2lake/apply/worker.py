@@ -35,6 +35,7 @@ from wal2lake.apply.batch import Batch, TableChanges, choose, divide
 from wal2lake.apply.conflicts import Transactions, conflict, left_out, tell
 from wal2lake.apply.failures import Failure, first_failure, row_failure
 from wal2lake.apply.participants import Participants
+from wal2lake.apply.relationmap import has_unique_key
 from wal2lake.apply.skipping import Skip, begin_skip
 from wal2lake.apply.targets import check_others, check_targets, first_change_of_columns
 from wal2lake.catalog import (
@@ -381,6 +382,10 @@ class ApplyWorker:
         known = self._tables[part.relid]
         state = self._tables.look(known)
         definition = known.definition
+        # What the publisher's own constraint does not rule out is looked up.
+        trusted = known.trusted and all(
+            has_unique_key(f.relation, definition.key) for f in part.files
+        )
         request = StageRequest(
             namespace=definition.namespace,
             name=definition.name,
@@ -399,8 +404,8 @@ class ApplyWorker:
                 if cut is None or f.min_commit_lsn < cut
             ],
             span=LsnRange(part.position, cut),
-            append=part.insert_only and (known.trusted or not definition.key),
-            trusted=known.trusted,
+            append=part.insert_only and (trusted or not definition.key),
+            trusted=trusted,
             types=types,
             rules=Rules(
                 policies,

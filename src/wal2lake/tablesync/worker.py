@@ -80,9 +80,7 @@ class TableSync:
         copied."""
         self._catalog = catalog
         self._settings = settings.subscription
-        self._group = GroupCopy(
-            catalog, settings, tables, executors, cores, defaults
-        )
+        self._group = GroupCopy(catalog, settings, tables, executors, cores, defaults)
         self._stop = threading.Event()
         self._freed = threading.Event()
         """There may be room for another worker since the last look."""

@@ -23,7 +23,6 @@ from sqlglot import exp
 
 from wal2lake.catalog import Catalog, ColumnDef
 from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError, sqlstate_of
-from wal2lake.frontend.query.translate import parse
 from wal2lake.frontend.query.writes import default_sql, default_tree
 from wal2lake.lake.query import Queries
 from wal2lake.lake.staging.defaults import Fill, Fills, Volatile
@@ -90,7 +89,9 @@ class EvaluatedDefaults:
         except Wal2LakeError as error:
             return _failed(error)
         bare = tree
-        while isinstance(bare, (exp.Paren, exp.Cast)) and column.type_oid in _UUID_TYPES:
+        while (
+            isinstance(bare, (exp.Paren, exp.Cast)) and column.type_oid in _UUID_TYPES
+        ):
             bare = bare.this
         if column.type_oid in _UUID_TYPES and _is_random_uuid(bare):
             return Fill(volatile=Volatile.UUID)

@@ -50,6 +50,7 @@ from wal2lake.pgtypes import (
     type_by_oid,
 )
 from wal2lake.pgtypes.choices.coerce import Change
+from wal2lake.pgtypes.decode.inputs import has_input, reads_any
 from wal2lake.pgtypes.receive.remote import FIRST_NORMAL_OID, base_type
 
 FAILURES_KEPT: Final = 5
@@ -198,7 +199,7 @@ def convert_column(
         sent.binary,
         source_type(sent, field)[0],
         sent.types,
-        _with_length(mapping, field, sent),
+        _for_source(mapping, field, sent),
         policy,
         rules.max_value_bytes,
         nullable=rules.nullable(field),
@@ -218,8 +219,40 @@ def decodes_whole_in_binary(
     """Whether values of this type of the publisher's go into the field without a text of
     each, if they come in binary format."""
     sent = SentColumn(pa.nulls(0, pa.binary()), None, type_oid, typmod, types)
-    mapping = _with_length(mapping_of(field), field, sent)
+    mapping = _for_source(mapping_of(field), field, sent)
     return decodes_whole(int(type_oid), types, mapping)
+
+
+def _for_source(
+    mapping: TypeMapping, field: FieldSpec, sent: SentColumn
+) -> TypeMapping:
+    """What values of this type of the publisher's must pass to be values of the field."""
+    return _with_input(_with_length(mapping, field, sent), field, sent)
+
+
+def _with_input(
+    mapping: TypeMapping, field: FieldSpec, sent: SentColumn
+) -> TypeMapping:
+    """A type that is kept as its text does not take any text, if it comes as another type's."""
+    source = source_type(sent, field)[0]
+    own = type_by_oid(field.pg_type_oid)
+    if own is None or source in (INVALID_OID, own.oid):
+        return mapping
+    element = mapping.element
+    if element is not None:
+        if element.kind is not Kind.TEXT or reads_any(own.element_oid):
+            return mapping
+        known = type_by_oid(source)
+        if known is not None and known.element_oid == own.element_oid:
+            return mapping
+        reads = (int(own.element_oid), field.pg_typmod)
+        return replace(mapping, element=replace(element, reads=reads))
+    if mapping.kind is not Kind.TEXT or reads_any(own.oid):
+        return mapping
+    if type_by_oid(source) is None and not has_input(own.oid):
+        # A type of the publisher's that is not known here, a domain perhaps.
+        return mapping
+    return replace(mapping, reads=(int(own.oid), field.pg_typmod))
 
 
 def _with_length(

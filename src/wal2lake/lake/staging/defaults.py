@@ -6,8 +6,8 @@ workers by staging and by the initial copy.
 
 PostgreSQL evaluates a default for each row that is inserted; now() is the time at which the
 subscriber's transaction began, and a batch is one transaction here. So but for functions that
-are volatile one value is enough for all rows. A default that cannot be evaluated stops the first row
-that needs it.
+are volatile one value is enough for all rows. A default that cannot be evaluated stops the first
+row that needs it.
 
 Source: worker.c (slot_fill_defaults), copyfrom.c.
 """
