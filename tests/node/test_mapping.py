@@ -144,15 +144,9 @@ GOOD = (
 )
 
 BAD = (
-    ("b", "'x1'", "22P02"),
+    # The input functions are compared with the server's in postgres/test_input_functions.py.
     ("d", "3000000000", "22003"),
-    ("e", "1.5", "22P02"),
     ("g", "'{bad'", "22P02"),
-    ("h", "'abcdef'", "22001"),
-    ("l", "'no uuid'", "22P02"),
-    ("m", "'1.5.5'", "22P02"),
-    ("o", "'perhaps'", "22P02"),
-    ("r", "'25:61'", "22008"),
 )
 
 

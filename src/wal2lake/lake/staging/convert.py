@@ -135,6 +135,9 @@ class Rules:
         return field.nullable and field.name not in self.required
 
 
+_READ: Final = frozenset((Kind.TEXT, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ))
+"""Whose conversion expects the output of the type's own function, unless it is told otherwise."""
+
 NO_RULES: Final = Rules()
 
 
@@ -233,23 +236,24 @@ def _for_source(
 def _with_input(
     mapping: TypeMapping, field: FieldSpec, sent: SentColumn
 ) -> TypeMapping:
-    """A type that is kept as its text does not take any text, if it comes as another type's."""
+    """A type does not take any text as it is, if it comes as another type's."""
     source = source_type(sent, field)[0]
     own = type_by_oid(field.pg_type_oid)
     if own is None or source in (INVALID_OID, own.oid):
         return mapping
     element = mapping.element
     if element is not None:
-        if element.kind is not Kind.TEXT or reads_any(own.element_oid):
+        if element.kind not in _READ or reads_any(own.element_oid):
             return mapping
         known = type_by_oid(source)
         if known is not None and known.element_oid == own.element_oid:
             return mapping
         reads = (int(own.element_oid), field.pg_typmod)
         return replace(mapping, element=replace(element, reads=reads))
-    if mapping.kind is not Kind.TEXT or reads_any(own.oid):
+    if mapping.kind not in _READ or reads_any(own.oid):
         return mapping
-    if type_by_oid(source) is None and not has_input(own.oid):
+    is_text = mapping.kind is Kind.TEXT
+    if is_text and type_by_oid(source) is None and not has_input(own.oid):
         # A type of the publisher's that is not known here, a domain perhaps.
         return mapping
     return replace(mapping, reads=(int(own.oid), field.pg_typmod))

@@ -39,7 +39,8 @@ MIN_MICROSECOND = MIN_DAY * _DAY_MICROSECONDS
 """0001-01-01 00:00:00, in microseconds since 1970."""
 MAX_MICROSECOND = (MAX_DAY + 1) * _DAY_MICROSECONDS - 1
 
-_DATE = re.compile(
+_DATE = re.compile(r"(\d{4,7})-(\d\d)-(\d\d)( BC)?\Z", re.ASCII)
+_DATE_OF_TIME = re.compile(
     r"(\d{4,7})-(\d\d)-(\d\d)"
     r"(?:[ T][012]\d:[0-5]\d:[0-6]\d(?:\.\d{1,6})?(?:[+-]\d\d(?::\d\d){0,2})?)?( BC)?\Z",
     re.ASCII,
@@ -60,7 +61,7 @@ def decode_date(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
 
     def interpret(text: bytes) -> date:
         word = _word(text, "date")
-        match = _DATE.match(word)
+        match = (_DATE if mapping.reads is None else _DATE_OF_TIME).match(word)
         if match is None:
             raise _invalid_syntax("date")
         if match[4] or len(match[1]) > 4 or match[1] == "0000":
@@ -88,7 +89,10 @@ def decode_timestamp(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion
     def interpret(text: bytes) -> datetime:
         word = _word(text, shown)
         match = _TIMESTAMP.match(word)
-        if match is None:
+        foreign = mapping.reads is not None
+        if match is None or not (
+            foreign or (zoned == bool(match[8]) and match[4] is not None)
+        ):
             raise _invalid_syntax(shown)
         if match[12] or len(match[1]) > 4 or match[1] == "0000":
             # Years beside the range could come into it by their offset alone; they
