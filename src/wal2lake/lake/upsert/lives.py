@@ -10,8 +10,9 @@ that give those columns that ``last`` does not know, ``STORED`` being the stored
 Why this way. The row that a key holds lives from an INSERT to a DELETE, or comes from the
 table. For keys that no key change touches, the last INSERT or DELETE of a key (its *reset*)
 and the last known value of each column decide, which NumPy finds for all keys at once; as it does
-for key changes between keys that nothing else touches. The others depend on each other in log order, and are walked one event at a time (about 2
-microseconds and 500 bytes each); a batch has few of them.
+for key changes between keys that nothing else touches. The others depend on each other in log
+order, and are walked one event at a time (about 2 microseconds and 500 bytes each); a batch has
+few of them.
 
 Sources: PostgreSQL worker.c (apply_handle_insert, _update, _delete).
 """

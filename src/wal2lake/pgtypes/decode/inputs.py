@@ -85,8 +85,8 @@ def read_as(
         numbers = pc.fill_null(indices, -1).to_numpy(zero_copy_only=False)
         bad = np.isin(numbers, list(refused))
         for row in np.flatnonzero(bad).tolist():
-            reason = refused[int(numbers[row])]
-            failures.add(row, reason.sqlstate, reason.message)
+            why = refused[int(numbers[row])]
+            failures.add(row, why.sqlstate, why.message)
         found = without(found, bad)
     return found
 
