@@ -1,7 +1,7 @@
 """A batch for a table without a primary key: each UPDATE and DELETE touches one of the equal rows.
 
-The model is a list that is searched from its beginning; rows are equal if they are identical, so
-null is null, NaN is NaN, and 0.0 is not -0.0.
+The model is a list that is searched from its beginning, first for an identical row (null is null,
+NaN is NaN, and 0.0 is not -0.0), then for one that is equal by its types.
 """
 
 from __future__ import annotations
@@ -65,6 +65,11 @@ def identical(row: Sequence[object]) -> tuple[object, ...]:
     )
 
 
+def equal(row: Sequence[object]) -> tuple[object, ...]:
+    """The row as something that is equal if PostgreSQL says so."""
+    return identical([v + 0.0 if isinstance(v, float) else v for v in row])
+
+
 def apply(rows: list[tuple[Row, str | None]], event: Event) -> None:
     """One event, as PostgreSQL's search for a row of REPLICA IDENTITY FULL."""
     if event.kind == "T":
@@ -77,6 +82,9 @@ def apply(rows: list[tuple[Row, str | None]], event: Event) -> None:
     assert event.old is not None
     wanted = identical(event.old)
     at = next((i for i, (row, _) in enumerate(rows) if identical(row) == wanted), None)
+    if at is None:
+        wanted = equal(event.old)
+        at = next((i for i, (row, _) in enumerate(rows) if equal(row) == wanted), None)
     if at is None:
         return
     if event.kind == "D":
