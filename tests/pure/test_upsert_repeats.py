@@ -23,6 +23,8 @@ from tests.fakes.stored_table import StoredTable
 from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.staging.changes import ChangeShape, Seq, Uniqueness
 from wal2lake.lake.upsert import TooLarge, Upsert
+from wal2lake.lake.upsert.equality import alike, loose_columns
+from wal2lake.model import Oid
 
 FIELDS = (
     FieldSpec("n", "bigint"),
@@ -198,3 +200,30 @@ def test_a_batch_larger_than_the_memory_is_for_spark(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", [(VALUES[0], None)], 1)
     with pytest.raises(TooLarge):
         table.apply([Event("D", VALUES[0])], memory=10)
+
+
+def test_values_that_are_equal_by_their_type_are_made_alike() -> None:
+    fields = (
+        FieldSpec("n", "string", pg_type_oid=Oid(1700)),
+        FieldSpec("f", "float", pg_type_oid=Oid(700)),
+        FieldSpec("c", "string", pg_type_oid=Oid(25), pg_type_name="public.citext"),
+        FieldSpec("t", "string", pg_type_oid=Oid(25)),
+        FieldSpec("b", "string", pg_type_oid=Oid(1042)),
+    )
+    columns = [
+        pa.chunked_array([["1.0", "1.00", "1", "100", "0.10", "NaN", None]]),
+        pa.chunked_array([pa.array([0.0, -0.0, 1.5], pa.float32())]),
+        pa.chunked_array([["aB", "Ab"]]),
+        pa.chunked_array([["aB", "1.0"]]),
+        pa.chunked_array([["a ", " a"]]),
+    ]
+    loose = loose_columns(fields, (0, 1, 2, 3, 4))
+    found = [column.to_pylist() for column in alike(columns, loose)]
+    assert found == [
+        ["1", "1", "1", "100", "0.1", "NaN", None],
+        [0.0, 0.0, 1.5],
+        ["ab", "ab"],
+        ["aB", "1.0"],
+        ["a", " a"],
+    ]
+    assert not any(math.copysign(1, value) < 0 for value in found[1])

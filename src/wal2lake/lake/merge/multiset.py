@@ -13,8 +13,8 @@ values stay with Spark, and this process sees 32 bytes of each content, and abou
 event. Then the rules are those of the smaller batches, by the same functions. The overwrite writes
 the whole table: its cost is the table's, which is why smaller batches go another way.
 
-Two contents are the same if their SHA-256 digests are. Rows are compared bit by bit here: one that
-is equal but not identical (``upsert/equality``) is not looked for.
+Two contents are the same if their SHA-256 digests are. Where columns may hold values that are equal
+and not identical (``upsert/equality``) a row has a second digest, of what is equal in it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
@@ -45,6 +46,7 @@ from wal2lake.lake.staging.changes import (
 )
 from wal2lake.lake.staging.stage import StagedChanges
 from wal2lake.lake.upsert.conflicts import missing_rows
+from wal2lake.lake.upsert.equality import Looseness, loose_columns
 from wal2lake.lake.upsert.keys import Places
 from wal2lake.lake.upsert.lives import (
     NOT_MOVED,
@@ -96,7 +98,9 @@ def _stored(
         .select(*(identifier(f.name) for f in shape.fields))
         .toDF(*(f"v{i}" for i in range(len(shape.fields))))
     )
-    return rows.withColumn("h", _digest(rows, shape, "v"))
+    return rows.withColumn("h", _digest(rows, shape, "v")).withColumn(
+        "e", _digest(rows, shape, "v", equal=True)
+    )
 
 
 class _Batch:
@@ -111,9 +115,25 @@ class _Batch:
     ) -> None:
         self._session, self._shape, self._changes = session, shape, changes
         self._table = table
-        old = _digest(changes, shape, "o") if shape.moved else F.lit(None)
+        loose = bool(loose_columns(shape.fields, shape.key))
         digests = changes.select(
-            "lsn", "ord", "op", _digest(changes, shape, "n").alias("n"), old.alias("o")
+            "lsn",
+            "ord",
+            "op",
+            *(
+                (
+                    _digest(changes, shape, prefix, equal=equal)
+                    if prefix == "n" or shape.moved
+                    else F.lit(None).cast("binary")
+                ).alias(name)
+                for prefix, equal, name in (
+                    ("n", False, "n"),
+                    ("o", False, "o"),
+                    ("n", True, "ne"),
+                    ("o", True, "oe"),
+                )
+                if loose or not equal
+            ),
         )
         arrow = digests.toArrow().sort_by([("lsn", "ascending"), ("ord", "ascending")])
         self._lsn = arrow.column("lsn").to_numpy()
@@ -121,15 +141,15 @@ class _Batch:
         op = arrow.column("op").to_numpy().astype(np.int8)
         self._op = op
         moved = np.flatnonzero(op == UPDATE)
-        every = pa.chunked_array(
-            [
-                *arrow.column("n").cast(pa.binary()).chunks,
-                *arrow.column("o").cast(pa.binary()).take(pa.array(moved)).chunks,
-            ],
-            pa.binary(),
-        ).combine_chunks()
+        every = _together(arrow, "n", "o", moved)
         codes = every.dictionary_encode()
         self._contents = codes.dictionary
+        self._classes = self._contents
+        if loose:
+            # The first place of each content has its class.
+            first = np.unique(codes.indices.to_numpy(), return_index=True)[1]
+            equal = _together(arrow, "ne", "oe", moved)
+            self._classes = equal.take(pa.array(first))
         numbers = codes.indices.to_numpy().astype(np.int64)
         olds = np.full(len(op), NOT_MOVED, np.int64)
         olds[moved] = numbers[len(op) :]
@@ -142,7 +162,11 @@ class _Batch:
             self._find_stored(table)
         none = np.zeros(len(self._content), np.int64)
         places = Places(self._content, none, np.arange(len(none)))
-        known = by_occurrence(events, places, len(self._contents))
+        classes = None
+        if loose:
+            encoded = self._classes.dictionary_encode()
+            classes = encoded.indices.to_numpy().astype(np.int64)
+        known = by_occurrence(events, places, len(self._contents), classes)
         present = np.zeros(known.count, np.bool_)
         present[known.places.key] = True
         self._place = np.full(known.count, -1, np.int64)
@@ -153,18 +177,21 @@ class _Batch:
 
     def _find_stored(self, table: DataFrame) -> None:
         """Rows of the contents that the batch is about, numbered; how many of each."""
-        self._asked = self._frame(h=self._contents)
+        self._asked = self._frame(e=self._classes.unique())
         same = Window.partitionBy("h").orderBy(F.lit(1))
         self._touched = (
-            table.join(self._asked, "h", "left_semi")
+            table.join(self._asked, "e", "left_semi")
             .withColumn("rank", F.row_number().over(same))
             # Which of the equal rows has which number is decided once.
             .localCheckpoint()
         )
-        counts = self._touched.groupBy("h").count().toArrow()
-        order = pa.compute.index_in(
-            counts.column("h").cast(pa.binary()).combine_chunks(), self._contents
-        ).to_numpy()
+        counts = self._touched.groupBy("h", "e").count().toArrow()
+        held = counts.column("h").cast(pa.binary()).combine_chunks()
+        equal = counts.column("e").cast(pa.binary()).combine_chunks()
+        new = pc.invert(pc.is_in(held, self._contents))
+        self._contents = pa.concat_arrays([self._contents, held.filter(new)])
+        self._classes = pa.concat_arrays([self._classes, equal.filter(new)])
+        order = pc.index_in(held, self._contents).to_numpy()
         many = counts.column("count").to_numpy()
         self._content = np.repeat(order.astype(np.int64), many)
         starts = np.cumsum(many) - many
@@ -178,7 +205,7 @@ class _Batch:
         width = range(len(self._shape.fields))
         parts = [self._written()]
         if self._table is not None and self._touched is not None:
-            rest = self._table.join(self._asked, "h", "left_anti")
+            rest = self._table.join(self._asked, "e", "left_anti")
             removed = self._frame(**self._places(self._lives.removed))
             kept = self._touched.join(removed, ["h", "rank"], "left_anti")
             parts += [
@@ -267,11 +294,46 @@ class _Batch:
         return found
 
 
-def _digest(rows: DataFrame, shape: ChangeShape, prefix: str) -> Column:
-    """32 bytes that are those of every row of the same content, and of no other."""
+def _together(rows: pa.Table, new: str, old: str, moved: Index) -> pa.Array:
+    """Digests of all events, and behind them of the old rows of those that have two."""
+    return pa.chunked_array(
+        [
+            *rows.column(new).cast(pa.binary()).chunks,
+            *rows.column(old).cast(pa.binary()).take(pa.array(moved)).chunks,
+        ],
+        pa.binary(),
+    ).combine_chunks()
+
+
+def _digest(
+    rows: DataFrame, shape: ChangeShape, prefix: str, *, equal: bool = False
+) -> Column:
+    """32 bytes that are those of every row of the same content, and of no other; ``equal``: of
+    every row that is equal by its types."""
     kinds = {field.name: field.dataType for field in rows.schema.fields}
-    texts = [_encoded(F.col(f"{prefix}{i}"), kinds[f"{prefix}{i}"]) for i in shape.key]
+    loose = loose_columns(shape.fields, shape.key) if equal else {}
+    texts = []
+    for place, i in enumerate(shape.key):
+        name = f"{prefix}{i}"
+        value = F.col(name)
+        if place in loose:
+            value = _alike(value, loose[place])
+        texts.append(_encoded(value, kinds[name]))
     return F.unhex(F.sha2(F.concat(*texts), 256))
+
+
+def _alike(value: Column, kind: Looseness) -> Column:
+    """As ``upsert.equality.alike``."""
+    match kind:
+        case Looseness.SIGNED_ZERO:
+            return value + F.lit(0.0).cast("float")
+        case Looseness.SCALE:
+            short = F.regexp_replace(value, r"^(.*\..*?)0+$", "$1")
+            return F.rtrim(short, F.lit("."))
+        case Looseness.CASE:
+            return F.lower(value)
+        case Looseness.SPACES:
+            return F.rtrim(value)
 
 
 def _encoded(value: Column, kind: T.DataType) -> Column:
