@@ -258,9 +258,11 @@ class TablePort(Protocol):
         ``read_version``; their files are there, durably."""
         ...
 
-    def map_columns(self, location: str) -> TableState:
-        """Give columns names in files that need not be those that readers use, so that one can
-        be dropped or renamed: a commit without rows, once in a table's life. Durable."""
+    def map_columns(self, location: str, fields: Sequence[NextField]) -> TableState:
+        """If the table is to have these columns, and one is dropped or renamed by it, give columns
+        names in files that need not be those that readers use: a commit without rows, once in
+        a table's life. Durable. The newest version. 0A000 for a table whose columns mean
+        something to Delta."""
         ...
 
     def metadata(self, location: str, fields: Sequence[NextField]) -> Mapping[str, Any]:

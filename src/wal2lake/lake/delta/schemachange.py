@@ -97,12 +97,12 @@ def next_metadata(metadata: Object, fields: Sequence[NextField]) -> dict[str, An
     }
 
 
-def refuse_unless_plain(state: TableState, table: str) -> None:
+def refuse_unless_plain(state: TableState) -> None:
     """0A000 for a table whose columns mean something to Delta: its partitions, constraints and
     generated columns name them."""
     if not state.is_plain:
         raise FeatureNotSupportedError(
-            f'columns of table "{table}" cannot be changed here',
+            f'columns of the table at "{state.location}" cannot be changed',
             detail="It has partitions, constraints, generated columns or row tracking"
             " of Delta's own.",
             hint="Create another table without them, and copy the rows.",

@@ -62,7 +62,12 @@ from wal2lake.lake.delta.log.commit import Change, is_ours_to_write, write_next
 from wal2lake.lake.delta.log.known import LISTED_FILES, KnownVersions, stamp
 from wal2lake.lake.delta.log.place import Object
 from wal2lake.lake.delta.log.version import Version, read_actions
-from wal2lake.lake.delta.schemachange import MODE, next_metadata
+from wal2lake.lake.delta.schemachange import (
+    MODE,
+    needs_mapping,
+    next_metadata,
+    refuse_unless_plain,
+)
 from wal2lake.lake.port import (
     Committed,
     Cursor,
@@ -303,11 +308,12 @@ class DeltaTables:
 
     # ---- other columns ----------------------------------------------------------------
 
-    def map_columns(self, location: str) -> TableState:
+    def map_columns(self, location: str, fields: Sequence[NextField]) -> TableState:
         """See TablePort. The names and ids are Delta's to give."""
         with self.writing(location):
             state = self.state(location)
-            if not state.column_mapping:
+            refuse_unless_plain(state)
+            if needs_mapping(state, fields):
                 with self._delta.calling(location):
                     self._spark.sql(
                         f"ALTER TABLE delta.{identifier(location)} SET TBLPROPERTIES"
