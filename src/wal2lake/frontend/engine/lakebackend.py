@@ -52,12 +52,11 @@ from wal2lake.frontend.commands.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.frontend.commands.snapshots import Snapshot
 from wal2lake.frontend.commands.transaction.local import LocalTransaction
 from wal2lake.frontend.grammar import parse
-from wal2lake.frontend.grammar.access import AccessStatement
 from wal2lake.frontend.grammar.lexer import parameter_count
+from wal2lake.frontend.grammar.parser import Parsed
 from wal2lake.frontend.grammar.statements import (
     Kind,
     Other,
-    Statement,
     Truncate,
 )
 from wal2lake.frontend.query.results import Rendering, columns_in, fields_of
@@ -98,7 +97,7 @@ class _Statement:
     """A prepared statement (the port's ``Prepared``)."""
 
     sql: str
-    statement: Statement | AccessStatement
+    statement: Parsed
     param_oids: Sequence[int]
     backend: LakeBackend
     system: bool
