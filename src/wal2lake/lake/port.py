@@ -258,11 +258,11 @@ class TablePort(Protocol):
         ``read_version``; their files are there, durably."""
         ...
 
-    def map_columns(self, location: str, fields: Sequence[NextField]) -> TableState:
-        """If the table is to have these columns, and one is dropped or renamed by it, give columns
-        names in files that need not be those that readers use: a commit without rows, once in
-        a table's life. Durable. The newest version. 0A000 for a table whose columns mean
-        something to Delta."""
+    def prepare_columns(self, location: str, fields: Sequence[NextField]) -> TableState:
+        """Before the table is to have these columns: give columns names in files that need not
+        be those that readers use, if one goes or is renamed, and name what new types ask of
+        readers. A commit without rows, if any; durable. Gives the newest version. 0A000 for
+        a table whose columns mean something to Delta."""
         ...
 
     def metadata(self, location: str, fields: Sequence[NextField]) -> Mapping[str, Any]:

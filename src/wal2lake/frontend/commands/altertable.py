@@ -28,6 +28,7 @@ from wal2lake.catalog import (
     ColumnDef,
     ColumnPlan,
     DropColumn,
+    PlannedColumn,
     RenameColumn,
     SetDefault,
     SetNotNull,
@@ -191,7 +192,7 @@ def _changes(
     """In PostgreSQL's order, and the USING of columns by their names."""
     changes: list[ColumnChange] = []
     using: dict[str, str] = {}
-    retyped: set[str] = set()
+    retyped: dict[str, bool] = {}
     for action in sorted(actions, key=_pass):
         now = plan_changes(table, changes).after if changes else table
         match action:
@@ -229,14 +230,17 @@ def _changes(
             case DefaultClause():
                 changes.append(SetDefault(action.name, action.default))
             case TypeClause():
-                if action.name in retyped:
+                if retyped.get(action.name, False):
                     raise FeatureNotSupportedError(
                         f'cannot alter type of column "{action.name}" twice'
                     )
-                retyped.add(action.name)
+                before = now.column(action.name)
+                kind = ColumnDef(action.name, action.type_oid, action.typmod)
+                retyped[action.name] = before is not None and (
+                    (before.type_oid, before.typmod) != (kind.type_oid, kind.typmod)
+                )
                 if action.using is not None:
                     using[action.name] = action.using
-                kind = ColumnDef(action.name, action.type_oid, action.typmod)
                 changes.append(ChangeType(action.name, kind))
         plan_changes(table, changes)
     return changes, using
@@ -327,11 +331,12 @@ def _carry_out(
     plan = plan_changes(table, changes)
     if plan.after == table and not changes:
         return
-    _check_defaults(plan, caller.zone)
     place = f"{scratch(node)}/{uuid.uuid4().hex}"
     rewriting = _Rewriting(node, caller, plan, using, place)
     state = node.tables.state(table.location)
-    rewriting.check(state)
+    rewriting.check_types(state)
+    _check_defaults(plan, caller.zone)
+    rewriting.check_nulls(state)
     alter_table(
         node.catalog,
         node.tables,
@@ -350,19 +355,14 @@ def _check_defaults(plan: ColumnPlan, zone: str) -> None:
         known = before.get(one.source) if one.source is not None else None
         if column.default is None:
             continue
-        if known is not None and known.default == column.default and not one.retyped:
+        if known is not None and known.default == column.default:
+            # Of another type, maybe: its values are converted, as those of the rows.
             continue
         try:
             check_default(column, zone)
         except UsageError as error:
             if error.sqlstate != "42804":
                 raise
-            if known is not None and one.retyped and known.default == column.default:
-                raise UsageError(
-                    f'default for column "{column.name}" cannot be cast automatically'
-                    f" to type {_type(column)}",
-                    sqlstate="42804",
-                ) from None
             raise UsageError(
                 error.message.replace("but expression", "but default expression"),
                 sqlstate="42804",
@@ -384,11 +384,28 @@ class _Rewriting:
     using: Mapping[str, str]
     place: str
 
-    def check(self, state: TableState) -> None:
-        """Types that do not become each other, and NULLs in what stays. Nothing is written."""
-        retyped = any(one.retyped for one in self.plan.columns)
+    def check_types(self, state: TableState) -> None:
+        """42804 for types that do not become each other."""
+        retyped = [one for one in self.plan.columns if one.retyped]
         if retyped:
-            self._sql(state)
+            self._sql(state, self.plan.columns, self.using)
+        for one in retyped:
+            if one.column.default is None:
+                continue
+            try:
+                self._sql(state, [one], {})
+            except UsageError as error:
+                if error.sqlstate != "42804":
+                    raise
+                kind = format_type(one.column.type_oid, -1)
+                raise UsageError(
+                    f'default for column "{one.column.name}" cannot be cast'
+                    f" automatically to type {kind}",
+                    sqlstate="42804",
+                ) from None
+
+    def check_nulls(self, state: TableState) -> None:
+        """23502 for NULLs in what stays, and for new columns that would have them."""
         names = self._newly_required()
         kept = {
             one.column.name: one.source
@@ -411,7 +428,7 @@ class _Rewriting:
 
     def fill(self, branch: Branch, state: TableState) -> None:
         """See ``Anew``."""
-        self._run(self._sql(state))
+        self._run(self._sql(state, self.plan.columns, self.using))
         table = relation(branch.location)
         after = self.plan.after
         for one in self.plan.columns:
@@ -449,17 +466,20 @@ class _Rewriting:
             sqlstate="23502",
         )
 
-    def _sql(self, state: TableState) -> str:
+    def _sql(
+        self,
+        state: TableState,
+        columns: Sequence[PlannedColumn],
+        using: Mapping[str, str],
+    ) -> str:
         """INSERT INTO the new rows SELECT of the old ones."""
         before, after = self.plan.before, self.plan.after
         names, items = [], []
-        for one in self.plan.columns:
+        for one in columns:
             if one.source is not None:
                 names.append(quote_identifier(one.column.name))
                 plain = quote_identifier(one.source)
-                items.append(
-                    self.using.get(one.source, plain) if one.retyped else plain
-                )
+                items.append(using.get(one.source, plain) if one.retyped else plain)
         rows = replace(
             after,
             oid=INVALID_OID,
@@ -491,7 +511,7 @@ class _Rewriting:
             raise self._not_cast(column) from None
 
     def _not_cast(self, column: ColumnDef) -> UsageError:
-        name, kind = column.name, _type(column)
+        name, kind = column.name, format_type(column.type_oid, -1)
         if name in self.using:
             return UsageError(
                 f'result of USING clause for column "{name}" cannot be cast'
@@ -502,7 +522,8 @@ class _Rewriting:
         return UsageError(
             f'column "{name}" cannot be cast automatically to type {kind}',
             sqlstate="42804",
-            hint=f'You might need to specify "USING {quote_identifier(name)}::{kind}".',
+            hint=f'You might need to specify "USING {quote_identifier(name)}::'
+            f'{_type(column)}".',
         )
 
     def _any(self, source: str) -> bool:

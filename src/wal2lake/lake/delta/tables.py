@@ -64,6 +64,7 @@ from wal2lake.lake.delta.log.place import Object
 from wal2lake.lake.delta.log.version import Version, read_actions
 from wal2lake.lake.delta.schemachange import (
     MODE,
+    missing_features,
     needs_mapping,
     next_metadata,
     refuse_unless_plain,
@@ -308,17 +309,24 @@ class DeltaTables:
 
     # ---- other columns ----------------------------------------------------------------
 
-    def map_columns(self, location: str, fields: Sequence[NextField]) -> TableState:
+    def prepare_columns(self, location: str, fields: Sequence[NextField]) -> TableState:
         """See TablePort. The names and ids are Delta's to give."""
         with self.writing(location):
             state = self.state(location)
             refuse_unless_plain(state)
-            if needs_mapping(state, fields):
-                with self._delta.calling(location):
+            wanted = {MODE: "name"} if needs_mapping(state, fields) else {}
+            with self._delta.calling(location):
+                found = self._delta.existing(location).protocol().json()
+                protocol = json.loads(found)["protocol"]
+                for feature in missing_features(protocol, fields):
+                    wanted[f"delta.feature.{feature}"] = "supported"
+                if wanted:
+                    listed = ", ".join(f"'{k}' = '{v}'" for k, v in wanted.items())
                     self._spark.sql(
-                        f"ALTER TABLE delta.{identifier(location)} SET TBLPROPERTIES"
-                        f" ('{MODE}' = 'name')"
+                        f"ALTER TABLE delta.{identifier(location)}"
+                        f" SET TBLPROPERTIES ({listed})"
                     )
+            if wanted:
                 state = self.state(location)
             self.sync(location, state.version)
             return state
