@@ -137,8 +137,7 @@ def is_empty(tables: TablePort, state: TableState) -> bool:
 def rewrites(plan: ColumnPlan) -> bool:
     """Rows that are there do not have the values that they are to have."""
     return any(
-        one.retyped
-        or (one.source is None and (one.value is not None or one.column.default))
+        one.retyped or (one.source is None and (one.value is not None or one.default))
         for one in plan.columns
     )
 

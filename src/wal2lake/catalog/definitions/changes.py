@@ -56,6 +56,8 @@ class ChangeType:
     name: str
     column: ColumnDef
     """The type is taken of it: ``type_oid``, ``typmod``, ``type_name``, ``domain``."""
+    anew: bool = False
+    """Its values change, even if its type does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ class PlannedColumn:
     """Its type is another one."""
     value: str | None = None
     """Of a new column: see ``AddColumn``."""
+    default: str | None = None
+    """Of a new column: the default that it came with, which it may have lost since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,10 @@ class _Plan:
                 f"tables can have at most {_MOST_COLUMNS} columns", sqlstate="54011"
             )
         self._refuse_taken(name)
-        self.columns.append(PlannedColumn(change.column, None, value=change.value))
+        column = change.column
+        self.columns.append(
+            PlannedColumn(column, None, value=change.value, default=column.default)
+        )
 
     def _drop(self, name: str) -> None:
         at, _ = self._find(name, "drop")
@@ -186,7 +193,9 @@ class _Plan:
             domain=kind.domain,
         )
         self.columns[at] = replace(
-            one, column=column, retyped=one.retyped or column != one.column
+            one,
+            column=column,
+            retyped=one.retyped or change.anew or column != one.column,
         )
 
     def _set_not_null(self, change: SetNotNull) -> None:

@@ -83,6 +83,8 @@ _NO_ONLY: Final = "Do not specify the ONLY keyword."
 _ANEW: Final = "wal2lake anew"
 """What a statement calls the rows that are written anew."""
 
+_TEXT_CONSTANT: Final = re.compile(r"\s*'(?:[^']|'')*'\s*")
+
 _OF_COLUMN: Final = re.compile(r'column "(.*)" is of type')
 
 
@@ -241,7 +243,8 @@ def _changes(
                 )
                 if action.using is not None:
                     using[action.name] = action.using
-                changes.append(ChangeType(action.name, kind))
+                anew = action.using is not None
+                changes.append(ChangeType(action.name, kind, anew))
         plan_changes(table, changes)
     return changes, using
 
@@ -390,10 +393,15 @@ class _Rewriting:
         if retyped:
             self._sql(state, self.plan.columns, self.using)
         for one in retyped:
-            if one.column.default is None:
+            default = one.column.default
+            if default is None:
                 continue
             try:
-                self._sql(state, [one], {})
+                if _TEXT_CONSTANT.fullmatch(default):
+                    # It has had the type of its column.
+                    self._sql(state, [one], {})
+                else:
+                    check_default(one.column, self.caller.zone)
             except UsageError as error:
                 if error.sqlstate != "42804":
                     raise
@@ -415,7 +423,7 @@ class _Rewriting:
         new = [
             one.column.name
             for one in self.plan.columns
-            if one.source is None and one.column.not_null and one.column.default is None
+            if one.source is None and one.column.not_null and one.default is None
         ]
         if not (kept or new) or is_empty(self.node.tables, state):
             return
@@ -488,7 +496,10 @@ class _Rewriting:
             partition_of=None,
             location=self.place,
             # Looked at when all rows are there, with the words of ALTER TABLE.
-            columns=tuple(replace(c, not_null=False) for c in after.columns),
+            columns=tuple(
+                replace(one.column, not_null=False, default=one.default)
+                for one in self.plan.columns
+            ),
         )
 
         def resolve(schema: str | None, name: str) -> TableRef:
