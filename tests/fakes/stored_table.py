@@ -90,7 +90,7 @@ class StoredTable:
         exceeds: bool = False,
         rules: Rules = AS_POSTGRESQL,
     ) -> Upsert | RowFailure:
-        """What a batch would change; ``memory`` in bytes, which it ``exceeds`` if it must."""
+        """What a batch would change; ``memory`` in bytes."""
         size = sum(t.nbytes for t in staged)
         with Memory(memory).share(size, exceeds=exceeds) as share:
             return plan_upsert(

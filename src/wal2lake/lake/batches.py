@@ -4,7 +4,8 @@ Inserts that cannot meet an existing row become data files at once; everything e
 as changes, reduced to the net change per key and merged. Which one is the caller's word
 (``StageRequest.append``); how many tasks, and whether it takes a Spark job at all, is
 decided here by the number of rows. A keyed batch that fits into memory is applied in this
-process (``upsert/``), a larger one by MERGE (``merge.py``).
+process (``upsert/``), a larger one by MERGE (``merge.py``), or if the table has no key by an
+overwrite (``multiset.py``).
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from wal2lake.lake.batchport import Staged, StageRequest
 from wal2lake.lake.delta.datafile import discard_added
 from wal2lake.lake.merge.merge import Merge, commit_merge, plan_merge
+from wal2lake.lake.merge.multiset import plan_multiset
 from wal2lake.lake.port import (
     CommitConflict,
     Committed,
@@ -34,8 +35,6 @@ from wal2lake.lake.port import (
 )
 from wal2lake.lake.spark.session import Pool, use_pool
 from wal2lake.lake.staging.changes import (
-    DELETE,
-    UPDATE,
     RowConflict,
     RowFailure,
     Seq,
@@ -122,6 +121,7 @@ class Batches:
             request.types,
             request.rules,
             _content(request),
+            request.fills,
             request.commits,
         )
         rows = sum(source.rows for source in request.sources)
@@ -162,6 +162,8 @@ class Batches:
                     staged.failures = (planned,)
                 elif isinstance(planned, Merge):
                     staged.merge = planned
+                elif isinstance(planned, tuple):
+                    staged.merge, staged.conflicts = planned
                 else:
                     staged.upsert = planned
                     staged.conflicts = planned.conflicts
@@ -172,16 +174,15 @@ class Batches:
 
     def _plan(
         self, request: StageRequest, changes: StagedChanges, directory: Path
-    ) -> Upsert | Merge | RowFailure:
+    ) -> Upsert | Merge | tuple[Merge, Sequence[RowConflict]] | RowFailure:
         name = f"{request.namespace}.{request.name}"
         uniqueness = Uniqueness(request.trusted, request.constraint, name)
-        repeats, chosen = changes.shape.repeats, request.resolutions.chosen
+        chosen = bool(request.resolutions.chosen)
         files = self._tables.files(request.state)
         if files is not None:
             try:
-                # Neither is anything that MERGE can do.
-                alone = repeats or bool(chosen)
-                with self._memory.share(changes.size, exceeds=alone) as share:
+                # Spark cannot resolve a conflict.
+                with self._memory.share(changes.size, exceeds=chosen) as share:
                     return plan_upsert(
                         load(changes.shape, [read_staged(p) for p in changes.paths]),
                         request.state,
@@ -196,27 +197,18 @@ class Batches:
                     )
             except TooLarge:
                 pass
-        if repeats:
-            return self._not_by_merge(
-                request,
-                changes,
-                f'cannot apply UPDATE and DELETE to relation "{name}", which has no primary'
-                " key: it has partitions, constraints or no deletion vectors, or the batch"
-                " does not fit into memory",
-            )
         if chosen and changes.shape.key:
-            return self._not_by_merge(
-                request,
-                changes,
-                f'cannot resolve conflicts of relation "{name}": it has partitions,'
-                " constraints, no deletion vectors or too many files",
+            return self._unresolvable(request, changes)
+        if changes.shape.repeats:
+            return plan_multiset(
+                self._spark, request.state, changes, shows_rows=request.shows_rows
             )
         return plan_merge(self._spark, request.state, changes, uniqueness)
 
-    def _not_by_merge(
-        self, request: StageRequest, changes: StagedChanges, message: str
+    def _unresolvable(
+        self, request: StageRequest, changes: StagedChanges
     ) -> RowFailure:
-        """Spark's MERGE cannot take one of several equal rows, nor resolve a conflict."""
+        """Spark would do what PostgreSQL does, and that was not asked for."""
         newest = self._tables.state(request.state.location)
         expect_version(
             newest.location,
@@ -225,14 +217,16 @@ class Batches:
             same_table=newest.table_id == request.state.table_id,
         )
         rows = pa.concat_tables(
-            read_staged(path).select(["lsn", "ord", "op"]) for path in changes.paths
+            read_staged(path).select(["lsn", "ord"]) for path in changes.paths
         )
-        if changes.shape.repeats:
-            asked = pa.array([UPDATE, DELETE], pa.int8())
-            rows = rows.filter(pc.is_in(rows["op"], asked))
         first = rows.sort_by([("lsn", "ascending"), ("ord", "ascending")]).slice(0, 1)
-        seq = Seq(first["lsn"][0].as_py(), first["ord"][0].as_py())
-        return RowFailure(seq, None, "0A000", message)
+        return RowFailure(
+            Seq(first["lsn"][0].as_py(), first["ord"][0].as_py()),
+            None,
+            "0A000",
+            f'cannot resolve conflicts of relation "{request.namespace}.{request.name}": it'
+            " has partitions, constraints, no deletion vectors or too many files",
+        )
 
     def commit(self, staged: Staged, cursor: Cursor) -> Committed:
         """One durable commit; see the port."""

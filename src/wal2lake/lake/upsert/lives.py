@@ -9,9 +9,10 @@ that give those columns that ``last`` does not know, ``STORED`` being the stored
 
 Why this way. The row that a key holds lives from an INSERT to a DELETE, or comes from the
 table. For keys that no key change touches, the last INSERT or DELETE of a key (its *reset*)
-and the last known value of each column decide, which NumPy finds for all keys at once. The
-others depend on each other in log order, and are walked one event at a time (about 2
-microseconds and 500 bytes each); a batch has few of them.
+and the last known value of each column decide, which NumPy finds for all keys at once; as it does
+for key changes between keys that nothing else touches. The others depend on each other in log
+order, and are walked one event at a time (about 2 microseconds and 500 bytes each); a batch has
+few of them.
 
 Sources: PostgreSQL worker.c (apply_handle_insert, _update, _delete).
 """
@@ -119,33 +120,67 @@ def net_lives(
     """
     linked = np.zeros(len(stored), np.bool_)
     moved = events.old != NOT_MOVED
-    linked[events.key[moved]] = True
-    linked[events.old[moved]] = True
+    touches = np.bincount(events.key, minlength=len(stored))
+    touches += np.bincount(events.old[moved], minlength=len(stored))
+    alone = moved & (touches[events.key] == 1) & (touches[events.old] == 1)
+    tied = moved & ~alone
+    linked[events.key[tied]] = True
+    linked[events.old[tied]] = True
     if judge is not None:
         # What becomes of an event decides what the next one meets.
         linked |= judge.foreign
-        linked[_meeting(events, np.flatnonzero(~linked[events.key]), stored)] = True
-    walked = np.flatnonzero(linked[events.key])
-    plain = np.flatnonzero(~linked[events.key])
-    found = _reduce(events, plain, stored, unique=unique)
-    if not walked.size:
-        return found
-    other = _Walk(events, stored, unique=unique, judge=judge).run(walked)
-    stops = [one for one in (found, other) if isinstance(one, Stopped)]
+        plain = np.flatnonzero(~linked[events.key] & ~alone)
+        linked[_meeting(events, plain, stored)] = True
+        meets = ~stored[events.old] | stored[events.key]
+        meets |= linked[events.old] | linked[events.key]
+        linked[events.key[alone & meets]] = True
+        alone &= ~meets
+    walked = linked[events.key]
+    plain = np.flatnonzero(~walked & ~alone)
+    parts = [_reduce(events, plain, stored, unique=unique)]
+    if alone.any():
+        parts.append(_moved(events, np.flatnonzero(alone), stored, unique=unique))
+    if walked.any():
+        walk = _Walk(events, stored, unique=unique, judge=judge)
+        parts.append(walk.run(np.flatnonzero(walked)))
+    stops = [one for one in parts if isinstance(one, Stopped)]
     if stops:
         return min(stops, key=lambda one: one.event)
-    assert isinstance(found, Lives)
-    assert isinstance(other, Lives)
+    found = [one for one in parts if isinstance(one, Lives)]
+    if len(found) == 1:
+        return found[0]
     return Lives(
-        np.concatenate([found.removed, other.removed]),
-        np.concatenate([found.last, other.last]),
-        np.concatenate([found.base, other.base]),
+        np.concatenate([one.removed for one in found]),
+        np.concatenate([one.last for one in found]),
+        np.concatenate([one.base for one in found]),
         {
-            column: np.concatenate([found.sources[column], other.sources[column]])
+            column: np.concatenate([one.sources[column] for one in found])
             for column in events.unknown
         },
-        np.sort(np.concatenate([found.missed, other.missed])),
-        other.met,
+        np.sort(np.concatenate([one.missed for one in found])),
+        tuple(met for one in found for met in one.met),
+    )
+
+
+def _moved(
+    events: Events, chosen: Index, stored: Mask, *, unique: bool
+) -> Lives | Stopped:
+    """Key changes between keys that nothing else touches, all at once."""
+    old, key = events.old[chosen], events.key[chosen]
+    there = stored[old]
+    met = there & stored[key]
+    if unique and met.any():
+        return Stopped(int(chosen[met].min()))
+    last = chosen[there]
+    return Lives(
+        removed=np.concatenate([old[there], key[met]]),
+        last=last,
+        base=old[there],
+        sources={
+            column: np.where(mask[last], STORED, last)
+            for column, mask in events.unknown.items()
+        },
+        missed=chosen[~there],
     )
 
 
