@@ -445,6 +445,11 @@ class ApplyWorker:
             fills=self._fills(part, definition),
             shows_rows=self._settings.apply.log_conflict_values,
             resolutions=resolutions.of(definition.namespace, definition.name),
+            nulls=frozenset(
+                c.name
+                for c in definition.columns
+                if c.default is None and not c.not_null
+            ),
             commits=commits,
         )
         return self._batches.stage(request)

@@ -321,10 +321,12 @@ class Batches:
 
 
 def _unsent(request: StageRequest) -> frozenset[int]:
-    """Positions of the table's columns that no relation of the batch has."""
+    """Positions of the table's columns that no relation of the batch has, and that are null in
+    a row without them."""
     sent = {c.name for source in request.sources for c in source.relation.columns}
     fields = request.state.fields
-    return frozenset(i for i, one in enumerate(fields) if one.name not in sent)
+    nulls = request.nulls - sent
+    return frozenset(i for i, one in enumerate(fields) if one.name in nulls)
 
 
 def _content(request: StageRequest) -> tuple[str, ...]:

@@ -50,6 +50,9 @@ class StageRequest:
     """Conflicts are wanted with the texts of the rows."""
     resolutions: Resolutions = DEFAULT_RESOLUTIONS
     """What becomes of conflicts; with any that are not PostgreSQL's, MERGE is no way."""
+    nulls: frozenset[str] = frozenset()
+    """Columns without a default that may be null: what an UPDATE of a row that is not there may
+    leave out if it inserts the row."""
     commits: Commits | None = None
     """Those of the batch, if it is kept who has made a row."""
 

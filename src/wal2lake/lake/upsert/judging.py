@@ -32,7 +32,7 @@ class Rules:
     commits: Commits | None = None
     """None: who has made a row is not kept."""
     unsent: frozenset[int] = field(default_factory=frozenset)
-    """Columns of the table that the publisher does not have."""
+    """Columns that the publisher does not have, and that are null in rows without them."""
 
     @property
     def are_postgresqls(self) -> bool:

@@ -92,7 +92,7 @@ class Judge(Protocol):
     foreign: Mask
     """By key: the stored row is known to be another's than the subscription's."""
     unsent: frozenset[int]
-    """Columns that the publisher does not have: null in rows that are inserted."""
+    """Columns that the publisher does not have, and that are null in rows without them."""
 
     def decide(
         self, kind: ConflictType, event: int, stored: int, writer: int
