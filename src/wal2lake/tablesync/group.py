@@ -48,7 +48,6 @@ from wal2lake.model import Lsn
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import RemoteTable
 from wal2lake.pgtypes import (
-    COPIED_ANEW,
     RemoteTypes,
     ValuePolicies,
     remote_types_from_json,
@@ -345,7 +344,14 @@ class GroupCopy:
             version = self._check_alone(one)
         else:
             version = self._check_keys(one.table, files)
-        with attempt.writing():
+        with attempt.writing(), self._port.writing(one.table.location):
+            state = self._port.state(one.table.location)
+            if state.physical_fields != one.state.physical_fields:
+                raise ApplyError(
+                    f'table "{one.table.qualified}" has been altered while it was copied',
+                    sqlstate="55000",
+                    hint="The copy begins anew by itself.",
+                )
             attempt.may_be_committed = True
             try:
                 self._port.commit_files(
@@ -455,5 +461,5 @@ def _check_columns(table: TableDef, remote: RemoteTable) -> None:
             f'logical replication target relation "{table.qualified}" is'
             f" missing replicated {plural}: {shown}",
             sqlstate="55000",
-            hint=f"There is no ALTER TABLE here: {COPIED_ANEW}.",
+            hint="ALTER TABLE ... ADD COLUMN on the target, and the copy begins anew.",
         )

@@ -240,6 +240,12 @@ def default_sql(column: ColumnDef, zone: str) -> str:
     return generate(value)
 
 
+def check_default(column: ColumnDef, zone: str) -> None:
+    """42804, and what else an expression may be refused for, unless the column can have its
+    default."""
+    default_sql(column, zone)
+
+
 def _not_null(table: TableDef, column: ColumnDef, value: str) -> str:
     if not column.not_null:
         return value
