@@ -8,7 +8,7 @@ are in ``progress``), connects to anything, imports Spark or NumPy.
     parts/             its methods, by what they are about
     records            the rows as values
     database, schema   the SQLite file, its transactions and tables
-    namespaces, tables, comments, subscriptions, copies, published/    the SQL of each
+    namespaces, tables, comments, subscriptions, copies, published/, remote/    the SQL of each
     access/            roles, and what follows from them: who may do what
     progress           the positions of a running subscription, in a mapped file
 """
@@ -52,6 +52,7 @@ from wal2lake.catalog.records import (
     Worker,
     local_writer,
 )
+from wal2lake.catalog.remote.schemas import NotedSchemaChange, SchemaChange
 from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
 from wal2lake.catalog.store import Catalog
 
@@ -77,6 +78,7 @@ __all__ = [
     "Namespace",
     "NewSource",
     "NotedConflict",
+    "NotedSchemaChange",
     "PastState",
     "PlannedSlot",
     "Progress",
@@ -84,6 +86,7 @@ __all__ = [
     "Recopy",
     "Role",
     "RoleMember",
+    "SchemaChange",
     "SnapshotVector",
     "Subscription",
     "SubscriptionError",

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 8
+VERSION: Final = 9
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -155,12 +155,31 @@ create table local_commit (
     number integer primary key autoincrement, tables text not null);
 """
 
+_SCHEMAS_9: Final = """
+create table sent_schema (
+    subid integer not null references subscription(oid) on delete cascade,
+    remote_relid integer not null, at integer not null,
+    relation text not null, schema text not null,
+    primary key (subid, remote_relid, at)) without rowid;
+create table followed_schema (
+    subid integer not null, relid integer not null, schema text not null,
+    primary key (subid, relid),
+    foreign key (subid, relid) references subscription_rel(subid, relid)
+        on delete cascade) without rowid;
+create table schema_change (
+    number integer primary key autoincrement,
+    subid integer not null references subscription(oid) on delete cascade,
+    relid integer not null, lsn integer not null, change text not null,
+    outcome text not null, noted_at text not null);
+"""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
     _CONFLICTS_6,
     _SQLSTATES_7,
     _COMMITS_8,
+    _SCHEMAS_9,
 )
 """What came after version 3, in order."""
 
@@ -213,6 +232,7 @@ alter table relation add column partition_of integer;
     6: LATER[2],
     7: LATER[3],
     8: LATER[4],
+    9: LATER[5],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

@@ -130,6 +130,12 @@ class GroupCopy:
         """
         found = _each(self._guarded_plan, attempts)
         planned = [one for one in found if one is not None]
+        followed = [p for p in planned if p.attempt.subscription.follows_schema]
+        if followed:
+            self._catalog.start_following(
+                followed[0].attempt.subscription.oid,
+                {one.table.oid: one.remote.schema for one in followed},
+            )
         if planned:
             self._catalog.begin_copies([one.attempt.rel for one in planned])
         for one in planned:

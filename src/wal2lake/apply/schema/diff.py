@@ -1,0 +1,308 @@
+"""What has become of a published table's columns. Pure.
+
+In: the description that our table agrees with, a Relation message, and what the publisher's catalog
+said when that had come. Out: steps that lead from one to the other, and whether the rows that we
+have tell what is in the columns now.
+
+Attribute numbers tell a new name from another column. A Relation message has none: where the
+catalog was further already, its columns are found by their names, or by their place, for both
+have them in the order of their numbers.
+
+What old rows have in a new column is known if the server has not written them anew: its own value
+for them, or null. If it has, they may have anything (a volatile default, ``USING``), and the
+table has to be copied. The same is true of a column that was there and not published, and
+of one that was dropped and added under its name while nobody looked.
+
+Source: PostgreSQL manual, ALTER TABLE, notes on rewriting; ATExecAddColumn().
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from wal2lake.model import (
+    Column,
+    Oid,
+    RemoteAttribute,
+    RemoteSchema,
+    SentSchema,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A new column, at the end."""
+
+    attribute: RemoteAttribute
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """One that is not there any more."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """The same column under another name."""
+
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retyped:
+    """A column of another type; ``attribute`` has the new one, and its new name."""
+
+    attribute: RemoteAttribute
+
+
+@dataclass(frozen=True, slots=True)
+class NullsAllowed:
+    """SET or DROP NOT NULL."""
+
+    name: str
+    allowed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """RENAME TO, SET SCHEMA."""
+
+    namespace: str
+    name: str
+
+
+Step = Added | Dropped | Renamed | Retyped | NullsAllowed | Moved
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Between two descriptions."""
+
+    steps: tuple[Step, ...]
+    """In the order in which they can be made: names that are given up are free."""
+    after: RemoteSchema
+    """What the table agrees with when they are made."""
+    unknown: str | None = None
+    """Why the rows that are here do not tell what is in the columns now; None: they do."""
+    partitions: tuple[str, ...] = ()
+    """Attached or detached; their rows are not sent, so nothing follows from it."""
+
+
+def difference(before: RemoteSchema, sent: SentSchema) -> Difference:
+    """From ``before`` to the columns of a Relation message."""
+    relation = sent.relation
+    after = _as_sent(before, sent)
+    old = {a.number: a for a in before.attributes}
+    new = {a.number: a for a in after.attributes}
+    dropped = [
+        Dropped(a.name)
+        for a in before.attributes
+        if a.number not in new and a.number not in after.live
+    ]
+    renamed = _renames(
+        [
+            Renamed(old[n].name, a.name)
+            for n, a in new.items()
+            if n in old and old[n].name != a.name
+        ],
+        taken={a.name for a in (*before.attributes, *after.attributes)},
+    )
+    added = [Added(a) for n, a in new.items() if n not in old]
+    retyped = [
+        Retyped(a) for n, a in new.items() if n in old and _type(old[n]) != _type(a)
+    ]
+    nulls = [
+        NullsAllowed(a.name, not a.not_null)
+        for n, a in new.items()
+        if n in old and old[n].not_null != a.not_null
+    ]
+    moved = (relation.namespace, relation.name) != (before.namespace, before.name)
+    steps: list[Step] = [*dropped, *renamed, *retyped, *added, *nulls]
+    if moved:
+        steps.append(Moved(relation.namespace, relation.name))
+    return Difference(
+        tuple(steps),
+        after,
+        _unknown(before, after, added, retyped, dropped),
+        _partitions(before, after),
+    )
+
+
+def _type(attribute: RemoteAttribute) -> tuple[object, ...]:
+    return (
+        attribute.declared_oid,
+        attribute.declared_typmod,
+        attribute.type_oid,
+        attribute.typmod,
+        attribute.domain,
+    )
+
+
+def _unknown(
+    before: RemoteSchema,
+    after: RemoteSchema,
+    added: Sequence[Added],
+    retyped: Sequence[Retyped],
+    dropped: Sequence[Dropped],
+) -> str | None:
+    rewritten = after.rewritten_since(before)
+    gone = {one.name for one in dropped}
+    for one in added:
+        column = one.attribute
+        if column.number <= before.numbers_taken:
+            return f'column "{column.name}" was there before it was published'
+        if rewritten:
+            return f'adding column "{column.name}" has written all rows anew'
+        if column.name in gone:
+            return f'column "{column.name}" was dropped and added anew'
+    if retyped and rewritten:
+        name = retyped[0].attribute.name
+        return f'the new type of column "{name}" has written all rows anew'
+    return None
+
+
+def _partitions(before: RemoteSchema, after: RemoteSchema) -> tuple[str, ...]:
+    had, has = ({s.split(":")[0] for s in one.storage} for one in (before, after))
+    if had == has or before.relid in map(_oid, had | has):
+        return ()
+    return (
+        *(f"ATTACH PARTITION with OID {oid}" for oid in sorted(has - had)),
+        *(f"DETACH PARTITION with OID {oid}" for oid in sorted(had - has)),
+    )
+
+
+def _oid(text: str) -> Oid:
+    return Oid(int(text))
+
+
+def _renames(wanted: Sequence[Renamed], taken: set[str]) -> list[Renamed]:
+    """In an order in which no name is taken; of those that go round in a circle one waits
+    under a name that nobody has."""
+    left = list(wanted)
+    ordered: list[Renamed] = []
+    while left:
+        held = {one.before for one in left}
+        free = [one for one in left if one.after not in held]
+        if free:
+            ordered += free
+            left = [one for one in left if one not in free]
+            continue
+        first = left[0]
+        waiting = f"{first.before[:50]}_"
+        while waiting in taken:
+            waiting += "_"
+        taken.add(waiting)
+        ordered.append(Renamed(first.before, waiting))
+        left[0] = Renamed(waiting, first.after)
+    return ordered
+
+
+def _as_sent(before: RemoteSchema, sent: SentSchema) -> RemoteSchema:
+    """The table with just the columns of the Relation message."""
+    columns, now = sent.relation.columns, sent.schema
+    named = replace(now, namespace=sent.relation.namespace, name=sent.relation.name)
+    if len(columns) == len(now.attributes) and all(
+        a.is_sent_as(c) for a, c in zip(now.attributes, columns, strict=True)
+    ):
+        return named
+    # The server is further. What it says of its rows is not of this moment.
+    numbers = _numbers(before, columns, now)
+    old = {a.number: a for a in before.attributes}
+    new = {a.number: a for a in now.attributes}
+    attributes = []
+    for number, column in zip(numbers, columns, strict=True):
+        found = next(
+            (
+                one
+                for one in (new.get(number), old.get(number))
+                if one is not None and one.declared_oid == column.type_oid
+            ),
+            None,
+        )
+        attributes.append(_attribute(number, column, found))
+    live = {*now.live, *(number for number in numbers if number > 0)}
+    return replace(
+        named,
+        attributes=tuple(attributes),
+        live=tuple(sorted(live | (set(before.live) & set(new)))),
+        numbers_taken=max([before.numbers_taken, *numbers]),
+        storage=before.storage,
+    )
+
+
+def _attribute(
+    number: int, column: Column, found: RemoteAttribute | None
+) -> RemoteAttribute:
+    if found is not None:
+        return replace(
+            found,
+            name=column.name,
+            declared_typmod=column.typmod,
+            typmod=column.typmod if found.domain is None else found.typmod,
+        )
+    return RemoteAttribute(
+        number=number,
+        name=column.name,
+        declared_oid=column.type_oid,
+        declared_typmod=column.typmod,
+        type_oid=column.type_oid,
+        typmod=column.typmod,
+        type_name="",
+        dimensions=0,
+        domain=None,
+        not_null=False,
+        default=None,
+        missing=None,
+    )
+
+
+def _numbers(
+    before: RemoteSchema, columns: Sequence[Column], now: RemoteSchema
+) -> list[int]:
+    """Of the columns of a Relation message that lies between two descriptions."""
+    known: dict[str, int] = {a.name: a.number for a in before.attributes}
+    known |= {a.name: a.number for a in now.attributes}
+    found: list[int | None] = []
+    last = 0
+    for column in columns:
+        number = known.get(column.name)
+        if number is not None and number > last:
+            last = number
+            found.append(number)
+        else:
+            found.append(None)
+    every = {a.number for a in (*before.attributes, *now.attributes)}
+    every |= set(range(before.numbers_taken + 1, now.numbers_taken + 1))
+    return list(_filled(found, sorted(every - set(_there(found)))))
+
+
+def _there(found: Sequence[int | None]) -> Iterator[int]:
+    return (one for one in found if one is not None)
+
+
+def _filled(found: Sequence[int | None], free: Sequence[int]) -> Iterator[int]:
+    """Numbers for those that have none: in order, the first that fits."""
+    left = list(free)
+    last = 0
+    for place, number in enumerate(found):
+        if number is None:
+            bound = next(_there(found[place:]), None)
+            fits = [n for n in left if n > last and (bound is None or n < bound)]
+            # A number that no column can have had: one that came and went.
+            number = fits[0] if fits else max(last, *left, 0) + 1
+            left = [n for n in left if n != number]
+        last = number
+        yield number
+
+
+def column_changes(steps: Sequence[Step]) -> Mapping[str, str]:
+    """Old names of renamed columns, by their new ones."""
+    names: dict[str, str] = {}
+    for one in steps:
+        if isinstance(one, Renamed):
+            names[one.after] = names.pop(one.before, one.before)
+    return names
