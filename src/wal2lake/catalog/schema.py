@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 9
+VERSION: Final = 10
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -155,7 +155,17 @@ create table local_commit (
     number integer primary key autoincrement, tables text not null);
 """
 
-_SCHEMAS_9: Final = """
+_ALTERED_9: Final = """
+alter table local_commit add column altered text;
+create table relation_history (
+    relid integer not null, version integer not null,
+    columns text not null, key text not null, key_name text,
+    altered_at text not null,
+    primary key (relid, version)) without rowid;
+"""
+"""``altered``: definitions that an ALTER TABLE puts in place with its commit."""
+
+_SCHEMAS_10: Final = """
 create table sent_schema (
     subid integer not null references subscription(oid) on delete cascade,
     remote_relid integer not null, at integer not null,
@@ -179,7 +189,8 @@ LATER: Final = (
     _CONFLICTS_6,
     _SQLSTATES_7,
     _COMMITS_8,
-    _SCHEMAS_9,
+    _ALTERED_9,
+    _SCHEMAS_10,
 )
 """What came after version 3, in order."""
 
@@ -233,6 +244,7 @@ alter table relation add column partition_of integer;
     7: LATER[3],
     8: LATER[4],
     9: LATER[5],
+    10: LATER[6],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 
