@@ -35,6 +35,7 @@ from wal2lake.apply.batch import Batch, TableChanges, choose, divide
 from wal2lake.apply.conflicts import Transactions, conflict, left_out, tell
 from wal2lake.apply.failures import Failure, first_failure, row_failure
 from wal2lake.apply.participants import Participants
+from wal2lake.apply.schema.follow import AlterTable, Due, SchemaFollower
 from wal2lake.apply.skipping import Skip, begin_skip
 from wal2lake.apply.targets import check_others, check_targets, first_change_of_columns
 from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
@@ -68,6 +69,7 @@ class ApplyWorker:
         batches: BatchPort,
         progress: ProgressFile,
         commit_lock: threading.RLock,
+        alter: AlterTable,
     ) -> None:
         """``commit_lock`` is held while tables commit and the vector is published:
         writers at the front door hold it too, so that a vector is never torn."""
@@ -83,6 +85,7 @@ class ApplyWorker:
         directory.mkdir(parents=True, exist_ok=True)
         self._reader = LogReader(directory)
         self._tables = Participants(catalog, tables, subid)
+        self._schemas = SchemaFollower(catalog, subid, alter)
         self._seen_change = -1
         self._idle_at: tuple[Lsn, int] | None = None
         """Sealed position and catalog state at which there was nothing to do."""
@@ -192,16 +195,34 @@ class ApplyWorker:
         # A table that was ahead when a crash came must not be passed by a vector that
         # lacks what it already has: the batch reaches at least as far as the table.
         ahead = max((t.cursor for t in self._tables if t.visible), default=floor)
+        # After the listing: what its segments need was noted before they were written.
+        self._schemas.refresh(subscription)
         chosen = choose(
-            waiting,
+            self._schemas.translated(waiting),
             max_bytes=limits.batch_bytes,
             max_rows=limits.batch_rows,
             at_least=ahead,
         )
         end = chosen[-1].sealed_lsn
         batch = divide(chosen, positions=self._tables.positions(floor), end=end)
-        self._apply(subscription, batch)
+        due = self._schemas.due([t.rel for t in self._tables], end)
+        if due is not None and due.at <= start:
+            self._follow(subscription, due)
+        else:
+            self._apply(subscription, batch, None if due is None else due.at)
         return True
+
+    def _follow(self, subscription: Subscription, due: Due) -> None:
+        """Alter a table as its publisher has done."""
+        with self._commit_lock:
+            if not self._tables.are_members():
+                return
+            table = self._tables[due.rel.relid]
+            failpoint("apply.altering")
+            self._schemas.adopt(subscription, due, table.definition)
+            # What it was told of the table is not so any more.
+            self._tables.forget()
+            self._seen_change = -1
 
     def _decided(self, floor: Lsn) -> Lsn:
         """Below it every transaction has been applied, or skipped where it may be."""
@@ -227,13 +248,20 @@ class ApplyWorker:
         with self._commit_lock:
             return self._publish(decided)
 
-    def _apply(self, subscription: Subscription, batch: Batch) -> None:
+    def _apply(
+        self, subscription: Subscription, batch: Batch, altered: Lsn | None
+    ) -> None:
+        """``altered``: a transaction for which a table is to be altered first."""
         found = None
         decided = self._decided(subscription.floor)
         skip = begin_skip(
             self._catalog, subscription, self._tables, self._reader, batch, decided
         )
-        cut = first_change_of_columns(self._catalog, self._reader, batch.tables)
+        cuts = (
+            first_change_of_columns(self._catalog, self._reader, batch.tables),
+            altered,
+        )
+        cut = min((lsn for lsn in cuts if lsn is not None), default=None)
         failure = self._attempt(subscription, batch, cut, skip)
         while failure is not None:
             # What is found later in an attempt may lie before: each cut is below the last one.

@@ -67,7 +67,11 @@ from wal2lake.catalog.records import (
     Worker,
     local_writer,
 )
-from wal2lake.catalog.remote.schemas import NotedSchemaChange, SchemaChange
+from wal2lake.catalog.remote.schemas import (
+    FollowedSchema,
+    NotedSchemaChange,
+    SchemaChange,
+)
 from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
 from wal2lake.catalog.store import Catalog
 
@@ -95,6 +99,7 @@ __all__ = [
     "Comment",
     "CopyRange",
     "DropColumn",
+    "FollowedSchema",
     "LocalCommit",
     "Namespace",
     "NewSource",

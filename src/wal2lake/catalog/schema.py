@@ -173,6 +173,7 @@ create table sent_schema (
     primary key (subid, remote_relid, at)) without rowid;
 create table followed_schema (
     subid integer not null, relid integer not null, schema text not null,
+    begins integer not null, previous text, making text,
     primary key (subid, relid),
     foreign key (subid, relid) references subscription_rel(subid, relid)
         on delete cascade) without rowid;

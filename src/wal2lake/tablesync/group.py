@@ -135,6 +135,7 @@ class GroupCopy:
             self._catalog.start_following(
                 followed[0].attempt.subscription.oid,
                 {one.table.oid: one.remote.schema for one in followed},
+                followed[0].attempt.snapshot.lsn,
             )
         if planned:
             self._catalog.begin_copies([one.attempt.rel for one in planned])

@@ -18,12 +18,13 @@ Source: PostgreSQL manual, ALTER TABLE, notes on rewriting; ATExecAddColumn().
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from wal2lake.model import (
     Column,
     Oid,
+    Relation,
     RemoteAttribute,
     RemoteSchema,
     SentSchema,
@@ -264,6 +265,8 @@ def _numbers(
     before: RemoteSchema, columns: Sequence[Column], now: RemoteSchema
 ) -> list[int]:
     """Of the columns of a Relation message that lies between two descriptions."""
+    if [c.name for c in columns] == [a.name for a in before.attributes]:
+        return [a.number for a in before.attributes]
     known: dict[str, int] = {a.name: a.number for a in before.attributes}
     known |= {a.name: a.number for a in now.attributes}
     found: list[int | None] = []
@@ -299,10 +302,15 @@ def _filled(found: Sequence[int | None], free: Sequence[int]) -> Iterator[int]:
         yield number
 
 
-def column_changes(steps: Sequence[Step]) -> Mapping[str, str]:
-    """Old names of renamed columns, by their new ones."""
-    names: dict[str, str] = {}
-    for one in steps:
-        if isinstance(one, Renamed):
-            names[one.after] = names.pop(one.before, one.before)
-    return names
+def names_now(
+    before: RemoteSchema, relation: Relation, now: RemoteSchema
+) -> tuple[str, ...] | None:
+    """What the columns of a Relation message that was sent at ``before``, or between the two,
+    are called now; empty: the column is gone. None: it is a message of now."""
+    qualified = (relation.namespace, relation.name) == (now.namespace, now.name)
+    if qualified and tuple(c.name for c in relation.columns) == tuple(
+        a.name for a in now.attributes
+    ):
+        return None
+    known = {a.number: a.name for a in now.attributes}
+    return tuple(known.get(n, "") for n in _numbers(before, relation.columns, now))

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from wal2lake.catalog import copies, subscriptions
+from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.parts.part import Part
+from wal2lake.catalog.records import SubscriptionRel
 from wal2lake.catalog.remote import schemas
-from wal2lake.catalog.remote.schemas import NotedSchemaChange
-from wal2lake.model import Oid, RemoteSchema, SentSchema
+from wal2lake.catalog.remote.schemas import (
+    FollowedSchema,
+    NotedSchemaChange,
+    SchemaChange,
+)
+from wal2lake.model import Lsn, Oid, RemoteSchema, SentSchema
+
+RelationName = tuple[str, str]
 
 
 class Schemas(Part):
@@ -23,15 +32,51 @@ class Schemas(Part):
         with self._database.reading() as connection:
             return schemas.sent_schemas(connection, subid)
 
-    def followed_schemas(self, subid: Oid) -> dict[Oid, RemoteSchema]:
+    def followed_schemas(self, subid: Oid) -> dict[Oid, FollowedSchema]:
         """What our tables, by OID, agree with."""
         with self._database.reading() as connection:
             return schemas.followed_schemas(connection, subid)
 
-    def start_following(self, subid: Oid, found: Mapping[Oid, RemoteSchema]) -> None:
-        """From these on, for our tables by OID."""
+    def start_following(
+        self, subid: Oid, found: Mapping[Oid, RemoteSchema], begins: Lsn
+    ) -> None:
+        """Our tables, by OID, have these columns; what commits at or above ``begins`` may have
+        others."""
         with self._database.transaction() as transaction:
-            schemas.set_followed(transaction, subid, found)
+            for relid, schema in found.items():
+                followed = FollowedSchema(schema, begins)
+                schemas.set_followed(transaction, subid, relid, followed)
+
+    def begin_steps(self, subid: Oid, relid: Oid, making: str) -> None:
+        """``making``: the table before they are made. It is asked for after a crash, for not all
+        of them can be made twice."""
+        with self._database.transaction() as transaction:
+            schemas.set_making(transaction, subid, relid, making)
+
+    def steps_made(
+        self,
+        subid: Oid,
+        relid: Oid,
+        followed: FollowedSchema,
+        changes: Sequence[SchemaChange],
+        *,
+        at: Lsn,
+        remote: RelationName | None = None,
+        recopy: SubscriptionRel | None = None,
+    ) -> None:
+        """The table agrees with the next description from the transaction at ``at`` on.
+        ``remote``: its new name at the publisher. ``recopy``: it waits for a copy that takes the
+        place of its rows, which are not the publisher's; readers have them until then."""
+        with self._database.transaction() as transaction:
+            schemas.set_followed(transaction, subid, relid, followed)
+            schemas.gone_by(transaction, subid, followed.schema.relid, at)
+            schemas.note_changes(transaction, subid, relid, at, changes)
+            if remote is not None:
+                named = {"remote_namespace": remote[0], "remote_name": remote[1]}
+                subscriptions.update_rel(transaction, subid, relid, named)
+            if recopy is not None:
+                epoch = int(take_oid(transaction))
+                copies.restart(transaction, recopy, epoch, trusted=recopy.trusted)
 
     def schema_history(self) -> list[NotedSchemaChange]:
         """What was followed, in order."""

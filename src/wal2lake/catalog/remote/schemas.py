@@ -11,7 +11,7 @@ order.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -27,6 +27,19 @@ class SchemaChange:
     """In words of ALTER TABLE: ``ADD COLUMN "b" integer``."""
     outcome: str
     """What was done about it here."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedSchema:
+    """What a table of ours agrees with."""
+
+    schema: RemoteSchema
+    begins: Lsn
+    """What was sent for a transaction that commits at or above it is still to be followed."""
+    previous: RemoteSchema | None = None
+    """What came before: the transaction that altered the table may have rows of it."""
+    making: str | None = None
+    """The table as it was when the next steps were begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,26 +92,50 @@ def sent_schemas(connection: sqlite3.Connection, subid: Oid) -> list[SentSchema]
 
 def followed_schemas(
     connection: sqlite3.Connection, subid: Oid
-) -> dict[Oid, RemoteSchema]:
+) -> dict[Oid, FollowedSchema]:
     """By our tables' OIDs."""
     return {
-        Oid(row["relid"]): RemoteSchema.parse(row["schema"])
+        Oid(row["relid"]): FollowedSchema(
+            RemoteSchema.parse(row["schema"]),
+            Lsn(row["begins"]),
+            None if row["previous"] is None else RemoteSchema.parse(row["previous"]),
+            row["making"],
+        )
         for row in connection.execute(
-            "select relid, schema from followed_schema where subid = ?", (subid,)
+            "select * from followed_schema where subid = ?", (subid,)
         )
     }
 
 
 def set_followed(
-    connection: sqlite3.Connection, subid: Oid, schemas: Mapping[Oid, RemoteSchema]
+    connection: sqlite3.Connection, subid: Oid, relid: Oid, followed: FollowedSchema
 ) -> None:
-    """The tables agree with these; one that has left is left out."""
-    for relid, schema in schemas.items():
-        connection.execute(
-            "insert or replace into followed_schema (subid, relid, schema)"
-            " select subid, relid, ? from subscription_rel where subid = ? and relid = ?",
-            (schema.as_json(), subid, relid),
-        )
+    """The table agrees with it; nothing if it has left the subscription."""
+    previous = followed.previous
+    connection.execute(
+        "insert or replace into followed_schema"
+        " (subid, relid, schema, begins, previous, making)"
+        " select subid, relid, ?, ?, ?, ? from subscription_rel"
+        " where subid = ? and relid = ?",
+        (
+            followed.schema.as_json(),
+            int(followed.begins),
+            None if previous is None else previous.as_json(),
+            followed.making,
+            subid,
+            relid,
+        ),
+    )
+
+
+def set_making(
+    connection: sqlite3.Connection, subid: Oid, relid: Oid, making: str
+) -> None:
+    """Steps from it are being made."""
+    connection.execute(
+        "update followed_schema set making = ? where subid = ? and relid = ?",
+        (making, subid, relid),
+    )
 
 
 def gone_by(
