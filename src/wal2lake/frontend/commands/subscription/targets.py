@@ -29,7 +29,7 @@ from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.access import check_database_create, check_schema
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.table import NewTable, make_tables
-from wal2lake.model import Oid, ReplicaIdentity, SyncState
+from wal2lake.model import Oid, RemoteSchema, ReplicaIdentity, SyncState
 from wal2lake.pg import Publisher, RemoteTable
 from wal2lake.pgtypes import (
     TYPE_MAPPINGS,
@@ -57,6 +57,8 @@ class Target:
     table: TableDef
     whole: bool
     """Whatever becomes of its rows at the publisher is sent: see ``_is_whole``."""
+    schema: RemoteSchema
+    """As it is at the publisher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ class Wanted:
     choices: Choices
     subid: Oid | None = None
     """The subscription's, if it is there already."""
+    follows: bool = False
+    """It makes its tables' columns what they are at the publisher."""
 
 
 def ask_wanted(
@@ -99,13 +103,14 @@ def ask_wanted(
     choices: Choices,
     origin: str,
     subid: Oid | None = None,
+    follows: bool = False,
 ) -> Wanted:
     """Ask the publisher for all that the rest needs."""
     names = tuple(publications)
     # With origin = none what others did to the publisher's rows is not sent.
     all_sent = origin == "any" and publisher.publish_everything(names)
     tables = publisher.tables(publisher.published_tables(names), names)
-    return Wanted(tables, all_sent, create_tables, choices, subid)
+    return Wanted(tables, all_sent, create_tables, choices, subid, follows)
 
 
 def check_targets(
@@ -138,6 +143,7 @@ def made_targets(
                 if isinstance(table, TableDef)
                 else new[table.namespace, table.name],
                 wanted.all_sent and _is_whole(remote),
+                remote.schema,
             )
             for ((namespace, name), remote), table in zip(
                 wanted.tables.items(), planned, strict=True
@@ -166,7 +172,8 @@ def _plan(
                 )
             table = _table_like(remote, choices)
         elif isinstance(table, TableDef):
-            _check_matches(table, remote)
+            if not wanted.follows or table.oid not in choices.known:
+                _check_matches(table, remote)
             if table.oid not in choices.known:
                 _check_stored(table, remote, choices)
         _check_policies(table, remote, choices.policies)
@@ -392,6 +399,16 @@ def _is_empty(node: Node, table: TableDef) -> bool:
     """Rows that were there before are not the publisher's, and rows whose end is not
     published stay: in both cases inserts must look for them."""
     return node.tables.state(table.location).version == 0
+
+
+def follow_from(node: Node, subid: Oid, targets: Sequence[Target]) -> None:
+    """What is sent of new tables is compared with these columns, if the subscription follows
+    them; a copy begins anew with its own."""
+    subscription = node.catalog.subscription(subid)
+    if subscription is not None and subscription.follows_schema and targets:
+        node.catalog.start_following(
+            subid, {t.table.oid: t.schema for t in targets}, subscription.floor
+        )
 
 
 def present_versions(node: Node, targets: Sequence[Target]) -> dict[int, int]:
