@@ -54,6 +54,17 @@ class FieldSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class NextField:
+    """A column of the next version."""
+
+    field: FieldSpec
+    source: str | None
+    """Its name in this version; None: it is new."""
+    anew: bool = False
+    """Its values are written anew: it has another type."""
+
+
+@dataclass(frozen=True, slots=True)
 class PhysicalField:
     """How a column is called inside the table's Parquet files.
 
@@ -245,6 +256,35 @@ class TablePort(Protocol):
     ) -> Committed:
         """The same with Delta's ``add`` and ``remove`` actions as they are, on exactly
         ``read_version``; their files are there, durably."""
+        ...
+
+    def map_columns(self, location: str, fields: Sequence[NextField]) -> TableState:
+        """If the table is to have these columns, and one is dropped or renamed by it, give columns
+        names in files that need not be those that readers use: a commit without rows, once in
+        a table's life. Durable. The newest version. 0A000 for a table whose columns mean
+        something to Delta."""
+        ...
+
+    def metadata(self, location: str, fields: Sequence[NextField]) -> Mapping[str, Any]:
+        """What the newest version's metadata becomes with these columns; nothing is written."""
+        ...
+
+    def create_like(self, location: str, metadata: Mapping[str, Any]) -> None:
+        """A table without rows whose files may join one of that metadata. Not durable."""
+        ...
+
+    def commit_metadata(
+        self,
+        location: str,
+        metadata: Mapping[str, Any],
+        cursor: Cursor,
+        *,
+        read_version: int,
+        rows: Sequence[Mapping[str, Mapping[str, Any]]] | None,
+        operation: str,
+    ) -> Committed:
+        """Other columns, on exactly ``read_version``. ``rows``: Delta's ``add`` actions that take
+        the place of all files; None: they stay. Otherwise as ``commit_changes``."""
         ...
 
     def writing(self, location: str) -> AbstractContextManager[object]:

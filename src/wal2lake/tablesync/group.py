@@ -342,7 +342,14 @@ class GroupCopy:
             version = self._check_alone(one)
         else:
             version = self._check_keys(one.table, files)
-        with attempt.writing():
+        with attempt.writing(), self._port.writing(one.table.location):
+            state = self._port.state(one.table.location)
+            if state.physical_fields != one.state.physical_fields:
+                raise ApplyError(
+                    f'table "{one.table.qualified}" has been altered while it was copied',
+                    sqlstate="55000",
+                    hint="The copy begins anew by itself.",
+                )
             attempt.may_be_committed = True
             try:
                 self._port.commit_files(

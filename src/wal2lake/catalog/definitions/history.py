@@ -31,6 +31,12 @@ def alter(
             " select oid, ?, columns, key, key_name, ? from relation where oid = ?",
             (version, now, one.relid),
         )
+    redefine(connection, altered)
+
+
+def redefine(connection: sqlite3.Connection, altered: Sequence[Altered]) -> None:
+    """What tables are from now on. Of one that is gone: nothing."""
+    for one in altered:
         connection.execute(
             "update relation set columns = ?, key = ?, key_name = ? where oid = ?",
             (

@@ -12,6 +12,7 @@ from wal2lake.catalog.access.targets import TargetRights
 from wal2lake.catalog.definitions import history
 from wal2lake.catalog.parts.part import Part
 from wal2lake.catalog.records import (
+    Altered,
     Comment,
     Namespace,
     Role,
@@ -163,6 +164,11 @@ class Objects(Part):
         """One table by OID."""
         with self._database.reading() as connection:
             return tables.table_by_oid(connection, oid)
+
+    def redefine(self, altered: Sequence[Altered]) -> None:
+        """Change definitions for all versions: what no row depends on."""
+        with self._database.transaction() as transaction:
+            history.redefine(transaction, altered)
 
     def table_at(self, table: TableDef, version: int) -> TableDef:
         """A table as that version of it is: its present name and rights, with the columns and

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
-from wal2lake.catalog import subscriptions
+from wal2lake.catalog import copies, subscriptions
 from wal2lake.catalog.definitions import history
 from wal2lake.catalog.parts.part import Part
 from wal2lake.catalog.published import (
@@ -136,16 +136,20 @@ class Published(Part):
         written: Collection[tuple[Oid, Oid]] = (),
         number: int | None = None,
         altered_at: int | None = None,
+        voided: Collection[tuple[Oid, Oid]] = (),
     ) -> None:
         """Let readers see what a transaction has committed: ``versions`` of tables by
         subscription, at the newest vector's LSN. From now on inserts into the tables
         ``written`` (subscription, table) may meet rows that are not the subscription's.
         ``number``: of the commit that is hereby done, or given up. ``altered_at``: the
-        version in which its table has the definition that was recorded with it."""
+        version in which its table has the definition that was recorded with it; copies
+        ``voided`` (subscription, table) begin anew, in another epoch."""
         with self._database.transaction() as transaction:
             if number is not None and altered_at is not None:
                 altered = local_commits.altered_by(transaction, number)
                 history.alter(transaction, altered, altered_at)
+            for subid, relid in voided:
+                copies.void(transaction, subid, relid)
             for subid, relid in written:
                 subscriptions.update_rel(transaction, subid, relid, {"trusted": False})
             for subid, changed in versions.items():

@@ -18,11 +18,11 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -81,6 +81,14 @@ class Branches:
                 job_group=job_group,
             ).batches.close()
         return Branch(place, table, state.table_id, base)
+
+    def begin_anew(
+        self, state: TableState, metadata: Mapping[str, Any], place: str
+    ) -> Branch:
+        """Without rows and with other columns: all that the table will hold is to be inserted.
+        See ``TablePort.metadata``."""
+        self._tables.create_like(place, metadata)
+        return Branch(place, state.location, state.table_id, state.version)
 
     def _write(self, state: TableState, place: str) -> bool:
         """Version 0, with the files of the newest version; False: it is for Delta to do."""

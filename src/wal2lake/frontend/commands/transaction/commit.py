@@ -27,13 +27,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from wal2lake.catalog import SnapshotVector, SubscriptionRel, TableChange, TableDef
+from wal2lake.apply.local import visible
+from wal2lake.catalog import TableChange, TableDef
 from wal2lake.catalog import local_writer as writer_of
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.commands.node import Node
@@ -42,7 +42,7 @@ from wal2lake.frontend.query.results import Rendering
 from wal2lake.lake import CommitConflict, Cursor, TableState
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import NetChange, others_rows
-from wal2lake.model import Oid, SyncState
+from wal2lake.model import Oid
 from wal2lake.observe import failpoint, get_logger
 
 _OPERATION: Final = "local transaction"
@@ -166,8 +166,10 @@ def _conflict(table: TableDef, detail: str) -> CommitConflict:
 
 def _check_publishable(node: Node, table: TableDef, state: TableState) -> None:
     """Readers must see all tables of a transaction at once; 40001 if this one must wait."""
-    for rel in _rels(node, table.oid):
-        if not _may_publish(node, rel, state, node.catalog.newest_vector(rel.subid)):
+    catalog = node.catalog
+    for rel in visible.rels_of(catalog, table.oid):
+        newest = catalog.newest_vector(rel.subid)
+        if not visible.may_publish(catalog, rel, state, newest):
             raise CommitConflict(
                 f'could not write table "{table.name}" together with others',
                 detail="It is being synchronized.",
@@ -251,49 +253,11 @@ def _begun(node: Node, changes: Sequence[TableChange]) -> bool:
 def make_visible(
     node: Node, changes: Sequence[TableChange], number: int | None = None
 ) -> None:
-    """Let readers see the newest versions of the tables, unless the apply worker must.
-
-    Decided by the table's cursor, not by its version: a version that nobody has published
-    may be anybody's, and would keep each later write from being seen.
-    """
-    written = {change.relid: change.location for change in changes}
-    _show(node, written, number)
+    """Let readers see the newest versions of the tables, unless the apply worker must."""
+    _show(node, {change.relid: change.location for change in changes}, number)
 
 
 def _show(node: Node, tables: Mapping[Oid, str], number: int | None = None) -> None:
-    versions: defaultdict[Oid, dict[Oid, int]] = defaultdict(dict)
-    written: list[tuple[Oid, Oid]] = []
-    for relid, location in tables.items():
-        rels = _rels(node, relid)
-        if not rels:
-            continue
-        state = node.tables.state(location)
-        for rel in rels:
-            # Once the version is published nothing else tells that others wrote it.
-            written.append((rel.subid, rel.relid))
-            newest = node.catalog.newest_vector(rel.subid)
-            if newest is not None and _may_publish(node, rel, state, newest):
-                versions[rel.subid][rel.relid] = state.version
-    if written or number is not None:
-        node.catalog.publish_local(versions, written, number)
-
-
-def _rels(node: Node, relid: Oid) -> list[SubscriptionRel]:
-    """Of a table, under any of its names, in all subscriptions."""
-    table = node.catalog.table_by_oid(relid)
-    if table is None:
-        return []
-    names = node.catalog.sharing(table)
-    return [rel for rel in node.catalog.rels() if rel.relid in names]
-
-
-def _may_publish(
-    node: Node, rel: SubscriptionRel, state: TableState, newest: SnapshotVector | None
-) -> bool:
-    """The table holds nothing that readers of the subscription must not see yet."""
-    if newest is None:
-        return True
-    cursor = state.cursor(rel.cursor_name(node.catalog.system_identifier))
-    joined = rel.state in (SyncState.SYNCDONE, SyncState.READY)
-    # The vector's LSN, not the floor: a running copy holds that one below it.
-    return cursor is None or (joined and cursor <= newest.lsn)
+    found = visible.make_visible(node.catalog, node.tables, tables)
+    if found.written or number is not None:
+        node.catalog.publish_local(found.versions, found.written, number)
