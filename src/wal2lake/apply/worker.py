@@ -214,15 +214,13 @@ class ApplyWorker:
 
     def _follow(self, subscription: Subscription, due: Due) -> None:
         """Alter a table as its publisher has done."""
-        with self._commit_lock:
-            if not self._tables.are_members():
-                return
-            table = self._tables[due.rel.relid]
-            failpoint("apply.altering")
-            self._schemas.adopt(subscription, due, table.definition)
-            # What it was told of the table is not so any more.
-            self._tables.forget()
-            self._seen_change = -1
+        if not self._tables.are_members():
+            return
+        self._schemas.adopt(subscription, due, self._tables[due.rel.relid].definition)
+        failpoint("apply.altered")
+        # What is known of the table is not so any more.
+        self._tables.forget()
+        self._seen_change = -1
 
     def _decided(self, floor: Lsn) -> Lsn:
         """Below it every transaction has been applied, or skipped where it may be."""

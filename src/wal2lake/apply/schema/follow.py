@@ -56,7 +56,16 @@ from wal2lake.catalog import (
 )
 from wal2lake.changelog import Manifest
 from wal2lake.changelog.manifest import RowsFile
-from wal2lake.model import Lsn, Oid, RemoteAttribute, RemoteSchema, SentSchema
+from wal2lake.model import (
+    Column,
+    Lsn,
+    Oid,
+    Relation,
+    RemoteAttribute,
+    RemoteSchema,
+    ReplicaIdentity,
+    SentSchema,
+)
 from wal2lake.observe import get_logger
 from wal2lake.pg.quoting import quote_ident, quote_literal
 from wal2lake.pgtypes import TypeMappings, ValuePolicies
@@ -64,10 +73,10 @@ from wal2lake.pgtypes.registry.pg_type import format_type
 
 
 class AlterTable(Protocol):
-    """Definition, table and vector as one; see ``apply.altering``."""
+    """Definition, table and vector as one; see ``apply.local.altering``."""
 
-    def __call__(self, table: TableDef, changes: Sequence[ColumnChange]) -> TableDef:
-        """The table afterwards. Wal2LakeError: nothing has changed."""
+    def __call__(self, relid: Oid, changes: Sequence[ColumnChange]) -> None:
+        """Takes the locks that it needs. Wal2LakeError: nothing has changed."""
         ...
 
 
@@ -143,9 +152,42 @@ class SchemaFollower:
 
     # ---- making it -----------------------------------------------------------------------
 
-    def adopt(self, subscription: Subscription, due: Due, table: TableDef) -> None:
-        """Under the commit lock, where every table has what commits below. Wal2LakeError: it
-        cannot be done, and the subscription stops there."""
+    def adopt_for_copy(
+        self,
+        subscription: Subscription,
+        rel: SubscriptionRel,
+        table: TableDef,
+        schema: RemoteSchema,
+        at: Lsn,
+    ) -> None:
+        """As ``adopt``, before a table is copied that has these columns at the publisher now."""
+        self.refresh(subscription)
+        followed = self._followed.get(rel.relid)
+        if followed is None or followed.schema == schema:
+            return
+        relation = Relation(
+            schema.relid,
+            schema.namespace,
+            schema.name,
+            ReplicaIdentity.DEFAULT,
+            tuple(
+                Column(a.name, a.declared_oid, a.declared_typmod, is_key=False)
+                for a in schema.attributes
+            ),
+        )
+        due = Due(rel, SentSchema(at, relation, schema))
+        self.adopt(subscription, due, table, copied=True)
+
+    def adopt(
+        self,
+        subscription: Subscription,
+        due: Due,
+        table: TableDef,
+        *,
+        copied: bool = False,
+    ) -> None:
+        """Where every table has what commits below. Wal2LakeError: it cannot be done, and the
+        subscription stops there. ``copied``: its rows will be replaced by whoever calls."""
         rel, sent = due.rel, due.sent
         followed = self._followed.get(rel.relid)
         known = followed is not None and followed.schema.relid == sent.relation.relid
@@ -165,7 +207,7 @@ class SchemaFollower:
         changes = _Changes(subscription, table, found)
         if changes.wanted and not made:
             self._catalog.begin_steps(self._subid, rel.relid, _definition(table))
-            self._alter(table, changes.wanted)
+            self._alter(table.oid, changes.wanted)
         moved = any(isinstance(step, Moved) for step in found.steps)
         self._catalog.steps_made(
             self._subid,
@@ -174,7 +216,8 @@ class SchemaFollower:
             changes.noted,
             at=sent.at,
             remote=(found.after.namespace, found.after.name) if moved else None,
-            recopy=None if found.unknown is None else rel,
+            trusted=rel.trusted and not copied,
+            recopy=None if found.unknown is None or copied else rel,
         )
         for one in changes.noted:
             get_logger().info(

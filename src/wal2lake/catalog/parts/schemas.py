@@ -62,10 +62,12 @@ class Schemas(Part):
         *,
         at: Lsn,
         remote: RelationName | None = None,
+        trusted: bool = False,
         recopy: SubscriptionRel | None = None,
     ) -> None:
         """The table agrees with the next description from the transaction at ``at`` on.
-        ``remote``: its new name at the publisher. ``recopy``: it waits for a copy that takes the
+        ``remote``: its new name at the publisher. ``trusted``: inserts into it need not look for
+        rows, as before: who has altered it has brought none. ``recopy``: it waits for a copy that takes the
         place of its rows, which are not the publisher's; readers have them until then."""
         with self._database.transaction() as transaction:
             schemas.set_followed(transaction, subid, relid, followed)
@@ -74,6 +76,8 @@ class Schemas(Part):
             if remote is not None:
                 named = {"remote_namespace": remote[0], "remote_name": remote[1]}
                 subscriptions.update_rel(transaction, subid, relid, named)
+            if trusted:
+                subscriptions.update_rel(transaction, subid, relid, {"trusted": 1})
             if recopy is not None:
                 epoch = int(take_oid(transaction))
                 copies.restart(transaction, recopy, epoch, trusted=recopy.trusted)
