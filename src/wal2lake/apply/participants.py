@@ -37,7 +37,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.apply.batch import RelationName
-from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, TableDef
+from wal2lake.catalog import (
+    Catalog,
+    Subscription,
+    SubscriptionRel,
+    TableDef,
+    local_writer,
+)
 from wal2lake.lake import TablePort, TableState
 from wal2lake.model import INVALID_LSN, Lsn, Oid, SyncState
 from wal2lake.observe import get_logger
@@ -148,6 +154,19 @@ class Participants:
             participant.version = state.version
             self.distrust(participant)
         return state
+
+    def is_ours_but_altered(self, participant: Participant) -> bool:
+        """Has nobody but the subscription written rows, if ALTER TABLE of this node has not?"""
+        location = participant.definition.location
+        first = participant.version + 1
+        writer = local_writer(self._node)
+        return participant.trusted and all(
+            any(a.get("txn", {}).get("appId") == writer for a in commit)
+            or not any("add" in a or "remove" in a for a in commit)
+            for commit in self._port.actions(
+                location, first, self._port.state(location).version
+            )
+        )
 
     def distrust(self, participant: Participant) -> None:
         """Somebody else has written it: inserts may meet rows that are not ours."""

@@ -216,7 +216,13 @@ class ApplyWorker:
         """Alter a table as its publisher has done."""
         if not self._tables.are_members():
             return
-        self._schemas.adopt(subscription, due, self._tables[due.rel.relid].definition)
+        table = self._tables[due.rel.relid]
+        self._schemas.adopt(
+            subscription,
+            due,
+            table.definition,
+            trusted=lambda: self._tables.is_ours_but_altered(table),
+        )
         failpoint("apply.altered")
         # What is known of the table is not so any more.
         self._tables.forget()

@@ -22,7 +22,7 @@ the table is copied anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
@@ -184,10 +184,12 @@ class SchemaFollower:
         due: Due,
         table: TableDef,
         *,
+        trusted: Callable[[], bool] = lambda: False,
         copied: bool = False,
     ) -> None:
         """Where every table has what commits below. Wal2LakeError: it cannot be done, and the
-        subscription stops there. ``copied``: its rows will be replaced by whoever calls."""
+        subscription stops there. ``trusted``, asked when it is done: has the table nobody else's
+        rows? ``copied``: its rows will be replaced by whoever calls."""
         rel, sent = due.rel, due.sent
         followed = self._followed.get(rel.relid)
         known = followed is not None and followed.schema.relid == sent.relation.relid
@@ -216,7 +218,7 @@ class SchemaFollower:
             changes.noted,
             at=sent.at,
             remote=(found.after.namespace, found.after.name) if moved else None,
-            trusted=rel.trusted and not copied,
+            trusted=bool(changes.wanted) and trusted(),
             recopy=None if found.unknown is None or copied else rel,
         )
         for one in changes.noted:

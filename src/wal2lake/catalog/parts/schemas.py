@@ -67,8 +67,9 @@ class Schemas(Part):
     ) -> None:
         """The table agrees with the next description from the transaction at ``at`` on.
         ``remote``: its new name at the publisher. ``trusted``: inserts into it need not look for
-        rows, as before: who has altered it has brought none. ``recopy``: it waits for a copy that takes the
-        place of its rows, which are not the publisher's; readers have them until then."""
+        rows, as before: who has altered it has brought none. ``recopy``: it waits for a copy that
+        takes the place of its rows, which are not the publisher's; readers have them until
+        then."""
         with self._database.transaction() as transaction:
             schemas.set_followed(transaction, subid, relid, followed)
             schemas.gone_by(transaction, subid, followed.schema.relid, at)
