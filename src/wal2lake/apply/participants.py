@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from wal2lake.apply.batch import RelationName
 from wal2lake.catalog import (
@@ -42,7 +42,6 @@ from wal2lake.catalog import (
     Subscription,
     SubscriptionRel,
     TableDef,
-    local_writer,
 )
 from wal2lake.lake import TablePort, TableState
 from wal2lake.model import INVALID_LSN, Lsn, Oid, SyncState
@@ -158,15 +157,9 @@ class Participants:
     def is_ours_but_altered(self, participant: Participant) -> bool:
         """Has nobody but the subscription written rows, if ALTER TABLE of this node has not?"""
         location = participant.definition.location
-        first = participant.version + 1
-        writer = local_writer(self._node)
-        return participant.trusted and all(
-            any(a.get("txn", {}).get("appId") == writer for a in commit)
-            or not any("add" in a or "remove" in a for a in commit)
-            for commit in self._port.actions(
-                location, first, self._port.state(location).version
-            )
-        )
+        newest = self._port.state(location).version
+        commits = self._port.actions(location, participant.version + 1, newest)
+        return participant.trusted and not any(map(_writes_rows, commits))
 
     def distrust(self, participant: Participant) -> None:
         """Somebody else has written it: inserts may meet rows that are not ours."""
@@ -275,3 +268,14 @@ class Participants:
             return False
         writers = self._port.writers(location, published + 1, found)
         return all(name in one for one in writers)
+
+
+def _writes_rows(commit: Sequence[Mapping[str, Any]]) -> bool:
+    """Not if it is an ALTER TABLE, which has the columns, nor if it rearranges rows. A commit that
+    the log does not have any more may."""
+    if any("metaData" in action for action in commit):
+        return False
+    files = [
+        one for a in commit for kind, one in a.items() if kind in ("add", "remove")
+    ]
+    return not commit or any(one.get("dataChange", True) for one in files)
