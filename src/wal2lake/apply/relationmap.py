@@ -53,7 +53,8 @@ def check_target(use: RelationUse, table: TableDef | None) -> None:
             f'logical replication target relation "{table.qualified}" is missing'
             f" replicated {plural}: {shown}",
             sqlstate=_PREREQUISITE,
-            hint=f"There is no ALTER TABLE here: {COPIED_ANEW}.",
+            hint="ALTER TABLE ... ADD COLUMN on the target lets it go on; rows that are"
+            f" there get the column's default. With the publisher's values: {COPIED_ANEW}.",
         )
     if not use.changes_rows:
         return

@@ -82,6 +82,24 @@ def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
         ) from None
 
 
+def rename_table(
+    connection: sqlite3.Connection, table: TableDef, namespace: str, name: str
+) -> None:
+    """Another name or schema; 42P07 if it is taken."""
+    key_name = table.key_name
+    if table.key and key_name is None:
+        key_name = f"{table.name}_pkey"
+    try:
+        connection.execute(
+            "update relation set namespace = ?, name = ?, key_name = ? where oid = ?",
+            (namespace, name, key_name, table.oid),
+        )
+    except sqlite3.IntegrityError:
+        raise DuplicateObjectError(
+            f'relation "{name}" already exists', sqlstate="42P07"
+        ) from None
+
+
 def drop_table(connection: sqlite3.Connection, oid: Oid) -> None:
     """Forget a table and its part in every subscription."""
     connection.execute("delete from subscription_rel where relid = ?", (oid,))

@@ -47,7 +47,6 @@ from wal2lake.model import Lsn
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import RemoteTable
 from wal2lake.pgtypes import (
-    COPIED_ANEW,
     RemoteTypes,
     ValuePolicies,
     remote_types_from_json,
@@ -459,5 +458,5 @@ def _check_columns(table: TableDef, remote: RemoteTable) -> None:
             f'logical replication target relation "{table.qualified}" is'
             f" missing replicated {plural}: {shown}",
             sqlstate="55000",
-            hint=f"There is no ALTER TABLE here: {COPIED_ANEW}.",
+            hint="ALTER TABLE ... ADD COLUMN on the target, and the copy begins anew.",
         )

@@ -165,6 +165,11 @@ class Objects(Part):
         with self._database.reading() as connection:
             return tables.table_by_oid(connection, oid)
 
+    def rename_table(self, table: TableDef, namespace: str, name: str) -> None:
+        """Another name or schema; 42P07 if it is taken. Its key keeps the name that it has."""
+        with self._database.transaction() as transaction:
+            tables.rename_table(transaction, table, namespace, name)
+
     def redefine(self, altered: Sequence[Altered]) -> None:
         """Change definitions for all versions: what no row depends on."""
         with self._database.transaction() as transaction:

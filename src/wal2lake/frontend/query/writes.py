@@ -238,6 +238,12 @@ def _default(column: ColumnDef, zone: str) -> str:
     return generate(value)
 
 
+def check_default(column: ColumnDef, zone: str) -> None:
+    """42804, and what else an expression may be refused for, unless the column can have its
+    default."""
+    _default(column, zone)
+
+
 def _not_null(table: TableDef, column: ColumnDef, value: str) -> str:
     if not column.not_null:
         return value

@@ -48,6 +48,11 @@ from wal2lake.lake.branch.changes import Action
 from wal2lake.model import Oid
 
 
+class DefinitionChanged(Exception):
+    """A table has been altered between a statement's analysis and its locks: it is analysed
+    again."""
+
+
 def scratch(node: Node) -> str:
     """Where the branches of all transactions of a node are. No schema has the name:
     what begins with an underscore is encoded."""
@@ -91,11 +96,15 @@ class LocalTransaction:
 
     def ref(self, table: TableDef, snapshot: Snapshot) -> TableRef:
         """What a table's name means to a statement with that snapshot."""
+        catalog = self._node.catalog
         known = self._branches.get(table.storage)
         if known is not None:
+            table = catalog.table_at(table, known.branch.base)
             own = replace(table, location=known.branch.location)
             return TableRef(own, known.version)
-        return TableRef(table, snapshot.of(table))
+        version = snapshot.of(table)
+        # In this order: a definition is never older than the version that is visible.
+        return TableRef(catalog.table_at(table, version), version)
 
     def targets(
         self,
@@ -109,6 +118,9 @@ class LocalTransaction:
         alone = self.kind is TransactionKind.STATEMENT
         if alone:
             hold_tables(self._node, tables, self._locks)
+            for table in tables:
+                if self._node.catalog.table_by_oid(table.oid) != table:
+                    raise DefinitionChanged(table.name)
             if len(tables) == 1 and not (brings_keys and tables[0].key):
                 return list(tables)
         for table in tables:
