@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from tests.fakes.altering import never_alter
 
 from wal2lake.catalog import (
     Catalog,
@@ -218,6 +219,7 @@ class World:
             _Port(self),  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
             2,
+            never_alter,
         )
         self.sync.start()
         return self.sync

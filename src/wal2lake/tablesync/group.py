@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
+from wal2lake.apply.schema.follow import AlterTable, SchemaFollower
 from wal2lake.catalog import Catalog, CopyRange, TableDef
 from wal2lake.catalog.access.targets import INSERT, TRUNCATE
 from wal2lake.errors import ApplyError, PublisherError, Wal2LakeError
@@ -104,8 +105,10 @@ class GroupCopy:
         tables: TablePort,
         executors: Executors,
         readers: int,
+        alter: AlterTable,
     ) -> None:
         """``readers``: how many ranges are read at once, of all groups."""
+        self._alter = alter
         self._catalog = catalog
         self._settings = settings
         self._port = tables
@@ -182,6 +185,13 @@ class GroupCopy:
             raise PublisherError(
                 f'table "{attempt.name}" not found on publisher', sqlstate="42P01"
             )
+        if attempt.subscription.follows_schema:
+            follower = SchemaFollower(self._catalog, rel.subid, self._alter)
+            if follower.adopt_for_copy(
+                attempt.subscription, rel, table, remote.schema, snapshot.lsn
+            ):
+                table = self._catalog.table_by_oid(rel.relid) or table
+                state = self._port.state(table.location)
         _check_columns(table, remote)
         ranges = decode_plan(rel.copy_plan, snapshot.identity) or page_ranges(
             remote,

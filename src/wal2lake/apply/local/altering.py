@@ -138,7 +138,7 @@ def rewrites(plan: ColumnPlan) -> bool:
     """Rows that are there do not have the values that they are to have."""
     return any(
         one.retyped
-        or (one.source is None and (one.value is not None or one.column.default))
+        or (one.source is None and bool(one.value is not None or one.gets_default))
         for one in plan.columns
     )
 

@@ -75,8 +75,11 @@ from wal2lake.pgtypes.registry.pg_type import format_type
 class AlterTable(Protocol):
     """Definition, table and vector as one; see ``apply.local.altering``."""
 
-    def __call__(self, relid: Oid, changes: Sequence[ColumnChange]) -> None:
-        """Takes the locks that it needs. Wal2LakeError: nothing has changed."""
+    def __call__(
+        self, relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
+    ) -> None:
+        """Takes the locks that it needs. Wal2LakeError: nothing has changed. ``replaced``: all
+        rows will be, whatever they are."""
         ...
 
 
@@ -159,12 +162,13 @@ class SchemaFollower:
         table: TableDef,
         schema: RemoteSchema,
         at: Lsn,
-    ) -> None:
-        """As ``adopt``, before a table is copied that has these columns at the publisher now."""
+    ) -> bool:
+        """As ``adopt``, before a table is copied that has these columns at the publisher now.
+        False: ours has them."""
         self.refresh(subscription)
         followed = self._followed.get(rel.relid)
         if followed is None or followed.schema == schema:
-            return
+            return False
         relation = Relation(
             schema.relid,
             schema.namespace,
@@ -177,6 +181,7 @@ class SchemaFollower:
         )
         due = Due(rel, SentSchema(at, relation, schema))
         self.adopt(subscription, due, table, copied=True)
+        return True
 
     def adopt(
         self,
@@ -209,7 +214,9 @@ class SchemaFollower:
         changes = _Changes(subscription, table, found)
         if changes.wanted and not made:
             self._catalog.begin_steps(self._subid, rel.relid, _definition(table))
-            self._alter(table.oid, changes.wanted)
+            self._alter(
+                table.oid, changes.wanted, replaced=copied or found.unknown is not None
+            )
         moved = any(isinstance(step, Moved) for step in found.steps)
         self._catalog.steps_made(
             self._subid,
@@ -296,10 +303,7 @@ class _Changes:
         if attribute.name in self._columns:
             return "the column is there already"
         column = self._like(attribute)
-        if self._found.unknown is not None:
-            # What its rows have comes with the copy.
-            column = replace(column, not_null=False)
-        self.wanted.append(AddColumn(column, attribute.missing))
+        self.wanted.append(AddColumn(column, attribute.missing, filled=False))
         self._columns[column.name] = column
         if attribute.missing is None:
             return "added"
@@ -343,8 +347,6 @@ class _Changes:
             return "there is no such column"
         if column.not_null is not step.allowed or column.name in self._key:
             return "nothing to do"
-        if not step.allowed and self._found.unknown is not None:
-            return "left: its rows are copied anew"
         self.wanted.append(SetNotNull(step.name, not step.allowed))
         return "changed"
 

@@ -30,8 +30,9 @@ class AddColumn:
 
     column: ColumnDef
     value: str | None = None
-    """What rows that are there get, in PostgreSQL's text form; None: NULL. Who evaluates the
-    default for each row gives the rewritten rows instead."""
+    """What rows that are there get, in PostgreSQL's text form."""
+    filled: bool = True
+    """Without a value they get the column's default; not so: NULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,13 @@ class PlannedColumn:
     retyped: bool = False
     """Its type is another one."""
     value: str | None = None
+    filled: bool = True
     """Of a new column: see ``AddColumn``."""
+
+    @property
+    def gets_default(self) -> bool:
+        """Rows that are there get its default."""
+        return self.filled and self.value is None and self.column.default is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +158,9 @@ class _Plan:
                 f"tables can have at most {_MOST_COLUMNS} columns", sqlstate="54011"
             )
         self._refuse_taken(name)
-        self.columns.append(PlannedColumn(change.column, None, value=change.value))
+        self.columns.append(
+            PlannedColumn(change.column, None, value=change.value, filled=change.filled)
+        )
 
     def _drop(self, name: str) -> None:
         at, _ = self._find(name, "drop")

@@ -37,6 +37,7 @@ from wal2lake.catalog import (
 from wal2lake.errors import (
     DuplicateObjectError,
     FeatureNotSupportedError,
+    UndefinedObjectError,
     UsageError,
 )
 from wal2lake.frontend.backend import Notice
@@ -63,13 +64,14 @@ from wal2lake.frontend.grammar.altering.statements import (
     SetTableSchema,
     TypeClause,
 )
+from wal2lake.frontend.grammar.quoting import quote_literal
 from wal2lake.frontend.grammar.statements import QualifiedName
 from wal2lake.frontend.query.translate import TableRef
 from wal2lake.frontend.query.writes import check_default, translate_write
 from wal2lake.lake import TableState
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.query import relation
-from wal2lake.model import INVALID_OID
+from wal2lake.model import INVALID_OID, Oid
 from wal2lake.pgtypes import format_type
 from wal2lake.pgtypes.spark_ddl import identifier
 
@@ -96,6 +98,33 @@ def alter_columns(node: Node, caller: Caller, statement: AlterTable) -> str:
         changes, using = _changes(caller, table, statement.actions)
         _carry_out(node, caller, table, changes, using)
     return _TAG
+
+
+def follow(
+    node: Node, relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
+) -> None:
+    """What a publisher has done to its table; ``replaced``: all rows will be, so they need not be
+    what the columns ask for, and where a value cannot be converted it is null until then."""
+    table = node.catalog.table_by_oid(relid)
+    owner = None if table is None else node.catalog.role_by_oid(table.owner)
+    if table is None or owner is None:
+        raise UndefinedObjectError(
+            f"relation with OID {relid} does not exist", sqlstate="42P01"
+        )
+    caller = Caller(owner, lambda notice: None)
+    # Not the DDL lock: its holder may wait for the worker that calls.
+    with ExitStack() as held:
+        hold_tables(node, [table], held)
+        table = node.catalog.table_by_oid(relid) or table
+        try:
+            _carry_out(node, caller, table, changes, {}, replaced=replaced)
+        except UsageError:
+            if not replaced:
+                raise
+            nothing = {
+                one.name: "NULL" for one in changes if isinstance(one, ChangeType)
+            }
+            _carry_out(node, caller, table, changes, nothing, replaced=True)
 
 
 def rename_column(node: Node, caller: Caller, statement: RenameColumnOf) -> str:
@@ -323,13 +352,15 @@ def _carry_out(
     table: TableDef,
     changes: Sequence[ColumnChange],
     using: Mapping[str, str],
+    *,
+    replaced: bool = False,
 ) -> None:
     plan = plan_changes(table, changes)
     if plan.after == table and not changes:
         return
     _check_defaults(plan, caller.zone)
     place = f"{scratch(node)}/{uuid.uuid4().hex}"
-    rewriting = _Rewriting(node, caller, plan, using, place)
+    rewriting = _Rewriting(node, caller, plan, using, place, replaced=replaced)
     state = node.tables.state(table.location)
     rewriting.check(state)
     alter_table(
@@ -383,12 +414,16 @@ class _Rewriting:
     plan: ColumnPlan
     using: Mapping[str, str]
     place: str
+    replaced: bool = False
+    """The rows are not there to stay."""
 
     def check(self, state: TableState) -> None:
         """Types that do not become each other, and NULLs in what stays. Nothing is written."""
         retyped = any(one.retyped for one in self.plan.columns)
         if retyped:
             self._sql(state)
+        if self.replaced:
+            return
         names = self._newly_required()
         kept = {
             one.column.name: one.source
@@ -398,7 +433,9 @@ class _Rewriting:
         new = [
             one.column.name
             for one in self.plan.columns
-            if one.source is None and one.column.not_null and one.column.default is None
+            if one.source is None
+            and one.column.not_null
+            and not (one.gets_default or one.value is not None)
         ]
         if not (kept or new) or is_empty(self.node.tables, state):
             return
@@ -412,6 +449,8 @@ class _Rewriting:
     def fill(self, branch: Branch, state: TableState) -> None:
         """See ``Anew``."""
         self._run(self._sql(state))
+        if self.replaced:
+            return
         table = relation(branch.location)
         after = self.plan.after
         for one in self.plan.columns:
@@ -460,6 +499,9 @@ class _Rewriting:
                 items.append(
                     self.using.get(one.source, plain) if one.retyped else plain
                 )
+            elif not one.gets_default:
+                names.append(quote_identifier(one.column.name))
+                items.append("NULL" if one.value is None else quote_literal(one.value))
         rows = replace(
             after,
             oid=INVALID_OID,
