@@ -18,8 +18,9 @@ Source: PostgreSQL manual, ALTER TABLE, notes on rewriting; ATExecAddColumn().
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from wal2lake.model import (
     Column,
@@ -96,7 +97,7 @@ class Difference:
 def difference(before: RemoteSchema, sent: SentSchema) -> Difference:
     """From ``before`` to the columns of a Relation message."""
     relation = sent.relation
-    after = _as_sent(before, sent)
+    after, certain = _as_sent(before, sent)
     old = {a.number: a for a in before.attributes}
     new = {a.number: a for a in after.attributes}
     dropped = [
@@ -128,7 +129,9 @@ def difference(before: RemoteSchema, sent: SentSchema) -> Difference:
     return Difference(
         tuple(steps),
         after,
-        _unknown(before, after, added, retyped, dropped),
+        _unknown(before, sent, added, retyped, dropped)
+        if certain
+        else "its columns have changed more than once, and not all of that can be told",
         _partitions(before, after),
     )
 
@@ -145,13 +148,16 @@ def _type(attribute: RemoteAttribute) -> tuple[object, ...]:
 
 def _unknown(
     before: RemoteSchema,
-    after: RemoteSchema,
+    sent: SentSchema,
     added: Sequence[Added],
     retyped: Sequence[Retyped],
     dropped: Sequence[Dropped],
 ) -> str | None:
-    rewritten = after.rewritten_since(before)
-    gone = {one.name for one in dropped}
+    # Perhaps later only; but what the server said of older rows is gone then.
+    rewritten = sent.schema.rewritten_since(before)
+    names = [c.name for c in sent.relation.columns]
+    alike = names == [a.name for a in before.attributes]
+    gone = {one.name for one in dropped if alike}
     for one in added:
         column = one.attribute
         if column.number <= before.numbers_taken:
@@ -202,16 +208,17 @@ def _renames(wanted: Sequence[Renamed], taken: set[str]) -> list[Renamed]:
     return ordered
 
 
-def _as_sent(before: RemoteSchema, sent: SentSchema) -> RemoteSchema:
-    """The table with just the columns of the Relation message."""
+def _as_sent(before: RemoteSchema, sent: SentSchema) -> tuple[RemoteSchema, bool]:
+    """The table with just the columns of the Relation message; whether it can only be so."""
     columns, now = sent.relation.columns, sent.schema
     named = replace(now, namespace=sent.relation.namespace, name=sent.relation.name)
     if len(columns) == len(now.attributes) and all(
         a.is_sent_as(c) for a, c in zip(now.attributes, columns, strict=True)
     ):
-        return named
+        return named, True
     # The server is further. What it says of its rows is not of this moment.
-    numbers = _numbers(before, columns, now)
+    aligned = _align(before, columns, now)
+    numbers = aligned.numbers
     old = {a.number: a for a in before.attributes}
     new = {a.number: a for a in now.attributes}
     attributes = []
@@ -225,14 +232,14 @@ def _as_sent(before: RemoteSchema, sent: SentSchema) -> RemoteSchema:
             None,
         )
         attributes.append(_attribute(number, column, found))
-    live = {*now.live, *(number for number in numbers if number > 0)}
-    return replace(
+    schema = replace(
         named,
         attributes=tuple(attributes),
-        live=tuple(sorted(live | (set(before.live) & set(new)))),
+        live=tuple(sorted({*(set(now.live) & set(before.live)), *numbers})),
         numbers_taken=max([before.numbers_taken, *numbers]),
         storage=before.storage,
     )
+    return schema, aligned.ways == 1
 
 
 def _attribute(
@@ -261,45 +268,84 @@ def _attribute(
     )
 
 
-def _numbers(
+@dataclass(frozen=True, slots=True)
+class _Aligned:
+    """Numbers for columns, in order."""
+
+    score: int
+    numbers: tuple[int, ...]
+    ways: int
+    """How many are as likely."""
+
+
+_IMPOSSIBLE: Final = _Aligned(-1_000_000, (), 0)
+
+_SAME_NAME: Final = 8
+_LATER_NAME: Final = 6
+_SAME_TYPE: Final = 1
+_OTHER_TYPE: Final = -2
+_LEFT_OUT: Final = -20
+"""A number that is there afterwards was there all the time, unless it was not published."""
+
+
+def _align(
     before: RemoteSchema, columns: Sequence[Column], now: RemoteSchema
-) -> list[int]:
-    """Of the columns of a Relation message that lies between two descriptions."""
+) -> _Aligned:
+    """Numbers of the columns of a Relation message that lies between two descriptions: both have
+    their columns in the order of their numbers, and so has the message. The likeliest are
+    those that agree with most names and types."""
     if [c.name for c in columns] == [a.name for a in before.attributes]:
-        return [a.number for a in before.attributes]
-    known: dict[str, int] = {a.name: a.number for a in before.attributes}
-    known |= {a.name: a.number for a in now.attributes}
-    found: list[int | None] = []
-    last = 0
+        return _Aligned(0, tuple(a.number for a in before.attributes), 1)
+    old = {a.number: a for a in before.attributes}
+    new = {a.number: a for a in now.attributes}
+    later = range(before.numbers_taken + 1, now.numbers_taken + 1)
+    numbers = sorted({*old, *new, *later})
+    # best[j]: the columns so far with the first j numbers.
+    best = [_Aligned(0, (), 1)]
+    for number in numbers:
+        left = _LEFT_OUT if number in old and number in now.live else 0
+        last = best[-1]
+        best.append(_Aligned(last.score + left, (), 1))
     for column in columns:
-        number = known.get(column.name)
-        if number is not None and number > last:
-            last = number
-            found.append(number)
-        else:
-            found.append(None)
-    every = {a.number for a in (*before.attributes, *now.attributes)}
-    every |= set(range(before.numbers_taken + 1, now.numbers_taken + 1))
-    return list(_filled(found, sorted(every - set(_there(found)))))
+        row = [_IMPOSSIBLE]
+        for j, number in enumerate(numbers, 1):
+            taken = best[j - 1]
+            score = _likeness(column, old.get(number), new.get(number))
+            with_it = _Aligned(
+                taken.score + score, (*taken.numbers, number), taken.ways
+            )
+            left = _LEFT_OUT if number in old and number in now.live else 0
+            skipped = row[j - 1]
+            without = _Aligned(skipped.score + left, skipped.numbers, skipped.ways)
+            if with_it.ways == 0 or without.score > with_it.score:
+                row.append(without)
+            elif without.score == with_it.score and without.ways:
+                ways = with_it.ways + without.ways
+                row.append(_Aligned(without.score, without.numbers, ways))
+            else:
+                row.append(with_it)
+        best = row
+    if best[-1].ways:
+        return best[-1]
+    # More columns than there were numbers: what was asked for is older than the message.
+    first = max([before.numbers_taken, now.numbers_taken]) + 1
+    known = {a.name: a.number for a in before.attributes}
+    found = [known.get(c.name, first + i) for i, c in enumerate(columns)]
+    return _Aligned(0, tuple(found), 2)
 
 
-def _there(found: Sequence[int | None]) -> Iterator[int]:
-    return (one for one in found if one is not None)
-
-
-def _filled(found: Sequence[int | None], free: Sequence[int]) -> Iterator[int]:
-    """Numbers for those that have none: in order, the first that fits."""
-    left = list(free)
-    last = 0
-    for place, number in enumerate(found):
-        if number is None:
-            bound = next(_there(found[place:]), None)
-            fits = [n for n in left if n > last and (bound is None or n < bound)]
-            # A number that no column can have had: one that came and went.
-            number = fits[0] if fits else max(last, *left, 0) + 1
-            left = [n for n in left if n != number]
-        last = number
-        yield number
+def _likeness(
+    column: Column, old: RemoteAttribute | None, new: RemoteAttribute | None
+) -> int:
+    score = 0
+    if old is not None and old.name == column.name:
+        score += _SAME_NAME
+    elif new is not None and new.name == column.name:
+        score += _LATER_NAME
+    known = [one.declared_oid for one in (old, new) if one is not None]
+    if known:
+        score += _SAME_TYPE if column.type_oid in known else _OTHER_TYPE
+    return score
 
 
 def names_now(
@@ -313,4 +359,5 @@ def names_now(
     ):
         return None
     known = {a.number: a.name for a in now.attributes}
-    return tuple(known.get(n, "") for n in _numbers(before, relation.columns, now))
+    numbers = _align(before, relation.columns, now).numbers
+    return tuple(known.get(number, "") for number in numbers)
