@@ -22,6 +22,7 @@ from wal2lake.apply.worker import ApplyWorker
 from wal2lake.catalog import Catalog, ProgressFile
 from wal2lake.lake import TablePort
 from wal2lake.lake.batchport import BatchPort
+from wal2lake.lake.staging.defaults import ColumnDefaults, no_defaults
 from wal2lake.model import Oid
 from wal2lake.observe import get_logger
 from wal2lake.settings import Settings
@@ -47,9 +48,12 @@ class ApplyLauncher:
         batches: BatchPort,
         commit_lock: Callable[[Oid], threading.RLock],
         alter: AlterTable,
+        defaults: ColumnDefaults = no_defaults,
     ) -> None:
         """``commit_lock`` gives the lock of one subscription's tables; ``alter`` changes a table
-        as its publisher has done."""
+        as its publisher has done; ``defaults`` are those of columns that a publisher does not
+        send."""
+        self._defaults = defaults
         self._catalog = catalog
         self._settings = settings
         self._port = tables
@@ -131,6 +135,7 @@ class ApplyLauncher:
                     progress,
                     self._commit_lock(subid),
                     self._alter,
+                    self._defaults,
                 )
                 worker.start()
                 self._running[subid] = _Running(worker, progress)

@@ -45,6 +45,7 @@ from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, SyncSnapsho
 from wal2lake.errors import Wal2LakeError, sqlstate_of
 from wal2lake.lake import TablePort
 from wal2lake.lake.spark.executors import Executors
+from wal2lake.lake.staging.defaults import ColumnDefaults, no_defaults
 from wal2lake.model import Oid, SyncState
 from wal2lake.observe import get_logger
 from wal2lake.pg import Publisher, RemoteTable, connect
@@ -75,12 +76,15 @@ class TableSync:
         executors: Executors,
         cores: int,
         alter: AlterTable,
+        defaults: ColumnDefaults = no_defaults,
     ) -> None:
         """``cores``: how many ranges are read at once; ``alter`` changes a table as its
-        publisher has done."""
+        publisher has done; ``defaults``: of columns that are not copied."""
         self._catalog = catalog
         self._settings = settings.subscription
-        self._group = GroupCopy(catalog, settings, tables, executors, cores, alter)
+        self._group = GroupCopy(
+            catalog, settings, tables, executors, cores, alter, defaults
+        )
         self._stop = threading.Event()
         self._freed = threading.Event()
         """There may be room for another worker since the last look."""

@@ -33,6 +33,7 @@ from wal2lake.frontend.commands.node import Node, SubscriptionLocks
 from wal2lake.frontend.commands.subscription import UnfinishedCommands
 from wal2lake.frontend.commands.transaction.recovery import recover
 from wal2lake.frontend.door import AuthMethod, Door, Listener, ListenerSettings
+from wal2lake.frontend.engine.columndefaults import EvaluatedDefaults
 from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.frontend.engine.viewsource import ViewSource
 from wal2lake.frontend.parameters.node import node_parameters
@@ -134,13 +135,20 @@ class _Engine:
             ) -> None:
                 follow(node, relid, changes, replaced=replaced)
 
+            queries = Queries(spark)
+            defaults = EvaluatedDefaults(self._catalog, queries)
             apply = ApplyLauncher(
-                self._catalog, settings, tables, batches, locks.of, alter
+                self._catalog, settings, tables, batches, locks.of, alter, defaults
             )
             sync = TableSync(
-                self._catalog, settings, tables, Executors(spark), options.cores, alter
+                self._catalog,
+                settings,
+                tables,
+                Executors(spark),
+                options.cores,
+                alter,
+                defaults,
             )
-            queries = Queries(spark)
             node = Node(
                 catalog=self._catalog,
                 settings=settings,
