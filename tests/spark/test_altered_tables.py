@@ -31,7 +31,7 @@ def kept(field: FieldSpec, source: str | None = None) -> NextField:
 
 def alter(lake: DeltaTables, location: str, fields: list[NextField]) -> int:
     """As ALTER TABLE does it where no row is written."""
-    state = lake.map_columns(location, fields)
+    state = lake.prepare_columns(location, fields)
     done = lake.commit_metadata(
         location,
         lake.metadata(location, fields),
@@ -180,7 +180,7 @@ def test_rows_written_anew_come_with_their_columns(
     append(lake, location, 1, id=[1, 2], v=["10", None])
     before = lake.state(location).version
     if mapped:
-        before = lake.map_columns(location, [kept(ID)]).version
+        before = lake.prepare_columns(location, [kept(ID)]).version
     state = lake.state(location)
     number = FieldSpec("v", "bigint", pg_type_oid=Oid(20))
     note = FieldSpec("note", "string", pg_type_oid=Oid(25))

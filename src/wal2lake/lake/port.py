@@ -18,8 +18,8 @@ Sources: Delta transaction log protocol, sections "Add File and Remove File",
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -258,11 +258,11 @@ class TablePort(Protocol):
         ``read_version``; their files are there, durably."""
         ...
 
-    def map_columns(self, location: str, fields: Sequence[NextField]) -> TableState:
-        """If the table is to have these columns, and one is dropped or renamed by it, give columns
-        names in files that need not be those that readers use: a commit without rows, once in
-        a table's life. Durable. The newest version. 0A000 for a table whose columns mean
-        something to Delta."""
+    def prepare_columns(self, location: str, fields: Sequence[NextField]) -> TableState:
+        """Before the table is to have these columns: give columns names in files that need not
+        be those that readers use, if one goes or is renamed, and name what new types ask of
+        readers. A commit without rows, if any; durable. Gives the newest version. 0A000 for
+        a table whose columns mean something to Delta."""
         ...
 
     def metadata(self, location: str, fields: Sequence[NextField]) -> Mapping[str, Any]:
@@ -287,7 +287,7 @@ class TablePort(Protocol):
         the place of all files; None: they stay. Otherwise as ``commit_changes``."""
         ...
 
-    def writing(self, location: str) -> AbstractContextManager[object]:
+    def writing(self, location: str) -> threading.RLock:
         """Held by whoever commits to the table by another way (Spark's MERGE and DML), around
         it: meanwhile ``commit_files`` of other threads waits. After locks of subscriptions,
         and re-entrant."""

@@ -3,7 +3,7 @@
     step                                          a crash behind it
     ------------------------------------------    ---------------------------------------------
     the plan (``plan_changes``)                   nothing has happened
-    column mapping, if names leave files          a commit that changes nothing
+    what Delta needs (column mapping, features)   a commit that changes nothing
     rows written anew, beside the table           removed at the next start
     their files into the table's directory        nothing has happened; VACUUM takes them
     the intent, in the catalog                    given up at the next start
@@ -137,8 +137,7 @@ def is_empty(tables: TablePort, state: TableState) -> bool:
 def rewrites(plan: ColumnPlan) -> bool:
     """Rows that are there do not have the values that they are to have."""
     return any(
-        one.retyped
-        or (one.source is None and bool(one.value is not None or one.gets_default))
+        one.retyped or (one.source is None and one.default is not None)
         for one in plan.columns
     )
 
@@ -168,7 +167,7 @@ def alter_table(
     if _keeps(state, fields):
         catalog.redefine(altered)
         return
-    state = tables.map_columns(table.location, fields)
+    state = tables.prepare_columns(table.location, fields)
     metadata = tables.metadata(table.location, fields)
     with _rows_anew(tables, plan, anew, state, metadata) as rows:
         change = _change(catalog, table, state)

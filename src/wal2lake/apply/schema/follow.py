@@ -49,6 +49,7 @@ from wal2lake.catalog import (
     FollowedSchema,
     RenameColumn,
     SchemaChange,
+    SetDefault,
     SetNotNull,
     Subscription,
     SubscriptionRel,
@@ -303,7 +304,11 @@ class _Changes:
         if attribute.name in self._columns:
             return "the column is there already"
         column = self._like(attribute)
-        self.wanted.append(AddColumn(column, attribute.missing, filled=False))
+        missing = attribute.missing
+        there = None if missing is None else quote_literal(missing)
+        self.wanted.append(AddColumn(replace(column, default=there)))
+        if column.default != there:
+            self.wanted.append(SetDefault(column.name, column.default))
         self._columns[column.name] = column
         if attribute.missing is None:
             return "added"

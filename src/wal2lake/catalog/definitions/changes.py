@@ -29,10 +29,7 @@ class AddColumn:
     """A new last column."""
 
     column: ColumnDef
-    value: str | None = None
-    """What rows that are there get, in PostgreSQL's text form."""
-    filled: bool = True
-    """Without a value they get the column's default; not so: NULL."""
+    """Rows that are there get its default: a SetDefault behind it changes that of later ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +54,8 @@ class ChangeType:
     name: str
     column: ColumnDef
     """The type is taken of it: ``type_oid``, ``typmod``, ``type_name``, ``domain``."""
+    anew: bool = False
+    """Its values change, even if its type does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +88,8 @@ class PlannedColumn:
     """Its name before; None: it is new."""
     retyped: bool = False
     """Its type is another one."""
-    value: str | None = None
-    filled: bool = True
-    """Of a new column: see ``AddColumn``."""
-
-    @property
-    def gets_default(self) -> bool:
-        """Rows that are there get its default."""
-        return self.filled and self.value is None and self.column.default is not None
+    default: str | None = None
+    """Of a new column: the default that it came with, which it may have lost since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +151,8 @@ class _Plan:
                 f"tables can have at most {_MOST_COLUMNS} columns", sqlstate="54011"
             )
         self._refuse_taken(name)
-        self.columns.append(
-            PlannedColumn(change.column, None, value=change.value, filled=change.filled)
-        )
+        column = change.column
+        self.columns.append(PlannedColumn(column, None, default=column.default))
 
     def _drop(self, name: str) -> None:
         at, _ = self._find(name, "drop")
@@ -195,7 +187,9 @@ class _Plan:
             domain=kind.domain,
         )
         self.columns[at] = replace(
-            one, column=column, retyped=one.retyped or column != one.column
+            one,
+            column=column,
+            retyped=one.retyped or change.anew or column != one.column,
         )
 
     def _set_not_null(self, change: SetNotNull) -> None:

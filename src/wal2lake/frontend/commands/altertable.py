@@ -28,6 +28,7 @@ from wal2lake.catalog import (
     ColumnDef,
     ColumnPlan,
     DropColumn,
+    PlannedColumn,
     RenameColumn,
     SetDefault,
     SetNotNull,
@@ -39,6 +40,7 @@ from wal2lake.errors import (
     FeatureNotSupportedError,
     UndefinedObjectError,
     UsageError,
+    Wal2LakeError,
 )
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.access import check_owner, check_schema
@@ -64,7 +66,6 @@ from wal2lake.frontend.grammar.altering.statements import (
     SetTableSchema,
     TypeClause,
 )
-from wal2lake.frontend.grammar.quoting import quote_literal
 from wal2lake.frontend.grammar.statements import QualifiedName
 from wal2lake.frontend.query.translate import TableRef
 from wal2lake.frontend.query.writes import check_default, translate_write
@@ -83,6 +84,8 @@ _NO_ONLY: Final = "Do not specify the ONLY keyword."
 
 _ANEW: Final = "wal2lake anew"
 """What a statement calls the rows that are written anew."""
+
+_TEXT_CONSTANT: Final = re.compile(r"\s*'(?:[^']|'')*'\s*")
 
 _OF_COLUMN: Final = re.compile(r'column "(.*)" is of type')
 
@@ -114,17 +117,35 @@ def follow(
     caller = Caller(owner, lambda notice: None)
     # Not the DDL lock: its holder may wait for the worker that calls.
     with ExitStack() as held:
-        hold_tables(node, [table], held)
+        hold_tables(node, [table], held, caller.check)
         table = node.catalog.table_by_oid(relid) or table
+        possible = _without_foreign_defaults(table, changes)
         try:
-            _carry_out(node, caller, table, changes, {}, replaced=replaced)
+            _carry_out(node, caller, table, possible, {}, replaced=replaced)
         except UsageError:
             if not replaced:
                 raise
             nothing = {
                 one.name: "NULL" for one in changes if isinstance(one, ChangeType)
             }
-            _carry_out(node, caller, table, changes, nothing, replaced=True)
+            _carry_out(node, caller, table, possible, nothing, replaced=True)
+
+
+def _without_foreign_defaults(
+    table: TableDef, changes: Sequence[ColumnChange]
+) -> list[ColumnChange]:
+    """A default that only the publisher can compute stays there."""
+    found: list[ColumnChange] = []
+    for change in changes:
+        found.append(change)
+        if isinstance(change, SetDefault):
+            column = plan_changes(table, found).after.column(change.name)
+            try:
+                if column is not None:
+                    check_default(column, "UTC")
+            except Wal2LakeError:
+                found.pop()
+    return found
 
 
 def rename_column(node: Node, caller: Caller, statement: RenameColumnOf) -> str:
@@ -206,7 +227,7 @@ def _altering(
             return
         table = need_table(node.catalog, caller, name.schema, name.name)
         check_owner(node, caller, "table", table.name, table.owner)
-        hold_tables(node, [table], held)
+        hold_tables(node, [table], held, caller.check)
         # An apply worker may have altered it.
         yield node.catalog.table_by_oid(table.oid) or table
 
@@ -220,7 +241,7 @@ def _changes(
     """In PostgreSQL's order, and the USING of columns by their names."""
     changes: list[ColumnChange] = []
     using: dict[str, str] = {}
-    retyped: set[str] = set()
+    retyped: dict[str, bool] = {}
     for action in sorted(actions, key=_pass):
         now = plan_changes(table, changes).after if changes else table
         match action:
@@ -258,15 +279,19 @@ def _changes(
             case DefaultClause():
                 changes.append(SetDefault(action.name, action.default))
             case TypeClause():
-                if action.name in retyped:
+                if retyped.get(action.name, False):
                     raise FeatureNotSupportedError(
                         f'cannot alter type of column "{action.name}" twice'
                     )
-                retyped.add(action.name)
+                before = now.column(action.name)
+                kind = ColumnDef(action.name, action.type_oid, action.typmod)
+                retyped[action.name] = before is not None and (
+                    (before.type_oid, before.typmod) != (kind.type_oid, kind.typmod)
+                )
                 if action.using is not None:
                     using[action.name] = action.using
-                kind = ColumnDef(action.name, action.type_oid, action.typmod)
-                changes.append(ChangeType(action.name, kind))
+                anew = action.using is not None
+                changes.append(ChangeType(action.name, kind, anew))
         plan_changes(table, changes)
     return changes, using
 
@@ -358,11 +383,12 @@ def _carry_out(
     plan = plan_changes(table, changes)
     if plan.after == table and not changes:
         return
-    _check_defaults(plan, caller.zone)
     place = f"{scratch(node)}/{uuid.uuid4().hex}"
     rewriting = _Rewriting(node, caller, plan, using, place, replaced=replaced)
     state = node.tables.state(table.location)
-    rewriting.check(state)
+    rewriting.check_types(state)
+    _check_defaults(plan, caller.zone)
+    rewriting.check_nulls(state)
     alter_table(
         node.catalog,
         node.tables,
@@ -381,19 +407,14 @@ def _check_defaults(plan: ColumnPlan, zone: str) -> None:
         known = before.get(one.source) if one.source is not None else None
         if column.default is None:
             continue
-        if known is not None and known.default == column.default and not one.retyped:
+        if known is not None and known.default == column.default:
+            # Of another type, maybe: its values are converted, as those of the rows.
             continue
         try:
             check_default(column, zone)
         except UsageError as error:
             if error.sqlstate != "42804":
                 raise
-            if known is not None and one.retyped and known.default == column.default:
-                raise UsageError(
-                    f'default for column "{column.name}" cannot be cast automatically'
-                    f" to type {_type(column)}",
-                    sqlstate="42804",
-                ) from None
             raise UsageError(
                 error.message.replace("but expression", "but default expression"),
                 sqlstate="42804",
@@ -417,11 +438,33 @@ class _Rewriting:
     replaced: bool = False
     """The rows are not there to stay."""
 
-    def check(self, state: TableState) -> None:
-        """Types that do not become each other, and NULLs in what stays. Nothing is written."""
-        retyped = any(one.retyped for one in self.plan.columns)
+    def check_types(self, state: TableState) -> None:
+        """42804 for types that do not become each other."""
+        retyped = [one for one in self.plan.columns if one.retyped]
         if retyped:
-            self._sql(state)
+            self._sql(state, self.plan.columns, self.using)
+        for one in retyped:
+            default = one.column.default
+            if default is None:
+                continue
+            try:
+                if _TEXT_CONSTANT.fullmatch(default):
+                    # It has had the type of its column.
+                    self._sql(state, [one], {})
+                else:
+                    check_default(one.column, self.caller.zone)
+            except UsageError as error:
+                if error.sqlstate != "42804":
+                    raise
+                kind = format_type(one.column.type_oid, -1)
+                raise UsageError(
+                    f'default for column "{one.column.name}" cannot be cast'
+                    f" automatically to type {kind}",
+                    sqlstate="42804",
+                ) from None
+
+    def check_nulls(self, state: TableState) -> None:
+        """23502 for NULLs in what stays, and for new columns that would have them."""
         if self.replaced:
             return
         names = self._newly_required()
@@ -433,9 +476,7 @@ class _Rewriting:
         new = [
             one.column.name
             for one in self.plan.columns
-            if one.source is None
-            and one.column.not_null
-            and not (one.gets_default or one.value is not None)
+            if one.source is None and one.column.not_null and one.default is None
         ]
         if not (kept or new) or is_empty(self.node.tables, state):
             return
@@ -448,7 +489,7 @@ class _Rewriting:
 
     def fill(self, branch: Branch, state: TableState) -> None:
         """See ``Anew``."""
-        self._run(self._sql(state))
+        self._run(self._sql(state, self.plan.columns, self.using))
         if self.replaced:
             return
         table = relation(branch.location)
@@ -488,20 +529,20 @@ class _Rewriting:
             sqlstate="23502",
         )
 
-    def _sql(self, state: TableState) -> str:
+    def _sql(
+        self,
+        state: TableState,
+        columns: Sequence[PlannedColumn],
+        using: Mapping[str, str],
+    ) -> str:
         """INSERT INTO the new rows SELECT of the old ones."""
         before, after = self.plan.before, self.plan.after
         names, items = [], []
-        for one in self.plan.columns:
+        for one in columns:
             if one.source is not None:
                 names.append(quote_identifier(one.column.name))
                 plain = quote_identifier(one.source)
-                items.append(
-                    self.using.get(one.source, plain) if one.retyped else plain
-                )
-            elif not one.gets_default:
-                names.append(quote_identifier(one.column.name))
-                items.append("NULL" if one.value is None else quote_literal(one.value))
+                items.append(using.get(one.source, plain) if one.retyped else plain)
         rows = replace(
             after,
             oid=INVALID_OID,
@@ -510,7 +551,10 @@ class _Rewriting:
             partition_of=None,
             location=self.place,
             # Looked at when all rows are there, with the words of ALTER TABLE.
-            columns=tuple(replace(c, not_null=False) for c in after.columns),
+            columns=tuple(
+                replace(one.column, not_null=False, default=one.default)
+                for one in self.plan.columns
+            ),
         )
 
         def resolve(schema: str | None, name: str) -> TableRef:
@@ -533,7 +577,7 @@ class _Rewriting:
             raise self._not_cast(column) from None
 
     def _not_cast(self, column: ColumnDef) -> UsageError:
-        name, kind = column.name, _type(column)
+        name, kind = column.name, format_type(column.type_oid, -1)
         if name in self.using:
             return UsageError(
                 f'result of USING clause for column "{name}" cannot be cast'
@@ -544,7 +588,8 @@ class _Rewriting:
         return UsageError(
             f'column "{name}" cannot be cast automatically to type {kind}',
             sqlstate="42804",
-            hint=f'You might need to specify "USING {quote_identifier(name)}::{kind}".',
+            hint=f'You might need to specify "USING {quote_identifier(name)}::'
+            f'{_type(column)}".',
         )
 
     def _any(self, source: str) -> bool:

@@ -243,7 +243,7 @@ def default_sql(column: ColumnDef, zone: str) -> str:
 def check_default(column: ColumnDef, zone: str) -> None:
     """42804, and what else an expression may be refused for, unless the column can have its
     default."""
-    _default(column, zone)
+    default_sql(column, zone)
 
 
 def _not_null(table: TableDef, column: ColumnDef, value: str) -> str:

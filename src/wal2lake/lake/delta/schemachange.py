@@ -55,6 +55,23 @@ def needs_mapping(state: TableState, fields: Sequence[NextField]) -> bool:
     )
 
 
+_FEATURES: Final = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
+"""What a table must name in its protocol to have a column of a type."""
+
+
+def missing_features(protocol: Object, fields: Sequence[NextField]) -> list[str]:
+    """Features of Delta's that a table needs for its new columns."""
+    there = protocol.get("writerFeatures") or ()
+    needed = {
+        feature
+        for one in fields
+        if one.source is None or one.anew
+        for kind, feature in _FEATURES.items()
+        if kind in one.field.spark_ddl.lower()
+    }
+    return sorted(needed.difference(there))
+
+
 def next_metadata(metadata: Object, fields: Sequence[NextField]) -> dict[str, Any]:
     """The ``metaData`` object of a version with these columns."""
     schema = json.loads(metadata["schemaString"])
