@@ -82,15 +82,15 @@ def test_columns_come_go_and_change_their_names(
     history = node.sql(HISTORY.format("sc"))
     said = [(change, outcome) for table, change, outcome in history if table == "t"]
     assert said[:3] == [
-        ("ADD COLUMN c integer", "added, with '5' in the rows that are here"),
-        ("ADD COLUMN d text", "added"),
+        ('ADD COLUMN "c" integer', "added, with '5' in the rows that are here"),
+        ('ADD COLUMN "d" text', "added"),
         (
             'ADD COLUMN "Sp ace" date',
             "added, with '2020-02-29' in the rows that are here",
         ),
     ]
-    assert ("DROP COLUMN b", "dropped") in said
-    assert ("RENAME COLUMN a TO renamed", "renamed") in said
+    assert ('DROP COLUMN "b"', "dropped") in said
+    assert ('RENAME COLUMN "a" TO "renamed"', "renamed") in said
     # Each row has a value of its own: only a copy can bring them.
     pg18.psql(
         "alter table sc.t add r float default random(), add s serial;"

@@ -277,12 +277,12 @@ class ApplyWorker:
             altered,
         )
         cut = min((lsn for lsn in cuts if lsn is not None), default=None)
-        failure = self._attempt(subscription, batch, cut, skip)
+        failure = self._attempt(subscription, batch, cut, skip, altered)
         while failure is not None:
             # What is found later in an attempt may lie before: each cut is below the last one.
             found, failure = failure, None
             if found.cut > subscription.floor or self._tables.unseen(found.cut):
-                failure = self._attempt(subscription, batch, found.cut, skip)
+                failure = self._attempt(subscription, batch, found.cut, skip, altered)
         if found is not None:
             raise self._explained(found, batch).error
         self._catalog.note_error(self._subid, Worker.APPLY, None)
@@ -312,6 +312,7 @@ class ApplyWorker:
         batch: Batch,
         cut: Lsn | None,
         skip: Skip | None,
+        altered: Lsn | None,
     ) -> Failure | None:
         """Stage all; commit all and publish if nothing failed."""
         reached = batch.end if cut is None else cut
@@ -381,7 +382,11 @@ class ApplyWorker:
             failpoint("apply.tables_committed")
             for known in self._tables:
                 known.passed(reached)
-            self._publish(reached, committed=[part.relid for part in parts], skip=skip)
+            # A table that joins may have to be altered below what others have: it is not seen
+            # before it has caught up with them.
+            if reached != altered or reached >= self._decided(subscription.floor):
+                committed = [part.relid for part in parts]
+                self._publish(reached, committed=committed, skip=skip)
         tell(
             f"pg_{subscription.oid}",
             conflicts,
