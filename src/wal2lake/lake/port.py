@@ -18,8 +18,8 @@ Sources: Delta transaction log protocol, sections "Add File and Remove File",
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -287,7 +287,7 @@ class TablePort(Protocol):
         the place of all files; None: they stay. Otherwise as ``commit_changes``."""
         ...
 
-    def writing(self, location: str) -> AbstractContextManager[object]:
+    def writing(self, location: str) -> threading.RLock:
         """Held by whoever commits to the table by another way (Spark's MERGE and DML), around
         it: meanwhile ``commit_files`` of other threads waits. After locks of subscriptions,
         and re-entrant."""

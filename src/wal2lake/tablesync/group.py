@@ -43,6 +43,7 @@ from wal2lake.lake import (
 from wal2lake.lake.spark.executors import Executors
 from wal2lake.lake.spark.session import Pool
 from wal2lake.lake.staging.convert import Rules, decodes_whole_in_binary
+from wal2lake.lake.staging.defaults import ColumnDefaults, Fills, no_defaults
 from wal2lake.model import Lsn
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import RemoteTable
@@ -92,6 +93,8 @@ class _Planned:
     state: TableState
     cursor: Cursor
     ranges: tuple[PageRange, ...]
+    fills: Fills
+    """One evaluation for the whole table: its copy is one transaction."""
 
 
 class GroupCopy:
@@ -104,8 +107,10 @@ class GroupCopy:
         tables: TablePort,
         executors: Executors,
         readers: int,
+        defaults: ColumnDefaults = no_defaults,
     ) -> None:
         """``readers``: how many ranges are read at once, of all groups."""
+        self._defaults = defaults
         self._catalog = catalog
         self._settings = settings
         self._port = tables
@@ -188,7 +193,11 @@ class GroupCopy:
             rows_expected=remote.estimated_rows,
         )
         cursor = Cursor(name, int(snapshot.lsn))
-        return _Planned(attempt, table, remote, state, cursor, ranges)
+        copied = {c.name for c in remote.columns}
+        fills = self._defaults(
+            table.oid, [c.name for c in table.columns if c.name not in copied]
+        )
+        return _Planned(attempt, table, remote, state, cursor, ranges, fills)
 
     def _finished(self, attempt: Attempt) -> dict[int, CopyRange]:
         """Ranges of this very copy; others are void."""
@@ -284,6 +293,7 @@ class GroupCopy:
             column_types=tuple((c.type_oid, c.typmod) for c in remote.columns),
             lsn=attempt.snapshot.lsn,
             must_use_password=self._catalog.must_use_password(subscription),
+            fills=one.fills,
             rules=Rules(
                 ValuePolicies.parse(subscription.value_policies),
                 frozenset(c.name for c in one.table.columns if c.not_null),

@@ -180,7 +180,7 @@ def _altering(
             return
         table = need_table(node.catalog, caller, name.schema, name.name)
         check_owner(node, caller, "table", table.name, table.owner)
-        hold_tables(node, [table], held)
+        hold_tables(node, [table], held, caller.check)
         # An apply worker may have altered it.
         yield node.catalog.table_by_oid(table.oid) or table
 

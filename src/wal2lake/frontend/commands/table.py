@@ -352,7 +352,9 @@ def _drop_one(node: Node, table: TableDef) -> None:
             sqlstate="55006",
             hint="It is dropped; what it holds is removed when it is created again.",
         )
-    node.tables.drop(table.location)
+    # Nor the statement, or the commit, that is at work on it.
+    with node.tables.writing(table.location):
+        node.tables.drop(table.location)
 
 
 def drop_schema(node: Node, caller: Caller, statement: DropSchema) -> str:

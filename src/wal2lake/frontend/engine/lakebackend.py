@@ -139,7 +139,7 @@ class LakeBackend:
         self._running: str | None = None
         self._cancelled = threading.Event()
         """The running statement is, for those that look while they wait."""
-        self._transaction = LocalTransaction(node, TransactionKind.STATEMENT)
+        self._renew()
         self._guard = threading.Lock()
         begun = node.catalog.role(context.user)
         self._identities: dict[str, Oid] = (
@@ -227,7 +227,9 @@ class LakeBackend:
         self._transaction.release(depth)
 
     def _renew(self) -> None:
-        self._transaction = LocalTransaction(self._node, TransactionKind.STATEMENT)
+        self._transaction = LocalTransaction(
+            self._node, TransactionKind.STATEMENT, self._check_cancelled
+        )
 
     def _commit_so_far(self) -> None:
         if self._transaction.has_written:

@@ -50,6 +50,7 @@ from wal2lake.lake.delta.creation import Creation
 from wal2lake.lake.delta.durability import (
     discard_torn_commits,
     local_path,
+    sync_checkpoint,
     sync_commit,
     sync_created,
     sync_files,
@@ -58,6 +59,7 @@ from wal2lake.lake.delta.durability import (
 from wal2lake.lake.delta.joining.fit import check_files
 from wal2lake.lake.delta.joining.uniqueness import any_key_taken
 from wal2lake.lake.delta.jvm import DeltaJvm
+from wal2lake.lake.delta.log.checkpoints import Checkpoints, is_due
 from wal2lake.lake.delta.log.commit import Change, is_ours_to_write, write_next
 from wal2lake.lake.delta.log.known import LISTED_FILES, KnownVersions, stamp
 from wal2lake.lake.delta.log.place import Object
@@ -77,6 +79,7 @@ from wal2lake.lake.port import (
     TableState,
     expect_version,
 )
+from wal2lake.lake.spark.session import Pool, use_pool
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
 from wal2lake.observe import failpoint
 from wal2lake.pgtypes.spark_ddl import identifier
@@ -95,6 +98,7 @@ class DeltaTables:
         self._synced: dict[str, int] = {}
         self._known = KnownVersions()
         self._creation = Creation(self._delta)
+        self._checkpoints = Checkpoints(self._checkpoint)
         self._writing: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
         self._lock = threading.Lock()
 
@@ -120,6 +124,7 @@ class DeltaTables:
 
     def drop(self, location: str) -> None:
         """See TablePort. Refuses a directory that is not a table."""
+        self._checkpoints.leave(location)
         with self._delta.calling(location):
             path = self._delta.jvm.org.apache.hadoop.fs.Path(location)
             files = path.getFileSystem(self._delta.hadoop_conf())
@@ -420,7 +425,19 @@ class DeltaTables:
         with self._lock:
             if self._synced.get(location) == state.version:
                 self._synced[location] = version
+        if written.version is not None and is_due(written.version):
+            self._checkpoints.ask(location)
         return Committed(version)
+
+    def _checkpoint(self, location: str) -> None:
+        """Of the newest version, by Delta, which may clean up the log then; durable."""
+        use_pool(self._spark, Pool.SYNC)
+        with self._delta.calling(location):
+            snapshot = self._delta.existing(location)
+            none = self._delta.jvm.scala.Option.empty()
+            self._delta.log(location).checkpoint(snapshot, none)
+            version: int = snapshot.version()
+        sync_checkpoint(location, version)
 
     def _commit_by_delta(self, wanted: _Wanted) -> Committed:
         location, cursor = wanted.location, wanted.cursor

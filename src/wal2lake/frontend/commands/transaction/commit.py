@@ -26,6 +26,7 @@ Called by ``local`` and ``recovery``. Source: CommitTransaction() in xact.c.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -35,7 +36,6 @@ from typing import Final
 from wal2lake.apply.local import visible
 from wal2lake.catalog import TableChange, TableDef
 from wal2lake.catalog import local_writer as writer_of
-from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_repeated
 from wal2lake.frontend.query.results import Rendering
@@ -44,6 +44,7 @@ from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import NetChange, others_rows
 from wal2lake.model import Oid
 from wal2lake.observe import failpoint, get_logger
+from wal2lake.pg import Check
 
 _OPERATION: Final = "local transaction"
 
@@ -52,6 +53,9 @@ _FINISH_SECONDS: Final = 30.0
 
 _PAUSE_SECONDS: Final = 0.5
 """Between two attempts."""
+
+_LOOK_SECONDS: Final = 0.05
+"""How soon a wait is ended; a guess at what a person does not notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +67,30 @@ class Written:
     change: NetChange
 
 
-def hold_tables(node: Node, tables: Iterable[TableDef], held: ExitStack) -> None:
-    """Take the locks of tables, in the order that everybody does."""
+def hold_tables(
+    node: Node, tables: Iterable[TableDef], held: ExitStack, check: Check
+) -> None:
+    """Take the locks of tables, in the order that everybody does. Others may have them for as
+    long as a statement or a batch takes: ``check``, called meanwhile, ends the wait."""
     tables = list(tables)
     names = {name for table in tables for name in node.catalog.sharing(table)}
     while True:
         subids = _subscribers(node, names)
         with ExitStack() as taken:
             for subid in subids:
-                taken.enter_context(node.locks.of(subid))
+                _take(node.locks.of(subid), taken, check)
             for location in sorted({table.location for table in tables}):
-                taken.enter_context(node.tables.writing(location))
+                _take(node.tables.writing(location), taken, check)
             # A subscription that has taken a table meanwhile has to hear of the write.
             if _subscribers(node, names) == subids:
                 held.enter_context(taken.pop_all())
                 return
+
+
+def _take(lock: threading.RLock, taken: ExitStack, check: Check) -> None:
+    while not lock.acquire(timeout=_LOOK_SECONDS):
+        check()
+    taken.callback(lock.release)
 
 
 def _subscribers(node: Node, names: Collection[Oid]) -> list[Oid]:
@@ -85,13 +98,18 @@ def _subscribers(node: Node, names: Collection[Oid]) -> list[Oid]:
 
 
 def commit_tables(
-    node: Node, written: Sequence[Written], rendering: Rendering, job_group: str
+    node: Node,
+    written: Sequence[Written],
+    rendering: Rendering,
+    job_group: str,
+    check: Check = lambda: None,
 ) -> None:
-    """Commit them all, durably. 40001 or 23505 if others were faster: nothing happened then."""
+    """Commit them all, durably. 40001 or 23505 if others were faster: nothing happened then, nor
+    if ``check`` has ended the wait for the tables."""
     if not written:
         return
     with ExitStack() as held:
-        hold_tables(node, (one.table for one in written), held)
+        hold_tables(node, (one.table for one in written), held, check)
         changes = []
         for one in written:
             state = _unchanged(node, one, rendering, job_group)
@@ -193,9 +211,12 @@ def _table_change(node: Node, one: Written, state: TableState) -> TableChange:
 
 
 def commit_one(node: Node, change: TableChange) -> None:
-    """One table, if it does not have the change yet; CommitConflict if it is at another version
-    than the change was made for."""
-    if not is_done(node, change):
+    """One table, if it does not have the change yet; durable. CommitConflict if it is at another
+    version than the change was made for."""
+    if is_done(node, change):
+        # Who made it may have died, or failed, before it was synced.
+        node.tables.sync(change.location, node.tables.state(change.location).version)
+    else:
         node.tables.commit_changes(
             change.location,
             change.actions,
@@ -229,8 +250,7 @@ def _finish(
             publish()
             return
         except Exception as error:
-            if not _begun(node, changes):
-                node.catalog.publish_local({}, number=number)
+            if not _begun(node, changes) and _taken_back(node, number):
                 raise
             get_logger().error("a commit is tried again", reason=str(error))
             if time.monotonic() > deadline:
@@ -242,11 +262,22 @@ def _finish(
         time.sleep(_PAUSE_SECONDS)
 
 
+def _taken_back(node: Node, number: int) -> bool:
+    """Whether the intent is removed. One that stays would be carried out by the next engine,
+    over what has been committed since: then the commit has to go on."""
+    try:
+        node.catalog.publish_local({}, number=number)
+    except Exception as error:
+        get_logger().error("a commit could not be taken back", reason=str(error))
+        return False
+    return True
+
+
 def _begun(node: Node, changes: Sequence[TableChange]) -> bool:
     """Whether one of the tables has the change; so it must be said if nobody knows."""
     try:
         return any(is_done(node, change) for change in changes)
-    except Wal2LakeError:
+    except Exception:
         return True
 
 

@@ -46,6 +46,7 @@ from wal2lake.frontend.query.writes import SparkWrite
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import Action
 from wal2lake.model import Oid
+from wal2lake.pg import Check
 
 
 class DefinitionChanged(Exception):
@@ -71,9 +72,13 @@ class _Branched:
 class LocalTransaction:
     """From ``begin`` to ``commit`` or ``rollback``; nothing happens before the first write."""
 
-    def __init__(self, node: Node, kind: TransactionKind) -> None:
+    def __init__(
+        self, node: Node, kind: TransactionKind, check: Check = lambda: None
+    ) -> None:
+        """``check`` raises once the running statement is to end."""
         self.kind = kind
         self._node = node
+        self._check = check
         self._place = f"{scratch(node)}/{uuid.uuid4().hex}"
         self._numbers = itertools.count(1)
         self._branches: dict[Oid, _Branched] = {}
@@ -117,7 +122,7 @@ class LocalTransaction:
         """The tables as a statement has to write them: at their branches, or where they are."""
         alone = self.kind is TransactionKind.STATEMENT
         if alone:
-            hold_tables(self._node, tables, self._locks)
+            hold_tables(self._node, tables, self._locks, self._check)
             for table in tables:
                 if self._node.catalog.table_by_oid(table.oid) != table:
                     raise DefinitionChanged(table.name)
@@ -206,7 +211,7 @@ class LocalTransaction:
                 if one.version > 0
                 and (change := self._node.branches.net_change(one.branch)).actions
             ]
-            commit_tables(self._node, written, rendering, job_group)
+            commit_tables(self._node, written, rendering, job_group, self._check)
         finally:
             self.rollback()
 
