@@ -22,7 +22,7 @@ from wal2lake.catalog import (
     TableDef,
     plan_changes,
 )
-from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, Wal2LakeError
+from wal2lake.errors import SqlSyntaxError, Wal2LakeError
 from wal2lake.frontend.grammar import parse, to_sql
 from wal2lake.frontend.grammar.statements import Other
 from wal2lake.model import Oid
@@ -149,11 +149,6 @@ def test_what_cannot_be_is_refused(
     with pytest.raises(Wal2LakeError) as refused:
         plan_changes(TABLE, [change])
     assert (refused.value.sqlstate, refused.value.message) == (sqlstate, message)
-
-
-def test_names_that_differ_in_case_only_are_refused() -> None:
-    with pytest.raises(FeatureNotSupportedError, match="differ in case only"):
-        plan_changes(TABLE, [RenameColumn("b", "A")])
 
 
 def test_each_version_keeps_its_columns(tmp_path: Path) -> None:
