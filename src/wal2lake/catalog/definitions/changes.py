@@ -16,7 +16,6 @@ from typing import Final
 
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
-from wal2lake.pgtypes.columnnames import check_column_names
 
 _MOST_COLUMNS: Final = 1600
 """MaxHeapAttributeNumber."""
@@ -112,7 +111,6 @@ def plan_changes(table: TableDef, changes: Sequence[ColumnChange]) -> ColumnPlan
             f'cannot drop the last column of table "{table.name}"',
             detail="A lake table must have a column.",
         )
-    check_column_names((one.column.name for one in plan.columns), table.qualified)
     after = replace(
         table,
         columns=tuple(one.column for one in plan.columns),
