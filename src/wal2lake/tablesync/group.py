@@ -195,8 +195,8 @@ class GroupCopy:
             if follower.adopt_for_copy(
                 attempt.subscription, rel, table, remote.schema, snapshot.lsn
             ):
-                table = self._catalog.table_by_oid(rel.relid) or table
-                state = self._port.state(table.location)
+                # The copy is another one now.
+                raise Halted
         _check_columns(table, remote)
         ranges = decode_plan(rel.copy_plan, snapshot.identity) or page_ranges(
             remote,
