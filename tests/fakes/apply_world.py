@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from tests.fakes.altering import never_alter
 from tests.fakes.publisher import Transaction, gulps
 
 from wal2lake.apply.worker import ApplyWorker
@@ -395,6 +396,7 @@ class Side:
             batches or self.world.lake,
             self.progress,
             self.lock,
+            never_alter,
         )
         self.worker.start()
 

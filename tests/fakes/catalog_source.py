@@ -14,6 +14,7 @@ from wal2lake.catalog import (
     Comment,
     Namespace,
     NotedConflict,
+    NotedSchemaChange,
     Progress,
     Role,
     RoleMember,
@@ -191,6 +192,9 @@ class FakeSource:
 
     def vectors(self) -> list[SnapshotVector]:
         return self.vector_list
+
+    def schema_history(self) -> list[NotedSchemaChange]:
+        return []
 
     def conflicts(self) -> list[NotedConflict]:
         return []

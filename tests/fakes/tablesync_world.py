@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from tests.fakes.altering import never_alter
 
 from wal2lake.catalog import (
     Catalog,
@@ -163,6 +164,9 @@ class World:
         self.committed(location)
         return Committed(len(self.versions[location]))
 
+    def writing(self, location: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def sync_to(self, location: str, version: int) -> None: ...
 
     # ---- a test's hands
@@ -218,6 +222,7 @@ class World:
             _Port(self),  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
             2,
+            never_alter,
         )
         self.sync.start()
         return self.sync
@@ -256,6 +261,7 @@ class _Port:
         self.any_key_taken = world.any_key_taken
         self.commit_files = world.commit_files
         self.sync = world.sync_to
+        self.writing = world.writing
 
 
 def file() -> AddedFile:

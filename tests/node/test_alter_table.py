@@ -201,6 +201,7 @@ def test_a_table_that_a_subscription_fills_is_altered(
     )
     mirror = subscribe(pg18, "at")
     mirror.synced()
+    pg18.psql("update at.t set v = 'two' where a = 2")
     before = mirror.caught_up()
     with (
         psycopg.connect(node.conninfo()) as writing,

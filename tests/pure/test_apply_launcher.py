@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fakes.altering import never_alter
 from tests.fakes.apply_world import World
 from tests.fakes.publisher import Change, Transaction
 
@@ -32,6 +33,7 @@ def launcher(world: World) -> Iterator[ApplyLauncher]:
         world.lake,  # type: ignore[arg-type]
         world.lake,
         lambda subid: world.side.lock,
+        never_alter,
     )
     found.start()
     yield found

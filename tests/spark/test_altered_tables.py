@@ -122,6 +122,8 @@ def test_columns_come_go_and_are_renamed(
     ]
     assert by_spark(queries, location) == by_us(lake, location) == rows
 
+    assert by_delta_rs(location) == rows
+
     # Renamed: the values stay, also those of old files.
     number = FieldSpec("number of it", "bigint", pg_type_oid=Oid(20))
     alter(lake, location, [kept(ID), kept(number, "w"), kept(TEXT)])

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from wal2lake.apply.schema.follow import AlterTable
 from wal2lake.apply.worker import ApplyWorker
 from wal2lake.catalog import Catalog, ProgressFile
 from wal2lake.lake import TablePort
@@ -46,16 +47,19 @@ class ApplyLauncher:
         tables: TablePort,
         batches: BatchPort,
         commit_lock: Callable[[Oid], threading.RLock],
+        alter: AlterTable,
         defaults: ColumnDefaults = no_defaults,
     ) -> None:
-        """``commit_lock`` gives the lock of one subscription's tables, ``defaults`` those of
-        columns that a publisher does not send."""
+        """``commit_lock`` gives the lock of one subscription's tables; ``alter`` changes a table
+        as its publisher has done; ``defaults`` are those of columns that a publisher does not
+        send."""
         self._defaults = defaults
         self._catalog = catalog
         self._settings = settings
         self._port = tables
         self._batches = batches
         self._commit_lock = commit_lock
+        self._alter = alter
         self._running: dict[Oid, _Running] = {}
         self._guard = threading.Lock()
         self._stop = threading.Event()
@@ -130,6 +134,7 @@ class ApplyLauncher:
                     self._batches,
                     progress,
                     self._commit_lock(subid),
+                    self._alter,
                     self._defaults,
                 )
                 worker.start()

@@ -34,10 +34,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from wal2lake.apply.batch import RelationName
-from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, TableDef
+from wal2lake.catalog import (
+    Catalog,
+    Subscription,
+    SubscriptionRel,
+    TableDef,
+)
 from wal2lake.lake import TablePort, TableState
 from wal2lake.model import INVALID_LSN, Lsn, Oid, SyncState
 from wal2lake.observe import get_logger
@@ -154,6 +159,13 @@ class Participants:
             self.distrust(participant)
         return state
 
+    def is_ours_but_altered(self, participant: Participant) -> bool:
+        """Has nobody but the subscription written rows, if ALTER TABLE of this node has not?"""
+        location = participant.definition.location
+        newest = self._port.state(location).version
+        commits = self._port.actions(location, participant.version + 1, newest)
+        return participant.trusted and not any(map(_writes_rows, commits))
+
     def distrust(self, participant: Participant) -> None:
         """Somebody else has written it: inserts may meet rows that are not ours."""
         participant.trusted = False
@@ -261,3 +273,14 @@ class Participants:
             return False
         writers = self._port.writers(location, published + 1, found)
         return all(name in one for one in writers)
+
+
+def _writes_rows(commit: Sequence[Mapping[str, Any]]) -> bool:
+    """Not if it is an ALTER TABLE, which has the columns, nor if it rearranges rows. A commit that
+    the log does not have any more may."""
+    if any("metaData" in action for action in commit):
+        return False
+    files = [
+        one for a in commit for kind, one in a.items() if kind in ("add", "remove")
+    ]
+    return not commit or any(one.get("dataChange", True) for one in files)

@@ -46,7 +46,7 @@ def check_target(use: RelationUse, table: TableDef | None) -> None:
     if table is None:
         raise missing_target(relation)
     names = {c.name for c in table.columns}
-    missing = [c.name for c in relation.columns if c.name not in names]
+    missing = [c.name for c in relation.columns if c.name and c.name not in names]
     if missing:
         plural = "columns" if len(missing) > 1 else "column"
         shown = ", ".join(f'"{name}"' for name in missing)

@@ -146,7 +146,9 @@ def first_change_of_columns(
     Raises CorruptLogError, StorageError."""
     found: list[Lsn] = []
     for part in parts:
-        sent = [frozenset(c.name for c in f.relation.columns) for f in part.files]
+        sent = [
+            frozenset(c.name for c in f.relation.columns if c.name) for f in part.files
+        ]
         if len(set(sent)) < 2 or not any(f.updates or f.deletes for f in part.files):
             continue
         table = catalog.table_by_oid(part.relid)

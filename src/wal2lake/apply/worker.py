@@ -36,6 +36,7 @@ from wal2lake.apply.conflicts import Transactions, conflict, met, tell
 from wal2lake.apply.failures import Failure, first_failure, row_failure
 from wal2lake.apply.participants import Participants
 from wal2lake.apply.relationmap import has_unique_key
+from wal2lake.apply.schema.follow import AlterTable, Due, SchemaFollower
 from wal2lake.apply.skipping import Skip, begin_skip
 from wal2lake.apply.targets import check_others, check_targets, first_change_of_columns
 from wal2lake.catalog import (
@@ -83,6 +84,7 @@ class ApplyWorker:
         batches: BatchPort,
         progress: ProgressFile,
         commit_lock: threading.RLock,
+        alter: AlterTable,
         defaults: ColumnDefaults = no_defaults,
     ) -> None:
         """``commit_lock`` is held while tables commit and the vector is published:
@@ -101,6 +103,7 @@ class ApplyWorker:
         directory.mkdir(parents=True, exist_ok=True)
         self._reader = LogReader(directory)
         self._tables = Participants(catalog, tables, subid)
+        self._schemas = SchemaFollower(catalog, subid, alter)
         self._seen_change = -1
         self._idle_at: tuple[Lsn, int] | None = None
         """Sealed position and catalog state at which there was nothing to do."""
@@ -210,16 +213,38 @@ class ApplyWorker:
         # A table that was ahead when a crash came must not be passed by a vector that
         # lacks what it already has: the batch reaches at least as far as the table.
         ahead = max((t.cursor for t in self._tables if t.visible), default=floor)
+        # After the listing: what its segments need was noted before they were written.
+        self._schemas.refresh(subscription)
         chosen = choose(
-            waiting,
+            self._schemas.translated(waiting),
             max_bytes=limits.batch_bytes,
             max_rows=limits.batch_rows,
             at_least=ahead,
         )
         end = chosen[-1].sealed_lsn
         batch = divide(chosen, positions=self._tables.positions(floor), end=end)
-        self._apply(subscription, batch)
+        due = self._schemas.due([t.rel for t in self._tables], end)
+        if due is not None and due.at <= start:
+            self._follow(subscription, due)
+        else:
+            self._apply(subscription, batch, None if due is None else due.at)
         return True
+
+    def _follow(self, subscription: Subscription, due: Due) -> None:
+        """Alter a table as its publisher has done."""
+        if not self._tables.are_members():
+            return
+        table = self._tables[due.rel.relid]
+        self._schemas.adopt(
+            subscription,
+            due,
+            table.definition,
+            trusted=lambda: self._tables.is_ours_but_altered(table),
+        )
+        failpoint("apply.altered")
+        # What is known of the table is not so any more.
+        self._tables.forget()
+        self._seen_change = -1
 
     def _decided(self, floor: Lsn) -> Lsn:
         """Below it every transaction has been applied, or skipped where it may be."""
@@ -245,19 +270,26 @@ class ApplyWorker:
         with self._commit_lock:
             return self._publish(decided)
 
-    def _apply(self, subscription: Subscription, batch: Batch) -> None:
+    def _apply(
+        self, subscription: Subscription, batch: Batch, altered: Lsn | None
+    ) -> None:
+        """``altered``: a transaction for which a table is to be altered first."""
         found = None
         decided = self._decided(subscription.floor)
         skip = begin_skip(
             self._catalog, subscription, self._tables, self._reader, batch, decided
         )
-        cut = first_change_of_columns(self._catalog, self._reader, batch.tables)
-        failure = self._attempt(subscription, batch, cut, skip)
+        cuts = (
+            first_change_of_columns(self._catalog, self._reader, batch.tables),
+            altered,
+        )
+        cut = min((lsn for lsn in cuts if lsn is not None), default=None)
+        failure = self._attempt(subscription, batch, cut, skip, altered)
         while failure is not None:
             # What is found later in an attempt may lie before: each cut is below the last one.
             found, failure = failure, None
             if found.cut > subscription.floor or self._tables.unseen(found.cut):
-                failure = self._attempt(subscription, batch, found.cut, skip)
+                failure = self._attempt(subscription, batch, found.cut, skip, altered)
         if found is not None:
             raise self._explained(found, batch).error
         self._catalog.note_error(self._subid, Worker.APPLY, None)
@@ -294,6 +326,7 @@ class ApplyWorker:
         batch: Batch,
         cut: Lsn | None,
         skip: Skip | None,
+        altered: Lsn | None,
     ) -> Failure | None:
         """Stage all; commit all and publish if nothing failed."""
         reached = batch.end if cut is None else cut
@@ -364,7 +397,11 @@ class ApplyWorker:
             failpoint("apply.tables_committed")
             for known in self._tables:
                 known.passed(reached)
-            self._publish(reached, committed=[part.relid for part in parts], skip=skip)
+            # A table that joins may have to be altered below what others have: it is not seen
+            # before it has caught up with them.
+            if reached != altered or reached >= self._decided(subscription.floor):
+                committed = [part.relid for part in parts]
+                self._publish(reached, committed=committed, skip=skip)
         tell(
             f"pg_{subscription.oid}",
             conflicts,

@@ -8,6 +8,7 @@ are in ``progress``), connects to anything, imports Spark or NumPy.
     parts/             its methods, by what they are about
     records            the rows as values
     database, schema   the SQLite file, its transactions and tables
+    namespaces, tables, comments, subscriptions, copies, published/, remote/    the SQL of each
     namespaces, tables, comments, subscriptions, copies, published/    the SQL of each
     definitions/       what ALTER TABLE does to a table's columns
     access/            roles, and what follows from them: who may do what
@@ -66,6 +67,11 @@ from wal2lake.catalog.records import (
     Worker,
     local_writer,
 )
+from wal2lake.catalog.remote.schemas import (
+    FollowedSchema,
+    NotedSchemaChange,
+    SchemaChange,
+)
 from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
 from wal2lake.catalog.store import Catalog
 
@@ -93,10 +99,12 @@ __all__ = [
     "Comment",
     "CopyRange",
     "DropColumn",
+    "FollowedSchema",
     "LocalCommit",
     "Namespace",
     "NewSource",
     "NotedConflict",
+    "NotedSchemaChange",
     "PastState",
     "PlannedColumn",
     "PlannedSlot",
@@ -106,6 +114,7 @@ __all__ = [
     "RenameColumn",
     "Role",
     "RoleMember",
+    "SchemaChange",
     "SetDefault",
     "SetNotNull",
     "SnapshotVector",

@@ -33,7 +33,7 @@ def restart(
     )
 
 
-def void(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
+def void(connection: sqlite3.Connection, subid: Oid, relid: Oid, epoch: int) -> None:
     """What a copy has written has the columns of before: another epoch, from the beginning. The
     caller has looked that nothing of it is committed."""
     connection.execute(
@@ -41,10 +41,10 @@ def void(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
     )
     coercions.forget_pending(connection, subid, relid)
     connection.execute(
-        "update subscription_rel set epoch = epoch + 1, lsn = null, copy_plan = null,"
+        "update subscription_rel set epoch = ?, lsn = null, copy_plan = null,"
         " rows_copied = 0, rows_expected = null, bytes_copied = 0"
         " where subid = ? and relid = ?",
-        (subid, relid),
+        (epoch, subid, relid),
     )
 
 

@@ -220,6 +220,11 @@ class Subscription:
         return self.options.get("disable_on_error") == "true"
 
     @property
+    def follows_schema(self) -> bool:
+        """Changes of its tables' columns at the publisher are made here, too."""
+        return self.options.get("schema_changes") == "follow"
+
+    @property
     def password_required(self) -> bool:
         """The option, of which superusers are free."""
         return self.options.get("password_required", "true") == "true"

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 10
+VERSION: Final = 11
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -171,6 +171,25 @@ create table relation_history (
 """
 """``altered``: definitions that an ALTER TABLE puts in place with its commit."""
 
+_SCHEMAS_11: Final = """
+create table sent_schema (
+    subid integer not null references subscription(oid) on delete cascade,
+    remote_relid integer not null, at integer not null,
+    relation text not null, schema text not null,
+    primary key (subid, remote_relid, at)) without rowid;
+create table followed_schema (
+    subid integer not null, relid integer not null, schema text not null,
+    begins integer not null, previous text, making text,
+    primary key (subid, relid),
+    foreign key (subid, relid) references subscription_rel(subid, relid)
+        on delete cascade) without rowid;
+create table schema_change (
+    number integer primary key autoincrement,
+    subid integer not null references subscription(oid) on delete cascade,
+    relid integer not null, lsn integer not null, change text not null,
+    outcome text not null, noted_at text not null);
+"""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -179,6 +198,7 @@ LATER: Final = (
     _COMMITS_8,
     _STATES_9,
     _ALTERED_10,
+    _SCHEMAS_11,
 )
 """What came after version 3, in order."""
 
@@ -233,6 +253,7 @@ alter table relation add column partition_of integer;
     8: LATER[4],
     9: LATER[5],
     10: LATER[6],
+    11: LATER[7],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

@@ -8,7 +8,7 @@ whether it is stale.
 
 What callers may rely on, and where transactions begin and end, is in ``parts``, by what the
 methods are about; the SQL of each table is in the module of its name (``namespaces``, ``tables``,
-``comments``, ``subscriptions``, ``copies``, ``published``; ``access.roles``).
+``comments``, ``subscriptions``, ``copies``, ``published``, ``remote``; ``access.roles``).
 
 Called by: commands and system views (frontend), the supervisor (launch), workers.
 """
@@ -22,11 +22,12 @@ from wal2lake.catalog.parts.attempts import Attempts
 from wal2lake.catalog.parts.copies import Copies
 from wal2lake.catalog.parts.objects import Objects
 from wal2lake.catalog.parts.published import Published
+from wal2lake.catalog.parts.schemas import Schemas
 from wal2lake.catalog.parts.subscriptions import Subscriptions
 from wal2lake.model import Oid
 
 
-class Catalog(Objects, Subscriptions, Attempts, Copies, Published):
+class Catalog(Objects, Subscriptions, Attempts, Copies, Published, Schemas):
     """The durable facts of one node."""
 
     def __init__(self, path: Path, *, migrate: bool = False) -> None:

@@ -333,5 +333,5 @@ def _content(request: StageRequest) -> tuple[str, ...]:
     """The columns of the batch's first relation. Where they change, the batch is cut."""
     if request.key or request.append or not request.sources:
         return ()
-    sent = {c.name for c in request.sources[0].relation.columns}
+    sent = {c.name for c in request.sources[0].relation.columns if c.name}
     return tuple(f.name for f in request.state.fields if f.name in sent)

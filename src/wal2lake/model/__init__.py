@@ -12,6 +12,7 @@ from wal2lake.model.fixed import BOOTSTRAP_SUPERUSER, DATABASE, DATABASE_OID
 from wal2lake.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid, Xid
 from wal2lake.model.partition import PartitionKey, PartitionStrategy
 from wal2lake.model.relation import Column, Relation, ReplicaIdentity
+from wal2lake.model.remoteschema import RemoteAttribute, RemoteSchema, SentSchema
 from wal2lake.model.syncstate import SyncState
 
 __all__ = [
@@ -36,8 +37,11 @@ __all__ = [
     "PartitionKey",
     "PartitionStrategy",
     "Relation",
+    "RemoteAttribute",
+    "RemoteSchema",
     "ReplicaIdentity",
     "Resolution",
+    "SentSchema",
     "SyncState",
     "Xid",
     "merged",

@@ -32,6 +32,7 @@ class Column:
     """One published column, in the order of TupleData."""
 
     name: str
+    """Empty: the column has been dropped since the row was written; nothing takes its values."""
     type_oid: Oid
     typmod: int
     """pg_attribute.atttypmod; -1 means no modifier."""

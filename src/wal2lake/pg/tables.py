@@ -12,7 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wal2lake.model import Oid, ReplicaIdentity
+from wal2lake.model import (
+    INVALID_OID,
+    Oid,
+    RemoteAttribute,
+    RemoteSchema,
+    ReplicaIdentity,
+)
 from wal2lake.pg.connection import Session
 from wal2lake.pg.quoting import quote_ident, quote_literal, quote_literals
 
@@ -42,6 +48,13 @@ class RemoteColumn:
     toastable: bool
     domain: str | None = None
     """``schema.name`` if the column is declared with a domain."""
+    number: int = 0
+    """pg_attribute.attnum."""
+    declared_oid: Oid = INVALID_OID
+    """As a Relation message has it: a domain's own."""
+    declared_typmod: int = -1
+    missing: str | None = None
+    """What rows that are older than the column have in it, as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +84,46 @@ class RemoteTable:
     whole: bool = True
     """SELECT is granted on the table, not on some of its columns: only then may its ctid be
     asked for."""
+    live: tuple[int, ...] = ()
+    """Numbers of all its columns."""
+    numbers_taken: int = 0
+    """pg_class.relnatts: dropped columns count."""
+    storage: tuple[str, ...] = ()
+    """``oid:filenode`` of the table, or of each leaf partition."""
 
     @property
     def qualified(self) -> str:
         """``schema.table`` quoted as needed."""
         return f"{quote_ident(self.namespace)}.{quote_ident(self.name)}"
+
+    @property
+    def schema(self) -> RemoteSchema:
+        """What following its changes takes."""
+        return RemoteSchema(
+            self.oid,
+            self.namespace,
+            self.name,
+            tuple(
+                RemoteAttribute(
+                    number=c.number,
+                    name=c.name,
+                    declared_oid=c.declared_oid,
+                    declared_typmod=c.declared_typmod,
+                    type_oid=c.type_oid,
+                    typmod=c.typmod,
+                    type_name=c.type_name,
+                    dimensions=c.dimensions,
+                    domain=c.domain,
+                    not_null=c.not_null,
+                    default=c.default,
+                    missing=c.missing,
+                )
+                for c in self.columns
+            ),
+            self.live,
+            self.numbers_taken,
+            self.storage,
+        )
 
 
 def describe_tables(
@@ -88,33 +136,51 @@ def describe_tables(
     if not names:
         return {}
     pairs = ", ".join(f"({quote_literal(s)}, {quote_literal(t)})" for s, t in names)
+    found = _describe(session, f"(n.nspname, c.relname) IN ({pairs})", publications)
+    return {(table.namespace, table.name): table for table in found}
+
+
+def describe_relations(
+    session: Session, relids: Sequence[Oid], publications: tuple[str, ...]
+) -> dict[Oid, RemoteTable]:
+    """The same by OID."""
+    if not relids:
+        return {}
+    found = _describe(session, f"c.oid IN ({_numbers(relids)})", publications)
+    return {table.oid: table for table in found}
+
+
+def _describe(
+    session: Session, condition: str, publications: tuple[str, ...]
+) -> list[RemoteTable]:
     rows = session.query(
         "SELECT c.oid, c.relreplident, c.relkind, c.reltuples::bigint,"
         " pg_catalog.pg_relation_size(c.oid)"
         " / pg_catalog.current_setting('block_size')::bigint,"
         " pg_catalog.pg_relation_filenode(c.oid), c.relpersistence,"
         " c.relrowsecurity,"
-        " pg_catalog.has_table_privilege(c.oid, 'SELECT'), n.nspname, c.relname"
+        " pg_catalog.has_table_privilege(c.oid, 'SELECT'), c.relnatts,"
+        " n.nspname, c.relname"
         " FROM pg_catalog.pg_class c"
         " INNER JOIN pg_catalog.pg_namespace n ON (c.relnamespace = n.oid)"
-        f" WHERE (n.nspname, c.relname) IN ({pairs})"
+        f" WHERE {condition}"
     )
     if not rows:
-        return {}
+        return []
     relids = tuple(_oid(row[0]) for row in rows)
     published = _published(session, relids, publications)
-    columns = _columns(session, relids, published)
+    columns, live = _columns(session, relids, published)
+    roots = tuple(_oid(row[0]) for row in rows if row[2] == "p")
+    leaves = _leaves(session, roots)
     indexes = _index_columns(session, relids)
-    found = {}
+    found = []
     for relid, row in sorted(
-        zip(relids, rows, strict=True), key=lambda one: one[1][9:]
+        zip(relids, rows, strict=True), key=lambda one: one[1][10:]
     ):
-        _, identity, kind, tuples, pages, node, persistence, security, whole, *name = (
-            row
-        )
-        namespace, table = map(str, name)
+        _, identity, kind, tuples, pages, node, persistence, security, whole = row[:9]
+        namespace, table = map(str, row[10:])
         key, identity_key = indexes[relid]
-        found[namespace, table] = RemoteTable(
+        one = RemoteTable(
             oid=relid,
             namespace=namespace,
             name=table,
@@ -130,13 +196,32 @@ def describe_tables(
             persistence=str(persistence),
             row_security=security == "t",
             whole=whole == "t",
+            live=live.get(relid, ()),
+            numbers_taken=int(str(row[9])),
+            storage=leaves.get(relid, ()) if kind == "p" else (f"{relid}:{node}",),
         )
+        found.append(one)
     return found
+
+
+def _leaves(session: Session, roots: Sequence[Oid]) -> dict[Oid, tuple[str, ...]]:
+    """``oid:filenode`` of each leaf of partitioned tables."""
+    if not roots:
+        return {}
+    rows = session.query(
+        "SELECT c.oid, pg_catalog.string_agg(t.relid::pg_catalog.oid || ':'"
+        " || pg_catalog.pg_relation_filenode(t.relid), ',' ORDER BY t.relid)"
+        " FROM pg_catalog.pg_class c,"
+        " LATERAL pg_catalog.pg_partition_tree(c.oid) t"
+        f" WHERE c.oid IN ({_numbers(roots)}) AND t.isleaf GROUP BY c.oid"
+    )
+    return {_oid(r[0]): tuple(str(r[1]).split(",")) for r in rows if r[1]}
 
 
 def _columns(
     session: Session, relids: Sequence[Oid], published: Mapping[Oid, _Published]
-) -> dict[Oid, tuple[RemoteColumn, ...]]:
+) -> tuple[dict[Oid, tuple[RemoteColumn, ...]], dict[Oid, tuple[int, ...]]]:
+    """The published ones, and the numbers of all."""
     rows = session.query(
         "WITH RECURSIVE below(relid, attnum, typid, typmod, dimensions) AS ("
         "SELECT a.attrelid, a.attnum, a.atttypid, a.atttypmod,"
@@ -153,7 +238,13 @@ def _columns(
         " a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid),"
         " COALESCE(a.attnum = ANY(i.indkey), false), a.attstorage <> 'p',"
         f" CASE WHEN t.oid <> a.atttypid THEN {_TYPE_NAME.format('o', 'own')} END,"
-        " a.attrelid, a.attgenerated"
+        " a.attrelid, a.attgenerated, a.atttypid, a.atttypmod,"
+        # Of a partitioned table its leaves have it.
+        " COALESCE((a.attmissingval::text::text[])[1], (SELECT pg_catalog.min("
+        "(l.attmissingval::text::text[])[1]) FROM pg_catalog.pg_class r,"
+        " LATERAL pg_catalog.pg_partition_tree(r.oid) t, pg_catalog.pg_attribute l"
+        " WHERE r.oid = a.attrelid AND r.relkind = 'p' AND t.isleaf"
+        " AND l.attrelid = t.relid AND l.attname = a.attname AND l.atthasmissing))"
         " FROM below JOIN pg_catalog.pg_attribute a"
         " ON a.attrelid = below.relid AND a.attnum = below.attnum"
         " JOIN pg_catalog.pg_type t"
@@ -173,8 +264,10 @@ def _columns(
         " ORDER BY a.attrelid, a.attnum"
     )
     found: dict[Oid, list[RemoteColumn]] = {}
+    live: dict[Oid, list[int]] = {}
     for r in rows:
         relid, generated = _oid(r[12]), r[13] != ""
+        live.setdefault(relid, []).append(int(str(r[0])))
         listed = published[relid].columns
         # A column list has generated columns only if they are published.
         if generated if listed is None else int(str(r[0])) not in listed:
@@ -192,9 +285,16 @@ def _columns(
                 is_identity_key=r[9] == "t",
                 toastable=r[10] == "t",
                 domain=r[11],
+                number=int(str(r[0])),
+                declared_oid=_oid(r[14]),
+                declared_typmod=int(str(r[15])),
+                missing=r[16],
             )
         )
-    return {relid: tuple(columns) for relid, columns in found.items()}
+    return (
+        {relid: tuple(columns) for relid, columns in found.items()},
+        {relid: tuple(numbers) for relid, numbers in live.items()},
+    )
 
 
 def _index_columns(

@@ -52,6 +52,7 @@ from wal2lake.receive.feedback import Feedback
 from wal2lake.receive.gulps import divide
 from wal2lake.receive.negotiation import negotiate
 from wal2lake.receive.remotetypes import RemoteTypesKeeper
+from wal2lake.receive.source.schemas import SchemaKeeper
 from wal2lake.receive.source.source import Source
 from wal2lake.receive.threads.logwriter import RECORD_BYTES, LogWriter
 from wal2lake.receive.threads.pauses import Pauses
@@ -104,7 +105,14 @@ class WalReceiver:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._threads: list[threading.Thread] = []
         self._pauses = Pauses(catalog, subscription.oid)
-        self._writer = LogWriter(log, self._pauses, stop=self._stop, wake=self._wake)
+        self._schemas = SchemaKeeper(catalog, subscription, self._session)
+        self._writer = LogWriter(
+            log,
+            self._pauses,
+            stop=self._stop,
+            wake=self._wake,
+            before=self._schemas.note,
+        )
         self._types = RemoteTypesKeeper(catalog, subscription)
         self._two_phase = TwoPhase(catalog, subscription)
         self._events = get_logger()

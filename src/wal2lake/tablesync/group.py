@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
+from wal2lake.apply.schema.follow import AlterTable, SchemaFollower
 from wal2lake.catalog import Catalog, CopyRange, TableDef
 from wal2lake.catalog.access.targets import INSERT, TRUNCATE
 from wal2lake.errors import ApplyError, PublisherError, Wal2LakeError
@@ -107,9 +108,11 @@ class GroupCopy:
         tables: TablePort,
         executors: Executors,
         readers: int,
+        alter: AlterTable,
         defaults: ColumnDefaults = no_defaults,
     ) -> None:
         """``readers``: how many ranges are read at once, of all groups."""
+        self._alter = alter
         self._defaults = defaults
         self._catalog = catalog
         self._settings = settings
@@ -134,6 +137,13 @@ class GroupCopy:
         """
         found = _each(self._guarded_plan, attempts)
         planned = [one for one in found if one is not None]
+        followed = [p for p in planned if p.attempt.subscription.follows_schema]
+        if followed:
+            self._catalog.start_following(
+                followed[0].attempt.subscription.oid,
+                {one.table.oid: one.remote.schema for one in followed},
+                followed[0].attempt.snapshot.lsn,
+            )
         if planned:
             self._catalog.begin_copies([one.attempt.rel for one in planned])
         for one in planned:
@@ -180,6 +190,13 @@ class GroupCopy:
             raise PublisherError(
                 f'table "{attempt.name}" not found on publisher', sqlstate="42P01"
             )
+        if attempt.subscription.follows_schema:
+            follower = SchemaFollower(self._catalog, rel.subid, self._alter)
+            if follower.adopt_for_copy(
+                attempt.subscription, rel, table, remote.schema, snapshot.lsn
+            ):
+                # The copy is another one now.
+                raise Halted
         _check_columns(table, remote)
         ranges = decode_plan(rel.copy_plan, snapshot.identity) or page_ranges(
             remote,

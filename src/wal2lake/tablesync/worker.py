@@ -40,6 +40,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
+from wal2lake.apply.schema.follow import AlterTable
 from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, SyncSnapshot
 from wal2lake.errors import Wal2LakeError, sqlstate_of
 from wal2lake.lake import TablePort
@@ -74,13 +75,16 @@ class TableSync:
         tables: TablePort,
         executors: Executors,
         cores: int,
+        alter: AlterTable,
         defaults: ColumnDefaults = no_defaults,
     ) -> None:
-        """``cores``: how many ranges are read at once. ``defaults``: of columns that are not
-        copied."""
+        """``cores``: how many ranges are read at once; ``alter`` changes a table as its
+        publisher has done; ``defaults``: of columns that are not copied."""
         self._catalog = catalog
         self._settings = settings.subscription
-        self._group = GroupCopy(catalog, settings, tables, executors, cores, defaults)
+        self._group = GroupCopy(
+            catalog, settings, tables, executors, cores, alter, defaults
+        )
         self._stop = threading.Event()
         self._freed = threading.Event()
         """There may be room for another worker since the last look."""

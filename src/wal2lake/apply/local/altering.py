@@ -46,6 +46,7 @@ from wal2lake.lake.branch.changes import Action
 from wal2lake.model import Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pgtypes import mapping_for
+from wal2lake.pgtypes.columnnames import check_column_names
 
 if TYPE_CHECKING:
     from wal2lake.lake.branch.branches import Branch, Branches
@@ -137,7 +138,7 @@ def is_empty(tables: TablePort, state: TableState) -> bool:
 def rewrites(plan: ColumnPlan) -> bool:
     """Rows that are there do not have the values that they are to have."""
     return any(
-        one.retyped or (one.source is None and (one.value is not None or one.default))
+        one.retyped or (one.source is None and one.default is not None)
         for one in plan.columns
     )
 
@@ -156,6 +157,7 @@ def alter_table(
     who follows a publisher compares columns again, and finds what is left to do.
     """
     table = plan.before
+    check_column_names((c.name for c in plan.after.columns), table.qualified)
     altered = [
         Altered(
             relid, plan.after.columns, plan.after.key, _key_name(catalog, plan, relid)

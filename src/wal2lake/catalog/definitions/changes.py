@@ -16,7 +16,6 @@ from typing import Final
 
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
-from wal2lake.pgtypes.columnnames import check_column_names
 
 _MOST_COLUMNS: Final = 1600
 """MaxHeapAttributeNumber."""
@@ -29,9 +28,7 @@ class AddColumn:
     """A new last column."""
 
     column: ColumnDef
-    value: str | None = None
-    """What rows that are there get, in PostgreSQL's text form; None: NULL. Who evaluates the
-    default for each row gives the rewritten rows instead."""
+    """Rows that are there get its default: a SetDefault behind it changes that of later ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +87,6 @@ class PlannedColumn:
     """Its name before; None: it is new."""
     retyped: bool = False
     """Its type is another one."""
-    value: str | None = None
-    """Of a new column: see ``AddColumn``."""
     default: str | None = None
     """Of a new column: the default that it came with, which it may have lost since."""
 
@@ -116,7 +111,6 @@ def plan_changes(table: TableDef, changes: Sequence[ColumnChange]) -> ColumnPlan
             f'cannot drop the last column of table "{table.name}"',
             detail="A lake table must have a column.",
         )
-    check_column_names((one.column.name for one in plan.columns), table.qualified)
     after = replace(
         table,
         columns=tuple(one.column for one in plan.columns),
@@ -156,9 +150,7 @@ class _Plan:
             )
         self._refuse_taken(name)
         column = change.column
-        self.columns.append(
-            PlannedColumn(column, None, value=change.value, default=column.default)
-        )
+        self.columns.append(PlannedColumn(column, None, default=column.default))
 
     def _drop(self, name: str) -> None:
         at, _ = self._find(name, "drop")

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from wal2lake.catalog import copies, subscriptions
+from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.definitions import history
 from wal2lake.catalog.parts.part import Part
 from wal2lake.catalog.published import (
@@ -149,7 +150,7 @@ class Published(Part):
                 altered = local_commits.altered_by(transaction, number)
                 history.alter(transaction, altered, altered_at)
             for subid, relid in voided:
-                copies.void(transaction, subid, relid)
+                copies.void(transaction, subid, relid, int(take_oid(transaction)))
             for subid, relid in written:
                 subscriptions.update_rel(transaction, subid, relid, {"trusted": False})
             for subid, changed in versions.items():

@@ -38,7 +38,9 @@ from wal2lake.catalog import (
 from wal2lake.errors import (
     DuplicateObjectError,
     FeatureNotSupportedError,
+    UndefinedObjectError,
     UsageError,
+    Wal2LakeError,
 )
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.access import check_owner, check_schema
@@ -70,7 +72,7 @@ from wal2lake.frontend.query.writes import check_default, translate_write
 from wal2lake.lake import TableState
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.query import relation
-from wal2lake.model import INVALID_OID
+from wal2lake.model import INVALID_OID, Oid
 from wal2lake.pgtypes import format_type
 from wal2lake.pgtypes.spark_ddl import identifier
 
@@ -99,6 +101,51 @@ def alter_columns(node: Node, caller: Caller, statement: AlterTable) -> str:
         changes, using = _changes(caller, table, statement.actions)
         _carry_out(node, caller, table, changes, using)
     return _TAG
+
+
+def follow(
+    node: Node, relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
+) -> None:
+    """What a publisher has done to its table; ``replaced``: all rows will be, so they need not be
+    what the columns ask for, and where a value cannot be converted it is null until then."""
+    table = node.catalog.table_by_oid(relid)
+    owner = None if table is None else node.catalog.role_by_oid(table.owner)
+    if table is None or owner is None:
+        raise UndefinedObjectError(
+            f"relation with OID {relid} does not exist", sqlstate="42P01"
+        )
+    caller = Caller(owner, lambda notice: None)
+    # Not the DDL lock: its holder may wait for the worker that calls.
+    with ExitStack() as held:
+        hold_tables(node, [table], held, caller.check)
+        table = node.catalog.table_by_oid(relid) or table
+        possible = _without_foreign_defaults(table, changes)
+        try:
+            _carry_out(node, caller, table, possible, {}, replaced=replaced)
+        except UsageError:
+            if not replaced:
+                raise
+            nothing = {
+                one.name: "NULL" for one in changes if isinstance(one, ChangeType)
+            }
+            _carry_out(node, caller, table, possible, nothing, replaced=True)
+
+
+def _without_foreign_defaults(
+    table: TableDef, changes: Sequence[ColumnChange]
+) -> list[ColumnChange]:
+    """A default that only the publisher can compute stays there."""
+    found: list[ColumnChange] = []
+    for change in changes:
+        found.append(change)
+        if isinstance(change, SetDefault):
+            column = plan_changes(table, found).after.column(change.name)
+            try:
+                if column is not None:
+                    check_default(column, "UTC")
+            except Wal2LakeError:
+                found.pop()
+    return found
 
 
 def rename_column(node: Node, caller: Caller, statement: RenameColumnOf) -> str:
@@ -330,12 +377,14 @@ def _carry_out(
     table: TableDef,
     changes: Sequence[ColumnChange],
     using: Mapping[str, str],
+    *,
+    replaced: bool = False,
 ) -> None:
     plan = plan_changes(table, changes)
     if plan.after == table and not changes:
         return
     place = f"{scratch(node)}/{uuid.uuid4().hex}"
-    rewriting = _Rewriting(node, caller, plan, using, place)
+    rewriting = _Rewriting(node, caller, plan, using, place, replaced=replaced)
     state = node.tables.state(table.location)
     rewriting.check_types(state)
     _check_defaults(plan, caller.zone)
@@ -386,6 +435,8 @@ class _Rewriting:
     plan: ColumnPlan
     using: Mapping[str, str]
     place: str
+    replaced: bool = False
+    """The rows are not there to stay."""
 
     def check_types(self, state: TableState) -> None:
         """42804 for types that do not become each other."""
@@ -414,6 +465,8 @@ class _Rewriting:
 
     def check_nulls(self, state: TableState) -> None:
         """23502 for NULLs in what stays, and for new columns that would have them."""
+        if self.replaced:
+            return
         names = self._newly_required()
         kept = {
             one.column.name: one.source
@@ -437,6 +490,8 @@ class _Rewriting:
     def fill(self, branch: Branch, state: TableState) -> None:
         """See ``Anew``."""
         self._run(self._sql(state, self.plan.columns, self.using))
+        if self.replaced:
+            return
         table = relation(branch.location)
         after = self.plan.after
         for one in self.plan.columns:

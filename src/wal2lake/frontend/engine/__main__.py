@@ -24,10 +24,11 @@ from types import FrameType
 from typing import Final, Protocol
 
 from wal2lake.apply.launcher import ApplyLauncher
-from wal2lake.catalog import Catalog
+from wal2lake.catalog import Catalog, ColumnChange
 from wal2lake.errors import ConfigurationError, Wal2LakeError
 from wal2lake.frontend.backend import Backend, SessionContext
 from wal2lake.frontend.commands.access import may_connect
+from wal2lake.frontend.commands.altertable import follow
 from wal2lake.frontend.commands.node import Node, SubscriptionLocks
 from wal2lake.frontend.commands.subscription import UnfinishedCommands
 from wal2lake.frontend.commands.transaction.recovery import recover
@@ -53,7 +54,7 @@ from wal2lake.lake.spark.session import (
 from wal2lake.lake.warmup import warm_up
 from wal2lake.launch.children.child import EXIT_CONFIGURATION, listening_sockets
 from wal2lake.launch.wakeup import CHANGED, READY, notify
-from wal2lake.model import DATABASE
+from wal2lake.model import DATABASE, Oid
 from wal2lake.observe import configure, get_logger
 from wal2lake.pg import limit_connecting
 from wal2lake.settings import Settings, load
@@ -128,10 +129,16 @@ class _Engine:
                 cores=options.cores,
                 upsert_bytes=settings.apply.upsert_bytes,
             )
+
+            def alter(
+                relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
+            ) -> None:
+                follow(node, relid, changes, replaced=replaced)
+
             queries = Queries(spark)
             defaults = EvaluatedDefaults(self._catalog, queries)
             apply = ApplyLauncher(
-                self._catalog, settings, tables, batches, locks.of, defaults
+                self._catalog, settings, tables, batches, locks.of, alter, defaults
             )
             sync = TableSync(
                 self._catalog,
@@ -139,6 +146,7 @@ class _Engine:
                 tables,
                 Executors(spark),
                 options.cores,
+                alter,
                 defaults,
             )
             node = Node(

@@ -19,6 +19,7 @@ from wal2lake.catalog import (
     Comment,
     Namespace,
     NotedConflict,
+    NotedSchemaChange,
     Progress,
     ProgressFile,
     Role,
@@ -119,6 +120,10 @@ class ViewSource:
     def vectors(self) -> Sequence[SnapshotVector]:
         """From the catalog."""
         return self._catalog.vectors()
+
+    def schema_history(self) -> Sequence[NotedSchemaChange]:
+        """From the catalog."""
+        return self._catalog.schema_history()
 
     def conflicts(self) -> Sequence[NotedConflict]:
         """From the catalog."""

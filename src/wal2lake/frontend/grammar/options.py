@@ -6,9 +6,9 @@ PostgreSQL's words and SQLSTATEs: unknown names, repeated ones, values of the wr
 combinations that exclude each other; an option value that this node does not honour
 yet is 0A000, after PostgreSQL's own checks.
 
-The defaults are PostgreSQL 18's. ``create_tables``, ``table_format``, ``type_mappings``,
-``value_policies`` and ``conflict_resolution`` are wal2lake's own, and so is ``recopy`` of REFRESH
-PUBLICATION.
+The defaults are PostgreSQL 18's. ``create_tables``, ``schema_changes``, ``table_format``,
+``type_mappings``, ``value_policies`` and ``conflict_resolution`` are wal2lake's own, and so is
+``recopy`` of REFRESH PUBLICATION.
 
 Source: parse_subscription_options() in src/backend/commands/subscriptioncmds.c; defGetBoolean(),
 defGetString(), defGetStreamingMode(); ReplicationSlotValidateName().
@@ -50,13 +50,13 @@ class OptionSet(Enum):
     CREATE = _words(
         "connect enabled create_slot slot_name copy_data synchronous_commit binary"
         " streaming two_phase disable_on_error password_required run_as_owner failover"
-        " origin create_tables table_format type_mappings value_policies"
+        " origin create_tables schema_changes table_format type_mappings value_policies"
         " conflict_resolution"
     )
     SET = _words(
         "slot_name synchronous_commit binary streaming two_phase disable_on_error"
-        " password_required run_as_owner failover origin create_tables type_mappings"
-        " value_policies conflict_resolution"
+        " password_required run_as_owner failover origin create_tables schema_changes"
+        " type_mappings value_policies conflict_resolution"
     )
     REFRESH = frozenset(("copy_data", "recopy"))
     PUBLICATION = frozenset(("copy_data", "refresh"))
@@ -90,6 +90,8 @@ class SubscriptionOptions:
     failover: bool = False
     origin: str = "any"
     create_tables: bool = True
+    schema_changes: str = "manual"
+    """manual, as in PostgreSQL, or follow: what becomes of ALTER TABLE at the publisher."""
     table_format: str = "delta"
     type_mappings: str = ""
     """As written, and checked; see ``pgtypes.choices``."""
@@ -109,6 +111,7 @@ class SubscriptionOptions:
             "run_as_owner": _on(self.run_as_owner),
             "failover": _on(self.failover),
             "origin": self.origin,
+            "schema_changes": self.schema_changes,
             TYPE_MAPPINGS: self.type_mappings,
             VALUE_POLICIES: self.value_policies,
             CONFLICT_RESOLUTION: self.conflict_resolution,
@@ -126,6 +129,8 @@ def _on(value: bool) -> str:
 _LATER: Final[dict[str, Callable[[Any], bool]]] = {
     "table_format": lambda value: value != "delta",
 }
+
+_SCHEMA_CHANGES: Final = ("follow", "manual")
 
 _TABLE_FORMATS: Final = ("delta", "iceberg")
 
@@ -279,6 +284,16 @@ def _origin(option: Option) -> str:
     return text.lower()
 
 
+def _schema_changes(option: Option) -> str:
+    text = _string(option)
+    if text.lower() not in _SCHEMA_CHANGES:
+        raise UsageError(
+            f'unrecognized schema_changes value: "{text}"',
+            hint=f"Available values: {', '.join(_SCHEMA_CHANGES)}.",
+        )
+    return text.lower()
+
+
 def _table_format(option: Option) -> str:
     text = _string(option)
     if text.lower() not in _TABLE_FORMATS:
@@ -335,6 +350,7 @@ _READERS: Final[dict[str, Callable[[Option], Any]]] = {
     "failover": _boolean,
     "origin": _origin,
     "create_tables": _boolean,
+    "schema_changes": _schema_changes,
     "table_format": _table_format,
     "type_mappings": _type_mappings,
     "value_policies": _value_policies,

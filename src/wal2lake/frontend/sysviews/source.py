@@ -17,6 +17,7 @@ from wal2lake.catalog import (
     Comment,
     Namespace,
     NotedConflict,
+    NotedSchemaChange,
     Progress,
     Role,
     RoleMember,
@@ -129,6 +130,10 @@ class CatalogSource(Protocol):
 
     def vectors(self) -> Sequence[SnapshotVector]:
         """The published consistent states, oldest first."""
+        ...
+
+    def schema_history(self) -> Sequence[NotedSchemaChange]:
+        """Changes of tables at their publishers that were followed."""
         ...
 
     def conflicts(self) -> Sequence[NotedConflict]:

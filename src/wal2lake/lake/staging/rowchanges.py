@@ -129,6 +129,8 @@ def columns_wanted(
     """Of a file's columns in log layout, those that these functions look at."""
     wanted = []
     for i, column in enumerate(relation.columns):
+        if not column.name:
+            continue
         wanted += [f"c{i}", f"u{i}", f"b{i}", f"ob{i}"]
         # With REPLICA IDENTITY FULL the old rows are as large as the new ones.
         if column.name in target.identity or f"u{i}" in present:
@@ -140,9 +142,10 @@ def check_columns(relation: Relation, target: StageTarget) -> tuple[str, str] | 
     """(SQLSTATE, message) if the target lacks a replicated column, or the relation's columns are
     not those that name a row: a batch must not find rows by fewer columns than it was sent."""
     names = {f.name for f in target.fields}
-    missing = [c.name for c in relation.columns if c.name not in names]
+    sent = [c.name for c in relation.columns if c.name]
+    missing = [name for name in sent if name not in names]
     if not missing:
-        if target.content and {c.name for c in relation.columns} != set(target.content):
+        if target.content and set(sent) != set(target.content):
             return (
                 "55000",
                 f'the replicated columns of "{target.qualified}", which has no primary'

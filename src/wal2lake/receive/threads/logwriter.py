@@ -57,12 +57,15 @@ class LogWriter:
         *,
         stop: threading.Event,
         wake: Callable[[], None],
+        before: Callable[[Gulp], None] = lambda gulp: None,
     ) -> None:
-        """``wake`` tells the reader that there is something to collect."""
+        """``wake`` tells the reader that there is something to collect; ``before`` is called
+        with each gulp before it is logged, and may take its time."""
         self._log = log
         self._pauses = pauses
         self._stop = stop
         self._wake = wake
+        self._before = before
         self._queue: queue.SimpleQueue[Gulp | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Logged] = queue.SimpleQueue()
         self._waiting_bytes = 0
@@ -103,7 +106,11 @@ class LogWriter:
         # A frame of its own, for it lets the group go: no gulp is held while the next is
         # waited for.
         group = self._next_group()
-        return group is not None and self._write(group)
+        if group is None:
+            return False
+        for one in group:
+            self._before(one)
+        return self._write(group)
 
     def _next_group(self) -> list[Gulp] | None:
         first = self._queue.get()

@@ -61,6 +61,7 @@ from wal2lake.frontend.commands.subscription.targets import (
     Wanted,
     ask_wanted,
     check_targets,
+    follow_from,
     held_still,
     made_targets,
     new_rels,
@@ -455,3 +456,4 @@ def _record(
         node.catalog.create_subscription(
             subscription, rels, present_versions(node, targets)
         )
+    follow_from(node, oid, targets)

@@ -55,6 +55,7 @@ from wal2lake.frontend.commands.subscription.targets import (
     Wanted,
     ask_wanted,
     check_targets,
+    follow_from,
     held_still,
     made_targets,
     new_rels,
@@ -230,6 +231,7 @@ def _refresh(
             ),
             origin=subscription.origin,
             subid=subscription.oid,
+            follows=subscription.follows_schema,
         )
         # Of the others it was told when they came.
         there = {(rel.remote_namespace, rel.remote_name) for rel in before}
@@ -306,6 +308,7 @@ def _take(
                 removed=gone,
                 distrusted={t.table.oid for t in targets if not t.whole},
             )
+        follow_from(node, subscription.oid, new)
     return gone
 
 

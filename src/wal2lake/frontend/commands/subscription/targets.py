@@ -18,7 +18,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from wal2lake.catalog import ColumnDef, SubscriptionRel, TableDef
+from wal2lake.apply.schema.columns import column_like, source_column
+from wal2lake.catalog import SubscriptionRel, TableDef
 from wal2lake.errors import (
     FeatureNotSupportedError,
     UndefinedObjectError,
@@ -28,8 +29,8 @@ from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.access import check_database_create, check_schema
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.table import NewTable, make_tables
-from wal2lake.model import Domain, Oid, ReplicaIdentity, SyncState
-from wal2lake.pg import Publisher, RemoteColumn, RemoteTable
+from wal2lake.model import Oid, RemoteSchema, ReplicaIdentity, SyncState
+from wal2lake.pg import Publisher, RemoteTable
 from wal2lake.pgtypes import (
     TYPE_MAPPINGS,
     VALUE_POLICIES,
@@ -41,11 +42,9 @@ from wal2lake.pgtypes import (
 from wal2lake.pgtypes.choices.entries import Match
 from wal2lake.pgtypes.choices.types import shown_type, unmatched
 from wal2lake.pgtypes.columnnames import check_column_names
-from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
 _PREREQUISITE: Final = "55000"
 
-_TEXT: Final = Oid(25)
 _PARTITIONED: Final = "p"
 
 
@@ -58,6 +57,8 @@ class Target:
     table: TableDef
     whole: bool
     """Whatever becomes of its rows at the publisher is sent: see ``_is_whole``."""
+    schema: RemoteSchema
+    """As it is at the publisher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,8 @@ class Wanted:
     choices: Choices
     subid: Oid | None = None
     """The subscription's, if it is there already."""
+    follows: bool = False
+    """It makes its tables' columns what they are at the publisher."""
 
 
 def ask_wanted(
@@ -100,13 +103,14 @@ def ask_wanted(
     choices: Choices,
     origin: str,
     subid: Oid | None = None,
+    follows: bool = False,
 ) -> Wanted:
     """Ask the publisher for all that the rest needs."""
     names = tuple(publications)
     # With origin = none what others did to the publisher's rows is not sent.
     all_sent = origin == "any" and publisher.publish_everything(names)
     tables = publisher.tables(publisher.published_tables(names), names)
-    return Wanted(tables, all_sent, create_tables, choices, subid)
+    return Wanted(tables, all_sent, create_tables, choices, subid, follows)
 
 
 def check_targets(
@@ -139,6 +143,7 @@ def made_targets(
                 if isinstance(table, TableDef)
                 else new[table.namespace, table.name],
                 wanted.all_sent and _is_whole(remote),
+                remote.schema,
             )
             for ((namespace, name), remote), table in zip(
                 wanted.tables.items(), planned, strict=True
@@ -167,7 +172,8 @@ def _plan(
                 )
             table = _table_like(remote, choices)
         elif isinstance(table, TableDef):
-            _check_matches(table, remote)
+            if not wanted.follows or table.oid not in choices.known:
+                _check_matches(table, remote)
             if table.oid not in choices.known:
                 _check_stored(table, remote, choices)
         _check_policies(table, remote, choices.policies)
@@ -198,17 +204,8 @@ def _is_whole(remote: RemoteTable) -> bool:
 
 def _source_columns(remote: RemoteTable) -> list[SourceColumn]:
     return [
-        SourceColumn(
-            remote.namespace,
-            remote.name,
-            column.name,
-            int(column.type_oid),
-            column.typmod,
-            None if type_by_oid(int(column.type_oid)) else column.type_name,
-            column.dimensions,
-            column.domain,
-        )
-        for column in remote.columns
+        source_column(remote.namespace, remote.name, attribute)
+        for attribute in remote.schema.attributes
     ]
 
 
@@ -337,26 +334,13 @@ def _make_tables(
 def _table_like(remote: RemoteTable, choices: Choices) -> NewTable:
     """A table from the publisher's definition and the user's choices; an error if it cannot
     be."""
-    sources = _source_columns(remote)
-    stored = [choices.stored_type(source) for source in sources]
-    columns = []
-    for column, chosen in zip(remote.columns, stored, strict=True):
-        known = type_by_oid(int(column.type_oid)) is not None
-        type_oid = column.type_oid if known else _TEXT
-        typmod = column.typmod if known else -1
-        if chosen is not None:
-            type_oid, typmod = Oid(chosen[0]), chosen[1]
-        columns.append(
-            ColumnDef(
-                name=column.name,
-                type_oid=type_oid,
-                typmod=typmod,
-                type_name=None if known or chosen else column.type_name,
-                not_null=column.not_null,
-                default=_portable_default(column.default) if chosen is None else None,
-                domain=_domain(column),
-            )
+    likes = [
+        column_like(source, attribute, choices.mappings, choices.policies)
+        for source, attribute in zip(
+            _source_columns(remote), remote.schema.attributes, strict=True
         )
+    ]
+    columns = [one.column for one in likes]
     present = {c.name for c in columns}
     key = remote.key
     if remote.identity is ReplicaIdentity.INDEX and remote.identity_key:
@@ -367,26 +351,10 @@ def _table_like(remote: RemoteTable, choices: Choices) -> NewTable:
         remote.name,
         tuple(columns),
         key if set(key) <= present else (),
-        dimensions=tuple(
-            c.dimensions if chosen is None else 0
-            for c, chosen in zip(remote.columns, stored, strict=True)
-        ),
+        dimensions=tuple(one.dimensions for one in likes),
     )
     check_column_names((c.name for c in new.columns), new.qualified)
     return new
-
-
-def _domain(column: RemoteColumn) -> Domain | None:
-    if column.domain is None:
-        return None
-    return Domain(column.domain, column.type_oid, column.typmod)
-
-
-def _portable_default(expression: str | None) -> str | None:
-    """A default that this node can compute; sequences stay at the publisher."""
-    if expression is None or "nextval(" in expression:
-        return None
-    return expression
 
 
 def _drop_made(node: Node, made: Sequence[TableDef]) -> None:
@@ -431,6 +399,16 @@ def _is_empty(node: Node, table: TableDef) -> bool:
     """Rows that were there before are not the publisher's, and rows whose end is not
     published stay: in both cases inserts must look for them."""
     return node.tables.state(table.location).version == 0
+
+
+def follow_from(node: Node, subid: Oid, targets: Sequence[Target]) -> None:
+    """What is sent of new tables is compared with these columns, if the subscription follows
+    them; a copy begins anew with its own."""
+    subscription = node.catalog.subscription(subid)
+    if subscription is not None and subscription.follows_schema and targets:
+        node.catalog.start_following(
+            subid, {t.table.oid: t.schema for t in targets}, subscription.floor
+        )
 
 
 def present_versions(node: Node, targets: Sequence[Target]) -> dict[int, int]:

@@ -99,8 +99,7 @@ def alter_table(cursor: Cursor) -> AlterTableStatement | AlterOwner | Other:
     table = cursor.qualified_name()
     if in_parentheses:
         cursor.expect_mark(")")
-    elif not only:
-        cursor.take_mark("*")
+    cursor.take_mark("*")
     try:
         return _action(cursor, table, if_exists, only)
     except _NotHere as refused:

@@ -27,6 +27,7 @@ from wal2lake.catalog import (
     PG_READ_ALL_STATS,
     CoercionTotal,
     NotedConflict,
+    NotedSchemaChange,
     Progress,
     Subscription,
     SubscriptionError,
@@ -56,6 +57,7 @@ class Replication:
     tables: Mapping[int, TableDef]
     coercions: tuple[CoercionTotal, ...]
     conflicts: tuple[NotedConflict, ...]
+    schema_history: tuple[NotedSchemaChange, ...]
     errors: tuple[SubscriptionError, ...]
     stats: tuple[SubscriptionStats, ...]
 
@@ -72,6 +74,7 @@ def read_replication(source: CatalogSource, tables: Sequence[TableDef]) -> Repli
         {table.oid: table for table in tables},
         tuple(source.coercions()),
         tuple(source.conflicts()),
+        tuple(source.schema_history()),
         tuple(source.errors()),
         tuple(source.stats()),
     )
@@ -255,7 +258,24 @@ def subscription_options(state: Replication) -> Iterator[Row]:
             "create_tables": sub.create_tables,
             "type_mappings": sub.type_mappings,
             "value_policies": sub.value_policies,
+            "schema_changes": sub.options.get("schema_changes", "manual"),
             "conflict_resolution": sub.conflict_resolution,
+        }
+
+
+def schema_history(state: Replication) -> Iterator[Row]:
+    """Changes of tables at their publishers, and what was done about them."""
+    for noted in state.schema_history:
+        table = state.tables.get(noted.relid)
+        yield {
+            "subid": noted.subid,
+            "subname": state.name(noted.subid),
+            "lsn": noted.lsn,
+            "noted_at": noted.noted_at,
+            "schemaname": None if table is None else table.namespace,
+            "tablename": None if table is None else table.name,
+            "change": noted.change,
+            "outcome": noted.outcome,
         }
 
 
@@ -271,6 +291,7 @@ SUBSCRIPTION_ROWS: Final[Mapping[str, Callable[[Replication], Iterator[Row]]]] =
         coercions,
         conflicts,
         subscription_options,
+        schema_history,
     )
 }
 

@@ -1,0 +1,386 @@
+"""Which changes of columns a batch needs before it can be applied, and making them.
+
+In: what the receiver has noted of relations (``SentSchema``), what our tables agree with
+(``FollowedSchema``). Out: where a batch must end; altered tables, and what was done in
+wal2lake.schema_history; rows of a transaction that were sent before it altered their table, as rows
+of the table that it has left.
+
+    batch ─▶ due: a transaction with other columns ─▶ the batch ends below it
+                                                       next step: adopt, then the rest
+
+A table is altered between two batches, when all tables have what commits below the transaction:
+ALTER TABLE has excluded every other writer until its commit, so there is no row of the old columns
+above. The table's commit, our definition and the vector are one (``alter``); that it agrees
+with the publisher's next description is written after it. A crash in between is seen by the
+definition, which is no longer the one that the steps began with.
+
+What a step finds done (somebody has added the column here) is left as it is; what it cannot find
+either. Where the rows that are here do not tell what the publisher's have (``Difference.unknown``)
+the table is copied anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol
+
+from wal2lake.apply.schema.columns import column_like, source_column
+from wal2lake.apply.schema.diff import (
+    Added,
+    Difference,
+    Dropped,
+    Moved,
+    NullsAllowed,
+    Renamed,
+    Retyped,
+    Step,
+    difference,
+    names_now,
+)
+from wal2lake.catalog import (
+    AddColumn,
+    Catalog,
+    ChangeType,
+    ColumnChange,
+    ColumnDef,
+    DropColumn,
+    FollowedSchema,
+    RenameColumn,
+    SchemaChange,
+    SetDefault,
+    SetNotNull,
+    Subscription,
+    SubscriptionRel,
+    TableDef,
+)
+from wal2lake.changelog import Manifest
+from wal2lake.changelog.manifest import RowsFile
+from wal2lake.model import (
+    Column,
+    Lsn,
+    Oid,
+    Relation,
+    RemoteAttribute,
+    RemoteSchema,
+    ReplicaIdentity,
+    SentSchema,
+)
+from wal2lake.observe import get_logger
+from wal2lake.pg.quoting import quote_ident, quote_literal
+from wal2lake.pgtypes import TypeMappings, ValuePolicies
+from wal2lake.pgtypes.registry.pg_type import format_type
+
+
+class AlterTable(Protocol):
+    """Definition, table and vector as one; see ``apply.local.altering``."""
+
+    def __call__(
+        self, relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
+    ) -> None:
+        """Takes the locks that it needs. Wal2LakeError: nothing has changed. ``replaced``: all
+        rows will be, whatever they are."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A description that a table of ours does not agree with yet."""
+
+    rel: SubscriptionRel
+    sent: SentSchema
+
+    @property
+    def at(self) -> Lsn:
+        """The first transaction that needs it."""
+        return self.sent.at
+
+
+class SchemaFollower:
+    """Of one subscription. For its worker's thread."""
+
+    def __init__(self, catalog: Catalog, subid: Oid, alter: AlterTable) -> None:
+        self._catalog = catalog
+        self._subid = subid
+        self._alter = alter
+        self._sent: list[SentSchema] = []
+        self._followed: dict[Oid, FollowedSchema] = {}
+
+    def refresh(self, subscription: Subscription) -> None:
+        """Read what the receiver has noted, before segments are chosen: what they need was
+        noted before they were written."""
+        if subscription.follows_schema:
+            self._sent = self._catalog.sent_schemas(self._subid)
+            self._followed = self._catalog.followed_schemas(self._subid)
+        elif self._sent or self._followed:
+            self._sent, self._followed = [], {}
+
+    def due(self, rels: Sequence[SubscriptionRel], end: Lsn) -> Due | None:
+        """The first that a batch of these tables, up to ``end``, cannot do without."""
+        found = [
+            Due(rel, one)
+            for rel in rels
+            for one in self._sent
+            if one.at < end and self._is_due(rel, one)
+        ]
+        return min(found, key=lambda due: due.at, default=None)
+
+    def _is_due(self, rel: SubscriptionRel, sent: SentSchema) -> bool:
+        followed = self._followed.get(rel.relid)
+        named = (sent.relation.namespace, sent.relation.name)
+        mine = named == (rel.remote_namespace, rel.remote_name)
+        if followed is None:
+            return mine
+        if followed.schema.relid != sent.relation.relid:
+            # Another table of this name, unless ours still is there.
+            return mine and sent.at >= followed.begins
+        return sent.at >= followed.begins
+
+    # ---- a transaction that altered its table ------------------------------------------
+
+    def translated(self, manifests: Sequence[Manifest]) -> Sequence[Manifest]:
+        """Rows that were sent before their transaction altered the table, as rows of the table
+        that it has left: a column that is gone has no name."""
+        altered = {
+            one.schema.relid: (one.previous, one.schema)
+            for one in self._followed.values()
+            if one.previous is not None
+        }
+        if not altered:
+            return manifests
+        return [
+            replace(one, files=tuple(_translated(file, altered) for file in one.files))
+            for one in manifests
+        ]
+
+    # ---- making it -----------------------------------------------------------------------
+
+    def adopt_for_copy(
+        self,
+        subscription: Subscription,
+        rel: SubscriptionRel,
+        table: TableDef,
+        schema: RemoteSchema,
+        at: Lsn,
+    ) -> bool:
+        """As ``adopt``, before a table is copied that has these columns at the publisher now.
+        False: ours has them."""
+        self.refresh(subscription)
+        followed = self._followed.get(rel.relid)
+        if followed is None or followed.schema == schema:
+            return False
+        relation = Relation(
+            schema.relid,
+            schema.namespace,
+            schema.name,
+            ReplicaIdentity.DEFAULT,
+            tuple(
+                Column(a.name, a.declared_oid, a.declared_typmod, is_key=False)
+                for a in schema.attributes
+            ),
+        )
+        due = Due(rel, SentSchema(at, relation, schema))
+        self.adopt(subscription, due, table, copied=True)
+        return True
+
+    def adopt(
+        self,
+        subscription: Subscription,
+        due: Due,
+        table: TableDef,
+        *,
+        trusted: Callable[[], bool] = lambda: False,
+        copied: bool = False,
+    ) -> None:
+        """Where every table has what commits below. Wal2LakeError: it cannot be done, and the
+        subscription stops there. ``trusted``, asked when it is done: has the table nobody else's
+        rows? ``copied``: its rows will be replaced by whoever calls."""
+        rel, sent = due.rel, due.sent
+        followed = self._followed.get(rel.relid)
+        known = followed is not None and followed.schema.relid == sent.relation.relid
+        if followed is None or not known:
+            # Nothing is known of what came before: the names have to do.
+            self._catalog.steps_made(
+                self._subid,
+                rel.relid,
+                FollowedSchema(sent.schema, Lsn(sent.at + 1)),
+                (),
+                at=sent.at,
+            )
+            self.refresh(subscription)
+            return
+        found = difference(followed.schema, sent)
+        made = followed.making is not None and followed.making != _definition(table)
+        changes = _Changes(subscription, table, found)
+        if changes.wanted and not made:
+            self._catalog.begin_steps(self._subid, rel.relid, _definition(table))
+            self._alter(
+                table.oid, changes.wanted, replaced=copied or found.unknown is not None
+            )
+        moved = any(isinstance(step, Moved) for step in found.steps)
+        self._catalog.steps_made(
+            self._subid,
+            rel.relid,
+            FollowedSchema(found.after, Lsn(sent.at + 1), followed.schema),
+            changes.noted,
+            at=sent.at,
+            remote=(found.after.namespace, found.after.name) if moved else None,
+            trusted=bool(changes.wanted) and trusted(),
+            recopy=None if found.unknown is None or copied else rel,
+        )
+        for one in changes.noted:
+            get_logger().info(
+                f'subscription "{subscription.name}" follows its publisher: table'
+                f' "{table.qualified}", {one.change}: {one.outcome}',
+                lsn=sent.at,
+            )
+        self.refresh(subscription)
+
+
+def _translated(
+    file: RowsFile, altered: Mapping[Oid, tuple[RemoteSchema, RemoteSchema]]
+) -> RowsFile:
+    before, now = altered.get(file.relation.relid, (None, None))
+    if before is None or now is None:
+        return file
+    names = names_now(before, file.relation, now)
+    if names is None:
+        return file
+    columns = tuple(
+        replace(column, name=name)
+        for column, name in zip(file.relation.columns, names, strict=True)
+    )
+    relation = replace(
+        file.relation, namespace=now.namespace, name=now.name, columns=columns
+    )
+    return replace(file, relation=relation)
+
+
+class _Changes:
+    """Steps at the publisher as changes of our table, as far as it needs them."""
+
+    def __init__(
+        self, subscription: Subscription, table: TableDef, found: Difference
+    ) -> None:
+        self._mappings = TypeMappings.parse(subscription.type_mappings)
+        self._policies = ValuePolicies.parse(subscription.value_policies)
+        self._found = found
+        self._columns = {column.name: column for column in table.columns}
+        self._key = set(table.key)
+        self.wanted: list[ColumnChange] = []
+        self.noted: list[SchemaChange] = []
+        for step in found.steps:
+            self._note(_words(step), self._step(step))
+        for partition in found.partitions:
+            self._note(partition, "nothing: rows that come or go with it are not sent")
+        if found.unknown is not None:
+            self._note(found.unknown, "the table is copied anew")
+
+    def _note(self, change: str, outcome: str) -> None:
+        self.noted.append(SchemaChange(change, outcome))
+
+    def _step(self, step: Step) -> str:
+        match step:
+            case Added():
+                return self._add(step.attribute)
+            case Dropped():
+                return self._drop(step.name)
+            case Renamed():
+                return self._rename(step)
+            case Retyped():
+                return self._retype(step.attribute)
+            case NullsAllowed():
+                return self._nulls(step)
+            case Moved():
+                return "rows are taken under the new name"
+
+    def _like(self, attribute: RemoteAttribute) -> ColumnDef:
+        after = self._found.after
+        source = source_column(after.namespace, after.name, attribute)
+        return column_like(source, attribute, self._mappings, self._policies).column
+
+    def _add(self, attribute: RemoteAttribute) -> str:
+        if attribute.name in self._columns:
+            return "the column is there already"
+        column = self._like(attribute)
+        missing = attribute.missing
+        there = None if missing is None else quote_literal(missing)
+        self.wanted.append(AddColumn(replace(column, default=there)))
+        if column.default != there:
+            self.wanted.append(SetDefault(column.name, column.default))
+        self._columns[column.name] = column
+        if attribute.missing is None:
+            return "added"
+        return (
+            f"added, with {quote_literal(attribute.missing)} in the rows that are here"
+        )
+
+    def _drop(self, name: str) -> str:
+        if name not in self._columns:
+            return "there is no such column"
+        self.wanted.append(DropColumn(name))
+        del self._columns[name]
+        return "dropped"
+
+    def _rename(self, step: Renamed) -> str:
+        column = self._columns.get(step.before)
+        if column is None:
+            return "there is no such column"
+        if step.after in self._columns:
+            return "there is a column of the new name already"
+        self.wanted.append(RenameColumn(step.before, step.after))
+        del self._columns[step.before]
+        self._columns[step.after] = replace(column, name=step.after)
+        return "renamed"
+
+    def _retype(self, attribute: RemoteAttribute) -> str:
+        column = self._columns.get(attribute.name)
+        if column is None:
+            return "there is no such column"
+        like = self._like(attribute)
+        kind = (like.type_oid, like.typmod, like.type_name, like.domain)
+        if kind == (column.type_oid, column.typmod, column.type_name, column.domain):
+            return "the column takes it as it is"
+        self.wanted.append(ChangeType(attribute.name, like))
+        self._columns[attribute.name] = like
+        return "changed"
+
+    def _nulls(self, step: NullsAllowed) -> str:
+        column = self._columns.get(step.name)
+        if column is None:
+            return "there is no such column"
+        if column.not_null is not step.allowed or column.name in self._key:
+            return "nothing to do"
+        self.wanted.append(SetNotNull(step.name, not step.allowed))
+        return "changed"
+
+
+def _definition(table: TableDef) -> str:
+    return json.dumps([table.key, [asdict(column) for column in table.columns]])
+
+
+def _words(step: Step) -> str:
+    match step:
+        case Added():
+            return f"ADD COLUMN {quote_ident(step.attribute.name)} {_type(step)}"
+        case Dropped():
+            return f"DROP COLUMN {quote_ident(step.name)}"
+        case Renamed():
+            return (
+                f"RENAME COLUMN {quote_ident(step.before)} TO {quote_ident(step.after)}"
+            )
+        case Retyped():
+            return f"ALTER COLUMN {quote_ident(step.attribute.name)} TYPE {_type(step)}"
+        case NullsAllowed():
+            verb = "DROP" if step.allowed else "SET"
+            return f"ALTER COLUMN {quote_ident(step.name)} {verb} NOT NULL"
+        case Moved():
+            return f"RENAME TO {quote_ident(step.namespace)}.{quote_ident(step.name)}"
+
+
+def _type(step: Added | Retyped) -> str:
+    attribute = step.attribute
+    if attribute.domain is not None:
+        return attribute.domain
+    return format_type(int(attribute.type_oid), attribute.typmod)

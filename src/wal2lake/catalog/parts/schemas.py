@@ -1,0 +1,89 @@
+"""``Catalog``'s methods about the columns of published tables; see ``store``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wal2lake.catalog import copies, subscriptions
+from wal2lake.catalog.database import take_oid
+from wal2lake.catalog.parts.part import Part
+from wal2lake.catalog.records import SubscriptionRel
+from wal2lake.catalog.remote import schemas
+from wal2lake.catalog.remote.schemas import (
+    FollowedSchema,
+    NotedSchemaChange,
+    SchemaChange,
+)
+from wal2lake.model import Lsn, Oid, RemoteSchema, SentSchema
+
+RelationName = tuple[str, str]
+
+
+class Schemas(Part):
+    """For subscriptions that follow them."""
+
+    def note_sent(self, subid: Oid, sent: Sequence[SentSchema]) -> None:
+        """Relation messages have come, and this is what the publisher's catalog says."""
+        with self._database.transaction() as transaction:
+            schemas.note_sent(transaction, subid, sent)
+
+    def sent_schemas(self, subid: Oid) -> list[SentSchema]:
+        """Those that may not have been followed yet, and the newest of each relation."""
+        with self._database.reading() as connection:
+            return schemas.sent_schemas(connection, subid)
+
+    def followed_schemas(self, subid: Oid) -> dict[Oid, FollowedSchema]:
+        """What our tables, by OID, agree with."""
+        with self._database.reading() as connection:
+            return schemas.followed_schemas(connection, subid)
+
+    def start_following(
+        self, subid: Oid, found: Mapping[Oid, RemoteSchema], begins: Lsn
+    ) -> None:
+        """Our tables, by OID, have these columns; what commits at or above ``begins`` may have
+        others."""
+        with self._database.transaction() as transaction:
+            for relid, schema in found.items():
+                followed = FollowedSchema(schema, begins)
+                schemas.set_followed(transaction, subid, relid, followed)
+
+    def begin_steps(self, subid: Oid, relid: Oid, making: str) -> None:
+        """``making``: the table before they are made. It is asked for after a crash, for not all
+        of them can be made twice."""
+        with self._database.transaction() as transaction:
+            schemas.set_making(transaction, subid, relid, making)
+
+    def steps_made(
+        self,
+        subid: Oid,
+        relid: Oid,
+        followed: FollowedSchema,
+        changes: Sequence[SchemaChange],
+        *,
+        at: Lsn,
+        remote: RelationName | None = None,
+        trusted: bool = False,
+        recopy: SubscriptionRel | None = None,
+    ) -> None:
+        """The table agrees with the next description from the transaction at ``at`` on.
+        ``remote``: its new name at the publisher. ``trusted``: inserts into it need not look for
+        rows, as before: who has altered it has brought none. ``recopy``: it waits for a copy that
+        takes the place of its rows, which are not the publisher's; readers have them until
+        then."""
+        with self._database.transaction() as transaction:
+            schemas.set_followed(transaction, subid, relid, followed)
+            schemas.gone_by(transaction, subid, followed.schema.relid, at)
+            schemas.note_changes(transaction, subid, relid, at, changes)
+            if remote is not None:
+                named = {"remote_namespace": remote[0], "remote_name": remote[1]}
+                subscriptions.update_rel(transaction, subid, relid, named)
+            if trusted:
+                subscriptions.update_rel(transaction, subid, relid, {"trusted": 1})
+            if recopy is not None:
+                epoch = int(take_oid(transaction))
+                copies.restart(transaction, recopy, epoch, trusted=recopy.trusted)
+
+    def schema_history(self) -> list[NotedSchemaChange]:
+        """What was followed, in order."""
+        with self._database.reading() as connection:
+            return schemas.noted_changes(connection)

@@ -1,0 +1,182 @@
+"""Rows of ``sent_schema``, ``followed_schema`` and ``schema_change``.
+
+In: a connection, and in writes a transaction on it. Out: values of ``model.remoteschema``,
+``NotedSchemaChange``. Called by ``store``.
+
+*Sent* is what the receiver has noted of a relation, by the commit LSN from which on it holds;
+*followed* is what our table was last made to agree with. Apply goes from one to the next, in
+order.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from wal2lake.model import Lsn, Oid, RemoteSchema, SentSchema
+from wal2lake.model.remoteschema import relation_as_json, relation_from_json
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """One step of a table's definition, at the publisher's."""
+
+    change: str
+    """In words of ALTER TABLE: ``ADD COLUMN "b" integer``."""
+    outcome: str
+    """What was done about it here."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedSchema:
+    """What a table of ours agrees with."""
+
+    schema: RemoteSchema
+    begins: Lsn
+    """What was sent for a transaction that commits at or above it is still to be followed."""
+    previous: RemoteSchema | None = None
+    """What came before: the transaction that altered the table may have rows of it."""
+    making: str | None = None
+    """The table as it was when the next steps were begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotedSchemaChange:
+    """A row of wal2lake.schema_history."""
+
+    subid: Oid
+    relid: Oid
+    lsn: Lsn
+    change: str
+    outcome: str
+    noted_at: datetime
+
+
+def note_sent(
+    connection: sqlite3.Connection, subid: Oid, sent: Iterable[SentSchema]
+) -> None:
+    """What is already known of a relation is not noted again; what is below the floor and not
+    the newest is forgotten."""
+    for one in sent:
+        relation, schema = relation_as_json(one.relation), one.schema.as_json()
+        newest = connection.execute(
+            "select relation, schema from sent_schema where subid = ? and remote_relid = ?"
+            " order by at desc limit 1",
+            (subid, one.relation.relid),
+        ).fetchone()
+        if newest is not None and tuple(newest) == (relation, schema):
+            continue
+        connection.execute(
+            "insert or replace into sent_schema (subid, remote_relid, at, relation,"
+            " schema) values (?, ?, ?, ?, ?)",
+            (subid, one.relation.relid, int(one.at), relation, schema),
+        )
+
+
+def sent_schemas(connection: sqlite3.Connection, subid: Oid) -> list[SentSchema]:
+    """All that were noted and not gone by, in order."""
+    return [
+        SentSchema(
+            Lsn(row["at"]),
+            relation_from_json(row["relation"]),
+            RemoteSchema.parse(row["schema"]),
+        )
+        for row in connection.execute(
+            "select at, relation, schema from sent_schema where subid = ? order by at",
+            (subid,),
+        )
+    ]
+
+
+def followed_schemas(
+    connection: sqlite3.Connection, subid: Oid
+) -> dict[Oid, FollowedSchema]:
+    """By our tables' OIDs."""
+    return {
+        Oid(row["relid"]): FollowedSchema(
+            RemoteSchema.parse(row["schema"]),
+            Lsn(row["begins"]),
+            None if row["previous"] is None else RemoteSchema.parse(row["previous"]),
+            row["making"],
+        )
+        for row in connection.execute(
+            "select * from followed_schema where subid = ?", (subid,)
+        )
+    }
+
+
+def set_followed(
+    connection: sqlite3.Connection, subid: Oid, relid: Oid, followed: FollowedSchema
+) -> None:
+    """The table agrees with it; nothing if it has left the subscription."""
+    previous = followed.previous
+    connection.execute(
+        "insert or replace into followed_schema"
+        " (subid, relid, schema, begins, previous, making)"
+        " select subid, relid, ?, ?, ?, ? from subscription_rel"
+        " where subid = ? and relid = ?",
+        (
+            followed.schema.as_json(),
+            int(followed.begins),
+            None if previous is None else previous.as_json(),
+            followed.making,
+            subid,
+            relid,
+        ),
+    )
+
+
+def set_making(
+    connection: sqlite3.Connection, subid: Oid, relid: Oid, making: str
+) -> None:
+    """Steps from it are being made."""
+    connection.execute(
+        "update followed_schema set making = ? where subid = ? and relid = ?",
+        (making, subid, relid),
+    )
+
+
+def gone_by(
+    connection: sqlite3.Connection, subid: Oid, remote_relid: Oid, at: Lsn
+) -> None:
+    """What was sent up to ``at`` has been followed; the newest stays, to be compared with."""
+    connection.execute(
+        "delete from sent_schema where subid = ?1 and remote_relid = ?2 and at <= ?3"
+        " and at < (select max(at) from sent_schema where subid = ?1"
+        " and remote_relid = ?2)",
+        (subid, remote_relid, int(at)),
+    )
+
+
+def note_changes(
+    connection: sqlite3.Connection,
+    subid: Oid,
+    relid: Oid,
+    at: Lsn,
+    changes: Iterable[SchemaChange],
+) -> None:
+    """For wal2lake.schema_history."""
+    now = datetime.now(UTC).isoformat()
+    for one in changes:
+        connection.execute(
+            "insert into schema_change (subid, relid, lsn, change, outcome, noted_at)"
+            " values (?, ?, ?, ?, ?, ?)",
+            (subid, relid, int(at), one.change, one.outcome, now),
+        )
+
+
+def noted_changes(connection: sqlite3.Connection) -> list[NotedSchemaChange]:
+    """All of them, in the order in which they were followed."""
+    return [
+        NotedSchemaChange(
+            Oid(row["subid"]),
+            Oid(row["relid"]),
+            Lsn(row["lsn"]),
+            row["change"],
+            row["outcome"],
+            datetime.fromisoformat(row["noted_at"]),
+        )
+        for row in connection.execute("select * from schema_change order by number")
+    ]

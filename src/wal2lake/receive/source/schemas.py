@@ -1,0 +1,160 @@
+"""What the publisher's catalog says of relations whose Relation messages come.
+
+In: gulps, before they get into the log. Out: ``SentSchema`` values in the catalog, where apply
+finds them. Only for subscriptions with schema_changes = follow.
+
+    B ... R ... C            asked when R comes: what is sent here has been committed
+    S R ... E ... c          asked when the commit comes: until then nobody else sees what
+    b R ... P ... K          an ALTER in that transaction has done
+
+They are recorded for the commit LSN of their transaction. ALTER TABLE excludes everybody else who
+writes to the table until it commits, so whatever commits before has the columns of before, and what
+commits later those of now. The server may be further already; apply sees that.
+
+Called by the journal thread: it may wait for the server, the reader must not. A failure ends the
+run, and all of it is sent again: a relation's columns that are in the log have been asked for.
+
+Source: pgoutput.c (maybe_send_schema: a streamed transaction has a Relation message of its own).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import numpy as np
+
+from wal2lake.catalog import Catalog, Subscription
+from wal2lake.errors import ProtocolViolation
+from wal2lake.model import Lsn, Oid, Relation, SentSchema, Xid
+from wal2lake.observe import failpoint
+from wal2lake.pg import Publisher, Session
+from wal2lake.receive.gulps import Gulp
+from wal2lake.wire.copyboth import XLOGDATA_HEADER
+from wal2lake.wire.pgoutput import (
+    BeginPrepare,
+    CommitPrepared,
+    RelationMessage,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamStart,
+    read_message,
+)
+
+_BEGIN: Final = ord("B")
+_RELATION: Final = ord("R")
+_START: Final = ord("S")
+_STOP: Final = ord("E")
+_COMMITS: Final = struct.Struct(">xQ")
+"""A Begin up to the LSN of its commit."""
+
+_OPENS: Final = b"BbSE"
+_ALWAYS: Final = _OPENS + b"R"
+_ENDS: Final = b"cAKr"
+
+
+class SchemaKeeper:
+    """For one run of the receiver."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        subscription: Subscription,
+        session: Callable[[], Session],
+    ) -> None:
+        """``session`` opens one to the publisher."""
+        self._catalog = catalog
+        self._subscription = subscription
+        self._session = session
+        self._opened = b""
+        """The last Begin, Begin Prepare, Stream Start or Stream Stop."""
+        self._in_block = False
+        self._deferred: dict[Xid, dict[Oid, Relation]] = {}
+        """Of transactions that have not committed."""
+
+    def note(self, gulp: Gulp) -> None:
+        """Raises PublisherError, StorageError: then the gulp must not get into the log."""
+        if not self._subscription.follows_schema:
+            return
+        found: list[tuple[Lsn, Relation]] = []
+        for body in self._messages(gulp):
+            try:
+                found += self._read(body)
+            except ProtocolViolation:
+                # Whoever decodes it says what is wrong.
+                return
+        if found:
+            self._ask(found)
+
+    def _messages(self, gulp: Gulp) -> Iterable[bytes]:
+        """Those that say something here."""
+        sizes = gulp.lengths.astype(np.int64)
+        ends = np.cumsum(sizes)
+        whole = np.flatnonzero(sizes > XLOGDATA_HEADER)
+        starts = (ends - sizes)[whole] + XLOGDATA_HEADER
+        kinds = np.frombuffer(gulp.data, np.uint8)[starts]
+        wanted = np.zeros(256, np.bool_)
+        wanted[list(_ALWAYS + _ENDS)] = True
+        chosen = wanted[kinds]
+        if not (kinds[chosen] == _RELATION).any() and not self._deferred:
+            # Of transactions that have nothing for us the last one may go on.
+            last = np.flatnonzero(np.isin(kinds, list(_OPENS)))[-1:]
+            chosen = np.zeros(len(kinds), np.bool_)
+            chosen[last] = True
+        for i in np.flatnonzero(chosen).tolist():
+            yield gulp.data[int(starts[i]) : int(ends[whole[i]])]
+
+    def _read(self, body: bytes) -> list[tuple[Lsn, Relation]]:
+        kind = body[0]
+        if kind in _OPENS:
+            self._opened = body
+            self._in_block = kind == _START
+            return []
+        if kind == _RELATION:
+            return self._relation(body)
+        if not self._deferred:
+            return []
+        ended = read_message(body, parallel=self._is_parallel(body))
+        if isinstance(ended, StreamCommit | CommitPrepared):
+            relations = self._deferred.pop(ended.xid, {})
+            return [(ended.commit_lsn, one) for one in relations.values()]
+        if isinstance(ended, RollbackPrepared) or (
+            isinstance(ended, StreamAbort) and ended.xid == ended.subxid
+        ):
+            self._deferred.pop(ended.xid, None)
+        return []
+
+    def _relation(self, body: bytes) -> list[tuple[Lsn, Relation]]:
+        message = read_message(body, in_stream=self._in_block)
+        assert isinstance(message, RelationMessage)
+        relation = message.relation
+        if self._opened[:1] == b"B":
+            return [(Lsn(_COMMITS.unpack_from(self._opened)[0]), relation)]
+        opened = read_message(self._opened)
+        if isinstance(opened, StreamStart | BeginPrepare):
+            self._deferred.setdefault(opened.xid, {})[relation.relid] = relation
+        return []
+
+    @staticmethod
+    def _is_parallel(body: bytes) -> bool:
+        """A Stream Abort with LSN and time."""
+        return len(body) > 9
+
+    def _ask(self, found: list[tuple[Lsn, Relation]]) -> None:
+        relids = tuple(dict.fromkeys(one.relid for _, one in found))
+        with self._session() as session:
+            schemas = Publisher(session).schemas(
+                relids, self._subscription.publications
+            )
+        failpoint("schemas.asked")
+        self._catalog.note_sent(
+            self._subscription.oid,
+            [
+                SentSchema(at, relation, schemas[relation.relid])
+                for at, relation in found
+                # One that is gone will not get any further rows.
+                if relation.relid in schemas
+            ],
+        )

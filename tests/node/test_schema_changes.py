@@ -1,0 +1,271 @@
+"""ALTER TABLE at the publisher, with schema_changes = follow."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from tests.conftest import Database
+from tests.fakes.outside import assert_equal_outside
+
+from wal2lake.testing.mirror import Mirror
+from wal2lake.testing.node import Node
+
+Subscribe = Callable[..., Mirror]
+
+HISTORY = (
+    "select tablename, change, outcome from wal2lake.schema_history"
+    " where subname = '{}' order by lsn"
+)
+COLUMNS = (
+    "select attname, format_type(atttypid, atttypmod), attnotnull from pg_attribute"
+    " where attrelid = '{}'::regclass and attnum > 0 and not attisdropped order by attnum"
+)
+
+
+def agree(node: Node, source: Database, mirror: Mirror, *tables: str) -> None:
+    """Rows and columns, by name; a column that comes takes the last place on both sides."""
+    mirror.caught_up()
+    mirror.synced()
+    mirror.assert_equal(tables)
+    with mirror.source() as session:
+        for table in tables:
+            ours = {tuple(row) for row in node.sql(COLUMNS.format(table))}
+            theirs = {tuple(row) for row in session.query(COLUMNS.format(table))}
+            assert ours == theirs, table
+
+
+def test_columns_come_go_and_change_their_names(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    pg18.psql(
+        "create schema sc; create table sc.t (id int primary key, a text, b numeric(5,2));"
+        " create table sc.other (id int primary key, v text);"
+        " alter table sc.t alter a set storage external;"
+        " insert into sc.t select g, repeat('l', 2500) || g, g from generate_series(1, 50) g;"
+        " insert into sc.other values (1, 'one'); create publication sc for all tables"
+    )
+    mirror = subscribe(pg18, "sc", "with (schema_changes = follow)")
+    mirror.synced()
+    assert node.sql(
+        "select schema_changes from wal2lake.subscription_options where subname = 'sc'"
+    ) == [("follow",)]
+    pg18.transactions(
+        [
+            "insert into sc.t values (100, 'before', 1)",
+            'alter table sc.t add c int default 5, add d text, add "Sp ace" date'
+            " not null default '2020-02-29'",
+            "update sc.t set b = b + 1 where id < 10",
+            "insert into sc.t (id, d) values (101, 'after')",
+            # Rows of both kinds in one transaction.
+            "insert into sc.t (id, a) values (102, 'old columns');"
+            " update sc.t set b = 7 where id = 11;"
+            " alter table sc.t add e int default 9, drop b;"
+            " alter table sc.t rename a to renamed;"
+            " insert into sc.t (id, renamed) values (103, 'new columns');"
+            " update sc.t set e = 10 where id in (12, 102)",
+            # Nothing of this happens.
+            "savepoint s; alter table sc.t drop renamed;"
+            " insert into sc.t (id) values (104); rollback to s;"
+            " insert into sc.t (id, renamed) values (105, 'stays')",
+            # Names go round.
+            "alter table sc.t rename c to x; alter table sc.t rename e to c;"
+            " alter table sc.t rename x to e; update sc.t set e = -1 where id = 13",
+            # The column is another one.
+            "alter table sc.t drop d; alter table sc.t add d int; update sc.t set d = id"
+            " where id < 5",
+            "update sc.other set v = 'two'",
+        ]
+    )
+    agree(node, pg18, mirror, "sc.t", "sc.other")
+    history = node.sql(HISTORY.format("sc"))
+    said = [(change, outcome) for table, change, outcome in history if table == "t"]
+    assert said[:3] == [
+        ('ADD COLUMN "c" integer', "added, with '5' in the rows that are here"),
+        ('ADD COLUMN "d" text', "added"),
+        (
+            'ADD COLUMN "Sp ace" date',
+            "added, with '2020-02-29' in the rows that are here",
+        ),
+    ]
+    assert ('DROP COLUMN "b"', "dropped") in said
+    assert ('RENAME COLUMN "a" TO "renamed"', "renamed") in said
+    # Each row has a value of its own: only a copy can bring them.
+    pg18.psql(
+        "alter table sc.t add r float default random(), add s serial;"
+        " update sc.t set d = 0 where id = 14"
+    )
+    agree(node, pg18, mirror, "sc.t", "sc.other")
+    assert node.sql(HISTORY.format("sc"))[-1] == (
+        "t",
+        'adding column "r" has written all rows anew',
+        "the table is copied anew",
+    )
+    pg18.psql("update sc.t set e = 3 where id < 20; delete from sc.t where id > 100")
+    agree(node, pg18, mirror, "sc.t")
+    assert_equal_outside(node, pg18.conninfo(), ("sc.t",))
+
+
+def test_types_nulls_and_names_of_tables(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    pg18.psql(
+        "create schema sy; create table sy.t (id int primary key, n numeric(5,2), v varchar(5),"
+        " i int, w text not null);"
+        " insert into sy.t select g, g + 0.25, 'v' || g, g, g from generate_series(1, 50) g;"
+        " create schema sy_moved; create publication sy for tables in schema sy, sy_moved"
+    )
+    mirror = subscribe(pg18, "sy", "with (schema_changes = follow)")
+    mirror.synced()
+    pg18.transactions(
+        [
+            "alter table sy.t alter n type numeric(9,2), alter v type varchar(20);"
+            " update sy.t set n = 1234567.25, v = 'longer than five' where id = 1",
+            "alter table sy.t alter v type text, alter w drop not null;"
+            " update sy.t set w = null where id = 2",
+        ]
+    )
+    agree(node, pg18, mirror, "sy.t")
+    # All rows are written anew, by whatever USING says.
+    pg18.transactions(
+        [
+            "alter table sy.t alter i type bigint; update sy.t set i = 1::bigint << 40"
+            " where id = 3",
+            "alter table sy.t alter w type int using coalesce(w::int, 0) * 2;"
+            " update sy.t set w = -1 where id = 4",
+        ]
+    )
+    agree(node, pg18, mirror, "sy.t")
+    pg18.psql(
+        "alter table sy.t alter w set not null; update sy.t set i = 0 where id = 5"
+    )
+    agree(node, pg18, mirror, "sy.t")
+    pg18.psql(
+        "alter table sy.t rename to u; insert into sy.u (id, w) values (60, 1);"
+        " alter table sy.u set schema sy_moved;"
+        " insert into sy_moved.u (id, w) values (61, 1)"
+    )
+    mirror.caught_up()
+    assert node.sql("select id from sy.t where id >= 60 order by id") == [
+        ("60",),
+        ("61",),
+    ]
+
+
+def test_large_transactions_and_prepared_ones_alter_their_tables(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    pg18.psql(
+        "create schema sl; create table sl.t (id int primary key, a text);"
+        " insert into sl.t values (1, 'one'); create publication sl for table sl.t"
+    )
+    pg18.psql(f"alter database {pg18.name} set logical_decoding_work_mem = '64kB'")
+    mirror = subscribe(
+        pg18, "sl", "with (schema_changes = follow, streaming = on, two_phase = on)"
+    )
+    mirror.synced()
+    many = (
+        "insert into sl.t (id, a) select g, repeat('x', 100) from generate_series({}) g"
+    )
+    pg18.psql(
+        f"begin; {many.format('1000, 3000')}; savepoint s;"
+        " alter table sl.t add gone int default 1;"
+        " insert into sl.t (id) select generate_series(5000, 7000); rollback to s;"
+        f" alter table sl.t add b int default 3; {many.format('3001, 5000')};"
+        " update sl.t set b = 4 where id = 1; commit"
+    )
+    agree(node, pg18, mirror, "sl.t")
+    pg18.psql(
+        "begin; alter table sl.t rename b to c; update sl.t set c = 5 where id = 1;"
+        " prepare transaction 'sl'"
+    )
+    pg18.psql("commit prepared 'sl'; insert into sl.t values (2, 'two', 2)")
+    agree(node, pg18, mirror, "sl.t")
+
+
+def test_a_column_list_and_manual(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    pg18.psql(
+        "create schema sm; create table sm.t (id int primary key, a text, b text);"
+        " insert into sm.t values (1, 'one', 'x'); create publication sm for table sm.t (id, a)"
+    )
+    mirror = subscribe(pg18, "sm", "with (schema_changes = follow)")
+    mirror.synced()
+    pg18.psql(
+        "alter publication sm set table sm.t; insert into sm.t values (2, 'two', 'y')"
+    )
+    agree(node, pg18, mirror, "sm.t")
+    pg18.psql(
+        "alter publication sm set table sm.t (id, a); insert into sm.t values (3, 'three', 'z')"
+    )
+    mirror.caught_up()
+    assert node.sql("select * from sm.t order by id") == [
+        ("1", "one", "x"),
+        ("2", "two", "y"),
+        ("3", "three", None),
+    ]
+    node.sql("alter subscription sm set (schema_changes = manual)")
+    pg18.psql(
+        "alter publication sm set table sm.t;"
+        " alter table sm.t add c int; insert into sm.t values (4, 'four', 'u', 4)"
+    )
+    node.wait_for(
+        "select error from wal2lake.subscription_errors where subname = 'sm'",
+        lambda rows: (
+            bool(rows)
+            and 'relation "sm.t" is missing replicated column: "c"' in str(rows[0][0])
+        ),
+    )
+    node.sql("alter table sm.t add column c int")
+    mirror.caught_up()
+    assert node.sql("select id, c from sm.t where id = 4") == [("4", "4")]
+    with pytest.raises(Exception, match='unrecognized schema_changes value: "often"'):
+        node.sql("alter subscription sm set (schema_changes = often)")
+
+
+def test_any_changes_in_any_order(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    """While rows come, and while the apply worker is behind."""
+    pg18.psql(
+        "create schema sr; create table sr.t (id int primary key, c0 int);"
+        " insert into sr.t values (1, 1); create publication sr for table sr.t"
+    )
+    mirror = subscribe(pg18, "sr", "with (schema_changes = follow)")
+    mirror.synced()
+    rng = random.Random(11)
+    names, number, next_id = ["c0"], 1, 2
+    for _ in range(4):
+        statements = []
+        for _ in range(8):
+            steps = []
+            for _ in range(rng.randint(1, 2)):
+                kind = rng.choice("ard")
+                if kind == "a" or not names:
+                    default = rng.choice(["", f" default {rng.randint(0, 99)}"])
+                    steps.append(f"alter table sr.t add c{number} int{default}")
+                    names.append(f"c{number}")
+                    number += 1
+                elif kind == "r":
+                    i = rng.randrange(len(names))
+                    steps.append(f"alter table sr.t rename {names[i]} to c{number}")
+                    names[i] = f"c{number}"
+                    number += 1
+                else:
+                    gone = names.pop(rng.randrange(len(names)))
+                    steps.append(f"alter table sr.t drop {gone}")
+                if rng.random() < 0.7:
+                    steps.append(f"insert into sr.t (id) values ({next_id})")
+                    next_id += 1
+                if names and rng.random() < 0.7:
+                    steps.append(
+                        f"update sr.t set {rng.choice(names)} = {rng.randint(100, 999)}"
+                        f" where id % 3 = {rng.randint(0, 2)}"
+                    )
+            statements.append("; ".join(steps))
+        pg18.transactions(statements)
+        pg18.psql(f"insert into sr.t (id) values ({next_id})")
+        next_id += 1
+        agree(node, pg18, mirror, "sr.t")

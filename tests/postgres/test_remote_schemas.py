@@ -1,0 +1,215 @@
+"""What a publisher's catalog says of altered tables, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from tests.conftest import Database
+
+from wal2lake.apply.schema.diff import (
+    Added,
+    Difference,
+    Dropped,
+    Moved,
+    NullsAllowed,
+    Renamed,
+    Retyped,
+    difference,
+)
+from wal2lake.model import (
+    INVALID_OID,
+    Column,
+    Lsn,
+    Oid,
+    Relation,
+    RemoteSchema,
+    ReplicaIdentity,
+    SentSchema,
+)
+from wal2lake.pg import Publisher, connect
+
+
+@dataclass
+class Source:
+    """A table ``t`` and what was last seen of it."""
+
+    database: Database
+    relid: Oid = INVALID_OID
+    before: RemoteSchema = field(init=False)
+
+    def look(self) -> RemoteSchema:
+        with connect(self.database.conninfo(), application_name="test") as session:
+            found = Publisher(session).schemas((self.relid,), ("p",))
+        return found[self.relid]
+
+    def after(self, sql: str) -> Difference:
+        """Of what was seen before, when a Relation message comes that is up to date."""
+        self.database.psql(sql)
+        now = self.look()
+        found = difference(self.before, SentSchema(Lsn(1), relation(now), now))
+        self.before = found.after
+        assert found.after == now
+        return found
+
+
+def relation(schema: RemoteSchema) -> Relation:
+    return Relation(
+        schema.relid,
+        schema.namespace,
+        schema.name,
+        ReplicaIdentity.DEFAULT,
+        tuple(
+            Column(a.name, a.declared_oid, a.declared_typmod, False)
+            for a in schema.attributes
+        ),
+    )
+
+
+@pytest.fixture(params=[14, 18])
+def source(
+    request: pytest.FixtureRequest, database: Callable[[int], Database]
+) -> Iterator[Source]:
+    found = database(request.param)
+    found.psql(
+        "create table t (id int primary key, a text, b numeric(5,2));"
+        " insert into t values (1, 'one', 1.5); create publication p for table t"
+    )
+    source = Source(found)
+    source.relid = Oid(int(found.psql("select 't'::regclass::oid").strip()))
+    source.before = source.look()
+    yield source
+
+
+def test_what_old_rows_have_in_a_new_column(source: Source) -> None:
+    for definition, missing in (
+        ("c int", None),
+        ("d int default 5", "5"),
+        ("e text not null default 'it''s'", "it's"),
+        ("f int[] default '{1,NULL,3}'", "{1,NULL,3}"),
+        ("g date default date '2020-02-29'", "2020-02-29"),
+        ("h text[] default '{}'", "{}"),
+        ("i text default ''", ""),
+    ):
+        found = source.after(f"alter table t add {definition}")
+        assert found.unknown is None
+        (step,) = found.steps
+        assert isinstance(step, Added)
+        assert (step.attribute.name, step.attribute.missing) == (
+            definition[0],
+            missing,
+        )
+    # Each row has its own.
+    found = source.after("alter table t add r float default random()")
+    assert found.unknown == 'adding column "r" has written all rows anew'
+    found = source.after("alter table t add s serial")
+    assert found.unknown == 'adding column "s" has written all rows anew'
+
+
+def test_columns_are_known_by_their_numbers(source: Source) -> None:
+    assert source.after("alter table t rename a to c").steps == (Renamed("a", "c"),)
+    assert source.after("alter table t drop b").steps == (Dropped("b"),)
+    (step,) = source.after("alter table t add b numeric(5,2)").steps
+    assert isinstance(step, Added) and step.attribute.missing is None
+    # Two change their names.
+    assert source.after(
+        "begin; alter table t rename c to x; alter table t rename b to c;"
+        " alter table t rename x to b; commit"
+    ).steps == (Renamed("c", "c_"), Renamed("b", "c"), Renamed("c_", "b"))
+    # A column goes and another one has its name.
+    found = source.after("alter table t drop b; alter table t rename c to b")
+    assert found.steps == (Dropped("b"), Renamed("c", "b"))
+    assert found.unknown is None
+    found = source.after("alter table t drop b; alter table t add b numeric(5,2)")
+    assert found.unknown == 'column "b" was dropped and added anew'
+
+
+def test_a_type_without_new_rows_and_one_with_them(source: Source) -> None:
+    found = source.after("alter table t alter b type numeric(9,2)")
+    assert [type(s) for s in found.steps] == [Retyped] and found.unknown is None
+    found = source.after("alter table t alter a type varchar(20)")
+    # The text is checked, and so it is read and written.
+    assert found.unknown == 'the new type of column "a" has written all rows anew'
+    found = source.after("alter table t alter a type text")
+    assert [type(s) for s in found.steps] == [Retyped] and found.unknown is None
+    found = source.after("alter table t alter id type bigint using id * 2")
+    assert found.unknown == 'the new type of column "id" has written all rows anew'
+    found = source.after("create domain d as text; alter table t alter a type d")
+    (step,) = found.steps
+    assert isinstance(step, Retyped) and step.attribute.domain == "public.d"
+    assert found.unknown is None
+
+
+def test_nulls_names_and_nothing(source: Source) -> None:
+    assert source.after("alter table t alter a set not null").steps == (
+        NullsAllowed("a", False),
+    )
+    assert source.after("alter table t alter a drop not null").steps == (
+        NullsAllowed("a", True),
+    )
+    assert source.after("alter table t rename to u").steps == (Moved("public", "u"),)
+    assert source.after(
+        "create schema s; alter table u set schema s; alter table s.u rename to t"
+    ).steps == (Moved("s", "t"),)
+    # New files alone say nothing of the columns.
+    found = source.after("vacuum full s.t")
+    assert (found.steps, found.unknown) == ((), None)
+
+
+def test_a_column_that_was_not_published(source: Source) -> None:
+    if int(source.database.psql("show server_version_num")) < 150000:
+        pytest.skip("column lists came with 15")
+    found = source.after("alter publication p set table t (id, a)")
+    assert (found.steps, found.unknown) == ((), None), "b is not dropped"
+    found = source.after("alter publication p set table t")
+    (step,) = found.steps
+    assert isinstance(step, Added)
+    assert found.unknown == 'column "b" was there before it was published'
+
+
+def test_partitions_come_and_go(source: Source) -> None:
+    source.database.psql(
+        "create table r (id int, a text) partition by range (id);"
+        " create table r1 partition of r for values from (0) to (10);"
+        " create publication q for table r with (publish_via_partition_root = true);"
+        " insert into r values (1, 'one')"
+    )
+    source.relid = Oid(int(source.database.psql("select 'r'::regclass::oid").strip()))
+    source.before = source.look()
+    found = source.after("alter table r add c int default 7")
+    (step,) = found.steps
+    assert isinstance(step, Added) and step.attribute.missing == "7"
+    found = source.after("create table r2 partition of r default")
+    assert found.steps == () and len(found.partitions) == 1
+    assert found.partitions[0].startswith("ATTACH PARTITION")
+    assert (
+        source.after("alter table r detach partition r1")
+        .partitions[0]
+        .startswith("DETACH PARTITION")
+    )
+
+
+def test_the_server_is_further(source: Source) -> None:
+    """The message is of a moment between two looks."""
+    states = [source.before]
+    for sql in (
+        "alter table t rename a to c",
+        "alter table t add d int default 5",
+        "alter table t rename d to e; alter table t rename c to d",
+        "alter table t drop b",
+        "alter table t add f int",
+        "alter table t drop f",
+        "alter table t alter id type bigint",
+    ):
+        source.database.psql(sql)
+        states.append(source.look())
+    now = states[-1]
+    before = states[0]
+    for state in states[1:]:
+        found = difference(before, SentSchema(Lsn(1), relation(state), now))
+        before = found.after
+        assert [(a.number, a.name) for a in before.attributes] == [
+            (a.number, a.name) for a in state.attributes
+        ]
+    assert before == now

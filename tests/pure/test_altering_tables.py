@@ -1,0 +1,178 @@
+"""ALTER TABLE without a lake: the statement, what becomes of the columns, what the catalog says of
+each version. Expected errors are PostgreSQL 18's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wal2lake.catalog import (
+    AddColumn,
+    Altered,
+    Catalog,
+    ChangeType,
+    ColumnChange,
+    ColumnDef,
+    DropColumn,
+    RenameColumn,
+    SetDefault,
+    SetNotNull,
+    TableChange,
+    TableDef,
+    plan_changes,
+)
+from wal2lake.errors import SqlSyntaxError, Wal2LakeError
+from wal2lake.frontend.grammar import parse, to_sql
+from wal2lake.frontend.grammar.statements import Other
+from wal2lake.model import Oid
+
+INT, TEXT = Oid(23), Oid(25)
+
+TABLE = TableDef(
+    Oid(16400),
+    "public",
+    "t",
+    Oid(10),
+    (ColumnDef("a", INT, not_null=True), ColumnDef("b", TEXT), ColumnDef("c", INT)),
+    ("a",),
+    "/warehouse/public/t",
+)
+
+SAME = [
+    "ALTER TABLE t ADD COLUMN a integer",
+    "ALTER TABLE IF EXISTS ONLY s.t ADD COLUMN IF NOT EXISTS a character varying(5)"
+    " DEFAULT 'x'||'y' NOT NULL, DROP COLUMN IF EXISTS b, ALTER COLUMN c TYPE bigint"
+    " USING c::bigint, ALTER COLUMN d SET DEFAULT now(), ALTER COLUMN d DROP NOT NULL",
+    'ALTER TABLE t RENAME COLUMN a TO "B b"',
+    "ALTER TABLE t RENAME TO u",
+    "ALTER TABLE t SET SCHEMA x",
+    "ALTER TABLE t OWNER TO joe",
+]
+
+
+@pytest.mark.parametrize("text", SAME)
+def test_a_statement_is_printed_as_it_was_parsed(text: str) -> None:
+    assert to_sql(parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("alter table t", 14),
+        ("alter table t foo", 15),
+        ("alter table t add a int,", 25),
+        ("alter table t add a int default", 32),
+        ("alter table t alter a type int using", 37),
+        ("alter table t drop a b", 22),
+        ("alter table t rename a", 23),
+    ],
+)
+def test_what_is_no_statement_is_so_where_postgresql_says(
+    text: str, position: int
+) -> None:
+    with pytest.raises(SqlSyntaxError) as refused:
+        parse(text)
+    assert refused.value.position == position
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("alter table t add constraint x check (a > 1)", "ADD CONSTRAINT"),
+        ("alter table t replica identity full", "REPLICA IDENTITY"),
+        ("alter table t drop a, validate constraint x", "VALIDATE CONSTRAINT"),
+        ("alter table t alter a set storage plain", "ALTER COLUMN ... SET STORAGE"),
+        ("alter table t set (fillfactor = 5)", "SET"),
+    ],
+)
+def test_an_action_that_is_not_executed_is_named(text: str, name: str) -> None:
+    found = parse(text)
+    assert isinstance(found, Other)
+    assert found.command == f"ALTER TABLE ... {name}"
+
+
+def test_changes_happen_one_after_the_other() -> None:
+    plan = plan_changes(
+        TABLE,
+        [
+            DropColumn("c"),
+            AddColumn(ColumnDef("c", TEXT, default="'x'"), value="x"),
+            SetDefault("c", "'y'"),
+            RenameColumn("a", "id"),
+            ChangeType("id", ColumnDef("id", Oid(20))),
+            SetNotNull("b", True),
+        ],
+    )
+    assert plan.after.columns == (
+        ColumnDef("id", Oid(20), not_null=True),
+        ColumnDef("b", TEXT, not_null=True),
+        ColumnDef("c", TEXT, default="'y'"),
+    )
+    assert plan.after.key == ("id",)
+    assert [(one.source, one.retyped) for one in plan.columns] == [
+        ("a", True),
+        ("b", False),
+        (None, False),
+    ]
+    assert plan.columns[2].value == "x"
+    assert plan.columns[2].default == "'x'"
+
+
+def test_a_key_goes_with_its_column() -> None:
+    after = plan_changes(TABLE, [DropColumn("a")]).after
+    assert (after.key, [c.name for c in after.columns]) == ((), ["b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("change", "sqlstate", "message"),
+    [
+        (
+            AddColumn(ColumnDef("b", INT)),
+            "42701",
+            'column "b" of relation "t" already exists',
+        ),
+        (DropColumn("x"), "42703", 'column "x" of relation "t" does not exist'),
+        (DropColumn("ctid"), "0A000", 'cannot drop system column "ctid"'),
+        (RenameColumn("x", "y"), "42703", 'column "x" does not exist'),
+        (
+            RenameColumn("a", "b"),
+            "42701",
+            'column "b" of relation "t" already exists',
+        ),
+        (SetNotNull("a", False), "42P16", 'column "a" is in a primary key'),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    change: ColumnChange, sqlstate: str, message: str
+) -> None:
+    with pytest.raises(Wal2LakeError) as refused:
+        plan_changes(TABLE, [change])
+    assert (refused.value.sqlstate, refused.value.message) == (sqlstate, message)
+
+
+def test_each_version_keeps_its_columns(tmp_path: Path) -> None:
+    """Those of an intent that is given up never were."""
+    catalog = Catalog.create(tmp_path / "catalog.sqlite", "me", None)
+    catalog.create_table(TABLE)
+    change = TableChange(TABLE.oid, TABLE.location, "id", 4, 1, ())
+    wider = plan_changes(TABLE, [AddColumn(ColumnDef("d", INT))]).after
+    less = plan_changes(wider, [DropColumn("a")]).after
+
+    def intend(after: TableDef) -> int:
+        altered = Altered(after.oid, after.columns, after.key, after.key_name)
+        return catalog.begin_local_commit([change], [altered])
+
+    catalog.publish_local({}, number=intend(less))
+    assert catalog.table_by_oid(TABLE.oid) == TABLE
+    for after, version in ((wider, 5), (less, 9)):
+        number = intend(after)
+        (pending,) = catalog.local_commits()
+        assert pending.altered[0].columns == after.columns
+        catalog.publish_local({}, number=number, altered_at=version)
+        assert catalog.local_commits() == []
+    versions = [catalog.table_at(TABLE, version) for version in (0, 4, 5, 8, 9, 10)]
+    assert versions == [TABLE, TABLE, wider, wider, less, less]
+    catalog.rename_table(TABLE, "public", "u")
+    renamed = catalog.table_at(TABLE, 0)
+    assert (renamed.name, renamed.columns) == ("u", TABLE.columns)

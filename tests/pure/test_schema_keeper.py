@@ -1,0 +1,160 @@
+"""When a publisher is asked for the columns of a relation, and for which transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from tests.fakes.publisher import relation
+
+from wal2lake.catalog import Catalog, Subscription
+from wal2lake.model import Lsn, Oid, Relation, RemoteSchema, SentSchema, Xid
+from wal2lake.receive.gulps import Gulp
+from wal2lake.receive.source import schemas
+from wal2lake.receive.source.schemas import SchemaKeeper
+from wal2lake.wire.copyboth import XLogData, write_xlogdata
+from wal2lake.wire.pgoutput import (
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    Message,
+    Prepare,
+    RelationMessage,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamStart,
+    StreamStop,
+    write_message,
+)
+
+X, Y = Xid(700), Xid(701)
+END = Lsn(10_000)
+
+
+class Noted:
+    """The catalog's part."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, int]] = []
+
+    def note_sent(self, subid: Oid, sent: list[SentSchema]) -> None:
+        self.sent += [(int(one.at), int(one.relation.relid)) for one in sent]
+
+
+class Server:
+    """A publisher that has every table but 99."""
+
+    def __init__(self, session: object) -> None:
+        del session
+
+    def schemas(
+        self, relids: tuple[Oid, ...], publications: tuple[str, ...]
+    ) -> dict[Oid, RemoteSchema]:
+        return {
+            relid: RemoteSchema(relid, "public", "t", (), (), 0, ())
+            for relid in relids
+            if relid != 99
+        }
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
+    monkeypatch.setattr(schemas, "Publisher", Server)
+    return Noted()
+
+
+def keeper(noted: Noted, **options: str) -> SchemaKeeper:
+    @contextmanager
+    def session() -> Iterator[None]:
+        yield
+
+    subscription = Subscription(
+        Oid(1), "s", Oid(10), True, "", "s", ("p",), options={**options}
+    )
+    return SchemaKeeper(cast(Catalog, noted), subscription, cast(Any, session))
+
+
+def gulp(*messages: Message) -> Gulp:
+    payloads = [
+        write_xlogdata(XLogData(Lsn(0), Lsn(0), 0, write_message(one)))
+        for one in messages
+    ]
+    lengths = np.array([len(p) for p in payloads], np.uint32)
+    return Gulp(b"".join(payloads), lengths, False)
+
+
+def described(relid: int, subxid: Xid | None = None) -> RelationMessage:
+    return RelationMessage(relation(relid), subxid)
+
+
+FOLLOW = {"schema_changes": "follow"}
+
+
+def test_at_once_for_the_commit_of_its_transaction(noted: Noted) -> None:
+    begin, commit = Begin(Lsn(500), 0, X), Commit(Lsn(500), END, 0)
+    late = Begin(Lsn(600), 0, Y)
+    one = keeper(noted, **FOLLOW)
+    one.note(gulp(begin, described(1), commit, late, described(2), described(99)))
+    # A transaction goes on in the next gulp.
+    one.note(gulp(described(3)))
+    assert noted.sent == [(500, 1), (600, 2), (600, 3)]
+    # Whoever does not follow is not told.
+    keeper(noted, schema_changes="manual").note(gulp(begin, described(1)))
+    assert len(noted.sent) == 3
+
+
+def test_a_streamed_transaction_is_asked_for_when_it_commits(noted: Noted) -> None:
+    one = keeper(noted, **FOLLOW)
+    one.note(gulp(StreamStart(X, True), described(1, X), StreamStop()))
+    one.note(gulp(StreamStart(Y, True), described(2, Y)))
+    one.note(gulp(described(3, Y), StreamStop()))
+    one.note(gulp(StreamStart(X, False), described(4, X), StreamStop()))
+    # A subtransaction is rolled back: what it had is asked for all the same.
+    one.note(gulp(StreamAbort(Y, Xid(702))))
+    assert noted.sent == []
+    one.note(gulp(StreamCommit(Y, Lsn(800), END, 0)))
+    assert noted.sent == [(800, 2), (800, 3)]
+    one.note(gulp(StreamAbort(X, X, Lsn(900), 0)))
+    one.note(gulp(StreamCommit(X, Lsn(950), END, 0)))
+    assert len(noted.sent) == 2
+
+
+def test_a_prepared_transaction_too(noted: Noted) -> None:
+    one = keeper(noted, **FOLLOW)
+    for xid, relid in ((X, 1), (Y, 2)):
+        one.note(
+            gulp(
+                BeginPrepare(Lsn(500), END, 0, xid, "g"),
+                described(relid),
+                Prepare(Lsn(500), END, 0, xid, "g"),
+            )
+        )
+    assert noted.sent == []
+    one.note(gulp(RollbackPrepared(Lsn(500), END, 0, 0, X, "g")))
+    one.note(gulp(CommitPrepared(Lsn(990), END, 0, Y, "g")))
+    assert noted.sent == [(990, 2)]
+
+
+def test_what_is_no_message_is_left_to_who_decodes_it(noted: Noted) -> None:
+    one = keeper(noted, **FOLLOW)
+    whole = gulp(Begin(Lsn(500), 0, X), described(1))
+    lengths = whole.lengths.copy()
+    lengths[-1] -= 3
+    one.note(replace(whole, data=whole.data[:-3], lengths=lengths))
+    assert noted.sent == []
+    # Before any transaction: nothing says whose it is.
+    keeper(noted, **FOLLOW).note(gulp(described(1)))
+    assert noted.sent == []
+
+
+def test_relations_are_kept_as_they_were_sent() -> None:
+    from wal2lake.model.remoteschema import relation_as_json, relation_from_json
+
+    sent: Relation = relation(5, 3)
+    assert relation_from_json(relation_as_json(sent)) == sent
