@@ -120,7 +120,11 @@ class Participants:
     def are_members(self) -> bool:
         """Whether all of them are in the subscription still, as they came in. Under the commit
         lock, under which they leave."""
-        epochs = {rel.relid: rel.epoch for rel in self._catalog.rels(self._subid)}
+        epochs = {
+            rel.relid: rel.epoch
+            for rel in self._catalog.rels(self._subid)
+            if not rel.paused
+        }
         return all(epochs.get(p.rel.relid) == p.rel.epoch for p in self)
 
     def positions(self, floor: Lsn) -> Mapping[RelationName, tuple[Oid, Lsn]]:
@@ -138,7 +142,11 @@ class Participants:
             for p in self
             if p.cursor <= reached
             and (p.unpublished or not p.ready)
-            and not (self._copying and p.rel.state is SyncState.FINISHEDCOPY)
+            and not (
+                self._copying
+                and p.rel.state is SyncState.FINISHEDCOPY
+                and not p.rel.rejoins
+            )
         ]
 
     def look(self, participant: Participant) -> TableState:
@@ -172,7 +180,7 @@ class Participants:
             expected = published.get(int(rel.relid))
             # Tables that wait for their copy, too: it may have been torn as it ended.
             self._recover(definition, expected)
-            if rel.state not in _JOINING:
+            if rel.state not in _JOINING or rel.paused:
                 continue
             before = known.get(rel.relid)
             if before is not None and before.rel.epoch == rel.epoch:
@@ -183,7 +191,8 @@ class Participants:
             state = self._port.state(definition.location)
             name = rel.cursor_name(self._node)
             cursor = state.cursor(name)
-            if cursor is None and rel.state is SyncState.FINISHEDCOPY:
+            waits = rel.state is SyncState.FINISHEDCOPY
+            if waits and cursor is None and not rel.rejoins:
                 self._copy_again(definition)
                 continue
             table = Participant(
@@ -197,6 +206,8 @@ class Participants:
             )
             if table.visible:
                 table.passed(seen)
+            elif rel.rejoins and rel.lsn is not None:
+                table.passed(rel.lsn)
             if rel.trusted and not self._is_ours(
                 definition.location, expected, state.version, name
             ):

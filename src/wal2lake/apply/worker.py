@@ -184,7 +184,7 @@ class ApplyWorker:
         start = min(start, decided)
         waiting = self._reader.above(start)
         if not waiting:
-            worked = self._settle(subscription, max(sealed, start))
+            worked = self._settle(subscription, max(sealed, decided))
             self._idle_at = None if worked else (sealed, change)
             return worked
         self._idle_at = None
@@ -192,15 +192,17 @@ class ApplyWorker:
         # A table that was ahead when a crash came must not be passed by a vector that
         # lacks what it already has: the batch reaches at least as far as the table.
         ahead = max((t.cursor for t in self._tables if t.visible), default=floor)
+        # Others catch up with the vector first, in batches of their own.
+        catching_up = start < decided
         chosen = choose(
             waiting,
             max_bytes=limits.batch_bytes,
             max_rows=limits.batch_rows,
-            at_least=ahead,
+            at_least=floor if catching_up else ahead,
         )
         end = chosen[-1].sealed_lsn
         batch = divide(chosen, positions=self._tables.positions(floor), end=end)
-        self._apply(subscription, batch)
+        self._apply(subscription, batch, decided if catching_up else None)
         return True
 
     def _decided(self, floor: Lsn) -> Lsn:
@@ -216,7 +218,7 @@ class ApplyWorker:
                 self._progress.set(applied=subscription.floor)
             return self._let_floor_follow(subscription.floor)
         with self._commit_lock:
-            return self._publish(reached)
+            return not self._tables.are_members() or self._publish(reached)
 
     def _let_floor_follow(self, floor: Lsn) -> bool:
         """A table that held the floor below the vector may have left."""
@@ -225,15 +227,26 @@ class ApplyWorker:
         if floor >= self._catalog.floor_bound(self._subid, decided, tables):
             return False
         with self._commit_lock:
-            return self._publish(decided)
+            return not self._tables.are_members() or self._publish(decided)
 
-    def _apply(self, subscription: Subscription, batch: Batch) -> None:
-        found = None
-        decided = self._decided(subscription.floor)
-        skip = begin_skip(
-            self._catalog, subscription, self._tables, self._reader, batch, decided
-        )
+    def _apply(
+        self, subscription: Subscription, batch: Batch, caught_up: Lsn | None
+    ) -> None:
+        """``caught_up``: tables that are behind the vector take this batch, up to there."""
+        found = skip = None
         cut = first_change_of_columns(self._catalog, self._reader, batch.tables)
+        if caught_up is None:
+            skip = begin_skip(
+                self._catalog,
+                subscription,
+                self._tables,
+                self._reader,
+                batch,
+                self._decided(subscription.floor),
+            )
+        elif caught_up < batch.end:
+            # What comes next concerns all of them, a SKIP for instance.
+            cut = caught_up if cut is None else min(cut, caught_up)
         failure = self._attempt(subscription, batch, cut, skip)
         while failure is not None:
             # What is found later in an attempt may lie before: each cut is below the last one.
@@ -439,9 +452,13 @@ class ApplyWorker:
         under it. The others were read without it: the front door may have written them
         since, and whoever made their newest version may have died before its sync.
 
-        False, and nothing, if a table that readers see is ahead of ``reached``.
+        False, and nothing, if a table that readers see is ahead of ``reached``, or if all
+        of them are: others catch up.
         """
         if any(t.visible and t.cursor > reached for t in self._tables):
+            return False
+        vector = self._catalog.newest_vector(self._subid)
+        if vector is not None and reached < vector.lsn:
             return False
         unseen = self._tables.unseen(reached)
         for table in unseen:

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 8
+VERSION: Final = 9
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -155,12 +155,19 @@ create table local_commit (
     number integer primary key autoincrement, tables text not null);
 """
 
+_PAUSES_9: Final = """
+alter table subscription_rel add column paused_at text;
+alter table subscription_rel add column rejoins integer not null default 0;
+alter table snapshot_vector add column apart text not null default '{}';
+"""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
     _CONFLICTS_6,
     _SQLSTATES_7,
     _COMMITS_8,
+    _PAUSES_9,
 )
 """What came after version 3, in order."""
 
@@ -213,6 +220,7 @@ alter table relation add column partition_of integer;
     6: LATER[2],
     7: LATER[3],
     8: LATER[4],
+    9: LATER[5],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

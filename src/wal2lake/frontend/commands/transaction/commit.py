@@ -291,7 +291,8 @@ def _may_publish(
     node: Node, rel: SubscriptionRel, state: TableState, newest: SnapshotVector | None
 ) -> bool:
     """The table holds nothing that readers of the subscription must not see yet."""
-    if newest is None:
+    if newest is None or rel.paused:
+        # What a paused table has, readers see.
         return True
     cursor = state.cursor(rel.cursor_name(node.catalog.system_identifier))
     joined = rel.state in (SyncState.SYNCDONE, SyncState.READY)
