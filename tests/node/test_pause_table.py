@@ -137,7 +137,10 @@ def test_a_table_that_cannot_be_applied_is_paused_and_resumed(
     origin = "select remote_lsn from pg_replication_origin_status"
     assert Lsn.parse(str(node.value(origin))) <= at
     end = pg18.psql("select pg_current_wal_lsn()")
-    confirmed = "select confirmed_flush_lsn >= '{}' from pg_replication_slots where slot_name = 'pz'"
+    confirmed = (
+        "select confirmed_flush_lsn >= '{}' from pg_replication_slots"
+        " where slot_name = 'pz'"
+    )
     pg18.psql("insert into pz.u values (8, 'flushed')")
     node.wait_for("select id from pz.u", lambda rows: len(rows) == 5)
     assert pg18.psql(confirmed.format(end)) == "t"
@@ -162,7 +165,7 @@ def test_a_table_that_cannot_be_applied_is_paused_and_resumed(
     node.sql("select wal2lake.resume_table('pz.t')")
     mirror.assert_equal(["pz.t", "pz.u"])
     ready(node, "pz")
-    assert told(node, "select count(*) from pz.t") == ([("6",)], "")
+    assert told(node, "select count(*) from pz.t") == ([("5",)], "")
     assert "is not paused" in told(node, "select wal2lake.resume_table('pz.t')")[1]
     # A past state in which it had not come back yet does not have it.
     assert refused(node, past + "t")[0] == "55000"

@@ -62,7 +62,7 @@ def pause_table(
         if rel.paused:
             caller.notice(Notice(f'table "{table.qualified}" is paused already'))
             return
-        with node.ddl_lock, node.locks.of(sub.oid):
+        with node.locks.of(sub.oid):
             rel = _again(node, rel, table)
             position, version = _stands(node, sub, rel, table)
             node.catalog.pause_table(sub.oid, rel.relid, position, version)
@@ -98,7 +98,7 @@ def recopy_table(
         table,
     ):
         check_recopy(node, sub, [rel.relid])
-        with node.ddl_lock, node.locks.of(sub.oid):
+        with node.locks.of(sub.oid):
             _again(node, rel, table)
             node.catalog.copy_table_anew(sub.oid, rel.relid)
         failpoint("recopy.table_recorded")
