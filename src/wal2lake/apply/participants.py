@@ -7,7 +7,8 @@ may meet a row. What is known of a table (``Participant``), and who changes it:
     fact         set                                       cleared, or moved on
     cursor       refresh: read from the table              committed: end of the batch
     decided      refresh: the vector's LSN, if readers     passed: end of a batch that it took
-                 see the table                             part in, with changes or without
+                 see the table; where it stands, if it     part in, with changes or without
+                 comes back
     version      refresh: the newest found                 committed: the one made; look (before
                                                            a batch is staged, and before it is
                                                            published): the newest, under the lock
@@ -17,6 +18,8 @@ may meet a row. What is known of a table (``Participant``), and who changes it:
                  vector's, or the cursor is above the
                  floor; committed
     ready        catalog: the second vector that has it    a new epoch (the table left and came)
+
+A table that is paused is not among them.
 
 A version of others (an outside OPTIMIZE, a write at the front door whose session died) is thus
 published by the next worker. While one runs, the front door publishes its own writes, unless

@@ -14,7 +14,8 @@ Positions. A table's position is the highest of its cursor, the floor, the newes
 readers see it, and the end of the last batch. A table that was just
 copied joins with its cursor S; the batch starts at the lowest position, so it catches up
 while the others skip. It turns visible (f -> s -> r) with the first vector whose LSN has
-reached S.
+reached S. One that comes back from a pause does the same. As long as tables are behind the newest
+vector, batches end there at the latest, and nothing is published: no state is older than the last.
 
 Errors. A value, constraint or mapping that fails is located (commit LSN, ordinal): the batch is cut
 below that transaction, what is before it is applied, and the error is reported with
