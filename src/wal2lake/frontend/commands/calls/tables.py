@@ -205,23 +205,30 @@ def _stands(
     node: Node, sub: Subscription, rel: SubscriptionRel, table: TableDef
 ) -> tuple[Lsn, int]:
     """Where the table's changes begin, and its newest version, which is durable on return."""
-    # Torn commits, if the power has failed and no worker has looked since.
+    waits = rel.state is SyncState.FINISHEDCOPY
+    if rel.state not in _STREAMED:
+        raise _being_copied(table)
     vector = node.catalog.newest_vector(sub.oid)
     known = None if vector is None else vector.versions.get(int(rel.relid))
-    if known is not None:
-        node.tables.recover(table.location, known)
-    state = node.tables.state(table.location)
+    with node.tables.writing(table.location):
+        if known is not None:
+            # What is torn, if the power has failed and no worker has looked since.
+            node.tables.recover(table.location, known)
+        state = node.tables.state(table.location)
+        node.tables.sync(table.location, state.version)
     cursor = state.cursor(rel.cursor_name(node.catalog.system_identifier))
-    copied = cursor is not None or rel.rejoins
-    waits = rel.state is SyncState.FINISHEDCOPY
-    if rel.state not in _STREAMED or (waits and not copied):
-        raise UsageError(
-            f'table "{table.qualified}" cannot be paused while it is being copied',
-            sqlstate=_PREREQUISITE,
-            hint="Its copy holds no other table up. wal2lake.sync_progress shows it.",
-        )
+    if waits and cursor is None and not rel.rejoins:
+        # Torn as it ended: the apply worker will have it copied again.
+        raise _being_copied(table)
     now = node.catalog.subscription(sub.oid) or sub
     reached = rel.lsn if waits else (None if vector is None else vector.lsn)
-    node.tables.sync(table.location, state.version)
     position = Lsn(max(cursor or 0, now.floor, reached or INVALID_LSN))
     return position, state.version
+
+
+def _being_copied(table: TableDef) -> UsageError:
+    return UsageError(
+        f'table "{table.qualified}" cannot be paused while it is being copied',
+        sqlstate=_PREREQUISITE,
+        hint="Its copy holds no other table up. wal2lake.sync_progress shows it.",
+    )
