@@ -72,11 +72,10 @@ class StoredTable:
         uniqueness: Uniqueness,
         *,
         memory: int,
-        exceeds: bool = False,
     ) -> Upsert | RowFailure:
-        """What a batch would change; ``memory`` in bytes, which it ``exceeds`` if it must."""
+        """What a batch would change; ``memory`` in bytes."""
         size = sum(t.nbytes for t in staged)
-        with Memory(memory).share(size, exceeds=exceeds) as share:
+        with Memory(memory).share(size) as share:
             return plan_upsert(
                 load(shape, staged),
                 self.state,

@@ -21,6 +21,7 @@ from wal2lake.apply.worker import ApplyWorker
 from wal2lake.catalog import Catalog, ProgressFile
 from wal2lake.lake import TablePort
 from wal2lake.lake.batchport import BatchPort
+from wal2lake.lake.staging.defaults import ColumnDefaults, no_defaults
 from wal2lake.model import Oid
 from wal2lake.observe import get_logger
 from wal2lake.settings import Settings
@@ -45,8 +46,11 @@ class ApplyLauncher:
         tables: TablePort,
         batches: BatchPort,
         commit_lock: Callable[[Oid], threading.RLock],
+        defaults: ColumnDefaults = no_defaults,
     ) -> None:
-        """``commit_lock`` gives the lock of one subscription's tables."""
+        """``commit_lock`` gives the lock of one subscription's tables, ``defaults`` those of
+        columns that a publisher does not send."""
+        self._defaults = defaults
         self._catalog = catalog
         self._settings = settings
         self._port = tables
@@ -126,6 +130,7 @@ class ApplyLauncher:
                     self._batches,
                     progress,
                     self._commit_lock(subid),
+                    self._defaults,
                 )
                 worker.start()
                 self._running[subid] = _Running(worker, progress)

@@ -121,14 +121,19 @@ class Participants:
         self._known.clear()
 
     def are_members(self) -> bool:
-        """Whether all of them are in the subscription still, as they came in. Under the commit
-        lock, under which they leave."""
+        """Whether all of them are in the subscription still, as they came in and defined as they
+        were. Under the commit lock, under which they leave and are altered."""
         epochs = {
             rel.relid: rel.epoch
             for rel in self._catalog.rels(self._subid)
             if not rel.paused
         }
-        return all(epochs.get(p.rel.relid) == p.rel.epoch for p in self)
+        now = {table.oid: table for table in self._catalog.tables()}
+        return all(
+            epochs.get(p.rel.relid) == p.rel.epoch
+            and now.get(p.rel.relid) == p.definition
+            for p in self
+        )
 
     def positions(self, floor: Lsn) -> Mapping[RelationName, tuple[Oid, Lsn]]:
         """By the name that the publisher gives them: the table, and where its changes

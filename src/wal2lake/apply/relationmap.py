@@ -9,6 +9,7 @@ Source: relation.c (logicalrep_rel_open, logicalrep_rel_mark_updatable), referen
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wal2lake.catalog import TableDef
@@ -53,7 +54,8 @@ def check_target(use: RelationUse, table: TableDef | None) -> None:
             f'logical replication target relation "{table.qualified}" is missing'
             f" replicated {plural}: {shown}",
             sqlstate=_PREREQUISITE,
-            hint=f"There is no ALTER TABLE here: {COPIED_ANEW}.",
+            hint="ALTER TABLE ... ADD COLUMN on the target lets it go on; rows that are"
+            f" there get the column's default. With the publisher's values: {COPIED_ANEW}.",
         )
     if not use.changes_rows:
         return
@@ -75,6 +77,19 @@ def check_target(use: RelationUse, table: TableDef | None) -> None:
             sqlstate=_PREREQUISITE,
             hint=f"The keys of both sides differ: {COPIED_ANEW}, key included.",
         )
+
+
+def has_unique_key(relation: Relation, key: Sequence[str]) -> bool:
+    """Whether no two rows of the publisher can have one value of ``key``, as far as the stream
+    tells.
+
+    An index that is a replica identity is unique, and whatever contains its columns. With
+    FULL or NOTHING it is not known: a primary key may be gone at any time, without a word.
+    """
+    if relation.identity not in (ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX):
+        return False
+    identity = {relation.columns[i].name for i in relation.key_positions}
+    return bool(identity) and identity <= set(key)
 
 
 def error_context(

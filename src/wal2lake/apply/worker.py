@@ -36,14 +36,22 @@ from wal2lake.apply.batch import Batch, TableChanges, choose, divide
 from wal2lake.apply.conflicts import Transactions, conflict, left_out, tell
 from wal2lake.apply.failures import Failure, first_failure, row_failure
 from wal2lake.apply.participants import Participants
+from wal2lake.apply.relationmap import has_unique_key
 from wal2lake.apply.skipping import Skip, begin_skip
 from wal2lake.apply.targets import check_others, check_targets, first_change_of_columns
-from wal2lake.catalog import Catalog, ProgressFile, Subscription, Worker
+from wal2lake.catalog import (
+    Catalog,
+    ProgressFile,
+    Subscription,
+    TableDef,
+    Worker,
+)
 from wal2lake.changelog import LogReader
 from wal2lake.errors import Wal2LakeError, sqlstate_of
 from wal2lake.lake import CommitConflict, Cursor, TablePort
 from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
 from wal2lake.lake.staging.convert import Rules
+from wal2lake.lake.staging.defaults import ColumnDefaults, Fills, no_defaults
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.model import INVALID_LSN, Lsn, Oid, Resolution
 from wal2lake.observe import failpoint, get_logger
@@ -69,9 +77,12 @@ class ApplyWorker:
         batches: BatchPort,
         progress: ProgressFile,
         commit_lock: threading.RLock,
+        defaults: ColumnDefaults = no_defaults,
     ) -> None:
         """``commit_lock`` is held while tables commit and the vector is published:
-        writers at the front door hold it too, so that a vector is never torn."""
+        writers at the front door hold it too, so that a vector is never torn.
+        ``defaults``: of columns that the publisher does not send."""
+        self._defaults = defaults
         self._catalog = catalog
         self._settings = settings
         self._subid = subid
@@ -385,6 +396,10 @@ class ApplyWorker:
         known = self._tables[part.relid]
         state = self._tables.look(known)
         definition = known.definition
+        # What the publisher's own constraint does not rule out is looked up.
+        trusted = known.trusted and all(
+            has_unique_key(f.relation, definition.key) for f in part.files
+        )
         request = StageRequest(
             namespace=definition.namespace,
             name=definition.name,
@@ -403,8 +418,8 @@ class ApplyWorker:
                 if cut is None or f.min_commit_lsn < cut
             ],
             span=LsnRange(part.position, cut),
-            append=part.insert_only and (known.trusted or not definition.key),
-            trusted=known.trusted,
+            append=part.insert_only and (trusted or not definition.key),
+            trusted=trusted,
             types=types,
             rules=Rules(
                 policies,
@@ -412,9 +427,20 @@ class ApplyWorker:
                 frozenset(definition.key),
                 self._settings.apply.max_value_bytes,
             ),
+            fills=self._fills(part, definition),
             shows_rows=self._settings.apply.log_conflict_values,
         )
         return self._batches.stage(request)
+
+    def _fills(self, part: TableChanges, table: TableDef) -> Fills:
+        """Defaults of the columns that some of the rows come without."""
+        sent = [{c.name for c in f.relation.columns} for f in part.files if f.inserts]
+        wanted = [
+            c.name
+            for c in table.columns
+            if c.default is not None and any(c.name not in names for names in sent)
+        ]
+        return self._defaults(table.oid, wanted) if wanted else {}
 
     def _commit_all(
         self, parts: list[TableChanges], staged: list[Staged], reached: Lsn

@@ -9,6 +9,7 @@ are in ``progress``), connects to anything, imports Spark or NumPy.
     records            the rows as values
     database, schema   the SQLite file, its transactions and tables
     namespaces, tables, comments, subscriptions, copies, published/    the SQL of each
+    definitions/       what ALTER TABLE does to a table's columns
     access/            roles, and what follows from them: who may do what
     progress           the positions of a running subscription, in a mapped file
 """
@@ -22,12 +23,25 @@ from wal2lake.catalog.access.predefined import (
 )
 from wal2lake.catalog.access.roles import ROLE_FLAGS
 from wal2lake.catalog.access.targets import TargetRights
+from wal2lake.catalog.definitions.changes import (
+    AddColumn,
+    ChangeType,
+    ColumnChange,
+    ColumnPlan,
+    DropColumn,
+    PlannedColumn,
+    RenameColumn,
+    SetDefault,
+    SetNotNull,
+    plan_changes,
+)
 from wal2lake.catalog.progress import Progress, ProgressFile
 from wal2lake.catalog.records import (
     MADE_SLOT,
     REMOTE_TYPES,
     SOURCE_STARTED,
     UNDECODED_TYPES,
+    Altered,
     CoercionTotal,
     ColumnDef,
     Comment,
@@ -67,23 +81,33 @@ __all__ = [
     "SOURCE_STARTED",
     "SUBSCRIPTION_CATALOG",
     "UNDECODED_TYPES",
+    "AddColumn",
+    "Altered",
     "Authority",
     "Catalog",
+    "ChangeType",
     "CoercionTotal",
+    "ColumnChange",
     "ColumnDef",
+    "ColumnPlan",
     "Comment",
     "CopyRange",
+    "DropColumn",
     "LocalCommit",
     "Namespace",
     "NewSource",
     "NotedConflict",
     "PastState",
+    "PlannedColumn",
     "PlannedSlot",
     "Progress",
     "ProgressFile",
     "Recopy",
+    "RenameColumn",
     "Role",
     "RoleMember",
+    "SetDefault",
+    "SetNotNull",
     "SnapshotVector",
     "Subscription",
     "SubscriptionError",
@@ -95,4 +119,5 @@ __all__ = [
     "TargetRights",
     "Worker",
     "local_writer",
+    "plan_changes",
 ]

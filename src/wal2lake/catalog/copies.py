@@ -61,6 +61,21 @@ def advance_paused(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None
     )
 
 
+def void(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
+    """What a copy has written has the columns of before: another epoch, from the beginning. The
+    caller has looked that nothing of it is committed."""
+    connection.execute(
+        "delete from copy_range where subid = ? and relid = ?", (subid, relid)
+    )
+    coercions.forget_pending(connection, subid, relid)
+    connection.execute(
+        "update subscription_rel set epoch = epoch + 1, lsn = null, copy_plan = null,"
+        " rows_copied = 0, rows_expected = null, bytes_copied = 0"
+        " where subid = ? and relid = ?",
+        (subid, relid),
+    )
+
+
 def begin_copy(connection: sqlite3.Connection, rel: SubscriptionRel) -> None:
     """An attempt begins: its plan, and the S that its commit may have."""
     snapshot = json.loads(rel.copy_plan or "{}").get("snapshot")

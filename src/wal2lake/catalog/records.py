@@ -493,11 +493,23 @@ class TableChange:
 
 
 @dataclass(frozen=True, slots=True)
+class Altered:
+    """What ALTER TABLE leaves of a table's definition."""
+
+    relid: Oid
+    columns: tuple[ColumnDef, ...]
+    key: tuple[str, ...]
+    key_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class LocalCommit:
-    """A transaction that is being committed to several tables."""
+    """A transaction that is being committed to several tables, or an ALTER TABLE of one."""
 
     number: int
     tables: tuple[TableChange, ...]
+    altered: tuple[Altered, ...] = ()
+    """Definitions that change with the table's commit: all names of one location."""
 
 
 def local_writer(node: int) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 9
+VERSION: Final = 11
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -155,7 +155,23 @@ create table local_commit (
     number integer primary key autoincrement, tables text not null);
 """
 
-_PAUSES_9: Final = """
+_STATES_9: Final = """
+alter table snapshot_vector add column since integer not null default 0;
+update snapshot_vector set since = lsn;
+"""
+"""A state is that of each position from ``since`` to ``lsn``."""
+
+_ALTERED_10: Final = """
+alter table local_commit add column altered text;
+create table relation_history (
+    relid integer not null, version integer not null,
+    columns text not null, key text not null, key_name text,
+    altered_at text not null,
+    primary key (relid, version)) without rowid;
+"""
+"""``altered``: definitions that an ALTER TABLE puts in place with its commit."""
+
+_PAUSES_11: Final = """
 alter table subscription_rel add column paused_at text;
 alter table subscription_rel add column rejoins integer not null default 0;
 alter table snapshot_vector add column apart text not null default '{}';
@@ -167,7 +183,9 @@ LATER: Final = (
     _CONFLICTS_6,
     _SQLSTATES_7,
     _COMMITS_8,
-    _PAUSES_9,
+    _STATES_9,
+    _ALTERED_10,
+    _PAUSES_11,
 )
 """What came after version 3, in order."""
 
@@ -221,6 +239,8 @@ alter table relation add column partition_of integer;
     7: LATER[3],
     8: LATER[4],
     9: LATER[5],
+    10: LATER[6],
+    11: LATER[7],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

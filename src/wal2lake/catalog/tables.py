@@ -82,10 +82,29 @@ def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
         ) from None
 
 
+def rename_table(
+    connection: sqlite3.Connection, table: TableDef, namespace: str, name: str
+) -> None:
+    """Another name or schema; 42P07 if it is taken."""
+    key_name = table.key_name
+    if table.key and key_name is None:
+        key_name = f"{table.name}_pkey"
+    try:
+        connection.execute(
+            "update relation set namespace = ?, name = ?, key_name = ? where oid = ?",
+            (namespace, name, key_name, table.oid),
+        )
+    except sqlite3.IntegrityError:
+        raise DuplicateObjectError(
+            f'relation "{name}" already exists', sqlstate="42P07"
+        ) from None
+
+
 def drop_table(connection: sqlite3.Connection, oid: Oid) -> None:
     """Forget a table and its part in every subscription."""
     connection.execute("delete from subscription_rel where relid = ?", (oid,))
     connection.execute("delete from coercion where relid = ?", (oid,))
+    connection.execute("delete from relation_history where relid = ?", (oid,))
     connection.execute("delete from relation where oid = ?", (oid,))
 
 
@@ -95,7 +114,7 @@ def _table(row: sqlite3.Row) -> TableDef:
         namespace=row["namespace"],
         name=row["name"],
         owner=Oid(row["owner"]),
-        columns=_columns(row["columns"]),
+        columns=columns_from_json(row["columns"]),
         key=tuple(json.loads(row["key"])),
         location=row["location"],
         key_name=row["key_name"],
@@ -117,7 +136,8 @@ def _partition_key(recorded: str | None) -> PartitionKey | None:
 
 
 @lru_cache(maxsize=_COLUMNS_KEPT)
-def _columns(recorded: str) -> tuple[ColumnDef, ...]:
+def columns_from_json(recorded: str) -> tuple[ColumnDef, ...]:
+    """Of a row of ``relation``, or of one of its history."""
     return tuple(_column(column) for column in json.loads(recorded))
 
 

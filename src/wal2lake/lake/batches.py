@@ -4,7 +4,8 @@ Inserts that cannot meet an existing row become data files at once; everything e
 as changes, reduced to the net change per key and merged. Which one is the caller's word
 (``StageRequest.append``); how many tasks, and whether it takes a Spark job at all, is
 decided here by the number of rows. A keyed batch that fits into memory is applied in this
-process (``upsert/``), a larger one by MERGE (``merge.py``).
+process (``upsert/``), a larger one by MERGE (``merge.py``), or if the table has no key by an
+overwrite (``multiset.py``).
 """
 
 from __future__ import annotations
@@ -17,28 +18,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from wal2lake.lake.batchport import Staged, StageRequest
 from wal2lake.lake.delta.datafile import discard_added
 from wal2lake.lake.merge.merge import Merge, commit_merge, plan_merge
+from wal2lake.lake.merge.multiset import plan_multiset
 from wal2lake.lake.port import (
     CommitConflict,
     Committed,
     Cursor,
     TablePort,
     TableState,
-    expect_version,
 )
 from wal2lake.lake.spark.session import Pool, use_pool
 from wal2lake.lake.staging.changes import (
-    DELETE,
-    UPDATE,
     RowConflict,
     RowFailure,
-    Seq,
     Uniqueness,
 )
 from wal2lake.lake.staging.rowchanges import StageTarget
@@ -121,6 +117,7 @@ class Batches:
             request.types,
             request.rules,
             _content(request),
+            request.fills,
         )
         rows = sum(source.rows for source in request.sources)
         parallelism = 0 if rows <= _IN_PROCESS_ROWS else self._cores
@@ -160,6 +157,8 @@ class Batches:
                     staged.failures = (planned,)
                 elif isinstance(planned, Merge):
                     staged.merge = planned
+                elif isinstance(planned, tuple):
+                    staged.merge, staged.conflicts = planned
                 else:
                     staged.upsert = planned
                     staged.conflicts = planned.conflicts
@@ -170,15 +169,14 @@ class Batches:
 
     def _plan(
         self, request: StageRequest, changes: StagedChanges, directory: Path
-    ) -> Upsert | Merge | RowFailure:
+    ) -> Upsert | Merge | tuple[Merge, Sequence[RowConflict]] | RowFailure:
         uniqueness = Uniqueness(
             request.trusted, request.constraint, f"{request.namespace}.{request.name}"
         )
-        repeats = changes.shape.repeats
         files = self._tables.files(request.state)
         if files is not None:
             try:
-                with self._memory.share(changes.size, exceeds=repeats) as share:
+                with self._memory.share(changes.size) as share:
                     return plan_upsert(
                         load(changes.shape, [read_staged(p) for p in changes.paths]),
                         request.state,
@@ -190,35 +188,11 @@ class Batches:
                     )
             except TooLarge:
                 pass
-        if repeats:
-            return self._without_a_key(request, changes)
+        if changes.shape.repeats:
+            return plan_multiset(
+                self._spark, request.state, changes, shows_rows=request.shows_rows
+            )
         return plan_merge(self._spark, request.state, changes, uniqueness)
-
-    def _without_a_key(
-        self, request: StageRequest, changes: StagedChanges
-    ) -> RowFailure:
-        """Spark's MERGE cannot take one of several equal rows."""
-        newest = self._tables.state(request.state.location)
-        expect_version(
-            newest.location,
-            request.state.version,
-            newest.version,
-            same_table=newest.table_id == request.state.table_id,
-        )
-        rows = pa.concat_tables(
-            read_staged(path).select(["lsn", "ord", "op"]) for path in changes.paths
-        )
-        rows = rows.filter(pc.is_in(rows["op"], pa.array([UPDATE, DELETE], pa.int8())))
-        first = rows.sort_by([("lsn", "ascending"), ("ord", "ascending")]).slice(0, 1)
-        name = f"{request.namespace}.{request.name}"
-        return RowFailure(
-            Seq(first["lsn"][0].as_py(), first["ord"][0].as_py()),
-            None,
-            "0A000",
-            f'cannot apply UPDATE and DELETE to relation "{name}", which has no primary'
-            " key: it has partitions, constraints or no deletion vectors, or the batch does"
-            " not fit into memory",
-        )
 
     def commit(self, staged: Staged, cursor: Cursor) -> Committed:
         """One durable commit; see the port."""

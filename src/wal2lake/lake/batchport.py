@@ -14,6 +14,7 @@ from typing import Protocol
 from wal2lake.lake.port import Committed, Cursor, TableState
 from wal2lake.lake.staging.changes import RowConflict, RowFailure
 from wal2lake.lake.staging.convert import NO_RULES, Rules
+from wal2lake.lake.staging.defaults import Fills
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.model import Coercion
 from wal2lake.pgtypes import RemoteTypes
@@ -42,6 +43,8 @@ class StageRequest:
     """The publisher's types that are not built in, for values in binary format."""
     rules: Rules = NO_RULES
     """What becomes of values that the table's columns cannot hold."""
+    fills: Fills = field(default_factory=dict)
+    """Defaults of columns that are not sent."""
     shows_rows: bool = False
     """Conflicts are wanted with the text of the new row."""
 

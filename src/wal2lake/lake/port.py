@@ -18,8 +18,8 @@ Sources: Delta transaction log protocol, sections "Add File and Remove File",
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -51,6 +51,17 @@ class FieldSpec:
     """The domain that the publisher's column is declared with."""
     is_generated: bool = False
     """Delta computes it from other columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextField:
+    """A column of the next version."""
+
+    field: FieldSpec
+    source: str | None
+    """Its name in this version; None: it is new."""
+    anew: bool = False
+    """Its values are written anew: it has another type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +258,36 @@ class TablePort(Protocol):
         ``read_version``; their files are there, durably."""
         ...
 
-    def writing(self, location: str) -> AbstractContextManager[object]:
+    def prepare_columns(self, location: str, fields: Sequence[NextField]) -> TableState:
+        """Before the table is to have these columns: give columns names in files that need not
+        be those that readers use, if one goes or is renamed, and name what new types ask of
+        readers. A commit without rows, if any; durable. Gives the newest version. 0A000 for
+        a table whose columns mean something to Delta."""
+        ...
+
+    def metadata(self, location: str, fields: Sequence[NextField]) -> Mapping[str, Any]:
+        """What the newest version's metadata becomes with these columns; nothing is written."""
+        ...
+
+    def create_like(self, location: str, metadata: Mapping[str, Any]) -> None:
+        """A table without rows whose files may join one of that metadata. Not durable."""
+        ...
+
+    def commit_metadata(
+        self,
+        location: str,
+        metadata: Mapping[str, Any],
+        cursor: Cursor,
+        *,
+        read_version: int,
+        rows: Sequence[Mapping[str, Mapping[str, Any]]] | None,
+        operation: str,
+    ) -> Committed:
+        """Other columns, on exactly ``read_version``. ``rows``: Delta's ``add`` actions that take
+        the place of all files; None: they stay. Otherwise as ``commit_changes``."""
+        ...
+
+    def writing(self, location: str) -> threading.RLock:
         """Held by whoever commits to the table by another way (Spark's MERGE and DML), around
         it: meanwhile ``commit_files`` of other threads waits. After locks of subscriptions,
         and re-entrant."""

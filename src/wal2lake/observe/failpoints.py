@@ -66,6 +66,11 @@ NAMES: Final = frozenset(
         "local.table_committed",
         "local.tables_committed",
         "local.published",
+        # ALTER TABLE
+        "alter.written_anew",
+        "alter.recorded",
+        "alter.committed",
+        "alter.published",
         # commands
         "subscription.slot_planned",
         "subscription.slot_created",

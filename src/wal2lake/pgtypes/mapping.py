@@ -96,6 +96,9 @@ class TypeMapping:
     """FLOAT: a value with more digits than the type keeps is refused, not rounded."""
     length: Length | None = None
     """TEXT: values that may not have the declared length come in; None: they have it."""
+    reads: tuple[int, int] | None = None
+    """TEXT, dates and times: type and typmod whose input function the texts must pass; None:
+    they are its output."""
 
 
 _DATETIME_NOTE = "infinity and years outside 1-9999 cannot be stored"

@@ -32,6 +32,7 @@ from wal2lake.lake.staging.convert import (
     SentColumn,
     convert_columns,
 )
+from wal2lake.lake.staging.defaults import Fills
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.model import INVALID_LSN, INVALID_OID, Coercion, Lsn, Oid, merged
 from wal2lake.pg import Session, connect
@@ -61,7 +62,7 @@ class CopyTask:
     location: str
     """The table's directory."""
     fields: tuple[FieldSpec, ...]
-    """The target's columns; one that is not copied is null."""
+    """The target's columns; one that is not copied has its default."""
     physical_fields: tuple[PhysicalField, ...]
     row_group_bytes: int
     """Arrow bytes gathered before a Parquet row group is written."""
@@ -82,6 +83,8 @@ class CopyTask:
     rules: Rules = NO_RULES
     must_use_password: bool = False
     """The publisher must ask for the password of ``conninfo``."""
+    fills: Fills = field(default_factory=dict)
+    """Defaults of columns that are not copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +228,7 @@ def _convert(
         relation=task.table,
         required=task.key,
         rules=task.rules,
+        fills=task.fills,
     )
     if bad:
         first = bad[0]

@@ -43,11 +43,11 @@ from wal2lake.lake import (
 from wal2lake.lake.spark.executors import Executors
 from wal2lake.lake.spark.session import Pool
 from wal2lake.lake.staging.convert import Rules, decodes_whole_in_binary
+from wal2lake.lake.staging.defaults import ColumnDefaults, Fills, no_defaults
 from wal2lake.model import Lsn
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import RemoteTable
 from wal2lake.pgtypes import (
-    COPIED_ANEW,
     RemoteTypes,
     ValuePolicies,
     remote_types_from_json,
@@ -93,6 +93,8 @@ class _Planned:
     state: TableState
     cursor: Cursor
     ranges: tuple[PageRange, ...]
+    fills: Fills
+    """One evaluation for the whole table: its copy is one transaction."""
 
 
 class GroupCopy:
@@ -105,8 +107,10 @@ class GroupCopy:
         tables: TablePort,
         executors: Executors,
         readers: int,
+        defaults: ColumnDefaults = no_defaults,
     ) -> None:
         """``readers``: how many ranges are read at once, of all groups."""
+        self._defaults = defaults
         self._catalog = catalog
         self._settings = settings
         self._port = tables
@@ -189,7 +193,11 @@ class GroupCopy:
             rows_expected=remote.estimated_rows,
         )
         cursor = Cursor(name, int(snapshot.lsn))
-        return _Planned(attempt, table, remote, state, cursor, ranges)
+        copied = {c.name for c in remote.columns}
+        fills = self._defaults(
+            table.oid, [c.name for c in table.columns if c.name not in copied]
+        )
+        return _Planned(attempt, table, remote, state, cursor, ranges, fills)
 
     def _finished(self, attempt: Attempt) -> dict[int, CopyRange]:
         """Ranges of this very copy; others are void."""
@@ -285,6 +293,7 @@ class GroupCopy:
             column_types=tuple((c.type_oid, c.typmod) for c in remote.columns),
             lsn=attempt.snapshot.lsn,
             must_use_password=self._catalog.must_use_password(subscription),
+            fills=one.fills,
             rules=Rules(
                 ValuePolicies.parse(subscription.value_policies),
                 frozenset(c.name for c in one.table.columns if c.not_null),
@@ -335,7 +344,14 @@ class GroupCopy:
             version = self._check_alone(one)
         else:
             version = self._check_keys(one.table, files)
-        with attempt.writing():
+        with attempt.writing(), self._port.writing(one.table.location):
+            state = self._port.state(one.table.location)
+            if state.physical_fields != one.state.physical_fields:
+                raise ApplyError(
+                    f'table "{one.table.qualified}" has been altered while it was copied',
+                    sqlstate="55000",
+                    hint="The copy begins anew by itself.",
+                )
             attempt.may_be_committed = True
             try:
                 self._port.commit_files(
@@ -445,5 +461,5 @@ def _check_columns(table: TableDef, remote: RemoteTable) -> None:
             f'logical replication target relation "{table.qualified}" is'
             f" missing replicated {plural}: {shown}",
             sqlstate="55000",
-            hint=f"There is no ALTER TABLE here: {COPIED_ANEW}.",
+            hint="ALTER TABLE ... ADD COLUMN on the target, and the copy begins anew.",
         )

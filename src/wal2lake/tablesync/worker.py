@@ -44,6 +44,7 @@ from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, SyncSnapsho
 from wal2lake.errors import Wal2LakeError, sqlstate_of
 from wal2lake.lake import TablePort
 from wal2lake.lake.spark.executors import Executors
+from wal2lake.lake.staging.defaults import ColumnDefaults, no_defaults
 from wal2lake.model import Oid, SyncState
 from wal2lake.observe import get_logger
 from wal2lake.pg import Publisher, RemoteTable, connect
@@ -73,11 +74,13 @@ class TableSync:
         tables: TablePort,
         executors: Executors,
         cores: int,
+        defaults: ColumnDefaults = no_defaults,
     ) -> None:
-        """``cores``: how many ranges are read at once."""
+        """``cores``: how many ranges are read at once. ``defaults``: of columns that are not
+        copied."""
         self._catalog = catalog
         self._settings = settings.subscription
-        self._group = GroupCopy(catalog, settings, tables, executors, cores)
+        self._group = GroupCopy(catalog, settings, tables, executors, cores, defaults)
         self._stop = threading.Event()
         self._freed = threading.Event()
         """There may be room for another worker since the last look."""

@@ -9,8 +9,10 @@ from wal2lake.catalog import comments, namespaces, tables
 from wal2lake.catalog.access import roles
 from wal2lake.catalog.access.authority import Authority
 from wal2lake.catalog.access.targets import TargetRights
+from wal2lake.catalog.definitions import history
 from wal2lake.catalog.parts.part import Part
 from wal2lake.catalog.records import (
+    Altered,
     Comment,
     Namespace,
     Role,
@@ -162,6 +164,23 @@ class Objects(Part):
         """One table by OID."""
         with self._database.reading() as connection:
             return tables.table_by_oid(connection, oid)
+
+    def rename_table(self, table: TableDef, namespace: str, name: str) -> None:
+        """Another name or schema; 42P07 if it is taken. Its key keeps the name that it has."""
+        with self._database.transaction() as transaction:
+            tables.rename_table(transaction, table, namespace, name)
+
+    def redefine(self, altered: Sequence[Altered]) -> None:
+        """Change definitions for all versions: what no row depends on."""
+        with self._database.transaction() as transaction:
+            history.redefine(transaction, altered)
+
+    def table_at(self, table: TableDef, version: int) -> TableDef:
+        """A table as that version of it is: its present name and rights, with the columns and
+        the key of then. Asked once the version is known, it is never older than that."""
+        with self._database.reading() as connection:
+            found = tables.table_by_oid(connection, table.oid) or table
+            return history.as_of(connection, found, version)
 
     def create_table(self, *made: TableDef) -> None:
         """Record tables whose storage exists, or none; 42P07 if a name is taken."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
-from wal2lake.catalog import subscriptions
+from wal2lake.catalog import copies, subscriptions
+from wal2lake.catalog.definitions import history
 from wal2lake.catalog.parts.part import Part
 from wal2lake.catalog.published import (
     coercions,
@@ -14,6 +15,7 @@ from wal2lake.catalog.published import (
     snapshot_vectors,
 )
 from wal2lake.catalog.records import (
+    Altered,
     CoercionTotal,
     LocalCommit,
     NotedConflict,
@@ -115,11 +117,13 @@ class Published(Part):
 
     # ---- transactions of the front door -------------------------------------------
 
-    def begin_local_commit(self, tables: Sequence[TableChange]) -> int:
+    def begin_local_commit(
+        self, tables: Sequence[TableChange], altered: Sequence[Altered] = ()
+    ) -> int:
         """Decide that a transaction is committed to these tables, whose new files are there.
-        Its number, for ``publish_local``."""
+        Its number, for ``publish_local``. ``altered``: what definitions become by it."""
         with self._database.transaction() as transaction:
-            return local_commits.record(transaction, tables)
+            return local_commits.record(transaction, tables, altered)
 
     def local_commits(self) -> list[LocalCommit]:
         """Those that are not published."""
@@ -131,12 +135,21 @@ class Published(Part):
         versions: Mapping[Oid, Mapping[Oid, int]],
         written: Collection[tuple[Oid, Oid]] = (),
         number: int | None = None,
+        altered_at: int | None = None,
+        voided: Collection[tuple[Oid, Oid]] = (),
     ) -> None:
         """Let readers see what a transaction has committed: ``versions`` of tables by
         subscription, at the newest vector's LSN. From now on inserts into the tables
         ``written`` (subscription, table) may meet rows that are not the subscription's.
-        ``number``: of the commit that is hereby done."""
+        ``number``: of the commit that is hereby done, or given up. ``altered_at``: the
+        version in which its table has the definition that was recorded with it; copies
+        ``voided`` (subscription, table) begin anew, in another epoch."""
         with self._database.transaction() as transaction:
+            if number is not None and altered_at is not None:
+                altered = local_commits.altered_by(transaction, number)
+                history.alter(transaction, altered, altered_at)
+            for subid, relid in voided:
+                copies.void(transaction, subid, relid)
             for subid, relid in written:
                 subscriptions.update_rel(transaction, subid, relid, {"trusted": False})
             for subid, changed in versions.items():

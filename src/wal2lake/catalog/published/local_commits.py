@@ -1,8 +1,8 @@
 """Rows of ``local_commit``: what transactions of the front door are committing to several tables.
 
-In: a connection, and in writes a transaction on it. Out: ``LocalCommit``. A row is there from the
-moment that the commit is decided until all of its tables have it and readers see it. Called by
-``store``.
+In: a connection, and in writes a transaction on it. Out: ``LocalCommit``. ALTER TABLE has such a
+row, too, with the definition that its table will have. A row is there from the moment that the
+commit is decided until all of its tables have it and readers see it. Called by ``store``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,22 @@ import json
 import sqlite3
 from collections.abc import Sequence
 
-from wal2lake.catalog.records import LocalCommit, TableChange
+from wal2lake.catalog.definitions import history
+from wal2lake.catalog.records import Altered, LocalCommit, TableChange
 from wal2lake.model import Oid
 
 
-def record(connection: sqlite3.Connection, tables: Sequence[TableChange]) -> int:
+def record(
+    connection: sqlite3.Connection,
+    tables: Sequence[TableChange],
+    altered: Sequence[Altered] = (),
+) -> int:
     """A new row; its number."""
     text = json.dumps([_to_json(table) for table in tables], separators=(",", ":"))
-    made = connection.execute("insert into local_commit (tables) values (?)", (text,))
+    made = connection.execute(
+        "insert into local_commit (tables, altered) values (?, ?)",
+        (text, history.to_json(altered)),
+    )
     assert made.lastrowid is not None
     return made.lastrowid
 
@@ -30,11 +38,21 @@ def forget(connection: sqlite3.Connection, number: int) -> None:
 
 def pending(connection: sqlite3.Connection) -> list[LocalCommit]:
     """All of them, oldest first."""
-    rows = connection.execute("select number, tables from local_commit order by number")
-    return [
-        LocalCommit(row["number"], tuple(map(_from_json, json.loads(row["tables"]))))
-        for row in rows
-    ]
+    rows = connection.execute("select * from local_commit order by number")
+    return [_commit(row) for row in rows]
+
+
+def altered_by(connection: sqlite3.Connection, number: int) -> tuple[Altered, ...]:
+    """The definitions that come with a commit."""
+    row = connection.execute(
+        "select * from local_commit where number = ?", (number,)
+    ).fetchone()
+    return () if row is None else history.from_json(row["altered"])
+
+
+def _commit(row: sqlite3.Row) -> LocalCommit:
+    tables = tuple(map(_from_json, json.loads(row["tables"])))
+    return LocalCommit(row["number"], tables, history.from_json(row["altered"]))
 
 
 def _to_json(table: TableChange) -> dict[str, object]:

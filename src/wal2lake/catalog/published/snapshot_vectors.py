@@ -105,17 +105,17 @@ def _add(
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     before = {} if row is None else _versions(row["versions"])
     merged = {**before, **{int(k): int(v) for k, v in versions.items()}}
-    number = 0 if row is None else int(row["number"])
+    number, since = (0, int(reached)) if row is None else (row["number"], row["since"])
     if row is None or merged != before or apart != _apart(row["apart"]):
-        number += 1
+        number, since = number + 1, int(reached)
     else:
         now = row["committed_at"]
     text = json.dumps(merged, separators=(",", ":"))
     connection.execute(
         "insert or replace into snapshot_vector"
-        " (subid, lsn, committed_at, versions, number, apart)"
-        " values (?, ?, ?, ?, ?, ?)",
-        (subid, reached, now, text, number, json.dumps(apart)),
+        " (subid, lsn, since, committed_at, versions, number, apart)"
+        " values (?, ?, ?, ?, ?, ?, ?)",
+        (subid, reached, since, now, text, number, json.dumps(apart)),
     )
     kept = min(_VECTORS_KEPT, max(1, _BYTES_KEPT // len(text)))
     connection.execute(
@@ -193,10 +193,12 @@ def rebase(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None:
     positions before it say nothing about those after it."""
     row = _newest(connection, subid)
     connection.execute(
-        "insert into snapshot_vector (subid, lsn, committed_at, versions, number, apart)"
-        " values (?, ?, ?, ?, ?, ?)",
+        "insert into snapshot_vector"
+        " (subid, lsn, since, committed_at, versions, number, apart)"
+        " values (?, ?, ?, ?, ?, ?, ?)",
         (
             subid,
+            lsn,
             lsn,
             datetime.now(UTC).isoformat(timespec="microseconds"),
             "{}" if row is None else row["versions"],
@@ -226,31 +228,32 @@ def past(
 ) -> PastState:
     """The newest state at or below a position, and at or before a time.
 
-    Positions count back from the newest state as far as they fall: what is older stood in the WAL
-    of another source or slot.
+    A state that nothing has changed goes on to be that of later positions. Positions count back
+    from the newest state as far as they fall: what is older stood in the WAL of another source or
+    slot.
     """
     found: int | None = None
-    kept: list[tuple[Lsn, str]] = []
+    newest: tuple[Lsn, str] | None = None
+    oldest: tuple[Lsn, str] | None = None
     for row in connection.execute(
-        "select number, lsn, committed_at from snapshot_vector where subid = ?"
+        "select number, lsn, since, committed_at from snapshot_vector where subid = ?"
         " order by number desc",
         (subid,),
     ):
-        position, published = Lsn(row["lsn"]), str(row["committed_at"])
-        if lsn is not None and kept and position > kept[-1][0]:
+        since, published = Lsn(row["since"]), str(row["committed_at"])
+        if lsn is not None and oldest is not None and row["lsn"] > oldest[0]:
             break
-        kept.append((position, published))
-        if (lsn is None or position <= lsn) and (time is None or published <= time):
+        newest = newest or (Lsn(row["lsn"]), published)
+        oldest = since, published
+        if (lsn is None or since <= lsn) and (time is None or published <= time):
             found = int(row["number"])
             break
-    if not kept:
-        return PastState(None, None, None)
     if found is None:
-        return PastState(None, kept[0], kept[-1])
+        return PastState(None, newest, oldest)
     row = connection.execute(
         "select * from snapshot_vector where subid = ? and number = ?", (subid, found)
     ).fetchone()
-    return PastState(_vector(row), kept[0], kept[-1])
+    return PastState(_vector(row), newest, oldest)
 
 
 def all_vectors(connection: sqlite3.Connection) -> list[SnapshotVector]:

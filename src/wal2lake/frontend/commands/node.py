@@ -93,6 +93,8 @@ class Caller:
     """The session's TimeZone."""
     check: Check = lambda: None
     """Raises 57014 once the statement is to be cancelled; called while it waits."""
+    job_group: str = "command"
+    """Of Spark, for what is run for them."""
 
     @property
     def session_role(self) -> Role:

@@ -12,12 +12,13 @@ has no other one takes every row. So neither is dropped without the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+from wal2lake.apply.local.altering import field_spec
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import (
     DuplicateObjectError,
@@ -52,7 +53,6 @@ from wal2lake.frontend.grammar.statements import (
 from wal2lake.lake import FieldSpec
 from wal2lake.model import Oid, PartitionKey
 from wal2lake.pgtypes.columnnames import check_column_names
-from wal2lake.pgtypes.mapping import mapping_for
 
 OWNER_PROPERTY: Final = "wal2lake.table"
 """Table property: ``<node>:<table OID>`` of the catalog entry it was made for."""
@@ -200,6 +200,7 @@ def make_tables(
     tables: list[TableDef] = []
     if not wanted:
         return tables
+    taken = {table.location for table in node.catalog.tables()}
     for new, oid in zip(wanted, node.catalog.new_oids(len(wanted)), strict=True):
         check_column_names((c.name for c in new.columns), new.qualified)
         tables.append(
@@ -210,7 +211,7 @@ def make_tables(
                 caller.role.oid,
                 new.columns,
                 new.key,
-                table_location(node.settings.warehouse, new.namespace, new.name),
+                _free_location(node, oid, new, taken),
                 new.key_name,
                 new.partition_key,
             )
@@ -262,6 +263,12 @@ def _reclaim(node: Node, location: str) -> None:
     node.tables.drop(location)
 
 
+def _free_location(node: Node, oid: Oid, new: NewTable, taken: Collection[str]) -> str:
+    """Where a table of that name belongs; beside it if one that has been renamed is there."""
+    found = table_location(node.settings.warehouse, new.namespace, new.name)
+    return f"{found}%{oid}" if found in taken else found
+
+
 def table_location(warehouse: str, namespace: str, name: str) -> str:
     """``<warehouse>/<schema>/<table>``; unsafe characters are percent-encoded."""
     return f"{warehouse}/{_segment(namespace)}/{_segment(name)}"
@@ -279,25 +286,10 @@ def field_specs(
     columns: Sequence[ColumnDef], dimensions: Sequence[int] = ()
 ) -> tuple[FieldSpec, ...]:
     """The Delta columns of a table definition."""
-    specs = []
-    for i, column in enumerate(columns):
-        mapping = mapping_for(
-            column.type_oid,
-            column.typmod,
-            type_name=column.type_name,
-            attndims=dimensions[i] if i < len(dimensions) else 0,
-        )
-        specs.append(
-            FieldSpec(
-                column.name,
-                mapping.spark_ddl,
-                pg_type_oid=column.type_oid,
-                pg_typmod=column.typmod,
-                pg_type_name=column.type_name,
-                pg_domain=column.domain,
-            )
-        )
-    return tuple(specs)
+    return tuple(
+        field_spec(column, dimensions[i] if i < len(dimensions) else 0)
+        for i, column in enumerate(columns)
+    )
 
 
 def drop_table(node: Node, caller: Caller, statement: DropTable) -> str:
@@ -360,7 +352,9 @@ def _drop_one(node: Node, table: TableDef) -> None:
             sqlstate="55006",
             hint="It is dropped; what it holds is removed when it is created again.",
         )
-    node.tables.drop(table.location)
+    # Nor the statement, or the commit, that is at work on it.
+    with node.tables.writing(table.location):
+        node.tables.drop(table.location)
 
 
 def drop_schema(node: Node, caller: Caller, statement: DropSchema) -> str:

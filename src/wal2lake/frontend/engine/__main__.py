@@ -32,6 +32,7 @@ from wal2lake.frontend.commands.node import Node, SubscriptionLocks
 from wal2lake.frontend.commands.subscription import UnfinishedCommands
 from wal2lake.frontend.commands.transaction.recovery import recover
 from wal2lake.frontend.door import AuthMethod, Door, Listener, ListenerSettings
+from wal2lake.frontend.engine.columndefaults import EvaluatedDefaults
 from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.frontend.engine.viewsource import ViewSource
 from wal2lake.frontend.parameters.node import node_parameters
@@ -127,11 +128,19 @@ class _Engine:
                 cores=options.cores,
                 upsert_bytes=settings.apply.upsert_bytes,
             )
-            apply = ApplyLauncher(self._catalog, settings, tables, batches, locks.of)
-            sync = TableSync(
-                self._catalog, settings, tables, Executors(spark), options.cores
-            )
             queries = Queries(spark)
+            defaults = EvaluatedDefaults(self._catalog, queries)
+            apply = ApplyLauncher(
+                self._catalog, settings, tables, batches, locks.of, defaults
+            )
+            sync = TableSync(
+                self._catalog,
+                settings,
+                tables,
+                Executors(spark),
+                options.cores,
+                defaults,
+            )
             node = Node(
                 catalog=self._catalog,
                 settings=settings,

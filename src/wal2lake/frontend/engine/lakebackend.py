@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from wal2lake.catalog import Role, TableDef
@@ -42,7 +42,7 @@ from wal2lake.frontend.backend import (
     SessionContext,
     TransactionKind,
 )
-from wal2lake.frontend.commands import calls, roles
+from wal2lake.frontend.commands import altertable, calls, roles
 from wal2lake.frontend.commands import subscription as subscriptions
 from wal2lake.frontend.commands import table as tables
 from wal2lake.frontend.commands.access import check_tables
@@ -50,14 +50,16 @@ from wal2lake.frontend.commands.dml import run_dml, truncate, truncated_tables
 from wal2lake.frontend.commands.node import Caller, Node, need_table
 from wal2lake.frontend.commands.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.frontend.commands.snapshots import Snapshot
-from wal2lake.frontend.commands.transaction.local import LocalTransaction
+from wal2lake.frontend.commands.transaction.local import (
+    DefinitionChanged,
+    LocalTransaction,
+)
 from wal2lake.frontend.grammar import parse
-from wal2lake.frontend.grammar.access import AccessStatement
 from wal2lake.frontend.grammar.lexer import parameter_count
+from wal2lake.frontend.grammar.parser import Parsed
 from wal2lake.frontend.grammar.statements import (
     Kind,
     Other,
-    Statement,
     Truncate,
 )
 from wal2lake.frontend.query.results import Rendering, columns_in, fields_of
@@ -79,16 +81,24 @@ from wal2lake.frontend.sysviews import (
     is_system_query,
     only_computes,
 )
+from wal2lake.lake import CommitConflict
 from wal2lake.model import Oid
 from wal2lake.pgtypes.params import binary_param_to_text
 from wal2lake.wire.frontback import FieldDescription, Format
 
 _TEXT_OID: Final = 25
 
+_ANALYSES: Final = 5
+"""Of one statement whose tables are altered again and again."""
+
 _QUERIES: Final = (Kind.SELECT, Kind.VALUES, Kind.TABLE)
 _WRITES: Final = (Kind.INSERT, Kind.UPDATE, Kind.DELETE)
 
-_DEFINITIONS: Final = {**tables.COMMANDS, **roles.COMMANDS}
+_DEFINITIONS: Final = {
+    **tables.COMMANDS,
+    **altertable.COMMANDS,
+    **roles.COMMANDS,
+}
 
 _Used = dict[Oid, tuple[TableDef, str]]
 """Tables that a statement names, and the privileges that it needs on them."""
@@ -99,7 +109,7 @@ class _Statement:
     """A prepared statement (the port's ``Prepared``)."""
 
     sql: str
-    statement: Statement | AccessStatement
+    statement: Parsed
     param_oids: Sequence[int]
     backend: LakeBackend
     system: bool
@@ -130,7 +140,7 @@ class LakeBackend:
         self._running: str | None = None
         self._cancelled = threading.Event()
         """The running statement is, for those that look while they wait."""
-        self._transaction = LocalTransaction(node, TransactionKind.STATEMENT)
+        self._renew()
         self._guard = threading.Lock()
         begun = node.catalog.role(context.user)
         self._identities: dict[str, Oid] = (
@@ -182,7 +192,9 @@ class LakeBackend:
             return Outcome(command(self._node, caller, statement))
         self._refuse_in_block(prepared.sql)
         command = _DEFINITIONS[type(statement)]
-        return Outcome(command(self._node, caller, statement))
+        with self._job() as group:
+            caller = replace(caller, job_group=group)
+            return Outcome(command(self._node, caller, statement))
 
     def begin(self, kind: TransactionKind) -> None:
         """An implicit transaction that is open becomes a block, or ends with what follows."""
@@ -216,7 +228,9 @@ class LakeBackend:
         self._transaction.release(depth)
 
     def _renew(self) -> None:
-        self._transaction = LocalTransaction(self._node, TransactionKind.STATEMENT)
+        self._transaction = LocalTransaction(
+            self._node, TransactionKind.STATEMENT, self._check_cancelled
+        )
 
     def _commit_so_far(self) -> None:
         if self._transaction.has_written:
@@ -307,6 +321,31 @@ class LakeBackend:
     def _write(
         self, caller: Caller, sql: str, bound: tuple[BoundParameter, ...]
     ) -> str:
+        return self._again(lambda anew: self._write_once(caller, sql, bound, anew))
+
+    def _again(self, statement: Callable[[bool], str]) -> str:
+        """A statement whose tables are altered between its analysis and its locks is analysed
+        again, as PostgreSQL does; it is told that it is."""
+        for attempt in range(_ANALYSES):
+            try:
+                return statement(attempt > 0)
+            except DefinitionChanged:
+                if self._transaction.has_written:
+                    break
+                self._transaction.rollback()
+        raise CommitConflict(
+            "could not serialize access due to concurrent update",
+            detail="A table is being altered.",
+            hint="The transaction might succeed if retried.",
+        )
+
+    def _write_once(
+        self,
+        caller: Caller,
+        sql: str,
+        bound: tuple[BoundParameter, ...],
+        anew: bool,
+    ) -> str:
         zone = self._context.parameters["TimeZone"]
         transaction, used = self._transaction, _Used()
         snapshot = self._snapshot()
@@ -317,7 +356,7 @@ class LakeBackend:
                     [table], snapshot, group, brings_keys=brings_keys
                 )[0]
 
-            resolver = self._resolver(caller, used, snapshot)
+            resolver = self._resolver(caller, used, snapshot, newest=anew)
             write = translate_write(sql, resolver, bound, zone, target)
             used[write.table.oid] = (write.table, write.needs)
             check_tables(self._node.catalog, caller, used)
@@ -329,6 +368,9 @@ class LakeBackend:
 
     def _truncate(self, caller: Caller, statement: Truncate) -> str:
         self._refuse_in_read_only("TRUNCATE TABLE")
+        return self._again(lambda anew: self._truncate_once(caller, statement))
+
+    def _truncate_once(self, caller: Caller, statement: Truncate) -> str:
         tables = truncated_tables(self._node, caller, statement)
         snapshot = self._snapshot()
         with self._job() as group:
@@ -451,10 +493,12 @@ class LakeBackend:
         caller: Caller,
         used: _Used | None = None,
         snapshot: Snapshot | None = None,
+        *,
+        newest: bool = False,
     ) -> Resolver:
         """Names of one statement: all its tables at one moment, and those that the transaction has
         written as it has; or as they were, if the session reads the past. What is read is noted
-        in ``used``."""
+        in ``used``. ``newest``: with the columns that tables have now, whatever is published."""
         catalog, transaction = self._node.catalog, self._transaction
         moment, past = snapshot, self._past(caller, told=used is not None)
 
@@ -464,13 +508,18 @@ class LakeBackend:
             if used is not None:
                 used.setdefault(table.oid, (table, "r"))
             if past is not None:
-                return TableRef(table, past.of(table))
+                version = past.of(table)
+                return TableRef(catalog.table_at(table, version), version)
             if moment is None:
                 moment = self._snapshot()
             apart = moment.apart(*catalog.sharing(table))
             if apart is not None and used is not None and used[table.oid][0] is table:
                 calls.warn_apart(self._node, caller, table, *apart)
-            return transaction.ref(table, moment)
+            ref = transaction.ref(table, moment)
+            if not newest:
+                return ref
+            place = ref.table.location
+            return replace(ref, table=replace(table, location=place))
 
         return resolve
 

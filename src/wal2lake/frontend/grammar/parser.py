@@ -17,7 +17,8 @@ from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError
 from wal2lake.frontend.grammar.access import AccessStatement
 from wal2lake.frontend.grammar.access.grants import alter_owner, grant, revoke
 from wal2lake.frontend.grammar.access.roles import alter_role, create_role, drop_role
-from wal2lake.frontend.grammar.access.statements import Target
+from wal2lake.frontend.grammar.altering.parsing import alter_table
+from wal2lake.frontend.grammar.altering.statements import AlterTableStatement
 from wal2lake.frontend.grammar.cursor import Cursor
 from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error, tokens
 from wal2lake.frontend.grammar.statements import Kind, Other, Statement
@@ -35,7 +36,14 @@ from wal2lake.frontend.grammar.table import (
     truncate,
 )
 
-_OWN: Final[dict[tuple[str, ...], Callable[[Cursor], Statement | AccessStatement]]] = {
+Parsed = Statement | AlterTableStatement | AccessStatement
+
+_OWN: Final[
+    dict[
+        tuple[str, ...],
+        Callable[[Cursor], Parsed],
+    ]
+] = {
     ("create", "subscription"): create_subscription,
     ("alter", "subscription"): alter_subscription,
     ("drop", "subscription"): drop_subscription,
@@ -45,8 +53,8 @@ _OWN: Final[dict[tuple[str, ...], Callable[[Cursor], Statement | AccessStatement
     ("create", "table"): create_table,
     ("drop", "table"): drop_table,
     ("truncate",): truncate,
-    ("alter", "schema"): alter_owner(Target.SCHEMA),
-    ("alter", "table"): alter_owner(Target.TABLE),
+    ("alter", "schema"): alter_owner,
+    ("alter", "table"): alter_table,
     ("drop", "role"): drop_role,
     ("drop", "user"): drop_role,
     ("drop", "group"): drop_role,
@@ -177,7 +185,7 @@ _LEADING: Final = 6
 """Tokens that tell any command: CREATE OR REPLACE TEXT SEARCH CONFIGURATION."""
 
 
-def parse(text: str) -> Statement | AccessStatement:
+def parse(text: str) -> Parsed:
     """One statement; raises SqlSyntaxError, or 0A000 for a clause that nobody executes."""
     lead = list(islice(tokens(text), _LEADING))
     first = lead[0]
@@ -203,13 +211,13 @@ def parse(text: str) -> Statement | AccessStatement:
     raise _unexpected(text, first)
 
 
-def _own(text: str, words: tuple[str, ...]) -> Statement | AccessStatement:
+def _own(text: str, words: tuple[str, ...]) -> Parsed:
     cursor = Cursor(text)
     cursor.expect(*words)
     return _OWN[words](cursor)
 
 
-def _definition(text: str, lead: list[Token]) -> Statement | AccessStatement:
+def _definition(text: str, lead: list[Token]) -> Parsed:
     """CREATE, ALTER or DROP of something."""
     verb = lead[0].value
     second = lead[1]

@@ -11,6 +11,14 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from wal2lake.frontend.grammar.access import AccessStatement, access_to_sql
+from wal2lake.frontend.grammar.altering.printing import alter_table_sql
+from wal2lake.frontend.grammar.altering.statements import (
+    AlterTable,
+    AlterTableStatement,
+    RenameColumnOf,
+    RenameTable,
+    SetTableSchema,
+)
 from wal2lake.frontend.grammar.quoting import fold, quote_identifier, quote_literal
 from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionConnection,
@@ -42,7 +50,7 @@ from wal2lake.model import PartitionKey
 from wal2lake.pgtypes.registry.pg_type import format_type
 
 
-def to_sql(statement: Statement | AccessStatement) -> str:
+def to_sql(statement: Statement | AlterTableStatement | AccessStatement) -> str:
     """The statement's text, without a semicolon."""
     if isinstance(statement, AccessStatement):
         return access_to_sql(statement)
@@ -94,6 +102,8 @@ def to_sql(statement: Statement | AccessStatement) -> str:
                 + f"{_qualified(statement.table)} PARTITION OF"
                 f" {_qualified(statement.parent)} DEFAULT"
             )
+        case AlterTable() | RenameColumnOf() | RenameTable() | SetTableSchema():
+            return alter_table_sql(statement, _column)
         case DropTable():
             return (
                 f"DROP TABLE {_if_exists(statement.if_exists)}"

@@ -57,9 +57,10 @@ _AFTER_TYPE: Final = frozenset(
         "references",
         "storage",
         "unique",
+        "using",
     )
 )
-"""Words that begin a column constraint, so end a type or a default."""
+"""Words that begin a column constraint, so end a type or a default; ALTER TABLE's USING, too."""
 
 _REFUSED_COLUMN_CONSTRAINTS: Final = {
     "check": "CHECK constraints",
@@ -114,7 +115,7 @@ _ONE_PARTITION: Final = (
 )
 
 
-def _refuse(what: str, hint: str | None = None) -> FeatureNotSupportedError:
+def refused(what: str, hint: str | None = None) -> FeatureNotSupportedError:
     verb = "is" if what in _SINGULAR else "are"
     return FeatureNotSupportedError(
         f"{what} {verb} not supported on lake tables", hint=hint
@@ -122,7 +123,7 @@ def _refuse(what: str, hint: str | None = None) -> FeatureNotSupportedError:
 
 
 @dataclass(slots=True)
-class _Table:
+class TableClauses:
     """What has been read of a table so far."""
 
     name: QualifiedName
@@ -145,7 +146,7 @@ def create_table(cursor: Cursor) -> CreateTable | CreatePartition:
     """CREATE TABLE [IF NOT EXISTS] name ( ... ) [PARTITION BY ...], or
     ... PARTITION OF parent DEFAULT."""
     if_not_exists = cursor.take("if", "not", "exists")
-    table = _Table(cursor.qualified_name())
+    table = TableClauses(cursor.qualified_name())
     if cursor.take("partition", "of"):
         return _partition(cursor, table.name, if_not_exists)
     _refuse_options(cursor)
@@ -164,12 +165,12 @@ def _partition(
 ) -> CreatePartition:
     parent = cursor.qualified_name()
     if cursor.take_mark("("):
-        raise _refuse("columns and constraints of a partition")
+        raise refused("columns and constraints of a partition")
     if cursor.at_words("for", "values"):
-        raise _refuse("bounds of partitions", _ONE_PARTITION)
+        raise refused("bounds of partitions", _ONE_PARTITION)
     cursor.expect("default")
     if cursor.at_words("partition", "by"):
-        raise _refuse("partitions of partitions", _ONE_PARTITION)
+        raise refused("partitions of partitions", _ONE_PARTITION)
     _refuse_options(cursor)
     cursor.expect_end()
     return CreatePartition(name, parent, if_not_exists)
@@ -181,7 +182,7 @@ def _partition_key(cursor: Cursor) -> PartitionKey | None:
     named = cursor.token
     strategy = cursor.name()
     if strategy == "hash":
-        raise _refuse("hash-partitioned tables", _ONE_PARTITION)
+        raise refused("hash-partitioned tables", _ONE_PARTITION)
     if strategy not in _STRATEGIES:
         error = syntax_error(
             f'unrecognized partitioning strategy "{strategy}"', named.start
@@ -202,10 +203,10 @@ def _partition_key(cursor: Cursor) -> PartitionKey | None:
 def _partition_column(cursor: Cursor) -> str:
     following = cursor.ahead(1)
     if cursor.token.is_mark("(") or following.is_mark("("):
-        raise _refuse("expressions in partition keys")
+        raise refused("expressions in partition keys")
     name = cursor.name()
     if following.kind in (TokenKind.WORD, TokenKind.QUOTED):
-        raise _refuse("collations and operator classes of partition keys")
+        raise refused("collations and operator classes of partition keys")
     return name
 
 
@@ -280,13 +281,13 @@ def _relation(cursor: Cursor, only: list[QualifiedName]) -> QualifiedName:
 def _refuse_options(cursor: Cursor) -> None:
     word = cursor.token
     if word.kind is TokenKind.WORD and word.value in _REFUSED_TABLE_OPTIONS:
-        raise _refuse(_REFUSED_TABLE_OPTIONS[word.value])
+        raise refused(_REFUSED_TABLE_OPTIONS[word.value])
 
 
 # ---- columns ---------------------------------------------------------------------------
 
 
-def _element(cursor: Cursor, table: _Table) -> None:
+def _element(cursor: Cursor, table: TableClauses) -> None:
     if cursor.take("constraint"):
         _table_constraint(cursor, table, cursor.name())
     elif cursor.token.is_word("primary", "not", *_REFUSED_TABLE_CONSTRAINTS) and (
@@ -295,7 +296,7 @@ def _element(cursor: Cursor, table: _Table) -> None:
     ):
         _table_constraint(cursor, table, None)
     else:
-        _column(cursor, table)
+        column_clause(cursor, table)
 
 
 def _names_column(cursor: Cursor) -> bool:
@@ -305,12 +306,12 @@ def _names_column(cursor: Cursor) -> bool:
     )
 
 
-def _table_constraint(cursor: Cursor, table: _Table, name: str | None) -> None:
+def _table_constraint(cursor: Cursor, table: TableClauses, name: str | None) -> None:
     word = cursor.token
     if cursor.take("primary"):
         cursor.expect("key")
         if cursor.at_words("using"):
-            raise _refuse("indexes")
+            raise refused("indexes")
         cursor.expect_mark("(")
         columns = cursor.commas(cursor.name)
         cursor.expect_mark(")")
@@ -329,14 +330,15 @@ def _table_constraint(cursor: Cursor, table: _Table, name: str | None) -> None:
                 sqlstate="42703",
             )
     elif word.kind is TokenKind.WORD and word.value in _REFUSED_TABLE_CONSTRAINTS:
-        raise _refuse(_REFUSED_TABLE_CONSTRAINTS[word.value])
+        raise refused(_REFUSED_TABLE_CONSTRAINTS[word.value])
     else:
         raise cursor.unexpected()
 
 
-def _column(cursor: Cursor, table: _Table) -> None:
+def column_clause(cursor: Cursor, table: TableClauses) -> None:
+    """columnDef: one more of ``table``'s columns."""
     name = cursor.name()
-    oid, typmod = _type(cursor, name)
+    oid, typmod = column_type(cursor, name)
     column = ColumnClause(name, oid, typmod)
     stated_default = False
     while cursor.token.kind is TokenKind.WORD:
@@ -360,7 +362,7 @@ def _column(cursor: Cursor, table: _Table) -> None:
                     word.start,
                 )
             stated_default = True
-            column = replace(column, default=_default(cursor))
+            column = replace(column, default=default_text(cursor))
         elif cursor.take("primary"):
             cursor.expect("key")
             _refuse_key_options(cursor)
@@ -368,15 +370,15 @@ def _column(cursor: Cursor, table: _Table) -> None:
                 raise _conflicting_null(table, name, word)
             table.set_key((name,), constraint)
         elif cursor.take("collate"):
-            _collation(cursor)
+            collation(cursor)
         elif word.kind is TokenKind.WORD and word.value in _REFUSED_COLUMN_CONSTRAINTS:
-            raise _refuse(_REFUSED_COLUMN_CONSTRAINTS[word.value])
+            raise refused(_REFUSED_COLUMN_CONSTRAINTS[word.value])
         else:
             raise cursor.unexpected()
     table.columns.append(column)
 
 
-def _conflicting_null(table: _Table, column: str, at: Token) -> SqlSyntaxError:
+def _conflicting_null(table: TableClauses, column: str, at: Token) -> SqlSyntaxError:
     return syntax_error(
         f'conflicting NULL/NOT NULL declarations for column "{column}" of'
         f' table "{table.name.name}"',
@@ -384,26 +386,26 @@ def _conflicting_null(table: _Table, column: str, at: Token) -> SqlSyntaxError:
     )
 
 
-def _check_not_null_name(table: _Table, column: str, name: str | None) -> None:
+def _check_not_null_name(table: TableClauses, column: str, name: str | None) -> None:
     """NOT NULL is kept without a name, so only the name that it would get is accepted."""
     if name is not None and name != f"{table.name.name}_{column}_not_null":
-        raise _refuse("names of NOT NULL constraints")
+        raise refused("names of NOT NULL constraints")
 
 
 def _refuse_key_options(cursor: Cursor) -> None:
     if cursor.token.is_word("include"):
-        raise _refuse("INCLUDE")
+        raise refused("INCLUDE")
     if cursor.token.is_word("with"):
-        raise _refuse("storage parameters")
+        raise refused("storage parameters")
     if cursor.at_words("using", "index"):
-        raise _refuse("tablespaces")
+        raise refused("tablespaces")
     if cursor.take("not", "deferrable"):
         cursor.take("initially", "immediate")
     if cursor.token.is_word("deferrable", "initially"):
-        raise _refuse("deferrable constraints")
+        raise refused("deferrable constraints")
 
 
-def _collation(cursor: Cursor) -> None:
+def collation(cursor: Cursor) -> None:
     """Lake tables compare text by its bytes: "C", and "default" means the same here."""
     name = cursor.qualified_name()
     if name.schema not in (None, "pg_catalog") or name.name not in ("C", "default"):
@@ -412,7 +414,7 @@ def _collation(cursor: Cursor) -> None:
         )
 
 
-def _type(cursor: Cursor, column: str) -> tuple[Oid, int]:
+def column_type(cursor: Cursor, column: str) -> tuple[Oid, int]:
     """Typename: the tokens up to the next constraint, read by pgtypes."""
     first = cursor.token
     if first.is_word("setof"):
@@ -447,8 +449,9 @@ def _type(cursor: Cursor, column: str) -> tuple[Oid, int]:
         raise
 
 
-def _default(cursor: Cursor) -> str | None:
-    """The text of DEFAULT's expression; None for the constant NULL."""
+def default_text(cursor: Cursor, *, whole: bool = False) -> str | None:
+    """The text of DEFAULT's expression; None for the constant NULL. ``whole``: that of another
+    expression, which ends at a comma and may name columns."""
     start = cursor.token.start
     depth = taken = 0
     operand = False
@@ -456,18 +459,23 @@ def _default(cursor: Cursor) -> str | None:
     while True:
         token = cursor.token
         if token.kind is TokenKind.END:
+            # ALTER TABLE ends with it, CREATE TABLE with a parenthesis.
+            if taken and not depth:
+                break
             raise cursor.unexpected()
         if depth == 0 and (token.is_mark(",") or token.is_mark(")")):
             break
         if (
             depth == 0
             and operand
+            and not whole
             and token.kind is TokenKind.WORD
             and token.value in _AFTER_TYPE
         ):
             break
         if depth and token.is_word("select", "with", "values"):
-            raise FeatureNotSupportedError("cannot use subquery in DEFAULT expression")
+            place = "transform" if whole else "DEFAULT"
+            raise FeatureNotSupportedError(f"cannot use subquery in {place} expression")
         depth += token.is_mark("(") + token.is_mark("[")
         depth -= token.is_mark(")") + token.is_mark("]")
         operand = token.kind is not TokenKind.OPERATOR and not token.is_mark("::")
@@ -478,6 +486,8 @@ def _default(cursor: Cursor) -> str | None:
     text = cursor.text[start : cursor.previous_end()]
     if text.lower() == "null":
         return None
+    if whole:
+        return text
     if taken == 1 and (
         last.kind is TokenKind.QUOTED
         or (last.kind is TokenKind.WORD and last.value not in RESERVED)
@@ -489,7 +499,7 @@ def _default(cursor: Cursor) -> str | None:
 
 
 def _finish(
-    table: _Table, if_not_exists: bool, partition_key: PartitionKey | None
+    table: TableClauses, if_not_exists: bool, partition_key: PartitionKey | None
 ) -> CreateTable:
     """The checks that need the whole table, and the columns that the key makes NOT NULL."""
     seen: set[str] = set()

@@ -185,7 +185,7 @@ def _insert(
     items = []
     for column in table.columns:
         name = values.get(column.name)
-        value = f"src.{name}" if name is not None else _default(column, zone)
+        value = f"src.{name}" if name is not None else default_sql(column, zone)
         items.append(_not_null(table, column, value))
     sql = (
         f"INSERT INTO {path_sql(table)} SELECT {', '.join(items)}"
@@ -216,7 +216,7 @@ def _fill_defaults(values: exp.Values, given: Sequence[ColumnDef]) -> None:
     for row in values.expressions:
         for value, column in zip(list(row.expressions), given, strict=False):
             if _is_default(value):
-                value.replace(_default_tree(column))
+                value.replace(default_tree(column))
 
 
 def _is_default(value: exp.Expression) -> bool:
@@ -225,17 +225,25 @@ def _is_default(value: exp.Expression) -> bool:
     return isinstance(value, (exp.Column, exp.Var)) and value.name.lower() == "default"
 
 
-def _default_tree(column: ColumnDef) -> exp.Expression:
+def default_tree(column: ColumnDef) -> exp.Expression:
+    """A column's default expression; NULL if it has none."""
     if column.default is None:
         return exp.Null()
     tree: exp.Expression = parse(f"SELECT {column.default}").expressions[0]
     return tree.unalias().copy()
 
 
-def _default(column: ColumnDef, zone: str) -> str:
-    value = stored_value(_default_tree(column), column, zone)
+def default_sql(column: ColumnDef, zone: str) -> str:
+    """The same as Spark SQL, as the column stores it."""
+    value = stored_value(default_tree(column), column, zone)
     settle(value)
     return generate(value)
+
+
+def check_default(column: ColumnDef, zone: str) -> None:
+    """42804, and what else an expression may be refused for, unless the column can have its
+    default."""
+    default_sql(column, zone)
 
 
 def _not_null(table: TableDef, column: ColumnDef, value: str) -> str:
@@ -288,7 +296,7 @@ def _assignments(tree: exp.Update, table: TableDef) -> _Sets:
                     f'multiple assignments to same column "{name}"', sqlstate="42601"
                 )
             default = _is_default(value)
-            sets.append((column, _default_tree(column) if default else value))
+            sets.append((column, default_tree(column) if default else value))
     return sets
 
 

@@ -156,7 +156,8 @@ class Executor:
             self._parameters.reset(command.name, local=command.local)
         else:
             value = self._joined(command.name, command.values)
-            self._parameters.set(command.name, value, local=command.local)
+            with self._transaction.setting([name]):
+                self._parameters.set(command.name, value, local=command.local)
         return Outcome("SET", notices=notices)
 
     def _become(self, name: str, value: str | None, *, local: bool) -> None:
@@ -189,8 +190,9 @@ class Executor:
         notices: tuple[Notice, ...] = ()
         if not command.session and not self._transaction.in_block:
             notices = (_outside_block("SET TRANSACTION"),)
-        for mode, value in command.modes:
-            self._parameters.set(prefix + mode, value, local=not command.session)
+        with self._transaction.setting(prefix + mode for mode, _ in command.modes):
+            for mode, value in command.modes:
+                self._parameters.set(prefix + mode, value, local=not command.session)
         return Outcome("SET", notices=notices)
 
     def _show(self, name: str | None) -> Outcome:

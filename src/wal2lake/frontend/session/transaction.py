@@ -17,6 +17,8 @@ block's end to commit or roll back.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -73,13 +75,22 @@ class _Savepoint:
 class Transaction:
     """One session's transactions, over its Backend."""
 
-    __slots__ = ("_backend", "_executed", "_parameters", "_savepoints", "_state")
+    __slots__ = (
+        "_backend",
+        "_executed",
+        "_parameters",
+        "_queried",
+        "_savepoints",
+        "_state",
+    )
 
     def __init__(self, backend: Backend, parameters: Parameters) -> None:
         self._backend = backend
         self._parameters = parameters
         self._state = _State.IDLE
         self._executed = False
+        self._queried = False
+        """The block has had a statement for the Backend."""
         self._savepoints: list[_Savepoint] = []
 
     @property
@@ -105,6 +116,7 @@ class Transaction:
     def enter(self, kind: TransactionKind) -> None:
         """A statement is about to reach the Backend: there must be a transaction."""
         self.check_usable()
+        self._queried = True
         if self._state is _State.IDLE:
             # Set first: if begin raises, ``fail`` must roll back.
             self._state = _State.IMPLICIT
@@ -185,11 +197,58 @@ class Transaction:
             self._state = _State.IDLE
             self._roll_back()
             raise
+        # What came before it in the string is in the same transaction.
+        self._queried = self._state is _State.IMPLICIT
         self._state = _State.BLOCK
 
     def _set_modes(self, command: TransactionControl) -> None:
-        for mode, value in command.modes:
-            self._parameters.set(f"transaction_{mode}", value, local=True)
+        with self.setting(f"transaction_{mode}" for mode, _ in command.modes):
+            for mode, value in command.modes:
+                self._parameters.set(f"transaction_{mode}", value, local=True)
+
+    @contextmanager
+    def setting(self, names: Iterable[str]) -> Iterator[None]:
+        """Around a SET of these parameters: 25001 if one is a mode of the transaction, and it is
+        too late for that. The error fails the block, which takes the mode back."""
+        found = set(names)
+        modes = [mode for mode in _MODES if f"transaction_{mode}" in found]
+        before = {mode: self._parameters.raw(f"transaction_{mode}") for mode in modes}
+        yield
+        if self._state is not _State.BLOCK:
+            return
+        for mode, old in before.items():
+            new = self._parameters.raw(f"transaction_{mode}")
+            refusal = self._too_late(mode, old, new)
+            if refusal is not None:
+                raise UsageError(refusal, sqlstate="25001")
+
+    def _too_late(self, mode: str, old: str, new: str) -> str | None:
+        """PostgreSQL's words, in its order (check_transaction_* of variable.c)."""
+        nested, queried = bool(self._savepoints), self._queried
+        if mode == "isolation":
+            if old != new and queried:
+                return "SET TRANSACTION ISOLATION LEVEL must be called before any query"
+            if old != new and nested:
+                return (
+                    "SET TRANSACTION ISOLATION LEVEL must not be called in a"
+                    " subtransaction"
+                )
+        elif mode == "read_only":
+            if (old, new) == ("on", "off") and nested:
+                return (
+                    "cannot set transaction read-write mode inside a read-only"
+                    " transaction"
+                )
+            if (old, new) == ("on", "off") and queried:
+                return "transaction read-write mode must be set before any query"
+        elif nested:
+            return (
+                "SET TRANSACTION [NOT] DEFERRABLE cannot be called within a"
+                " subtransaction"
+            )
+        elif queried:
+            return "SET TRANSACTION [NOT] DEFERRABLE must be called before any query"
+        return None
 
     def _end(
         self, command: TransactionControl, *, keep: bool

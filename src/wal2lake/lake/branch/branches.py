@@ -18,15 +18,14 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from wal2lake.errors import StorageError
+from wal2lake.errors import StorageError, Wal2LakeError
 from wal2lake.lake.branch.changes import NetChange, in_branch, net_change
 from wal2lake.lake.delta.datafile import storage_error
 from wal2lake.lake.delta.durability import local_path, sync_files
@@ -38,6 +37,7 @@ from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.port import TableState
 from wal2lake.lake.query import Queries, relation
 from wal2lake.lake.tablefiles import DataFile
+from wal2lake.observe import get_logger
 from wal2lake.pgtypes.spark_ddl import identifier
 
 _NO_LINK: Final = frozenset(
@@ -81,6 +81,14 @@ class Branches:
                 job_group=job_group,
             ).batches.close()
         return Branch(place, table, state.table_id, base)
+
+    def begin_anew(
+        self, state: TableState, metadata: Mapping[str, Any], place: str
+    ) -> Branch:
+        """Without rows and with other columns: all that the table will hold is to be inserted.
+        See ``TablePort.metadata``."""
+        self._tables.create_like(place, metadata)
+        return Branch(place, state.location, state.table_id, state.version)
 
     def _write(self, state: TableState, place: str) -> bool:
         """Version 0, with the files of the newest version; False: it is for Delta to do."""
@@ -163,9 +171,12 @@ class Branches:
                 )
 
     def drop(self, branch: Branch) -> None:
-        """Remove it. What cannot be removed now goes with the next start."""
-        with suppress(StorageError):
+        """Remove it. What cannot be removed now goes with the next start: the transaction has
+        ended, whatever becomes of its files."""
+        try:
             self._tables.drop(branch.location)
+        except Wal2LakeError as error:
+            get_logger().warning("could not remove a branch", error=error)
 
     def sweep(self, place: str) -> None:
         """At a start: remove what an earlier process has left below ``place``."""

@@ -177,21 +177,23 @@ def in_branch(file: Action, location: str) -> dict[str, Any]:
 def others_rows(
     commits: Iterable[Sequence[Action]], touched: frozenset[str]
 ) -> list[str] | None:
-    """What others have committed to the table meanwhile: the paths of files with new rows. None if
-    they have changed what a transaction has ``touched``, or the table's definition."""
-    new: list[str] = []
+    """What others have committed to the table meanwhile: the paths of files with new rows, under
+    the names that these have in the end. None if they have changed what a transaction has
+    ``touched``, or the table's definition."""
+    new: set[str] = set()
     for commit in commits:
         if not commit or any("metaData" in a or "protocol" in a for a in commit):
             return None
         removed = {a["remove"]["path"] for a in commit if "remove" in a}
         if removed & touched:
             return None
-        new = [path for path in new if path not in removed]
-        new += [
-            a["add"]["path"]
-            for a in commit
-            if "add" in a
-            and a["add"].get("dataChange", True)
-            and a["add"]["path"] not in removed
-        ]
-    return new
+        # A file may get a deletion vector, and a compaction moves rows into another one.
+        moved = removed & new
+        new -= removed
+        for add in (a["add"] for a in commit if "add" in a):
+            again = add["path"] in removed
+            if (again and add["path"] in moved) or (
+                not again and (moved or add.get("dataChange", True))
+            ):
+                new.add(add["path"])
+    return sorted(new)

@@ -35,6 +35,7 @@ from wal2lake.lake.delta.log.firstversion import (
     write_locally,
 )
 from wal2lake.lake.delta.log.place import Object
+from wal2lake.lake.delta.schemachange import MODE, UNSAFE_IN_NAMES
 from wal2lake.lake.port import FieldSpec
 from wal2lake.pgtypes.columnnames import check_column_names
 
@@ -47,9 +48,6 @@ DEFAULT_PROPERTIES: Final[Mapping[str, str]] = {
 
 _NUMBERS: Final = re.compile(r"\([0-9, ]+\)")
 """Precisions and lengths in a type's name."""
-
-_UNSAFE_IN_NAMES: Final = frozenset(" ,;{}()\n\t=")
-"""Delta refuses these in a column's name unless column mapping is on."""
 
 
 class Creation:
@@ -70,8 +68,8 @@ class Creation:
         """Where there is no table. DuplicateObjectError if there is something else."""
         check_column_names(field.name for field in fields)
         wanted = dict(DEFAULT_PROPERTIES)
-        if any(_UNSAFE_IN_NAMES & set(field.name) for field in fields):
-            wanted["delta.columnMapping.mode"] = "name"
+        if any(UNSAFE_IN_NAMES & set(field.name) for field in fields):
+            wanted[MODE] = "name"
         wanted.update(properties or {})
         self._need_empty(location)
         schema = StructType(
@@ -105,6 +103,14 @@ class Creation:
     def _create_first_of(self, kind: Kind, location: str, metadata: Object) -> None:
         """Delta decides what the table needs of a reader and of a writer, and what its settings
         add: the same for each table of the kind."""
+        prepared, protocol = self.create_with(location, metadata)
+        model = Model.of(metadata, prepared, protocol)
+        if model is not None and is_plain(protocol):
+            with self._lock:
+                self._models[kind] = model
+
+    def create_with(self, location: str, metadata: Object) -> tuple[Object, Object]:
+        """A table of exactly that metadata; as Delta has completed it, and the protocol."""
         with self._delta.calling(location):
             transaction = self._delta.log(location).startTransaction()
             transaction.updateMetadataForNewTable(
@@ -126,12 +132,9 @@ class Creation:
                         self._delta.jvm.scala.Option.empty(),
                     ),
                 )
-                return
+                return prepared, protocol
         self._write_first(location, prepared, protocol)
-        model = Model.of(metadata, prepared, protocol)
-        if model is not None:
-            with self._lock:
-                self._models[kind] = model
+        return prepared, protocol
 
     def _write_first(self, location: str, metadata: Object, protocol: Object) -> None:
         """Commit version 0; see ``firstversion``."""

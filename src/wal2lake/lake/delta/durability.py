@@ -98,9 +98,25 @@ def sync_commit(location: str, version: int, *, first: int | None = None) -> Non
         _each(_with_checksums(named))
         _each(_with_new_parents(directories, table))
         _each(_with_checksums([commit, *log.glob(f"{number:020}.c*")]))
-    last = log / "_last_checkpoint"
-    _each([*_with_checksums([last] if last.exists() else []), *_sidecars(log)])
+    _each([*_pointer(log), *_sidecars(log)])
     _each([log, table])
+
+
+def sync_checkpoint(location: str, version: int) -> None:
+    """Make a checkpoint durable that was written behind its version's commit."""
+    table = local_path(location)
+    if table is None:
+        return
+    log = table / "_delta_log"
+    _each(_with_checksums(log.glob(f"{version:020}.checkpoint*")))
+    _each([*_pointer(log), *_sidecars(log)])
+    _each([log])
+
+
+def _pointer(log: Path) -> list[Path]:
+    """To the newest checkpoint."""
+    last = log / "_last_checkpoint"
+    return _with_checksums([last] if last.exists() else [])
 
 
 def actions_of(commit: str) -> list[dict[str, Any]]:
@@ -136,9 +152,10 @@ def discard_torn_commits(location: str, synced_version: int) -> tuple[int, ...]:
 
     Returns the removed ones; everything above the first torn version goes, for it was
     built on that. Whole is a version whose files are there, or removed since by one that
-    is whole. Of the versions that stay, torn checkpoints and checksums go, which
-    Delta derives again; what is nobody's goes from the whole log. Call it before the first
-    use of the table, with the last version whose sync is on record.
+    is whole. Of the versions that stay, torn checksums go, which Delta derives again; torn
+    checkpoints, which are written later than their version, and what is nobody's go from the
+    whole log. Call it before the first use of the table, with the last version whose sync is
+    on record.
     """
     table = local_path(location)
     if table is None:
@@ -148,6 +165,9 @@ def discard_torn_commits(location: str, synced_version: int) -> tuple[int, ...]:
     kept = _whole([_found(table, log, v) for v in above])
     removed = tuple(above[kept:])
     doubtful = [path for v in above for path in _derived(table, log, v)]
+    for path in log.glob("*.checkpoint*.parquet"):
+        if not _is_parquet(path):
+            doubtful += [path.with_name(f".{path.name}.crc"), path]
     pointer = log / "_last_checkpoint"
     if doubtful or removed:
         # Before what it points to; without it Delta lists the directory.
@@ -201,9 +221,6 @@ def _derived(table: Path, log: Path, version: int) -> Iterator[Path]:
         companion = path.with_name(f".{path.name}.crc")
         if companion.exists():
             yield companion
-    for path in log.glob(f"{version:020}.checkpoint*.parquet"):
-        if not _is_parquet(path):
-            yield path
     checksum = log / f"{version:020}.crc"
     if checksum.exists() and not _is_json(checksum):
         yield checksum

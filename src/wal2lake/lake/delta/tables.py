@@ -35,6 +35,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ from wal2lake.lake.delta.creation import Creation
 from wal2lake.lake.delta.durability import (
     discard_torn_commits,
     local_path,
+    sync_checkpoint,
     sync_commit,
     sync_created,
     sync_files,
@@ -57,18 +59,30 @@ from wal2lake.lake.delta.durability import (
 from wal2lake.lake.delta.joining.fit import check_files
 from wal2lake.lake.delta.joining.uniqueness import any_key_taken
 from wal2lake.lake.delta.jvm import DeltaJvm
+from wal2lake.lake.delta.log.checkpoints import Checkpoints, is_due
 from wal2lake.lake.delta.log.commit import Change, is_ours_to_write, write_next
 from wal2lake.lake.delta.log.known import LISTED_FILES, KnownVersions, stamp
+from wal2lake.lake.delta.log.place import Object
 from wal2lake.lake.delta.log.version import Version, read_actions
+from wal2lake.lake.delta.schemachange import (
+    MODE,
+    missing_features,
+    needs_mapping,
+    next_metadata,
+    refuse_unless_plain,
+)
 from wal2lake.lake.port import (
     Committed,
     Cursor,
     FieldSpec,
+    NextField,
     TableState,
     expect_version,
 )
+from wal2lake.lake.spark.session import Pool, use_pool
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced, add_action
 from wal2lake.observe import failpoint
+from wal2lake.pgtypes.spark_ddl import identifier
 
 LOOK_BACK: Final = 16
 """More versions than a table can have in flight when a process dies (one, or a few if
@@ -84,6 +98,7 @@ class DeltaTables:
         self._synced: dict[str, int] = {}
         self._known = KnownVersions()
         self._creation = Creation(self._delta)
+        self._checkpoints = Checkpoints(self._checkpoint)
         self._writing: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
         self._lock = threading.Lock()
 
@@ -109,6 +124,7 @@ class DeltaTables:
 
     def drop(self, location: str) -> None:
         """See TablePort. Refuses a directory that is not a table."""
+        self._checkpoints.leave(location)
         with self._delta.calling(location):
             path = self._delta.jvm.org.apache.hadoop.fs.Path(location)
             files = path.getFileSystem(self._delta.hadoop_conf())
@@ -296,6 +312,68 @@ class DeltaTables:
             )
         )
 
+    # ---- other columns ----------------------------------------------------------------
+
+    def prepare_columns(self, location: str, fields: Sequence[NextField]) -> TableState:
+        """See TablePort. The names and ids are Delta's to give."""
+        with self.writing(location):
+            state = self.state(location)
+            refuse_unless_plain(state)
+            wanted = {MODE: "name"} if needs_mapping(state, fields) else {}
+            with self._delta.calling(location):
+                found = self._delta.existing(location).protocol().json()
+                protocol = json.loads(found)["protocol"]
+                for feature in missing_features(protocol, fields):
+                    wanted[f"delta.feature.{feature}"] = "supported"
+                if wanted:
+                    listed = ", ".join(f"'{k}' = '{v}'" for k, v in wanted.items())
+                    self._spark.sql(
+                        f"ALTER TABLE delta.{identifier(location)}"
+                        f" SET TBLPROPERTIES ({listed})"
+                    )
+            if wanted:
+                state = self.state(location)
+            self.sync(location, state.version)
+            return state
+
+    def metadata(self, location: str, fields: Sequence[NextField]) -> Object:
+        """See TablePort."""
+        with self._delta.calling(location):
+            snapshot = self._delta.existing(location)
+            now = json.loads(snapshot.metadata().json())["metaData"]
+        return next_metadata(now, fields)
+
+    def create_like(self, location: str, metadata: Object) -> None:
+        """See TablePort."""
+        own = {**metadata, "id": str(uuid.uuid4())}
+        self._creation.create_with(location, own)
+
+    def commit_metadata(
+        self,
+        location: str,
+        metadata: Object,
+        cursor: Cursor,
+        *,
+        read_version: int,
+        rows: Sequence[Change] | None,
+        operation: str,
+    ) -> Committed:
+        """See TablePort."""
+        return self._commit(
+            _Wanted(
+                location,
+                local_path(location),
+                (),
+                rows or (),
+                cursor,
+                read_version=read_version,
+                replaces=rows is not None,
+                rearranges=False,
+                operation=operation,
+                metadata=metadata,
+            )
+        )
+
     def _commit(self, wanted: _Wanted) -> Committed:
         """The changes, whose files are durable, as the next version; durable as well."""
         location = wanted.location
@@ -316,6 +394,9 @@ class DeltaTables:
         location, root = wanted.location, wanted.root
         newest = self._known.newest(location)
         if root is None or newest is None or not is_ours_to_write(newest):
+            return None
+        if wanted.metadata is not None:
+            # Whether the columns can be those is Delta's to say.
             return None
         state = newest.state
         files = self._known.files(state)
@@ -344,7 +425,19 @@ class DeltaTables:
         with self._lock:
             if self._synced.get(location) == state.version:
                 self._synced[location] = version
+        if written.version is not None and is_due(written.version):
+            self._checkpoints.ask(location)
         return Committed(version)
+
+    def _checkpoint(self, location: str) -> None:
+        """Of the newest version, by Delta, which may clean up the log then; durable."""
+        use_pool(self._spark, Pool.SYNC)
+        with self._delta.calling(location):
+            snapshot = self._delta.existing(location)
+            none = self._delta.jvm.scala.Option.empty()
+            self._delta.log(location).checkpoint(snapshot, none)
+            version: int = snapshot.version()
+        sync_checkpoint(location, version)
 
     def _commit_by_delta(self, wanted: _Wanted) -> Committed:
         location, cursor = wanted.location, wanted.cursor
@@ -359,6 +452,9 @@ class DeltaTables:
                 return done
             if wanted.reads:
                 transaction.readWholeTable()
+            if wanted.metadata is not None:
+                changed = self._delta.action({"metaData": wanted.metadata})
+                transaction.updateMetadata(changed, False)
             removes = transaction.filterFiles() if wanted.replaces else None
             version: int = transaction.commit(
                 self._delta.actions(wanted.changes, cursor, removes),
@@ -414,6 +510,8 @@ class _Wanted:
     replaces: bool
     rearranges: bool
     operation: str
+    metadata: Object | None = None
+    """Of the next version, if that changes."""
 
     @property
     def reads(self) -> bool:

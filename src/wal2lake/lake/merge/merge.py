@@ -97,9 +97,7 @@ def plan_merge(
 ) -> Merge | RowFailure:
     """Reduce the staged changes; see ``netchange.net_change`` for what it can refuse."""
     session = spark.newSession()
-    small = staged.found.rows <= SMALL_ROWS
-    for name, value in {**_SETTINGS, **(_SMALL_SETTINGS if small else {})}.items():
-        session.conf.set(name, value)
+    tune(session, staged)
     shape = staged.shape
     with translated(f'Delta table "{state.location}"'):
         changes = session.read.schema(spark_schema(shape)).parquet(*staged.paths)
@@ -113,6 +111,13 @@ def plan_merge(
     if isinstance(net, RowFailure):
         return net
     return Merge(session, state, staged, net)
+
+
+def tune(session: SparkSession, staged: StagedChanges) -> None:
+    """Settings of the session that one batch has for itself."""
+    small = staged.found.rows <= SMALL_ROWS
+    for name, value in {**_SETTINGS, **(_SMALL_SETTINGS if small else {})}.items():
+        session.conf.set(name, value)
 
 
 def commit_merge(merge: Merge, tables: TablePort, cursor: Cursor) -> Committed:
@@ -138,7 +143,7 @@ def _commit(merge: Merge, tables: TablePort, cursor: Cursor) -> Committed:
         now.version,
         same_table=now.table_id == merge.state.table_id,
     )
-    if merge.net.replaces and not merge.staged.found.inserts:
+    if merge.net.replaces and not (merge.net.whole or merge.staged.found.inserts):
         return tables.commit_files(
             location,
             [],
@@ -152,7 +157,7 @@ def _commit(merge: Merge, tables: TablePort, cursor: Cursor) -> Committed:
     session.conf.set(_VERSION, str(cursor.version))
     with translated(f'Delta table "{location}"'):
         if merge.net.replaces:
-            # TRUNCATE: what came after it becomes the table's whole content.
+            # After a TRUNCATE what came behind it is the table's whole content.
             _write_rows(merge, "overwrite")
         elif not merge.staged.shape.key:
             _write_rows(merge, "append")

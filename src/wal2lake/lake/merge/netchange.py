@@ -51,7 +51,9 @@ class NetChange:
     rows: DataFrame
     """As the module says; lazy, deterministic, each key once."""
     replaces: bool
-    """There was a TRUNCATE: the table's content goes, and ``rows`` are all I."""
+    """The table's content goes, and ``rows`` are all I: there was a TRUNCATE, or ..."""
+    whole: bool = False
+    """... ``rows`` are the table as the batch leaves it."""
 
 
 def net_change(
@@ -68,7 +70,7 @@ def net_change(
     """
     events = changes.filter(F.col("op") != TRUNCATE)
     if shape.truncate is not None:
-        events = events.filter(_after(shape.truncate))
+        events = events.filter(after(shape.truncate))
         base = None
     if not shape.key:
         # Without a key nothing but inserts is left, and each is a row of its own.
@@ -96,7 +98,8 @@ def net_change(
     return NetChange(rows, replaces=shape.truncate is not None)
 
 
-def _after(seq: Seq) -> Column:
+def after(seq: Seq) -> Column:
+    """Events behind this one."""
     lsn, ordinal = F.col("lsn"), F.col("ord")
     same = (lsn == seq.commit_lsn) & (ordinal > seq.ordinal)
     return (lsn > seq.commit_lsn) | same

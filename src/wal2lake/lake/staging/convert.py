@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -27,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.lake.port import FieldSpec
+from wal2lake.lake.staging.defaults import Fill, Fills, filled
 from wal2lake.model import INVALID_OID, Oid
 from wal2lake.pgtypes import (
     MAX_VALUE_BYTES,
@@ -48,6 +50,7 @@ from wal2lake.pgtypes import (
     type_by_oid,
 )
 from wal2lake.pgtypes.choices.coerce import Change
+from wal2lake.pgtypes.decode.inputs import has_input, reads_any
 from wal2lake.pgtypes.receive.remote import FIRST_NORMAL_OID, base_type
 
 FAILURES_KEPT: Final = 5
@@ -132,6 +135,9 @@ class Rules:
         return field.nullable and field.name not in self.required
 
 
+_READ: Final = frozenset((Kind.TEXT, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ))
+"""Whose conversion expects the output of the type's own function, unless it is told otherwise."""
+
 NO_RULES: Final = Rules()
 
 
@@ -196,7 +202,7 @@ def convert_column(
         sent.binary,
         source_type(sent, field)[0],
         sent.types,
-        _with_length(mapping, field, sent),
+        _for_source(mapping, field, sent),
         policy,
         rules.max_value_bytes,
         nullable=rules.nullable(field),
@@ -216,8 +222,41 @@ def decodes_whole_in_binary(
     """Whether values of this type of the publisher's go into the field without a text of
     each, if they come in binary format."""
     sent = SentColumn(pa.nulls(0, pa.binary()), None, type_oid, typmod, types)
-    mapping = _with_length(mapping_of(field), field, sent)
+    mapping = _for_source(mapping_of(field), field, sent)
     return decodes_whole(int(type_oid), types, mapping)
+
+
+def _for_source(
+    mapping: TypeMapping, field: FieldSpec, sent: SentColumn
+) -> TypeMapping:
+    """What values of this type of the publisher's must pass to be values of the field."""
+    return _with_input(_with_length(mapping, field, sent), field, sent)
+
+
+def _with_input(
+    mapping: TypeMapping, field: FieldSpec, sent: SentColumn
+) -> TypeMapping:
+    """A type does not take any text as it is, if it comes as another type's."""
+    source = source_type(sent, field)[0]
+    own = type_by_oid(field.pg_type_oid)
+    if own is None or source in (INVALID_OID, own.oid):
+        return mapping
+    element = mapping.element
+    if element is not None:
+        if element.kind not in _READ or reads_any(own.element_oid):
+            return mapping
+        known = type_by_oid(source)
+        if known is not None and known.element_oid == own.element_oid:
+            return mapping
+        reads = (int(own.element_oid), field.pg_typmod)
+        return replace(mapping, element=replace(element, reads=reads))
+    if mapping.kind not in _READ or reads_any(own.oid):
+        return mapping
+    is_text = mapping.kind is Kind.TEXT
+    if is_text and type_by_oid(source) is None and not has_input(own.oid):
+        # A type of the publisher's that is not known here, a domain perhaps.
+        return mapping
+    return replace(mapping, reads=(int(own.oid), field.pg_typmod))
 
 
 def _with_length(
@@ -236,6 +275,13 @@ def _with_length(
         # A whole array that is kept as text.
         return mapping
     return replace(mapping, length=length)
+
+
+def not_filled(fill: Fill | None, column: str, row: int | None) -> list[BadValue]:
+    """What is wrong with ``row``, the first one that needs a default; None: there is none."""
+    if fill is None or fill.error is None or row is None:
+        return []
+    return [BadValue(row, column, *fill.error)]
 
 
 def nulls_refused(
@@ -273,10 +319,11 @@ def convert_columns(
     relation: str | None = None,
     required: Sequence[str] = (),
     rules: Rules = NO_RULES,
+    fills: Fills = MappingProxyType({}),
 ) -> tuple[pa.Table, tuple[BadValue, ...], dict[str, tuple[Change, ...]]]:
     """Whole rows as the target's columns, in the target's order.
 
-    A field without a column is null throughout. ``required``: the key's columns, which
+    A field without a column has its default, or null. ``required``: the key's columns, which
     must not be null whatever the table declares. ``relation`` is the target's bare
     name, for messages. Bad values, in row order, are null in the table; the third part
     is what policies changed, by column.
@@ -289,7 +336,9 @@ def convert_columns(
         mapping = mapping_of(spec)
         sent = columns.get(spec.name)
         if sent is None:
-            array = pa.nulls(length, mapping.arrow_type)
+            fill = fills.get(spec.name)
+            array = filled(fill, np.ones(length, np.bool_), mapping.arrow_type)
+            bad += not_filled(fill, spec.name, 0 if length else None)
         else:
             policy = rules.policy(namespace, relation or "", spec, sent)
             found = convert_column(sent, spec, mapping, policy, rules)

@@ -7,7 +7,7 @@ applied. Pure; called inside Spark's Python workers by ``staging.py``.
 What is decided here, once for both ways of applying:
 
 - columns go by name; a replicated column that the target lacks is PostgreSQL's error, a
-  column of the target that is not replicated is null in an INSERT and stays in an UPDATE;
+  column of the target that is not replicated has its default in an INSERT and stays in an UPDATE;
 - the key of an event: the new one, or the old one of a DELETE; an UPDATE whose old key was
   sent and differs (as values, not as text) has *moved* its row;
 - an unchanged TOAST value that came all the same, in a sent old row, is known;
@@ -44,8 +44,10 @@ from wal2lake.lake.staging.convert import (
     SentColumn,
     convert_column,
     mapping_of,
+    not_filled,
     nulls_refused,
 )
+from wal2lake.lake.staging.defaults import Fills, filled
 from wal2lake.model import Coercion, Lsn, Relation, ReplicaIdentity
 from wal2lake.pgtypes import RemoteTypes, TypeMapping
 
@@ -67,6 +69,8 @@ class StageTarget:
     rules: Rules = NO_RULES
     content: tuple[str, ...] = ()
     """Without a key: the columns that the batch's relation sends."""
+    fills: Fills = field(default_factory=dict)
+    """What inserts put into columns that are not sent."""
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -163,7 +167,7 @@ def insert_rows(
         position = rows.position(spec)
         mapping = mapping_of(spec)
         if position is None:
-            array = pa.nulls(batch.num_rows, mapping.arrow_type)
+            array = rows.default(spec, mapping, every, bad)
         else:
             converted = rows.convert(rows.new(position), spec, mapping)
             array = converted.array
@@ -189,7 +193,7 @@ def change_rows(
         mapping = mapping_of(spec)
         position = rows.position(spec)
         if position is None:
-            array = pa.nulls(batch.num_rows, mapping.arrow_type)
+            array = rows.default(spec, mapping, rows.op == INSERT, bad)
             unchanged = rows.op == UPDATE
         else:
             sent = rows.new(position)
@@ -282,6 +286,15 @@ class _Rows:
                 )
             )
         return found
+
+    def default(
+        self, spec: FieldSpec, mapping: TypeMapping, where: Mask, bad: list[BadValue]
+    ) -> pa.Array:
+        """A column that is not sent, with its default ``where`` rows are inserted."""
+        fill = self._target.fills.get(spec.name)
+        first = int(np.argmax(where)) if where.any() else None
+        bad += not_filled(fill, spec.name, first)
+        return filled(fill, where, mapping.arrow_type)
 
     def position(self, spec: FieldSpec) -> int | None:
         """The relation's column of that name."""

@@ -9,9 +9,10 @@ that give those columns that ``last`` does not know, ``STORED`` being the stored
 
 Why this way. The row that a key holds lives from an INSERT to a DELETE, or comes from the
 table. For keys that no key change touches, the last INSERT or DELETE of a key (its *reset*)
-and the last known value of each column decide, which NumPy finds for all keys at once. The
-others depend on each other in log order, and are walked one event at a time (about 2
-microseconds and 500 bytes each); a batch has few of them.
+and the last known value of each column decide, which NumPy finds for all keys at once; as it does
+for key changes between keys that nothing else touches. The others depend on each other in log
+order, and are walked one event at a time (about 2 microseconds and 500 bytes each); a batch has
+few of them.
 
 Sources: PostgreSQL worker.c (apply_handle_insert, _update, _delete).
 """
@@ -80,28 +81,57 @@ def net_lives(events: Events, stored: Mask, *, unique: bool) -> Lives | KeyTaken
     """
     linked = np.zeros(len(stored), np.bool_)
     moved = events.old != NOT_MOVED
-    linked[events.key[moved]] = True
-    linked[events.old[moved]] = True
-    walked = np.flatnonzero(linked[events.key])
-    plain = np.flatnonzero(~linked[events.key])
-    found = _reduce(events, plain, stored, unique=unique)
-    if not walked.size:
-        return found
-    other = _Walk(events, stored, unique=unique).run(walked)
-    taken = [one.event for one in (found, other) if isinstance(one, KeyTaken)]
+    touches = np.bincount(events.key, minlength=len(stored))
+    touches += np.bincount(events.old[moved], minlength=len(stored))
+    alone = moved & (touches[events.key] == 1) & (touches[events.old] == 1)
+    tied = moved & ~alone
+    linked[events.key[tied]] = True
+    linked[events.old[tied]] = True
+    walked = linked[events.key]
+    plain = np.flatnonzero(~walked & ~alone)
+    parts = [_reduce(events, plain, stored, unique=unique)]
+    if alone.any():
+        parts.append(_moved(events, np.flatnonzero(alone), stored, unique=unique))
+    if walked.any():
+        walk = _Walk(events, stored, unique=unique)
+        parts.append(walk.run(np.flatnonzero(walked)))
+    taken = [one.event for one in parts if isinstance(one, KeyTaken)]
     if taken:
         return KeyTaken(min(taken))
-    assert isinstance(found, Lives)
-    assert isinstance(other, Lives)
+    found = [one for one in parts if isinstance(one, Lives)]
+    if len(found) == 1:
+        return found[0]
     return Lives(
-        np.concatenate([found.removed, other.removed]),
-        np.concatenate([found.last, other.last]),
-        np.concatenate([found.base, other.base]),
+        np.concatenate([one.removed for one in found]),
+        np.concatenate([one.last for one in found]),
+        np.concatenate([one.base for one in found]),
         {
-            column: np.concatenate([found.sources[column], other.sources[column]])
+            column: np.concatenate([one.sources[column] for one in found])
             for column in events.unknown
         },
-        np.sort(np.concatenate([found.missed, other.missed])),
+        np.sort(np.concatenate([one.missed for one in found])),
+    )
+
+
+def _moved(
+    events: Events, chosen: Index, stored: Mask, *, unique: bool
+) -> Lives | KeyTaken:
+    """Key changes between keys that nothing else touches, all at once."""
+    old, key = events.old[chosen], events.key[chosen]
+    there = stored[old]
+    met = there & stored[key]
+    if unique and met.any():
+        return KeyTaken(int(chosen[met].min()))
+    last = chosen[there]
+    return Lives(
+        removed=np.concatenate([old[there], key[met]]),
+        last=last,
+        base=old[there],
+        sources={
+            column: np.where(mask[last], STORED, last)
+            for column, mask in events.unknown.items()
+        },
+        missed=chosen[~there],
     )
 
 

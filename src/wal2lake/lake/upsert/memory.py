@@ -19,16 +19,14 @@ class TooLarge(Exception):
 class Share:
     """What one batch holds."""
 
-    def __init__(self, memory: Memory, size: int, *, exceeds: bool) -> None:
+    def __init__(self, memory: Memory, size: int) -> None:
         self._memory = memory
-        self._exceeds = exceeds
         self.size = size
 
     def grow(self, size: int) -> None:
         """Take more; TooLarge if there is no room now."""
-        if not self._exceeds:
-            self._memory.take_now(size)
-            self.size += size
+        self._memory.take_now(size)
+        self.size += size
 
 
 class Memory:
@@ -40,19 +38,14 @@ class Memory:
         self._changed = threading.Condition()
 
     @contextmanager
-    def share(self, size: int, *, exceeds: bool = False) -> Iterator[Share]:
-        """Hold ``size`` bytes, and what the share grows to; TooLarge if it never fits.
-
-        ``exceeds``: nothing else will do. Then it waits for all the memory there is, and
-        takes more."""
-        if exceeds:
-            size = min(size, self._limit)
-        elif size > self._limit:
+    def share(self, size: int) -> Iterator[Share]:
+        """Hold ``size`` bytes, and what the share grows to; TooLarge if it never fits."""
+        if size > self._limit:
             raise TooLarge
         with self._changed:
             self._changed.wait_for(lambda: self._used + size <= self._limit)
             self._used += size
-        share = Share(self, size, exceeds=exceeds)
+        share = Share(self, size)
         try:
             yield share
         finally:

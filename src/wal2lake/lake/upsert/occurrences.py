@@ -36,10 +36,14 @@ class Occurrences:
     """Of keys."""
 
 
-def by_occurrence(events: Events, places: Places, contents: int) -> Occurrences:
+def by_occurrence(
+    events: Events, places: Places, contents: int, classes: Index | None = None
+) -> Occurrences:
     """Number the occurrences of ``contents`` contents.
 
-    An event that finds no row is given a key of its own that nothing ever holds.
+    An event that finds no row is given a key of its own that nothing ever holds. ``classes``: for
+    each content the number of those that are equal to it; where there is no identical row, an
+    event takes an equal one.
     """
     stored = np.bincount(places.key, minlength=contents)
     # An UPDATE takes a row away before it puts one: two steps, in this order.
@@ -48,7 +52,7 @@ def by_occurrence(events: Events, places: Places, contents: int) -> Occurrences:
     source = np.where(events.old == NOT_MOVED, events.key, events.old)
     height = _heights(events, source, takes, puts, stored)
     if height is None:
-        taken, put = _walk(events, source, stored)
+        taken, put, source = _walk(events, source, stored, classes)
     else:
         taken, put = height
     most = stored.copy()
@@ -111,13 +115,27 @@ def _heights(
     return taken, put
 
 
-def _walk(events: Events, source: Index, stored: npt.NDArray[np.int64]) -> _Heights:
-    """One event after the other."""
+def _walk(
+    events: Events,
+    source: Index,
+    stored: npt.NDArray[np.int64],
+    classes: Index | None,
+) -> tuple[Index, Index, Index]:
+    """One event after the other; the third: which content each has taken."""
     height = stored.tolist()
+    equal: dict[int, list[int]] = {}
+    class_of = [] if classes is None else classes.tolist()
+    for content, number in enumerate(class_of):
+        equal.setdefault(number, []).append(content)
+    source = source.copy()
     taken, put = [0] * len(events.op), [0] * len(events.op)
     steps = zip(events.op.tolist(), source.tolist(), events.key.tolist(), strict=True)
     for event, (op, start, end) in enumerate(steps):
         if op != INSERT:
+            if not height[start] and class_of:
+                others = equal[class_of[start]]
+                start = next((other for other in others if height[other]), start)
+                source[event] = start
             if not height[start]:
                 continue
             taken[event] = height[start]
@@ -125,4 +143,4 @@ def _walk(events: Events, source: Index, stored: npt.NDArray[np.int64]) -> _Heig
         if op != DELETE:
             height[end] += 1
             put[event] = height[end]
-    return np.array(taken, np.int64), np.array(put, np.int64)
+    return np.array(taken, np.int64), np.array(put, np.int64), source

@@ -16,12 +16,13 @@ columns; of the columns that an UPDATE left out (unchanged TOAST), only row grou
 
 Without a primary key (``shape.repeats``) a row is named by its content, and its occurrences are
 numbered (``occurrences``). Contents are compared bit by bit: of (1, 0.0) and (1, -0.0) the
-right one goes.
+right one goes. Only where an event finds no identical row, one that is equal by its type is taken
+(``equality``), as PostgreSQL does always.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -47,6 +48,12 @@ from wal2lake.lake.staging.changes import (
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
 from wal2lake.lake.upsert.conflicts import missing_rows, new_keys_of
+from wal2lake.lake.upsert.equality import (
+    Looseness,
+    alike,
+    alike_scans,
+    loose_columns,
+)
 from wal2lake.lake.upsert.keys import Places, open_keys
 from wal2lake.lake.upsert.lives import (
     NOT_MOVED,
@@ -57,7 +64,7 @@ from wal2lake.lake.upsert.lives import (
     net_lives,
 )
 from wal2lake.lake.upsert.memory import Share, TooLarge
-from wal2lake.lake.upsert.occurrences import by_occurrence
+from wal2lake.lake.upsert.occurrences import Occurrences, by_occurrence
 from wal2lake.lake.upsert.stored import StoredRows, is_readable
 
 MAX_SCANNED_BYTES: Final = 256 << 20
@@ -176,9 +183,13 @@ def plan_upsert(
     if repeats:
         known = by_occurrence(events, places, count)
         events, places, count = known.events, known.places, known.count
-    present = np.zeros(count, np.bool_)
-    present[places.key] = True
-    lives = net_lives(events, present, unique=not uniqueness.trusted)
+    lives = _lives(events, places, count, unique=not uniqueness.trusted)
+    loose = loose_columns(loaded.shape.fields, loaded.shape.key) if repeats else {}
+    if loose and isinstance(lives, Lives) and lives.missed.size:
+        stored = StoredRows(state, [] if truncates else files)
+        known = _by_equality(loaded, key_columns, stored, loose, share, directory)
+        events, places = known.events, known.places
+        lives = _lives(events, places, known.count, unique=not uniqueness.trusted)
     if isinstance(lives, KeyTaken):
         return _conflict(loaded, lives.event, uniqueness)
     adds = _write(_rows(loaded, lives, places, stored, share), state)
@@ -196,6 +207,47 @@ def plan_upsert(
 
 
 _KeyColumns = tuple[list[pa.ChunkedArray], npt.NDArray[np.int64]]
+
+
+def _lives(
+    events: Events, places: Places, count: int, *, unique: bool
+) -> Lives | KeyTaken:
+    present = np.zeros(count, np.bool_)
+    present[places.key] = True
+    return net_lives(events, present, unique=unique)
+
+
+def _by_equality(
+    loaded: Loaded,
+    key_columns: _KeyColumns,
+    stored: StoredRows,
+    loose: Mapping[int, Looseness],
+    share: Share,
+    directory: str,
+) -> Occurrences:
+    """A batch of a table without a key once more, with the rows that are equal to those that its
+    events name. Statistics of files know nothing of that: all are looked through."""
+    given, moved = key_columns
+    key = loaded.shape.key
+    with open_keys(alike(given, loose), directory, bitwise=True) as keys:
+        classes = keys.numbers
+        scans = alike_scans(stored.scan(key), loose)
+        places = without_deleted(keys.locate(scans), stored)
+    if places.key.size:
+        held = stored.fetch(places.file, places.row, key, share)
+        given = [
+            pa.chunked_array([*column.chunks, *held.column(i).chunks], column.type)
+            for i, column in enumerate(given)
+        ]
+    with open_keys(given, directory, bitwise=True) as keys:
+        numbers, count = keys.numbers, keys.count
+    width = len(classes)
+    class_of = np.zeros(count, np.int64)
+    class_of[numbers[:width]] = classes
+    class_of[numbers[width:]] = places.key
+    events = _numbered(_events(loaded)[0], numbers[:width], moved)
+    exact = Places(numbers[width:], places.file, places.row)
+    return by_occurrence(events, exact, count, class_of)
 
 
 def _events(loaded: Loaded) -> tuple[Events, _KeyColumns]:

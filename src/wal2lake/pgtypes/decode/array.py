@@ -59,6 +59,8 @@ def decode_array(
     failures = Failures()
     column = _Column(values)
     data, offsets = column.data, column.offsets
+    empty = (np.diff(offsets) == 0) & ~column.null
+    failures.add_rows(np.flatnonzero(empty), *_MALFORMED_ARRAY)
     bounds = column.present.copy()
     bounds[column.present] = data[offsets[:-1][column.present]] == ord("[")
     failures.add_rows(np.flatnonzero(bounds), *_LOWER_BOUND)

@@ -40,12 +40,18 @@ MIN_MICROSECOND = MIN_DAY * _DAY_MICROSECONDS
 MAX_MICROSECOND = (MAX_DAY + 1) * _DAY_MICROSECONDS - 1
 
 _DATE = re.compile(r"(\d{4,7})-(\d\d)-(\d\d)( BC)?\Z", re.ASCII)
+_DATE_OF_TIME = re.compile(
+    r"(\d{4,7})-(\d\d)-(\d\d)"
+    r"(?:[ T][012]\d:[0-5]\d:[0-6]\d(?:\.\d{1,6})?(?:[+-]\d\d(?::\d\d){0,2})?)?( BC)?\Z",
+    re.ASCII,
+)
+"""A timestamp is a date, whatever its time."""
 _PLAIN_TIMESTAMP = (
     "[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?"
 )
 _TIMESTAMP = re.compile(
-    r"(\d{4,6})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?"
-    r"(?:([+-])(\d\d)(?::(\d\d)(?::(\d\d))?)?)?( BC)?\Z",
+    r"(\d{4,6})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?"
+    r"(?:([+-])(\d\d)(?::(\d\d)(?::(\d\d))?)?)?)?( BC)?\Z",
     re.ASCII,
 )
 
@@ -55,7 +61,7 @@ def decode_date(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
 
     def interpret(text: bytes) -> date:
         word = _word(text, "date")
-        match = _DATE.match(word)
+        match = (_DATE if mapping.reads is None else _DATE_OF_TIME).match(word)
         if match is None:
             raise _invalid_syntax("date")
         if match[4] or len(match[1]) > 4 or match[1] == "0000":
@@ -83,7 +89,10 @@ def decode_timestamp(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion
     def interpret(text: bytes) -> datetime:
         word = _word(text, shown)
         match = _TIMESTAMP.match(word)
-        if match is None or zoned != bool(match[8]):
+        foreign = mapping.reads is not None
+        if match is None or not (
+            foreign or (zoned == bool(match[8]) and match[4] is not None)
+        ):
             raise _invalid_syntax(shown)
         if match[12] or len(match[1]) > 4 or match[1] == "0000":
             # Years beside the range could come into it by their offset alone; they
@@ -94,15 +103,17 @@ def decode_timestamp(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion
                 int(match[1]),
                 int(match[2]),
                 int(match[3]),
-                int(match[4]),
-                int(match[5]),
-                int(match[6]),
+                int(match[4] or 0),
+                int(match[5] or 0),
+                int(match[6] or 0),
                 int((match[7] or "").ljust(6, "0")),
                 UTC if zoned else None,
             )
         except ValueError:
             raise _field_out_of_range() from None
-        if not zoned:
+        # A timestamp has no zone, whatever its text says; the zone of one without is our
+        # session's, UTC.
+        if not zoned or match[8] is None:
             return local
         offset = timedelta(
             hours=int(match[9]),
@@ -154,7 +165,7 @@ def _outside(
 
 def _word(text: bytes, shown: str) -> str:
     word = text.decode("ascii", "replace").strip()
-    if word in ("infinity", "-infinity"):
+    if word.lower() in ("infinity", "-infinity"):
         raise Rejected("22008", f"{shown} infinity cannot be stored")
     return word
 

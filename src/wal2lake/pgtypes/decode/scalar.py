@@ -37,6 +37,7 @@ from wal2lake.pgtypes.decode.conversion import (
     valid_mask,
     without,
 )
+from wal2lake.pgtypes.decode.inputs import read_as
 from wal2lake.pgtypes.decode.length import fitted
 from wal2lake.pgtypes.mapping import TypeMapping
 
@@ -217,8 +218,9 @@ def decode_decimal(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
             name = "NaN" if unsigned == "nan" else "Infinity"
             raise Rejected("22003", f'numeric "{name}" cannot be stored as {shown}')
         try:
-            number = Decimal(word)
-        except InvalidOperation:
+            prefixed = unsigned[:2] in ("0x", "0o", "0b")
+            number = Decimal(int(word, 0) if prefixed else word)
+        except (InvalidOperation, ValueError):
             raise _invalid_syntax(mapping) from None
         if not number.is_finite():
             raise _invalid_syntax(mapping)
@@ -278,7 +280,8 @@ def _overflow(shown: str) -> Rejected:
 def decode_text_family(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
     """Byte for byte; invalid UTF-8 and NUL are bad, for a Parquet string has neither.
 
-    What came under another declaration is fitted to the mapping's length.
+    What came as another type is read as the mapping's, and what came under another
+    declaration is fitted to the mapping's length.
     """
     failures = Failures()
     try:
@@ -307,6 +310,8 @@ def decode_text_family(values: pa.BinaryArray, mapping: TypeMapping) -> Conversi
         ).to_numpy(zero_copy_only=False)
         failures.add_rows(np.flatnonzero(holds_nul), "22021", _INVALID_NUL)
         array = without(array, holds_nul)
+    if mapping.reads is not None:
+        array = read_as(array, *mapping.reads, failures)
     if mapping.length is not None:
         array = fitted(array, mapping.length, failures)
     return failures.conclude(array)

@@ -60,8 +60,8 @@ def sent_to_arrow(
     element = element_type(base, types)
     if mapping.kind is Kind.ARRAY and element is not None:
         return _arrays(values, base, element, types, mapping)
-    # A kernel knows no length.
-    kernel = kernel_for(base, mapping) if mapping.length is None else None
+    # A kernel knows no length, and no other type.
+    kernel = kernel_for(base, mapping) if _takes_any(mapping) else None
     if kernel is None:
         return _through_text(values, base, types, mapping)
     array, odd = kernel(values, mapping)
@@ -86,7 +86,11 @@ def decodes_whole(type_oid: int, types: RemoteTypes, mapping: TypeMapping) -> bo
             and not binary_is_text(element, types)
             and decodes_whole(element, types, mapping.element)
         )
-    return mapping.length is None and kernel_for(base, mapping) is not None
+    return _takes_any(mapping) and kernel_for(base, mapping) is not None
+
+
+def _takes_any(mapping: TypeMapping) -> bool:
+    return mapping.length is None and mapping.reads is None
 
 
 def _arrays(

@@ -287,8 +287,8 @@ def _check_matches(table: TableDef, remote: RemoteTable) -> None:
             f'logical replication target relation "{table.qualified}" is missing'
             f" replicated {plural}: {shown}",
             sqlstate=_PREREQUISITE,
-            hint="There is no ALTER TABLE here: drop the table, and the subscription"
-            " creates it.",
+            hint="ALTER TABLE ... ADD COLUMN adds what is missing. Or drop the table, and"
+            " the subscription creates it.",
         )
 
 

@@ -26,24 +26,25 @@ Called by ``local`` and ``recovery``. Source: CommitTransaction() in xact.c.
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from wal2lake.catalog import SnapshotVector, SubscriptionRel, TableChange, TableDef
+from wal2lake.apply.local import visible
+from wal2lake.catalog import TableChange, TableDef
 from wal2lake.catalog import local_writer as writer_of
-from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_repeated
 from wal2lake.frontend.query.results import Rendering
 from wal2lake.lake import CommitConflict, Cursor, TableState
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import NetChange, others_rows
-from wal2lake.model import Oid, SyncState
+from wal2lake.model import Oid
 from wal2lake.observe import failpoint, get_logger
+from wal2lake.pg import Check
 
 _OPERATION: Final = "local transaction"
 
@@ -52,6 +53,9 @@ _FINISH_SECONDS: Final = 30.0
 
 _PAUSE_SECONDS: Final = 0.5
 """Between two attempts."""
+
+_LOOK_SECONDS: Final = 0.05
+"""How soon a wait is ended; a guess at what a person does not notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +67,30 @@ class Written:
     change: NetChange
 
 
-def hold_tables(node: Node, tables: Iterable[TableDef], held: ExitStack) -> None:
-    """Take the locks of tables, in the order that everybody does."""
+def hold_tables(
+    node: Node, tables: Iterable[TableDef], held: ExitStack, check: Check
+) -> None:
+    """Take the locks of tables, in the order that everybody does. Others may have them for as
+    long as a statement or a batch takes: ``check``, called meanwhile, ends the wait."""
     tables = list(tables)
     names = {name for table in tables for name in node.catalog.sharing(table)}
     while True:
         subids = _subscribers(node, names)
         with ExitStack() as taken:
             for subid in subids:
-                taken.enter_context(node.locks.of(subid))
+                _take(node.locks.of(subid), taken, check)
             for location in sorted({table.location for table in tables}):
-                taken.enter_context(node.tables.writing(location))
+                _take(node.tables.writing(location), taken, check)
             # A subscription that has taken a table meanwhile has to hear of the write.
             if _subscribers(node, names) == subids:
                 held.enter_context(taken.pop_all())
                 return
+
+
+def _take(lock: threading.RLock, taken: ExitStack, check: Check) -> None:
+    while not lock.acquire(timeout=_LOOK_SECONDS):
+        check()
+    taken.callback(lock.release)
 
 
 def _subscribers(node: Node, names: Collection[Oid]) -> list[Oid]:
@@ -85,13 +98,18 @@ def _subscribers(node: Node, names: Collection[Oid]) -> list[Oid]:
 
 
 def commit_tables(
-    node: Node, written: Sequence[Written], rendering: Rendering, job_group: str
+    node: Node,
+    written: Sequence[Written],
+    rendering: Rendering,
+    job_group: str,
+    check: Check = lambda: None,
 ) -> None:
-    """Commit them all, durably. 40001 or 23505 if others were faster: nothing happened then."""
+    """Commit them all, durably. 40001 or 23505 if others were faster: nothing happened then, nor
+    if ``check`` has ended the wait for the tables."""
     if not written:
         return
     with ExitStack() as held:
-        hold_tables(node, (one.table for one in written), held)
+        hold_tables(node, (one.table for one in written), held, check)
         changes = []
         for one in written:
             state = _unchanged(node, one, rendering, job_group)
@@ -166,8 +184,10 @@ def _conflict(table: TableDef, detail: str) -> CommitConflict:
 
 def _check_publishable(node: Node, table: TableDef, state: TableState) -> None:
     """Readers must see all tables of a transaction at once; 40001 if this one must wait."""
-    for rel in _rels(node, table.oid):
-        if not _may_publish(node, rel, state, node.catalog.newest_vector(rel.subid)):
+    catalog = node.catalog
+    for rel in visible.rels_of(catalog, table.oid):
+        newest = catalog.newest_vector(rel.subid)
+        if not visible.may_publish(catalog, rel, state, newest):
             raise CommitConflict(
                 f'could not write table "{table.name}" together with others',
                 detail="It is being synchronized.",
@@ -191,9 +211,12 @@ def _table_change(node: Node, one: Written, state: TableState) -> TableChange:
 
 
 def commit_one(node: Node, change: TableChange) -> None:
-    """One table, if it does not have the change yet; CommitConflict if it is at another version
-    than the change was made for."""
-    if not is_done(node, change):
+    """One table, if it does not have the change yet; durable. CommitConflict if it is at another
+    version than the change was made for."""
+    if is_done(node, change):
+        # Who made it may have died, or failed, before it was synced.
+        node.tables.sync(change.location, node.tables.state(change.location).version)
+    else:
         node.tables.commit_changes(
             change.location,
             change.actions,
@@ -227,8 +250,7 @@ def _finish(
             publish()
             return
         except Exception as error:
-            if not _begun(node, changes):
-                node.catalog.publish_local({}, number=number)
+            if not _begun(node, changes) and _taken_back(node, number):
                 raise
             get_logger().error("a commit is tried again", reason=str(error))
             if time.monotonic() > deadline:
@@ -240,61 +262,33 @@ def _finish(
         time.sleep(_PAUSE_SECONDS)
 
 
+def _taken_back(node: Node, number: int) -> bool:
+    """Whether the intent is removed. One that stays would be carried out by the next engine,
+    over what has been committed since: then the commit has to go on."""
+    try:
+        node.catalog.publish_local({}, number=number)
+    except Exception as error:
+        get_logger().error("a commit could not be taken back", reason=str(error))
+        return False
+    return True
+
+
 def _begun(node: Node, changes: Sequence[TableChange]) -> bool:
     """Whether one of the tables has the change; so it must be said if nobody knows."""
     try:
         return any(is_done(node, change) for change in changes)
-    except Wal2LakeError:
+    except Exception:
         return True
 
 
 def make_visible(
     node: Node, changes: Sequence[TableChange], number: int | None = None
 ) -> None:
-    """Let readers see the newest versions of the tables, unless the apply worker must.
-
-    Decided by the table's cursor, not by its version: a version that nobody has published
-    may be anybody's, and would keep each later write from being seen.
-    """
-    written = {change.relid: change.location for change in changes}
-    _show(node, written, number)
+    """Let readers see the newest versions of the tables, unless the apply worker must."""
+    _show(node, {change.relid: change.location for change in changes}, number)
 
 
 def _show(node: Node, tables: Mapping[Oid, str], number: int | None = None) -> None:
-    versions: defaultdict[Oid, dict[Oid, int]] = defaultdict(dict)
-    written: list[tuple[Oid, Oid]] = []
-    for relid, location in tables.items():
-        rels = _rels(node, relid)
-        if not rels:
-            continue
-        state = node.tables.state(location)
-        for rel in rels:
-            # Once the version is published nothing else tells that others wrote it.
-            written.append((rel.subid, rel.relid))
-            newest = node.catalog.newest_vector(rel.subid)
-            if newest is not None and _may_publish(node, rel, state, newest):
-                versions[rel.subid][rel.relid] = state.version
-    if written or number is not None:
-        node.catalog.publish_local(versions, written, number)
-
-
-def _rels(node: Node, relid: Oid) -> list[SubscriptionRel]:
-    """Of a table, under any of its names, in all subscriptions."""
-    table = node.catalog.table_by_oid(relid)
-    if table is None:
-        return []
-    names = node.catalog.sharing(table)
-    return [rel for rel in node.catalog.rels() if rel.relid in names]
-
-
-def _may_publish(
-    node: Node, rel: SubscriptionRel, state: TableState, newest: SnapshotVector | None
-) -> bool:
-    """The table holds nothing that readers of the subscription must not see yet."""
-    if newest is None or rel.paused:
-        # What a paused table has, readers see.
-        return True
-    cursor = state.cursor(rel.cursor_name(node.catalog.system_identifier))
-    joined = rel.state in (SyncState.SYNCDONE, SyncState.READY)
-    # The vector's LSN, not the floor: a running copy holds that one below it.
-    return cursor is None or (joined and cursor <= newest.lsn)
+    found = visible.make_visible(node.catalog, node.tables, tables)
+    if found.written or number is not None:
+        node.catalog.publish_local(found.versions, found.written, number)

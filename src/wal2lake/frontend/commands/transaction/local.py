@@ -46,6 +46,12 @@ from wal2lake.frontend.query.writes import SparkWrite
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import Action
 from wal2lake.model import Oid
+from wal2lake.pg import Check
+
+
+class DefinitionChanged(Exception):
+    """A table has been altered between a statement's analysis and its locks: it is analysed
+    again."""
 
 
 def scratch(node: Node) -> str:
@@ -66,9 +72,13 @@ class _Branched:
 class LocalTransaction:
     """From ``begin`` to ``commit`` or ``rollback``; nothing happens before the first write."""
 
-    def __init__(self, node: Node, kind: TransactionKind) -> None:
+    def __init__(
+        self, node: Node, kind: TransactionKind, check: Check = lambda: None
+    ) -> None:
+        """``check`` raises once the running statement is to end."""
         self.kind = kind
         self._node = node
+        self._check = check
         self._place = f"{scratch(node)}/{uuid.uuid4().hex}"
         self._numbers = itertools.count(1)
         self._branches: dict[Oid, _Branched] = {}
@@ -91,11 +101,15 @@ class LocalTransaction:
 
     def ref(self, table: TableDef, snapshot: Snapshot) -> TableRef:
         """What a table's name means to a statement with that snapshot."""
+        catalog = self._node.catalog
         known = self._branches.get(table.storage)
         if known is not None:
+            table = catalog.table_at(table, known.branch.base)
             own = replace(table, location=known.branch.location)
             return TableRef(own, known.version)
-        return TableRef(table, snapshot.of(table))
+        version = snapshot.of(table)
+        # In this order: a definition is never older than the version that is visible.
+        return TableRef(catalog.table_at(table, version), version)
 
     def targets(
         self,
@@ -108,7 +122,10 @@ class LocalTransaction:
         """The tables as a statement has to write them: at their branches, or where they are."""
         alone = self.kind is TransactionKind.STATEMENT
         if alone:
-            hold_tables(self._node, tables, self._locks)
+            hold_tables(self._node, tables, self._locks, self._check)
+            for table in tables:
+                if self._node.catalog.table_by_oid(table.oid) != table:
+                    raise DefinitionChanged(table.name)
             if len(tables) == 1 and not (brings_keys and tables[0].key):
                 return list(tables)
         for table in tables:
@@ -194,7 +211,7 @@ class LocalTransaction:
                 if one.version > 0
                 and (change := self._node.branches.net_change(one.branch)).actions
             ]
-            commit_tables(self._node, written, rendering, job_group)
+            commit_tables(self._node, written, rendering, job_group, self._check)
         finally:
             self.rollback()
 

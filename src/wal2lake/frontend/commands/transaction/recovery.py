@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from wal2lake.apply.local.altering import finish_after_crash
 from wal2lake.catalog import LocalCommit, TableChange
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.frontend.commands.node import Node
@@ -30,7 +31,10 @@ from wal2lake.observe import get_logger
 def recover(node: Node) -> None:
     """Finish commits, and remove what was not committed."""
     for commit in node.catalog.local_commits():
-        _finish(node, commit)
+        if commit.altered:
+            finish_after_crash(node.catalog, node.tables, commit)
+        else:
+            _finish(node, commit)
     node.branches.sweep(scratch(node))
 
 

@@ -8,7 +8,6 @@ Source: gram.y, GrantStmt, RevokeStmt, GrantRoleStmt, RevokeRoleStmt, AlterOwner
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
@@ -107,27 +106,17 @@ def revoke(cursor: Cursor) -> GrantPrivileges | GrantRole:
     )
 
 
-def alter_owner(target: Target) -> Callable[[Cursor], AlterOwner | Other]:
-    """ALTER TABLE | SCHEMA name OWNER TO role; what else they alter is left to others."""
-
-    def parse(cursor: Cursor) -> AlterOwner | Other:
-        if_exists = target is Target.TABLE and cursor.if_exists()
-        if target is Target.TABLE:
-            cursor.take("only")
-            name = cursor.qualified_name()
-            cursor.take_mark("*")
-        else:
-            name = QualifiedName(None, cursor.name())
-        if not cursor.at_words("owner", "to"):
-            return Other(Kind.UNSUPPORTED, cursor.text, f"ALTER {target.value}")
-        cursor.expect("owner", "to")
-        owner = cursor.role()
-        if cursor.take_mark(","):
-            return Other(Kind.UNSUPPORTED, cursor.text, f"ALTER {target.value}")
-        cursor.expect_end()
-        return AlterOwner(target, name, owner, if_exists)
-
-    return parse
+def alter_owner(cursor: Cursor) -> AlterOwner | Other:
+    """ALTER SCHEMA name OWNER TO role; what else there is to alter is left to others."""
+    name = QualifiedName(None, cursor.name())
+    if not cursor.at_words("owner", "to"):
+        return Other(Kind.UNSUPPORTED, cursor.text, f"ALTER {Target.SCHEMA.value}")
+    cursor.expect("owner", "to")
+    owner = cursor.role()
+    if cursor.take_mark(","):
+        return Other(Kind.UNSUPPORTED, cursor.text, f"ALTER {Target.SCHEMA.value}")
+    cursor.expect_end()
+    return AlterOwner(Target.SCHEMA, name, owner)
 
 
 # ---- parts ---------------------------------------------------------------------------

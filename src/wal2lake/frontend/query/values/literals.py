@@ -23,7 +23,6 @@ from sqlglot import exp
 
 from wal2lake.errors import UsageError
 from wal2lake.frontend.query.values import types as t
-from wal2lake.frontend.query.values.jsontext import canonical_json, checked_json
 from wal2lake.frontend.query.values.moments import (
     interval_constant,
     parse_date,
@@ -31,6 +30,7 @@ from wal2lake.frontend.query.values.moments import (
     parse_timestamp,
 )
 from wal2lake.frontend.query.values.types import Operand, Type, cast, decimal
+from wal2lake.pgtypes.decode.jsontext import canonical_json, checked_json
 from wal2lake.pgtypes.receive.value.network import read_cidr, read_inet
 
 _INTEGER = re.compile(r"\s*[+-]?\d+\s*\Z")

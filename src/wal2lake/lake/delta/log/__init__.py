@@ -5,5 +5,6 @@ next version, whole from its first moment, with its checksum. Owns: the text of 
 checksum file. Never: decides what to commit, or resolves a conflict; whatever is not plain
 (``commit.is_ours_to_write``) is left to Delta.
 
-Modules: ``firstversion``, ``version``, ``commit``, ``checksum``, ``known``, ``place``.
+Modules: ``firstversion``, ``version``, ``commit``, ``checkpoints``, ``checksum``, ``known``,
+``place``.
 """

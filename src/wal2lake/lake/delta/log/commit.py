@@ -7,8 +7,7 @@ Why not Delta's own commit. It takes some two hundred calls over py4j and 60 CPU
 the JVM, whatever is in it: of many small tables with a few rows each it was nearly all that a
 copy or a batch cost. What it adds to a plain table is known: it looks for conflicts, which are
 none if the version that was read is the newest still and the next one's name can be taken; it
-writes the checksum (``checksum``); it makes a checkpoint now and then, and those versions are
-left to it.
+writes the checksum (``checksum``); it makes a checkpoint now and then (``checkpoints``).
 
 The name is taken by link(2), which fails if it is there. Whoever else writes in this process is
 kept out by ``tables.DeltaTables.writing``: Delta renames its commit into place, and a rename
@@ -32,6 +31,7 @@ from typing import Any, Final
 
 from wal2lake.lake.delta.datafile import storage_error
 from wal2lake.lake.delta.durability import sync_directory
+from wal2lake.lake.delta.log.checkpoints import INTERVAL
 from wal2lake.lake.delta.log.checksum import checksum_line
 from wal2lake.lake.delta.log.firstversion import is_plain
 from wal2lake.lake.delta.log.place import dump, place
@@ -42,13 +42,10 @@ from wal2lake.lake.tablefiles import DataFile, Replaced
 _PROTOCOL: Final = (3, 7)
 """Reader and writer of a table whose features are named."""
 
-_INTERVAL: Final = "delta.checkpointInterval"
-_DEFAULT_INTERVAL: Final = 10
-
 _PROPERTIES: Final = frozenset(
     {
         "delta.enableDeletionVectors",
-        _INTERVAL,
+        INTERVAL,
         "delta.columnMapping.mode",
         "delta.columnMapping.maxColumnId",
     }
@@ -75,7 +72,6 @@ def is_ours_to_write(version: Version) -> bool:
     """Whether the next version of such a table is what is written here."""
     protocol, properties = version.protocol, version.state.properties
     found = (protocol.get("minReaderVersion"), protocol.get("minWriterVersion"))
-    interval = int(properties.get(_INTERVAL, _DEFAULT_INTERVAL))
     return (
         version.bins is not None
         and found == _PROTOCOL
@@ -83,7 +79,6 @@ def is_ours_to_write(version: Version) -> bool:
         and version.state.is_plain
         and '"delta.invariants"' not in version.metadata["schemaString"]
         and all(name in _PROPERTIES for name in properties if name.startswith("delta."))
-        and (version.state.version + 1) % interval != 0
     )
 
 

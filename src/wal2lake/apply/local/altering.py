@@ -1,0 +1,330 @@
+"""ALTER TABLE of a lake table: its columns and their definition change at once.
+
+    step                                          a crash behind it
+    ------------------------------------------    ---------------------------------------------
+    the plan (``plan_changes``)                   nothing has happened
+    what Delta needs (column mapping, features)   a commit that changes nothing
+    rows written anew, beside the table           removed at the next start
+    their files into the table's directory        nothing has happened; VACUUM takes them
+    the intent, in the catalog                    given up at the next start
+    the table's commit, with its cursor           the next start does what is left
+    definition, history and vectors; intent done  done
+
+The definition and the published version change in one SQLite transaction, and each version's own
+columns stay known (``Catalog.table_at``): whoever reads a version sees its columns with its rows,
+before, between and afterwards. A copy that has not ended begins anew: what it has written has the
+columns of before.
+
+Who calls holds the locks of all subscriptions of the table, then ``TablePort.writing`` of it, and
+has looked up its definition under them. Called by commands and the apply worker.
+
+Source: ATRewriteTables() in tablecmds.c: one pass over the rows, whatever the statement says.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from wal2lake.apply.local.visible import make_visible, rels_of
+from wal2lake.catalog import (
+    Altered,
+    Catalog,
+    ColumnDef,
+    ColumnPlan,
+    LocalCommit,
+    TableChange,
+    TableDef,
+    local_writer,
+)
+from wal2lake.lake import Cursor, FieldSpec, NextField, TablePort, TableState
+from wal2lake.lake.branch.changes import Action
+from wal2lake.model import Oid, SyncState
+from wal2lake.observe import failpoint, get_logger
+from wal2lake.pgtypes import mapping_for
+
+if TYPE_CHECKING:
+    from wal2lake.lake.branch.branches import Branch, Branches
+
+_OPERATION: Final = "alter table"
+
+_FINISH_SECONDS: Final = 30.0
+"""For what may pass by itself behind the table's commit; a guess."""
+
+_PAUSE_SECONDS: Final = 0.5
+"""Between two attempts."""
+
+Publish = Callable[[Callable[[], None]], None]
+"""Runs what makes a commit visible."""
+
+Committing = Callable[[Mapping[str, int]], AbstractContextManager[Publish]]
+"""Around a commit: readers have the versions that are given until it is published."""
+
+
+@contextmanager
+def at_once(before: Mapping[str, int]) -> Iterator[Publish]:
+    """For tables that are read at published versions only."""
+    yield lambda make: make()
+
+
+@dataclass(frozen=True, slots=True)
+class Anew:
+    """How the rows of a table are written anew, if they must be."""
+
+    branches: Branches
+    place: str
+    """Where; empty, and swept at the next start."""
+    fill: Callable[[Branch, TableState], None]
+    """Insert all rows of that version into the branch, converted. May fail with PostgreSQL's
+    error: then nothing has changed."""
+
+
+def field_spec(column: ColumnDef, dimensions: int = 0) -> FieldSpec:
+    """The Delta column of a column; ``dimensions``: pg_attribute.attndims, where known."""
+    mapping = mapping_for(
+        column.type_oid,
+        column.typmod,
+        type_name=column.type_name,
+        attndims=dimensions,
+    )
+    return FieldSpec(
+        column.name,
+        mapping.spark_ddl,
+        pg_type_oid=column.type_oid,
+        pg_typmod=column.typmod,
+        pg_type_name=column.type_name,
+        pg_domain=column.domain,
+    )
+
+
+def next_fields(plan: ColumnPlan, state: TableState) -> list[NextField]:
+    """The Delta columns of the plan. One whose type is stored as before keeps its files."""
+    fields = {field.name: field for field in state.fields}
+    found = []
+    for one in plan.columns:
+        before = None if one.source is None else fields[one.source]
+        if before is None:
+            found.append(NextField(field_spec(one.column), None))
+            continue
+        field = field_spec(one.column)
+        if not one.retyped:
+            # Whoever made it may have chosen another type than we would.
+            field = FieldSpec(
+                one.column.name,
+                before.spark_ddl,
+                before.nullable,
+                field.pg_type_oid if before.pg_type_oid else before.pg_type_oid,
+                field.pg_typmod,
+                field.pg_type_name,
+                field.pg_domain,
+            )
+        found.append(NextField(field, one.source, anew=one.retyped))
+    return found
+
+
+def is_empty(tables: TablePort, state: TableState) -> bool:
+    """No row is there, as its files say."""
+    files = tables.files(state)
+    return files is not None and all(
+        file.rows is not None and file.rows == file.deleted for file in files
+    )
+
+
+def rewrites(plan: ColumnPlan) -> bool:
+    """Rows that are there do not have the values that they are to have."""
+    return any(
+        one.retyped or (one.source is None and (one.value is not None or one.default))
+        for one in plan.columns
+    )
+
+
+def alter_table(
+    catalog: Catalog,
+    tables: TablePort,
+    plan: ColumnPlan,
+    anew: Anew,
+    *,
+    committing: Committing = at_once,
+) -> None:
+    """Carry a plan out, durably; on an error nothing has changed.
+
+    Not to be repeated after a crash: the next start has finished it, or it has not happened. So
+    who follows a publisher compares columns again, and finds what is left to do.
+    """
+    table = plan.before
+    altered = [
+        Altered(
+            relid, plan.after.columns, plan.after.key, _key_name(catalog, plan, relid)
+        )
+        for relid in catalog.sharing(table)
+    ]
+    state = tables.state(table.location)
+    fields = next_fields(plan, state)
+    if _keeps(state, fields):
+        catalog.redefine(altered)
+        return
+    state = tables.prepare_columns(table.location, fields)
+    metadata = tables.metadata(table.location, fields)
+    with _rows_anew(tables, plan, anew, state, metadata) as rows:
+        change = _change(catalog, table, state)
+        with committing({table.location: state.version}) as publish:
+            number = catalog.begin_local_commit([change], altered)
+            failpoint("alter.recorded")
+            try:
+                version = tables.commit_metadata(
+                    table.location,
+                    metadata,
+                    Cursor(local_writer(catalog.system_identifier), change.cursor),
+                    read_version=state.version,
+                    rows=rows,
+                    operation=_OPERATION,
+                ).version
+            except Exception:
+                # What cannot be said now the next start finds out.
+                if _committed_at(catalog, tables, change) is None:
+                    catalog.publish_local({}, number=number)
+                raise
+            failpoint("alter.committed")
+            _insist(
+                lambda: publish(lambda: _finish(catalog, tables, plan, number, version))
+            )
+            failpoint("alter.published")
+
+
+def finish_after_crash(
+    catalog: Catalog, tables: TablePort, commit: LocalCommit
+) -> None:
+    """What a crash has left of an ALTER TABLE: done if the table has it, given up if not."""
+    (change,) = commit.tables
+    tables.recover(change.location, change.read_version)
+    version = _committed_at(catalog, tables, change)
+    if version is None:
+        catalog.publish_local({}, number=commit.number)
+        return
+    tables.sync(change.location, tables.state(change.location).version)
+    get_logger().info("recovery of an ALTER TABLE", location=change.location)
+    _publish(catalog, tables, change.relid, change.location, commit.number, version)
+
+
+def _key_name(catalog: Catalog, plan: ColumnPlan, relid: Oid) -> str | None:
+    found = catalog.table_by_oid(relid)
+    return found.key_name if found is not None and plan.after.key else None
+
+
+def _keeps(state: TableState, fields: Sequence[NextField]) -> bool:
+    """The lake's table is as it should be."""
+    return [one.field for one in fields] == list(state.fields) and not any(
+        one.anew or one.source != one.field.name for one in fields
+    )
+
+
+@contextmanager
+def _rows_anew(
+    tables: TablePort,
+    plan: ColumnPlan,
+    anew: Anew,
+    state: TableState,
+    metadata: Mapping[str, Any],
+) -> Iterator[Sequence[Action] | None]:
+    """The ``add`` actions of all rows, whose files are in the table's directory; None: the rows
+    are good as they are."""
+    if not rewrites(plan):
+        yield None
+        return
+    if is_empty(tables, state):
+        # Files that hold deleted rows only would have the old types.
+        yield ()
+        return
+    branch = anew.branches.begin_anew(state, metadata, anew.place)
+    try:
+        anew.fill(branch, state)
+        change = anew.branches.net_change(branch)
+        anew.branches.carry_over(branch, change.files)
+        failpoint("alter.written_anew")
+        yield change.actions
+    finally:
+        anew.branches.drop(branch)
+
+
+def _change(catalog: Catalog, table: TableDef, state: TableState) -> TableChange:
+    cursor = state.cursor(local_writer(catalog.system_identifier)) or 0
+    return TableChange(
+        table.storage, table.location, state.table_id, state.version, cursor + 1, ()
+    )
+
+
+def _committed_at(
+    catalog: Catalog, tables: TablePort, change: TableChange
+) -> int | None:
+    """The version with which the table has changed; None: it has not."""
+    writer = local_writer(catalog.system_identifier)
+    state = tables.state(change.location)
+    done = state.cursor(writer)
+    if state.table_id != change.table_id or done is None or done < change.cursor:
+        return None
+    first = change.read_version + 1
+    commits = tables.actions(change.location, first, state.version)
+    for version, commit in enumerate(commits, first):
+        if any(
+            a["txn"]["appId"] == writer and a["txn"]["version"] == change.cursor
+            for a in commit
+            if "txn" in a
+        ):
+            return version
+    return None
+
+
+def _finish(
+    catalog: Catalog, tables: TablePort, plan: ColumnPlan, number: int, version: int
+) -> None:
+    _publish(
+        catalog, tables, plan.before.storage, plan.before.location, number, version
+    )
+
+
+def _publish(
+    catalog: Catalog,
+    tables: TablePort,
+    relid: Oid,
+    location: str,
+    number: int,
+    version: int,
+) -> None:
+    state = tables.state(location)
+    visible = make_visible(catalog, tables, {relid: location})
+    node = catalog.system_identifier
+    voided = [
+        (rel.subid, rel.relid)
+        for rel in rels_of(catalog, relid)
+        if rel.state in (SyncState.INIT, SyncState.DATASYNC)
+        and state.cursor(rel.cursor_name(node)) is None
+    ]
+    catalog.publish_local(
+        visible.versions,
+        visible.written,
+        number,
+        altered_at=version,
+        voided=voided,
+    )
+
+
+def _insist(step: Callable[[], None]) -> None:
+    """What cannot be taken back: again and again, then the process ends, and the next one goes
+    on with it before it lets anybody in."""
+    deadline = time.monotonic() + _FINISH_SECONDS
+    while True:
+        try:
+            step()
+            return
+        except Exception as error:
+            get_logger().error("a commit is tried again", reason=str(error))
+            if time.monotonic() > deadline:
+                get_logger().critical(
+                    "a commit cannot be finished: the engine ends", reason=str(error)
+                )
+                os._exit(1)
+        time.sleep(_PAUSE_SECONDS)

@@ -1,0 +1,249 @@
+"""What ALTER TABLE does to a table's columns. Pure: definitions in, definitions out.
+
+Comes in: a table and changes, in the order in which they happen. Goes out: a ``ColumnPlan``: the
+table afterwards and, for each of its columns, where its values come from. The lake makes of
+that a version (``lake.delta.schemachange``), ``apply.altering`` both of them one.
+
+Source: tablecmds.c (ATExecAddColumn, ATExecDropColumn, renameatt_internal, ATExecAlterColumnType,
+ATExecSetNotNull, ATExecDropNotNull, ATExecColumnDefault), whose texts these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from wal2lake.catalog.records import ColumnDef, TableDef
+from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
+from wal2lake.pgtypes.columnnames import check_column_names
+
+_MOST_COLUMNS: Final = 1600
+"""MaxHeapAttributeNumber."""
+
+_SYSTEM_COLUMNS: Final = frozenset({"tableoid", "cmax", "xmax", "cmin", "xmin", "ctid"})
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    """A new last column."""
+
+    column: ColumnDef
+    value: str | None = None
+    """What rows that are there get, in PostgreSQL's text form; None: NULL. Who evaluates the
+    default for each row gives the rewritten rows instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumn:
+    """A column and what it holds go. A primary key that has it goes, too."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn:
+    """Its values stay."""
+
+    name: str
+    new_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeType:
+    """Its values are converted."""
+
+    name: str
+    column: ColumnDef
+    """The type is taken of it: ``type_oid``, ``typmod``, ``type_name``, ``domain``."""
+    anew: bool = False
+    """Its values change, even if its type does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetNotNull:
+    """SET NOT NULL and DROP NOT NULL. Rows are looked at by the caller."""
+
+    name: str
+    not_null: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetDefault:
+    """SET DEFAULT; None: DROP DEFAULT."""
+
+    name: str
+    default: str | None
+
+
+ColumnChange = (
+    AddColumn | DropColumn | RenameColumn | ChangeType | SetNotNull | SetDefault
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedColumn:
+    """A column of the table afterwards."""
+
+    column: ColumnDef
+    source: str | None
+    """Its name before; None: it is new."""
+    retyped: bool = False
+    """Its type is another one."""
+    value: str | None = None
+    """Of a new column: see ``AddColumn``."""
+    default: str | None = None
+    """Of a new column: the default that it came with, which it may have lost since."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlan:
+    """What becomes of a table."""
+
+    before: TableDef
+    after: TableDef
+    columns: tuple[PlannedColumn, ...]
+    """Those of ``after``, in its order."""
+
+
+def plan_changes(table: TableDef, changes: Sequence[ColumnChange]) -> ColumnPlan:
+    """All of them, one after the other; PostgreSQL's error if one cannot be."""
+    plan = _Plan(table)
+    for change in changes:
+        plan.change(change)
+    if table.columns and not plan.columns:
+        raise FeatureNotSupportedError(
+            f'cannot drop the last column of table "{table.name}"',
+            detail="A lake table must have a column.",
+        )
+    check_column_names((one.column.name for one in plan.columns), table.qualified)
+    after = replace(
+        table,
+        columns=tuple(one.column for one in plan.columns),
+        key=plan.key,
+        key_name=table.key_name if plan.key else None,
+    )
+    return ColumnPlan(table, after, tuple(plan.columns))
+
+
+class _Plan:
+    def __init__(self, table: TableDef) -> None:
+        self.table = table
+        self.columns = [PlannedColumn(c, c.name) for c in table.columns]
+        self.key = table.key
+
+    def change(self, change: ColumnChange) -> None:
+        match change:
+            case AddColumn():
+                self._add(change)
+            case DropColumn():
+                self._drop(change.name)
+            case RenameColumn():
+                self._rename(change)
+            case ChangeType():
+                self._retype(change)
+            case SetNotNull():
+                self._set_not_null(change)
+            case SetDefault():
+                at, one = self._find(change.name, "alter")
+                self._put(at, replace(one.column, default=change.default))
+
+    def _add(self, change: AddColumn) -> None:
+        name = change.column.name
+        if len(self.columns) >= _MOST_COLUMNS:
+            raise UsageError(
+                f"tables can have at most {_MOST_COLUMNS} columns", sqlstate="54011"
+            )
+        self._refuse_taken(name)
+        column = change.column
+        self.columns.append(
+            PlannedColumn(column, None, value=change.value, default=column.default)
+        )
+
+    def _drop(self, name: str) -> None:
+        at, _ = self._find(name, "drop")
+        self._refuse_in_partition_key(name, "drop")
+        if name in self.key:
+            self.key = ()
+        del self.columns[at]
+
+    def _rename(self, change: RenameColumn) -> None:
+        name = change.name
+        if name in _SYSTEM_COLUMNS:
+            raise FeatureNotSupportedError(f'cannot rename system column "{name}"')
+        if all(one.column.name != name for one in self.columns):
+            raise UndefinedObjectError(
+                f'column "{name}" does not exist', sqlstate="42703"
+            )
+        at, one = self._find(name, "rename")
+        self._refuse_taken(change.new_name)
+        self._refuse_in_partition_key(name, "rename")
+        self._put(at, replace(one.column, name=change.new_name))
+        self.key = tuple(change.new_name if k == name else k for k in self.key)
+
+    def _retype(self, change: ChangeType) -> None:
+        at, one = self._find(change.name, "alter")
+        self._refuse_in_partition_key(change.name, "alter")
+        kind = change.column
+        column = replace(
+            one.column,
+            type_oid=kind.type_oid,
+            typmod=kind.typmod,
+            type_name=kind.type_name,
+            domain=kind.domain,
+        )
+        self.columns[at] = replace(
+            one,
+            column=column,
+            retyped=one.retyped or change.anew or column != one.column,
+        )
+
+    def _set_not_null(self, change: SetNotNull) -> None:
+        at, one = self._find(change.name, "alter")
+        if not change.not_null and change.name in self.key:
+            raise UsageError(
+                f'column "{change.name}" is in a primary key', sqlstate="42P16"
+            )
+        self._put(at, replace(one.column, not_null=change.not_null))
+
+    def _put(self, at: int, column: ColumnDef) -> None:
+        self.columns[at] = replace(self.columns[at], column=column)
+
+    def _find(self, name: str, verb: str) -> tuple[int, PlannedColumn]:
+        if name in _SYSTEM_COLUMNS:
+            raise FeatureNotSupportedError(f'cannot {verb} system column "{name}"')
+        for at, one in enumerate(self.columns):
+            if one.column.name == name:
+                return at, one
+        raise UndefinedObjectError(
+            f'column "{name}" of relation "{self.table.name}" does not exist',
+            sqlstate="42703",
+        )
+
+    def _refuse_taken(self, name: str) -> None:
+        if name in _SYSTEM_COLUMNS:
+            raise UsageError(
+                f'column name "{name}" conflicts with a system column name',
+                sqlstate="42701",
+            )
+        if any(one.column.name == name for one in self.columns):
+            raise UsageError(
+                f'column "{name}" of relation "{self.table.name}" already exists',
+                sqlstate="42701",
+            )
+
+    def _refuse_in_partition_key(self, name: str, verb: str) -> None:
+        partitioned = self.table.partition_key
+        if partitioned is None or name not in partitioned.columns:
+            return
+        if verb == "rename":
+            # The partition key's text in the catalog has the name.
+            raise FeatureNotSupportedError(
+                f'cannot rename column "{name}" because it is part of the partition'
+                f' key of relation "{self.table.name}"'
+            )
+        raise UsageError(
+            f'cannot {verb} column "{name}" because it is part of the partition key of'
+            f' relation "{self.table.name}"',
+            sqlstate="42P16",
+        )

@@ -1,0 +1,85 @@
+"""Rows of ``relation_history``: the columns that a table had before ALTER TABLE.
+
+In: a connection, and in writes a transaction on it. Out: ``TableDef``. A row says: versions of the
+table below ``version`` have these columns and this key. Above the last row they have those of
+``relation``. Whoever reads a version asks for its definition here, so that nobody sees the
+columns of one with the rows of another. Called by ``store``.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+
+from wal2lake.catalog.records import Altered, TableDef
+from wal2lake.catalog.tables import columns_from_json
+from wal2lake.model import Oid
+
+
+def alter(
+    connection: sqlite3.Connection, altered: Sequence[Altered], version: int
+) -> None:
+    """From ``version`` on the tables have other columns. Of one that is gone: nothing."""
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    for one in altered:
+        connection.execute(
+            "insert or ignore into relation_history"
+            " (relid, version, columns, key, key_name, altered_at)"
+            " select oid, ?, columns, key, key_name, ? from relation where oid = ?",
+            (version, now, one.relid),
+        )
+    redefine(connection, altered)
+
+
+def redefine(connection: sqlite3.Connection, altered: Sequence[Altered]) -> None:
+    """What tables are from now on. Of one that is gone: nothing."""
+    for one in altered:
+        connection.execute(
+            "update relation set columns = ?, key = ?, key_name = ? where oid = ?",
+            (
+                json.dumps([asdict(c) for c in one.columns]),
+                json.dumps(one.key),
+                one.key_name,
+                one.relid,
+            ),
+        )
+
+
+def as_of(connection: sqlite3.Connection, table: TableDef, version: int) -> TableDef:
+    """A table's present definition with the columns that a version of it has."""
+    row = connection.execute(
+        "select * from relation_history where relid = ? and version > ?"
+        " order by version limit 1",
+        (table.oid, version),
+    ).fetchone()
+    if row is None:
+        return table
+    return replace(
+        table,
+        columns=columns_from_json(row["columns"]),
+        key=tuple(json.loads(row["key"])),
+        key_name=row["key_name"],
+    )
+
+
+def to_json(altered: Sequence[Altered]) -> str | None:
+    """For an intent."""
+    if not altered:
+        return None
+    return json.dumps([asdict(one) for one in altered], separators=(",", ":"))
+
+
+def from_json(text: str | None) -> tuple[Altered, ...]:
+    """What ``to_json`` wrote."""
+    return tuple(
+        Altered(
+            Oid(one["relid"]),
+            columns_from_json(json.dumps(one["columns"])),
+            tuple(one["key"]),
+            one["key_name"],
+        )
+        for one in json.loads(text or "[]")
+    )

@@ -1,0 +1,560 @@
+"""ALTER TABLE at the front door: PostgreSQL's checks in its order, then ``apply.local.altering``.
+
+A statement's actions happen in PostgreSQL's passes (drops, types, new columns, attributes), and all
+at once. Rows that must be written anew are translated as INSERT ... SELECT is, so a value is
+converted, or refused, as PostgreSQL would. A stable default has one value for all rows, for it is
+one expression of one statement; a volatile one is evaluated for each.
+
+A table that is renamed or moved keeps its place in the warehouse, and its part in subscriptions.
+
+Source: tablecmds.c (ATPrepCmd, AlterTablePass, ATRewriteTables), renameatt, RenameRelation,
+AlterTableNamespace.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from wal2lake.apply.local.altering import Anew, alter_table, is_empty
+from wal2lake.catalog import (
+    AddColumn,
+    ChangeType,
+    ColumnChange,
+    ColumnDef,
+    ColumnPlan,
+    DropColumn,
+    PlannedColumn,
+    RenameColumn,
+    SetDefault,
+    SetNotNull,
+    TableDef,
+    plan_changes,
+)
+from wal2lake.errors import (
+    DuplicateObjectError,
+    FeatureNotSupportedError,
+    UsageError,
+)
+from wal2lake.frontend.backend import Notice
+from wal2lake.frontend.commands.access import check_owner, check_schema
+from wal2lake.frontend.commands.node import (
+    Caller,
+    Node,
+    find_table,
+    need_schema,
+    need_table,
+)
+from wal2lake.frontend.commands.transaction.commit import hold_tables
+from wal2lake.frontend.commands.transaction.local import scratch
+from wal2lake.frontend.grammar import quote_identifier
+from wal2lake.frontend.grammar.altering.statements import (
+    AddColumnClause,
+    AlterAction,
+    AlterTable,
+    DefaultClause,
+    DropColumnClause,
+    NotNullClause,
+    RenameColumnOf,
+    RenameTable,
+    SetTableSchema,
+    TypeClause,
+)
+from wal2lake.frontend.grammar.statements import QualifiedName
+from wal2lake.frontend.query.translate import TableRef
+from wal2lake.frontend.query.writes import check_default, translate_write
+from wal2lake.lake import TableState
+from wal2lake.lake.branch.branches import Branch
+from wal2lake.lake.query import relation
+from wal2lake.model import INVALID_OID
+from wal2lake.pgtypes import format_type
+from wal2lake.pgtypes.spark_ddl import identifier
+
+_TAG: Final = "ALTER TABLE"
+
+_INVALID_DEFINITION: Final = "42P16"
+
+_NO_ONLY: Final = "Do not specify the ONLY keyword."
+
+_ANEW: Final = "wal2lake anew"
+"""What a statement calls the rows that are written anew."""
+
+_TEXT_CONSTANT: Final = re.compile(r"\s*'(?:[^']|'')*'\s*")
+
+_OF_COLUMN: Final = re.compile(r'column "(.*)" is of type')
+
+
+def alter_columns(node: Node, caller: Caller, statement: AlterTable) -> str:
+    """ALTER TABLE with actions."""
+    with _altering(
+        node, caller, statement.table, if_exists=statement.if_exists
+    ) as table:
+        if table is None:
+            return _TAG
+        _check_partitions(node, table, statement.actions, only=statement.only)
+        changes, using = _changes(caller, table, statement.actions)
+        _carry_out(node, caller, table, changes, using)
+    return _TAG
+
+
+def rename_column(node: Node, caller: Caller, statement: RenameColumnOf) -> str:
+    """ALTER TABLE ... RENAME COLUMN."""
+    with _altering(
+        node, caller, statement.table, if_exists=statement.if_exists
+    ) as table:
+        if table is None:
+            return _TAG
+        change = RenameColumn(statement.name, statement.new_name)
+        there = table.column(statement.name) is not None
+        if there and table.partition_of is not None:
+            raise UsageError(
+                f'cannot rename inherited column "{statement.name}"',
+                sqlstate=_INVALID_DEFINITION,
+            )
+        if there and statement.only and _has_partition(node, table):
+            raise UsageError(
+                f'inherited column "{statement.name}" must be renamed in child tables'
+                " too",
+                sqlstate=_INVALID_DEFINITION,
+            )
+        _carry_out(node, caller, table, [change], {})
+    return _TAG
+
+
+def rename_table(node: Node, caller: Caller, statement: RenameTable) -> str:
+    """ALTER TABLE ... RENAME TO."""
+    with _altering(
+        node, caller, statement.table, if_exists=statement.if_exists
+    ) as table:
+        if table is not None:
+            check_schema(node, caller, table.namespace, "C")
+            _refuse_taken(node, table.namespace, statement.new_name)
+            node.catalog.rename_table(table, table.namespace, statement.new_name)
+    return _TAG
+
+
+def set_schema(node: Node, caller: Caller, statement: SetTableSchema) -> str:
+    """ALTER TABLE ... SET SCHEMA."""
+    with _altering(
+        node, caller, statement.table, if_exists=statement.if_exists
+    ) as table:
+        if table is None:
+            return _TAG
+        need_schema(node.catalog, statement.schema)
+        check_schema(node, caller, statement.schema, "C")
+        if statement.schema == table.namespace:
+            return _TAG
+        if node.catalog.table(statement.schema, table.name) is not None:
+            raise DuplicateObjectError(
+                f'relation "{table.name}" already exists in schema'
+                f' "{statement.schema}"',
+                sqlstate="42P07",
+            )
+        node.catalog.rename_table(table, statement.schema, table.name)
+    return _TAG
+
+
+def _refuse_taken(node: Node, schema: str, name: str) -> None:
+    if node.catalog.table(schema, name) is not None:
+        raise DuplicateObjectError(
+            f'relation "{name}" already exists', sqlstate="42P07"
+        )
+
+
+@contextmanager
+def _altering(
+    node: Node, caller: Caller, name: QualifiedName, *, if_exists: bool
+) -> Iterator[TableDef | None]:
+    """The table, which nobody else writes or alters meanwhile; None: there is none, as may be."""
+    with node.ddl_lock, ExitStack() as held:
+        if (
+            if_exists
+            and find_table(node.catalog, caller, name.schema, name.name) is None
+        ):
+            caller.notice(Notice(f'relation "{name.name}" does not exist, skipping'))
+            yield None
+            return
+        table = need_table(node.catalog, caller, name.schema, name.name)
+        check_owner(node, caller, "table", table.name, table.owner)
+        hold_tables(node, [table], held, caller.check)
+        # An apply worker may have altered it.
+        yield node.catalog.table_by_oid(table.oid) or table
+
+
+# ---- what is asked for ------------------------------------------------------------------
+
+
+def _changes(
+    caller: Caller, table: TableDef, actions: Sequence[AlterAction]
+) -> tuple[list[ColumnChange], dict[str, str]]:
+    """In PostgreSQL's order, and the USING of columns by their names."""
+    changes: list[ColumnChange] = []
+    using: dict[str, str] = {}
+    retyped: dict[str, bool] = {}
+    for action in sorted(actions, key=_pass):
+        now = plan_changes(table, changes).after if changes else table
+        match action:
+            case AddColumnClause():
+                if action.if_not_exists and now.column(action.column.name) is not None:
+                    caller.notice(
+                        Notice(
+                            f'column "{action.column.name}" of relation'
+                            f' "{table.name}" already exists, skipping',
+                            sqlstate="42701",
+                        )
+                    )
+                    continue
+                clause = action.column
+                column = ColumnDef(
+                    clause.name,
+                    clause.type_oid,
+                    clause.typmod,
+                    not_null=clause.not_null,
+                    default=clause.default,
+                )
+                changes.append(AddColumn(column))
+            case DropColumnClause():
+                if action.if_exists and now.column(action.name) is None:
+                    caller.notice(
+                        Notice(
+                            f'column "{action.name}" of relation "{table.name}" does'
+                            " not exist, skipping"
+                        )
+                    )
+                    continue
+                changes.append(DropColumn(action.name))
+            case NotNullClause():
+                changes.append(SetNotNull(action.name, action.not_null))
+            case DefaultClause():
+                changes.append(SetDefault(action.name, action.default))
+            case TypeClause():
+                if retyped.get(action.name, False):
+                    raise FeatureNotSupportedError(
+                        f'cannot alter type of column "{action.name}" twice'
+                    )
+                before = now.column(action.name)
+                kind = ColumnDef(action.name, action.type_oid, action.typmod)
+                retyped[action.name] = before is not None and (
+                    (before.type_oid, before.typmod) != (kind.type_oid, kind.typmod)
+                )
+                if action.using is not None:
+                    using[action.name] = action.using
+                anew = action.using is not None
+                changes.append(ChangeType(action.name, kind, anew))
+        plan_changes(table, changes)
+    return changes, using
+
+
+def _pass(action: AlterAction) -> int:
+    """AlterTablePass."""
+    match action:
+        case DropColumnClause():
+            return 0
+        case NotNullClause():
+            return 3 if action.not_null else 0
+        case DefaultClause():
+            return 0 if action.default is None else 4
+        case TypeClause():
+            return 1
+        case AddColumnClause():
+            return 2
+
+
+def _has_partition(node: Node, table: TableDef) -> bool:
+    return table.partition_key is not None and len(node.catalog.sharing(table)) > 1
+
+
+def _check_partitions(
+    node: Node, table: TableDef, actions: Sequence[AlterAction], *, only: bool
+) -> None:
+    """A partition has the columns of its table, and the table those of its partition."""
+    if table.partition_of is None and not (only and _has_partition(node, table)):
+        return
+    is_partition = table.partition_of is not None
+    for action in actions:
+        match action:
+            case AddColumnClause():
+                if is_partition:
+                    raise UsageError(
+                        "cannot add column to a partition", sqlstate="42809"
+                    )
+                raise UsageError(
+                    "column must be added to child tables too",
+                    sqlstate=_INVALID_DEFINITION,
+                )
+            case DropColumnClause() if table.column(action.name) is not None:
+                if is_partition:
+                    raise UsageError(
+                        f'cannot drop inherited column "{action.name}"',
+                        sqlstate=_INVALID_DEFINITION,
+                    )
+                raise UsageError(
+                    "cannot drop column from only the partitioned table when"
+                    " partitions exist",
+                    sqlstate=_INVALID_DEFINITION,
+                    hint=_NO_ONLY,
+                )
+            case TypeClause() if table.column(action.name) is not None:
+                if is_partition:
+                    raise UsageError(
+                        f'cannot alter inherited column "{action.name}"',
+                        sqlstate=_INVALID_DEFINITION,
+                    )
+                raise UsageError(
+                    f'type of inherited column "{action.name}" must be changed in'
+                    " child tables too",
+                    sqlstate=_INVALID_DEFINITION,
+                )
+            case NotNullClause() | DefaultClause():
+                raise FeatureNotSupportedError(
+                    f'"{table.name}" and its partition cannot have different columns'
+                    if not is_partition
+                    else f'"{table.name}" is a partition, which cannot be altered'
+                    " alone here",
+                    hint=_NO_ONLY
+                    if not is_partition
+                    else "Alter the partitioned table.",
+                )
+
+
+# ---- and done ---------------------------------------------------------------------------
+
+
+def _carry_out(
+    node: Node,
+    caller: Caller,
+    table: TableDef,
+    changes: Sequence[ColumnChange],
+    using: Mapping[str, str],
+) -> None:
+    plan = plan_changes(table, changes)
+    if plan.after == table and not changes:
+        return
+    place = f"{scratch(node)}/{uuid.uuid4().hex}"
+    rewriting = _Rewriting(node, caller, plan, using, place)
+    state = node.tables.state(table.location)
+    rewriting.check_types(state)
+    _check_defaults(plan, caller.zone)
+    rewriting.check_nulls(state)
+    alter_table(
+        node.catalog,
+        node.tables,
+        plan,
+        Anew(node.branches, place, rewriting.fill),
+        committing=node.snapshots.committing,
+    )
+    # A copy that began before ends: what it has is void.
+    node.sync.halt(relids=node.catalog.sharing(table), timeout_seconds=0.0)
+
+
+def _check_defaults(plan: ColumnPlan, zone: str) -> None:
+    before = {column.name: column for column in plan.before.columns}
+    for one in plan.columns:
+        column = one.column
+        known = before.get(one.source) if one.source is not None else None
+        if column.default is None:
+            continue
+        if known is not None and known.default == column.default:
+            # Of another type, maybe: its values are converted, as those of the rows.
+            continue
+        try:
+            check_default(column, zone)
+        except UsageError as error:
+            if error.sqlstate != "42804":
+                raise
+            raise UsageError(
+                error.message.replace("but expression", "but default expression"),
+                sqlstate="42804",
+                hint=error.hint,
+            ) from None
+
+
+def _type(column: ColumnDef) -> str:
+    return format_type(column.type_oid, column.typmod)
+
+
+@dataclass(slots=True)
+class _Rewriting:
+    """The rows of a table with its next columns."""
+
+    node: Node
+    caller: Caller
+    plan: ColumnPlan
+    using: Mapping[str, str]
+    place: str
+
+    def check_types(self, state: TableState) -> None:
+        """42804 for types that do not become each other."""
+        retyped = [one for one in self.plan.columns if one.retyped]
+        if retyped:
+            self._sql(state, self.plan.columns, self.using)
+        for one in retyped:
+            default = one.column.default
+            if default is None:
+                continue
+            try:
+                if _TEXT_CONSTANT.fullmatch(default):
+                    # It has had the type of its column.
+                    self._sql(state, [one], {})
+                else:
+                    check_default(one.column, self.caller.zone)
+            except UsageError as error:
+                if error.sqlstate != "42804":
+                    raise
+                kind = format_type(one.column.type_oid, -1)
+                raise UsageError(
+                    f'default for column "{one.column.name}" cannot be cast'
+                    f" automatically to type {kind}",
+                    sqlstate="42804",
+                ) from None
+
+    def check_nulls(self, state: TableState) -> None:
+        """23502 for NULLs in what stays, and for new columns that would have them."""
+        names = self._newly_required()
+        kept = {
+            one.column.name: one.source
+            for one in self.plan.columns
+            if one.source is not None and not one.retyped and one.column.name in names
+        }
+        new = [
+            one.column.name
+            for one in self.plan.columns
+            if one.source is None and one.column.not_null and one.default is None
+        ]
+        if not (kept or new) or is_empty(self.node.tables, state):
+            return
+        table = relation(state.location, state.version)
+        for name in [one.column.name for one in self.plan.columns]:
+            if name in new or (
+                name in kept and self._any(f"{table} WHERE {_is_null(kept[name])}")
+            ):
+                raise self._contains_null(name)
+
+    def fill(self, branch: Branch, state: TableState) -> None:
+        """See ``Anew``."""
+        self._run(self._sql(state, self.plan.columns, self.using))
+        table = relation(branch.location)
+        after = self.plan.after
+        for one in self.plan.columns:
+            changed = one.source is None or one.retyped
+            if (
+                changed
+                and one.column.not_null
+                and self._any(f"{table} WHERE {_is_null(one.column.name)}")
+            ):
+                raise self._contains_null(one.column.name)
+        retyped = {one.column.name for one in self.plan.columns if one.retyped}
+        if retyped.intersection(after.key):
+            key = ", ".join(identifier(name) for name in after.key)
+            if self._any(f"{table} GROUP BY {key} HAVING count(*) > 1"):
+                name = after.key_name or f"{after.name}_pkey"
+                raise UsageError(
+                    f'could not create unique index "{name}"',
+                    sqlstate="23505",
+                    detail=f"Key ({', '.join(map(quote_identifier, after.key))}) is"
+                    " duplicated.",
+                )
+
+    def _newly_required(self) -> set[str]:
+        before = {c.name for c in self.plan.before.columns if c.not_null}
+        return {
+            one.column.name
+            for one in self.plan.columns
+            if one.column.not_null and one.source not in before
+        }
+
+    def _contains_null(self, column: str) -> UsageError:
+        return UsageError(
+            f'column "{column}" of relation "{self.plan.before.name}" contains null'
+            " values",
+            sqlstate="23502",
+        )
+
+    def _sql(
+        self,
+        state: TableState,
+        columns: Sequence[PlannedColumn],
+        using: Mapping[str, str],
+    ) -> str:
+        """INSERT INTO the new rows SELECT of the old ones."""
+        before, after = self.plan.before, self.plan.after
+        names, items = [], []
+        for one in columns:
+            if one.source is not None:
+                names.append(quote_identifier(one.column.name))
+                plain = quote_identifier(one.source)
+                items.append(using.get(one.source, plain) if one.retyped else plain)
+        rows = replace(
+            after,
+            oid=INVALID_OID,
+            name=_ANEW,
+            partition_key=None,
+            partition_of=None,
+            location=self.place,
+            # Looked at when all rows are there, with the words of ALTER TABLE.
+            columns=tuple(
+                replace(one.column, not_null=False, default=one.default)
+                for one in self.plan.columns
+            ),
+        )
+
+        def resolve(schema: str | None, name: str) -> TableRef:
+            if name == _ANEW:
+                return TableRef(rows, None)
+            old = replace(before, partition_key=None, partition_of=None)
+            return TableRef(old, state.version)
+
+        sql = (
+            f"INSERT INTO {quote_identifier(_ANEW)} ({', '.join(names)}) SELECT"
+            f" {', '.join(items)} FROM {quote_identifier(before.name)}"
+        )
+        try:
+            return translate_write(sql, resolve, (), self.caller.zone).sql
+        except UsageError as error:
+            found = _OF_COLUMN.match(error.message)
+            column = None if found is None else after.column(found[1])
+            if error.sqlstate != "42804" or column is None:
+                raise
+            raise self._not_cast(column) from None
+
+    def _not_cast(self, column: ColumnDef) -> UsageError:
+        name, kind = column.name, format_type(column.type_oid, -1)
+        if name in self.using:
+            return UsageError(
+                f'result of USING clause for column "{name}" cannot be cast'
+                f" automatically to type {kind}",
+                sqlstate="42804",
+                hint="You might need to add an explicit cast.",
+            )
+        return UsageError(
+            f'column "{name}" cannot be cast automatically to type {kind}',
+            sqlstate="42804",
+            hint=f'You might need to specify "USING {quote_identifier(name)}::'
+            f'{_type(column)}".',
+        )
+
+    def _any(self, source: str) -> bool:
+        found = self.node.queries.run(
+            f"SELECT 1 FROM {source} LIMIT 1", job_group=self.caller.job_group
+        )
+        with found.batches as batches:
+            return any(batch.num_rows for batch in batches)
+
+    def _run(self, sql: str) -> None:
+        self.node.queries.run(sql, job_group=self.caller.job_group).batches.close()
+
+
+def _is_null(name: str) -> str:
+    return f"{identifier(name)} IS NULL"
+
+
+COMMANDS: Final[Mapping[type, Callable[[Node, Caller, Any], str]]] = {
+    AlterTable: alter_columns,
+    RenameColumnOf: rename_column,
+    RenameTable: rename_table,
+    SetTableSchema: set_schema,
+}

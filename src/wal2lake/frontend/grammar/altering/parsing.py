@@ -1,0 +1,191 @@
+"""ALTER TABLE from tokens.
+
+Comes in: a cursor behind ALTER TABLE. Goes out: a statement; for an action that nobody here
+executes ``Other``, whose command names it.
+
+Source: gram.y, AlterTableStmt, RenameStmt, AlterObjectSchemaStmt, alter_table_cmd.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.frontend.grammar.access.statements import AlterOwner, Target
+from wal2lake.frontend.grammar.altering.statements import (
+    AddColumnClause,
+    AlterAction,
+    AlterTable,
+    AlterTableStatement,
+    DefaultClause,
+    DropColumnClause,
+    NotNullClause,
+    RenameColumnOf,
+    RenameTable,
+    SetTableSchema,
+    TypeClause,
+)
+from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.lexer import TokenKind
+from wal2lake.frontend.grammar.statements import Kind, Other, QualifiedName
+from wal2lake.frontend.grammar.table import (
+    TableClauses,
+    collation,
+    column_clause,
+    column_type,
+    default_text,
+)
+
+_REFUSED: Final = (
+    "attach partition",
+    "detach partition",
+    "replica identity",
+    "enable",
+    "disable",
+    "cluster on",
+    "set without cluster",
+    "set without oids",
+    "set logged",
+    "set unlogged",
+    "set tablespace",
+    "set access method",
+    "set",
+    "reset",
+    "inherit",
+    "no inherit",
+    "of",
+    "not of",
+    "force row level security",
+    "no force row level security",
+    "validate constraint",
+    "options",
+    "rename constraint",
+    "alter constraint",
+    "add constraint",
+    "add primary key",
+    "add unique",
+    "add check",
+    "add foreign key",
+    "add exclude",
+    "add not null",
+    "drop constraint",
+)
+"""Actions, longer ones first where one begins another."""
+
+_REFUSED_OF_COLUMNS: Final = (
+    "set statistics",
+    "set storage",
+    "set compression",
+    "set generated",
+    "set expression",
+    "set",
+    "reset",
+    "add generated",
+    "drop identity",
+    "drop expression",
+    "restart",
+)
+
+
+class _NotHere(Exception):
+    """An action that is not executed, by its name."""
+
+
+def alter_table(cursor: Cursor) -> AlterTableStatement | AlterOwner | Other:
+    """The whole statement."""
+    if_exists = cursor.if_exists()
+    only = cursor.take("only")
+    in_parentheses = only and cursor.take_mark("(")
+    table = cursor.qualified_name()
+    if in_parentheses:
+        cursor.expect_mark(")")
+    elif not only:
+        cursor.take_mark("*")
+    try:
+        return _action(cursor, table, if_exists, only)
+    except _NotHere as refused:
+        command = f"ALTER TABLE ... {refused}"
+        return Other(Kind.UNSUPPORTED, cursor.text, command)
+
+
+def _action(
+    cursor: Cursor, table: QualifiedName, if_exists: bool, only: bool
+) -> AlterTableStatement | AlterOwner:
+    found: AlterTableStatement | AlterOwner
+    if cursor.take("owner", "to"):
+        found = AlterOwner(Target.TABLE, table, cursor.role(), if_exists)
+        if cursor.token.is_mark(","):
+            raise _NotHere("OWNER TO")
+    elif cursor.take("set", "schema"):
+        found = SetTableSchema(table, cursor.name(), if_exists)
+    elif cursor.at_words("rename"):
+        _refuse(cursor, _REFUSED)
+        cursor.expect("rename")
+        if cursor.take("to"):
+            found = RenameTable(table, cursor.name(), if_exists)
+        else:
+            cursor.take("column")
+            name = cursor.name()
+            cursor.expect("to")
+            found = RenameColumnOf(table, name, cursor.name(), if_exists, only)
+    else:
+        actions = cursor.commas(lambda: _alteration(cursor, table))
+        found = AlterTable(table, actions, if_exists, only)
+    cursor.expect_end()
+    return found
+
+
+def _alteration(cursor: Cursor, table: QualifiedName) -> AlterAction:
+    if cursor.at_words("owner", "to"):
+        raise _NotHere("OWNER TO")
+    _refuse(cursor, _REFUSED)
+    if cursor.take("add"):
+        cursor.take("column")
+        if_not_exists = cursor.take("if", "not", "exists")
+        clauses = TableClauses(table)
+        column_clause(cursor, clauses)
+        if clauses.key:
+            raise FeatureNotSupportedError(
+                "PRIMARY KEY is not supported in ALTER TABLE ... ADD COLUMN"
+            )
+        return AddColumnClause(clauses.columns[0], if_not_exists)
+    if cursor.take("drop"):
+        cursor.take("column")
+        missing_ok = cursor.if_exists()
+        name = cursor.name()
+        cursor.cascade()
+        return DropColumnClause(name, missing_ok)
+    cursor.expect("alter")
+    cursor.take("column")
+    if cursor.token.kind is TokenKind.INTEGER:
+        raise _NotHere("ALTER COLUMN ... SET STATISTICS")
+    return _of_column(cursor, cursor.name())
+
+
+def _of_column(cursor: Cursor, name: str) -> AlterAction:
+    for word, not_null in (("set", True), ("drop", False)):
+        if cursor.take(word, "not", "null"):
+            return NotNullClause(name, not_null)
+    if cursor.take("set", "default"):
+        return DefaultClause(name, default_text(cursor))
+    if cursor.take("drop", "default"):
+        return DefaultClause(name, None)
+    if cursor.take("set", "data", "type") or cursor.take("type"):
+        oid, typmod = column_type(cursor, name)
+        if cursor.take("collate"):
+            collation(cursor)
+        using = None
+        if cursor.take("using"):
+            using = default_text(cursor, whole=True) or "NULL"
+        return TypeClause(name, oid, typmod, using)
+    _refuse(cursor, _REFUSED_OF_COLUMNS, "ALTER COLUMN ... ")
+    raise cursor.unexpected()
+
+
+def _refuse(cursor: Cursor, names: tuple[str, ...], before: str = "") -> None:
+    for name in names:
+        words = name.split()
+        if cursor.at_words(*words):
+            if name in ("set", "reset") and not cursor.ahead(1).is_mark("("):
+                continue
+            raise _NotHere(before + name.upper())

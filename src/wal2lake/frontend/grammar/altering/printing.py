@@ -1,0 +1,79 @@
+"""ALTER TABLE as text, from which the same statement is parsed.
+
+Source: gram.y, as ``parsing``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from wal2lake.frontend.grammar.altering.statements import (
+    AddColumnClause,
+    AlterAction,
+    AlterTable,
+    AlterTableStatement,
+    DefaultClause,
+    DropColumnClause,
+    NotNullClause,
+    RenameColumnOf,
+    RenameTable,
+    SetTableSchema,
+    TypeClause,
+)
+from wal2lake.frontend.grammar.quoting import quote_identifier
+from wal2lake.frontend.grammar.statements import ColumnClause, QualifiedName
+from wal2lake.pgtypes import format_type
+
+
+def alter_table_sql(
+    statement: AlterTableStatement, column: Callable[[ColumnClause], str]
+) -> str:
+    """The statement; ``column`` prints a column's definition."""
+    table = _table(statement.table)
+    if_exists = "IF EXISTS " if statement.if_exists else ""
+    only = ""
+    match statement:
+        case AlterTable():
+            only = "ONLY " if statement.only else ""
+            what = ", ".join(_action(one, column) for one in statement.actions)
+        case RenameColumnOf():
+            only = "ONLY " if statement.only else ""
+            name = quote_identifier(statement.name)
+            what = f"RENAME COLUMN {name} TO {quote_identifier(statement.new_name)}"
+        case RenameTable():
+            what = f"RENAME TO {quote_identifier(statement.new_name)}"
+        case SetTableSchema():
+            what = f"SET SCHEMA {quote_identifier(statement.schema)}"
+        case _:
+            assert_never(statement)
+    return f"ALTER TABLE {if_exists}{only}{table} {what}"
+
+
+def _action(action: AlterAction, column: Callable[[ColumnClause], str]) -> str:
+    match action:
+        case AddColumnClause():
+            there = "IF NOT EXISTS " if action.if_not_exists else ""
+            return f"ADD COLUMN {there}{column(action.column)}"
+        case DropColumnClause():
+            there = "IF EXISTS " if action.if_exists else ""
+            return f"DROP COLUMN {there}{quote_identifier(action.name)}"
+        case NotNullClause():
+            verb = "SET" if action.not_null else "DROP"
+            return f"ALTER COLUMN {quote_identifier(action.name)} {verb} NOT NULL"
+        case DefaultClause():
+            verb = "DROP DEFAULT"
+            if action.default is not None:
+                verb = f"SET DEFAULT {action.default}"
+            return f"ALTER COLUMN {quote_identifier(action.name)} {verb}"
+        case TypeClause():
+            kind = format_type(action.type_oid, action.typmod)
+            using = "" if action.using is None else f" USING {action.using}"
+            return f"ALTER COLUMN {quote_identifier(action.name)} TYPE {kind}{using}"
+        case _:
+            assert_never(action)
+
+
+def _table(name: QualifiedName) -> str:
+    schema = "" if name.schema is None else f"{quote_identifier(name.schema)}."
+    return schema + quote_identifier(name.name)

@@ -1,0 +1,98 @@
+"""ALTER TABLE's statements as values; see ``grammar.statements``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wal2lake.frontend.grammar.statements import ColumnClause, QualifiedName
+from wal2lake.model import Oid
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumnClause:
+    """ADD COLUMN."""
+
+    column: ColumnClause
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumnClause:
+    """DROP COLUMN. RESTRICT and CASCADE mean the same: nothing depends on a column here."""
+
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotNullClause:
+    """ALTER COLUMN ... SET | DROP NOT NULL."""
+
+    name: str
+    not_null: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultClause:
+    """ALTER COLUMN ... SET | DROP DEFAULT; SET DEFAULT NULL is DROP DEFAULT."""
+
+    name: str
+    default: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeClause:
+    """ALTER COLUMN ... TYPE."""
+
+    name: str
+    type_oid: Oid
+    typmod: int = -1
+    using: str | None = None
+    """The expression's text as written."""
+
+
+AlterAction = (
+    AddColumnClause | DropColumnClause | NotNullClause | DefaultClause | TypeClause
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTable:
+    """ALTER TABLE with actions that may be several."""
+
+    table: QualifiedName
+    actions: tuple[AlterAction, ...]
+    if_exists: bool = False
+    only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumnOf:
+    """ALTER TABLE ... RENAME COLUMN ... TO."""
+
+    table: QualifiedName
+    name: str
+    new_name: str
+    if_exists: bool = False
+    only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTable:
+    """ALTER TABLE ... RENAME TO."""
+
+    table: QualifiedName
+    new_name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetTableSchema:
+    """ALTER TABLE ... SET SCHEMA."""
+
+    table: QualifiedName
+    schema: str
+    if_exists: bool = False
+
+
+AlterTableStatement = AlterTable | RenameColumnOf | RenameTable | SetTableSchema

@@ -1,0 +1,82 @@
+"""What an INSERT puts into the target's columns that the publisher does not send.
+
+Comes in: for each such column with a default a ``Fill``, which somebody above has evaluated for
+the batch in hand (``ColumnDefaults``). Goes out: arrays of it. Called inside Spark's Python
+workers by staging and by the initial copy.
+
+PostgreSQL evaluates a default for each row that is inserted; now() is the time at which the
+subscriber's transaction began, and a batch is one transaction here. So but for functions that
+are volatile one value is enough for all rows. A default that cannot be evaluated stops the first
+row that needs it.
+
+Source: worker.c (slot_fill_defaults), copyfrom.c.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal2lake.model import Oid
+
+
+class Volatile(Enum):
+    """A function that has another value for each row."""
+
+    UUID = "gen_random_uuid()"
+    RANDOM = "random()"
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A column's default. One of the three."""
+
+    value: pa.Array | None = None
+    """One value for all rows, in the type that the column is stored as."""
+    volatile: Volatile | None = None
+    error: tuple[str, str] | None = None
+    """SQLSTATE and message: there is no value."""
+
+
+Fills = Mapping[str, Fill]
+"""By column."""
+
+ColumnDefaults = Callable[[Oid, Collection[str]], Fills]
+"""For a table of ours: the defaults of those of the columns that have one, as of now. From any
+thread; what goes wrong with one is in its ``Fill``."""
+
+
+def no_defaults(relid: Oid, columns: Collection[str]) -> Fills:
+    """Of tables without defaults."""
+    del relid, columns
+    return {}
+
+
+def filled(
+    fill: Fill | None, rows: npt.NDArray[np.bool_], kind: pa.DataType
+) -> pa.Array:
+    """As long as ``rows``: the default there, null elsewhere, and where there is none."""
+    if fill is None or fill.error is not None:
+        return pa.nulls(len(rows), kind)
+    count = int(rows.sum())
+    if fill.volatile is Volatile.UUID:
+        values = pa.array([str(uuid.uuid4()) for _ in range(count)], pa.string())
+    elif fill.volatile is Volatile.RANDOM:
+        seed = int.from_bytes(os.urandom(16))
+        values = pa.array(np.random.default_rng(seed).random(count), pa.float64())
+    else:
+        assert fill.value is not None
+        values = fill.value.take(pa.array(np.zeros(count, np.int64)))
+    values = values.cast(kind)
+    if count == len(rows):
+        return values
+    place = pa.array(np.cumsum(rows) - 1, mask=~rows)
+    return pc.take(values, place)

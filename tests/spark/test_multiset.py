@@ -1,0 +1,198 @@
+"""Tables without a primary key whose batches Spark writes: too large, or a table that asks for it.
+
+The model is a list that is searched from its beginning, as in ``pure/test_upsert_repeats.py``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from tests.fakes.lake_log import write_log
+from tests.spark.test_batches import operations
+
+from wal2lake.lake.batches import Batches
+from wal2lake.lake.batchport import StageRequest
+from wal2lake.lake.delta.tables import DeltaTables
+from wal2lake.lake.port import Cursor, FieldSpec
+from wal2lake.lake.staging.defaults import Fill
+from wal2lake.lake.staging.logrows import LsnRange
+from wal2lake.model import Column, ConflictType, Oid, Relation, ReplicaIdentity
+from wal2lake.testing.rowmodel import Event
+
+FIELDS = (
+    FieldSpec("n", "bigint", pg_type_oid=Oid(20)),
+    FieldSpec("own", "string", pg_type_oid=Oid(25)),
+    FieldSpec("f", "double", pg_type_oid=Oid(701)),
+    FieldSpec("t", "string", pg_type_oid=Oid(25)),
+    FieldSpec("ts", "timestamp", pg_type_oid=Oid(1184)),
+    FieldSpec("l", "array<int>", pg_type_oid=Oid(1007)),
+)
+SENT = [f for f in FIELDS if f.name != "own"]
+RELATION = Relation(
+    Oid(1),
+    "public",
+    "t",
+    ReplicaIdentity.FULL,
+    tuple(Column(f.name, f.pg_type_oid, -1, True) for f in SENT),
+)
+CONTENTS = (
+    ("1", "0", "a", "2026-01-01 00:00:00.000001+00", "{1,NULL}"),
+    ("1", "-0", "a", "2026-01-01 00:00:00.000001+00", "{1,NULL}"),
+    ("1", "NaN", "a", "2026-01-01 00:00:00.000002+00", "{1}"),
+    (None, "1.5", None, None, None),
+    (None, None, None, None, "{}"),
+    ("2", None, "é", None, "{NULL,1}"),
+)
+
+Content = tuple[str | None, ...]
+
+
+@dataclass
+class World:
+    """A table, filled and changed by batches that do not fit into memory."""
+
+    spark: SparkSession
+    lake: DeltaTables
+    location: str
+    port: Batches
+    batch: int = 0
+
+    def apply(self, events: Sequence[Event]) -> list[tuple[ConflictType, int]]:
+        self.batch += 1
+        source = write_log(
+            Path(self.location).parent / f"{self.batch}.parquet", events, RELATION
+        )
+        staged = self.port.stage(
+            StageRequest(
+                namespace="public",
+                name="t",
+                state=self.lake.state(self.location),
+                key=(),
+                constraint="t_pkey",
+                sources=[source],
+                span=LsnRange(0),
+                append=False,
+                trusted=False,
+                fills={"own": Fill(pa.array(["default"]))},
+            )
+        )
+        assert not staged.failures
+        self.port.commit(staged, Cursor("app", self.batch))
+        assert self.lake.state(self.location).cursor("app") == self.batch
+        return [(c.type, c.count) for c in staged.conflicts]
+
+    def rows(self) -> list[tuple[object, ...]]:
+        """Contents as text, with ``own`` first."""
+        frame = self.spark.read.format("delta").load(self.location)
+        rows = frame.selectExpr(
+            "own", "string(n)", "string(f)", "t", "unix_micros(ts)", "string(l)"
+        )
+        return [tuple(row) for row in rows.collect()]
+
+
+@pytest.fixture
+def world(
+    spark_session: SparkSession, lake: DeltaTables, location: str, tmp_path: Path
+) -> World:
+    lake.create(location, FIELDS)
+    port = Batches(spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=0)
+    return World(spark_session, lake, location, port)
+
+
+def shown(contents: Iterable[Content]) -> Counter[object]:
+    """As ``World.rows`` reads them."""
+    start = 1767225600_000000
+    numbers = {"0": "0.0", "-0": "-0.0"}
+    lists = {"{1,NULL}": "[1, null]", "{NULL,1}": "[null, 1]", "{1}": "[1]", "{}": "[]"}
+    return Counter(
+        (
+            n,
+            numbers.get(f or "", f),
+            t,
+            None if ts is None else start + int(ts[20:26]),
+            lists.get(items or ""),
+        )
+        for n, f, t, ts, items in contents
+    )
+
+
+def meant(row: Content, model: list[Content]) -> Content:
+    """The identical row if it is there, else the one that is equal: 0 is -0."""
+    other = {CONTENTS[0]: CONTENTS[1], CONTENTS[1]: CONTENTS[0]}
+    return row if row in model else other.get(row, row)
+
+
+def test_a_random_history_leaves_what_one_event_after_the_other_leaves(
+    world: World,
+) -> None:
+    rng = random.Random(11)
+    model: list[Content] = []
+    world.apply([Event(1, i, "I", CONTENTS[i % 6]) for i in range(12)])
+    model += [CONTENTS[i % 6] for i in range(12)]
+    for lsn in range(2, 4):
+        events, missed = [], Counter[ConflictType]()
+        for ordinal in range(30):
+            kind = rng.choice("IUUUDD")
+            old, new = rng.choice(CONTENTS), rng.choice(CONTENTS)
+            if lsn == 3 and ordinal == 10:
+                events.append(Event(lsn, ordinal, "T"))
+                model.clear()
+                # What comes before it does not count.
+                missed.clear()
+            elif kind == "I":
+                events.append(Event(lsn, ordinal, "I", new))
+                model.append(new)
+            elif kind == "D":
+                events.append(Event(lsn, ordinal, "D", None, old))
+                if meant(old, model) in model:
+                    model.remove(meant(old, model))
+                else:
+                    missed[ConflictType.DELETE_MISSING] += 1
+            else:
+                events.append(Event(lsn, ordinal, "U", new, old))
+                if meant(old, model) in model:
+                    model[model.index(meant(old, model))] = new
+                else:
+                    missed[ConflictType.UPDATE_MISSING] += 1
+        conflicts = world.apply(events)
+        assert Counter(row[1:] for row in world.rows()) == shown(model)
+        assert Counter(kind for kind, _ in conflicts) == missed
+
+
+@pytest.mark.parametrize("constraint", [False, True])
+def test_a_column_of_our_own_keeps_its_value_and_gets_its_default(
+    world: World, constraint: bool
+) -> None:
+    a, b, c, d = CONTENTS[0], CONTENTS[3], CONTENTS[5], CONTENTS[1]
+    world.apply([Event(1, 0, "I", a), Event(1, 1, "I", b), Event(1, 2, "I", b)])
+    world.spark.sql(f"update delta.`{world.location}` set own = 'mine' where n = 1")
+    if constraint:
+        world.port._memory._limit = 1 << 30
+        world.spark.sql(
+            f"alter table delta.`{world.location}` add constraint k check (n is null or n <> 99)"
+        )
+    conflicts = world.apply(
+        [
+            Event(2, 0, "U", c, a),
+            Event(2, 1, "D", None, b),
+            Event(2, 2, "U", a, d),
+            Event(2, 3, "I", d),
+            Event(2, 4, "U", CONTENTS[4], d),
+            Event(2, 5, "D", None, d),
+        ]
+    )
+    assert Counter((row[0], row[3]) for row in world.rows()) == Counter(
+        {("mine", "é"): 1, ("default", None): 2}
+    )
+    assert conflicts == [
+        (ConflictType.UPDATE_MISSING, 1),
+        (ConflictType.DELETE_MISSING, 1),
+    ]
+    assert operations(world.location)[0] == "WRITE"
