@@ -28,7 +28,6 @@ import pyarrow.compute as pc
 from wal2lake.errors import Wal2LakeError, sqlstate_of
 from wal2lake.pgtypes.decode.conversion import Failures, Rejected, without
 from wal2lake.pgtypes.decode.jsontext import canonical_json, checked_json
-from wal2lake.pgtypes.encode.interval import interval_of
 from wal2lake.pgtypes.registry.pg_type import (
     format_type,
     numeric_precision_scale,
@@ -220,7 +219,44 @@ def _interval(text: str, name: str) -> str:
         raise Rejected(
             "0A000", f"only intervals as PostgreSQL prints them are read as {name}"
         )
-    return str(interval_of(bare))
+    months = days = micros = 0
+    for number, unit in _PART.findall(bare):
+        if unit == "day":
+            days += int(number)
+        else:
+            months += int(number) * (12 if unit == "year" else 1)
+    clock = _CLOCK.search(bare)
+    if clock is not None:
+        seconds = (int(clock[2]) * 60 + int(clock[3])) * 60 + int(clock[4] or 0)
+        micros = seconds * 1_000_000 + int((clock[5] or "").ljust(6, "0"))
+        micros = -micros if clock[1] == "-" else micros
+    return _shown_interval(months, days, micros)
+
+
+_PART: Final = re.compile(r"([+-]?\d+) (year|mon|day)")
+_CLOCK: Final = re.compile(r"([+-]?)(\d+):(\d\d)(?::(\d\d)(?:\.(\d+))?)?\Z")
+
+
+def _shown_interval(months: int, days: int, micros: int) -> str:
+    """IntervalStyle postgres (EncodeInterval)."""
+    years = abs(months) // 12 * (-1 if months < 0 else 1)
+    shown = ""
+    before = False
+    for number, unit in ((years, "year"), (months - 12 * years, "mon"), (days, "day")):
+        if number:
+            sign = "+" if before and number > 0 else ""
+            plural = "" if number == 1 else "s"
+            shown += f"{' ' if shown else ''}{sign}{number} {unit}{plural}"
+            before = number < 0
+    if micros or not shown:
+        sign = "-" if micros < 0 else "+" if before else ""
+        seconds, fraction = divmod(abs(micros), 1_000_000)
+        rest = f".{fraction:06d}".rstrip("0").rstrip(".")
+        shown += (
+            f"{' ' if shown else ''}{sign}{seconds // 3600:02d}"
+            f":{seconds // 60 % 60:02d}:{seconds % 60:02d}{rest}"
+        )
+    return shown
 
 
 def _address(text: str, name: str) -> str:
