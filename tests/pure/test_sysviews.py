@@ -409,7 +409,7 @@ def test_subscriptions_and_their_tables(
         ),
     ]
     assert _rows(catalog, "select * from wal2lake.sync_progress where state = 'd'") == [
-        ("sub", "sales", "orders", "d", "5", "9", "70", "broken"),
+        ("sub", "sales", "orders", "d", "5", "9", "70", "broken", None, None),
     ]
     assert _rows(
         catalog,

@@ -7,7 +7,8 @@ may meet a row. What is known of a table (``Participant``), and who changes it:
     fact         set                                       cleared, or moved on
     cursor       refresh: read from the table              committed: end of the batch
     decided      refresh: the vector's LSN, if readers     passed: end of a batch that it took
-                 see the table                             part in, with changes or without
+                 see the table; where it stands, if it     part in, with changes or without
+                 comes back
     version      refresh: the newest found                 committed: the one made; look (before
                                                            a batch is staged, and before it is
                                                            published): the newest, under the lock
@@ -17,6 +18,8 @@ may meet a row. What is known of a table (``Participant``), and who changes it:
                  vector's, or the cursor is above the
                  floor; committed
     ready        catalog: the second vector that has it    a new epoch (the table left and came)
+
+A table that is paused is not among them.
 
 A version of others (an outside OPTIMIZE, a write at the front door whose session died) is thus
 published by the next worker. While one runs, the front door publishes its own writes, unless
@@ -125,7 +128,11 @@ class Participants:
     def are_members(self) -> bool:
         """Whether all of them are in the subscription still, as they came in and defined as they
         were. Under the commit lock, under which they leave and are altered."""
-        epochs = {rel.relid: rel.epoch for rel in self._catalog.rels(self._subid)}
+        epochs = {
+            rel.relid: rel.epoch
+            for rel in self._catalog.rels(self._subid)
+            if not rel.paused
+        }
         now = {table.oid: table for table in self._catalog.tables()}
         return all(
             epochs.get(p.rel.relid) == p.rel.epoch
@@ -148,7 +155,11 @@ class Participants:
             for p in self
             if p.cursor <= reached
             and (p.unpublished or not p.ready)
-            and not (self._copying and p.rel.state is SyncState.FINISHEDCOPY)
+            and not (
+                self._copying
+                and p.rel.state is SyncState.FINISHEDCOPY
+                and not p.rel.rejoins
+            )
         ]
 
     def look(self, participant: Participant) -> TableState:
@@ -189,7 +200,7 @@ class Participants:
             expected = published.get(int(rel.relid))
             # Tables that wait for their copy, too: it may have been torn as it ended.
             self._recover(definition, expected)
-            if rel.state not in _JOINING:
+            if rel.state not in _JOINING or rel.paused:
                 continue
             before = known.get(rel.relid)
             if before is not None and before.rel.epoch == rel.epoch:
@@ -200,7 +211,8 @@ class Participants:
             state = self._port.state(definition.location)
             name = rel.cursor_name(self._node)
             cursor = state.cursor(name)
-            if cursor is None and rel.state is SyncState.FINISHEDCOPY:
+            waits = rel.state is SyncState.FINISHEDCOPY
+            if waits and cursor is None and not rel.rejoins:
                 self._copy_again(definition)
                 continue
             table = Participant(
@@ -214,6 +226,8 @@ class Participants:
             )
             if table.visible:
                 table.passed(seen)
+            elif rel.rejoins and rel.lsn is not None:
+                table.passed(rel.lsn)
             if rel.trusted and not self._is_ours(
                 definition.location, expected, state.version, name
             ):

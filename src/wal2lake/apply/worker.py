@@ -14,7 +14,8 @@ Positions. A table's position is the highest of its cursor, the floor, the newes
 readers see it, and the end of the last batch. A table that was just
 copied joins with its cursor S; the batch starts at the lowest position, so it catches up
 while the others skip. It turns visible (f -> s -> r) with the first vector whose LSN has
-reached S.
+reached S. One that comes back from a pause does the same. As long as tables are behind the newest
+vector, batches end there at the latest, and nothing is published: no state is older than the last.
 
 Errors. A value, constraint or mapping that fails is located (commit LSN, ordinal): the batch is cut
 below that transaction, what is before it is applied, and the error is reported with
@@ -205,7 +206,7 @@ class ApplyWorker:
         start = min(start, decided)
         waiting = self._reader.above(start)
         if not waiting:
-            worked = self._settle(subscription, max(sealed, start))
+            worked = self._settle(subscription, max(sealed, decided))
             self._idle_at = None if worked else (sealed, change)
             return worked
         self._idle_at = None
@@ -215,11 +216,13 @@ class ApplyWorker:
         ahead = max((t.cursor for t in self._tables if t.visible), default=floor)
         # After the listing: what its segments need was noted before they were written.
         self._schemas.refresh(subscription)
+        # Others catch up with the vector first, in batches of their own.
+        catching_up = start < decided
         chosen = choose(
             self._schemas.translated(waiting),
             max_bytes=limits.batch_bytes,
             max_rows=limits.batch_rows,
-            at_least=ahead,
+            at_least=floor if catching_up else ahead,
         )
         end = chosen[-1].sealed_lsn
         batch = divide(chosen, positions=self._tables.positions(floor), end=end)
@@ -227,7 +230,12 @@ class ApplyWorker:
         if due is not None and due.at <= start:
             self._follow(subscription, due)
         else:
-            self._apply(subscription, batch, None if due is None else due.at)
+            self._apply(
+                subscription,
+                batch,
+                altered=None if due is None else due.at,
+                caught_up=decided if catching_up else None,
+            )
         return True
 
     def _follow(self, subscription: Subscription, due: Due) -> None:
@@ -259,7 +267,7 @@ class ApplyWorker:
                 self._progress.set(applied=subscription.floor)
             return self._let_floor_follow(subscription.floor)
         with self._commit_lock:
-            return self._publish(reached)
+            return not self._tables.are_members() or self._publish(reached)
 
     def _let_floor_follow(self, floor: Lsn) -> bool:
         """A table that held the floor below the vector may have left."""
@@ -268,28 +276,42 @@ class ApplyWorker:
         if floor >= self._catalog.floor_bound(self._subid, decided, tables):
             return False
         with self._commit_lock:
-            return self._publish(decided)
+            return not self._tables.are_members() or self._publish(decided)
 
     def _apply(
-        self, subscription: Subscription, batch: Batch, altered: Lsn | None
+        self,
+        subscription: Subscription,
+        batch: Batch,
+        *,
+        altered: Lsn | None,
+        caught_up: Lsn | None,
     ) -> None:
-        """``altered``: a transaction for which a table is to be altered first."""
-        found = None
-        decided = self._decided(subscription.floor)
-        skip = begin_skip(
-            self._catalog, subscription, self._tables, self._reader, batch, decided
-        )
-        cuts = (
+        """``altered``: a transaction for which a table is to be altered first. ``caught_up``:
+        tables that are behind the vector take this batch, up to there."""
+        found = skip = None
+        cuts = [
             first_change_of_columns(self._catalog, self._reader, batch.tables),
             altered,
-        )
+        ]
+        if caught_up is None:
+            skip = begin_skip(
+                self._catalog,
+                subscription,
+                self._tables,
+                self._reader,
+                batch,
+                self._decided(subscription.floor),
+            )
+        elif caught_up < batch.end:
+            # What comes next concerns all of them, a SKIP for instance.
+            cuts.append(caught_up)
         cut = min((lsn for lsn in cuts if lsn is not None), default=None)
-        failure = self._attempt(subscription, batch, cut, skip, altered)
+        failure = self._attempt(subscription, batch, cut, skip)
         while failure is not None:
             # What is found later in an attempt may lie before: each cut is below the last one.
             found, failure = failure, None
             if found.cut > subscription.floor or self._tables.unseen(found.cut):
-                failure = self._attempt(subscription, batch, found.cut, skip, altered)
+                failure = self._attempt(subscription, batch, found.cut, skip)
         if found is not None:
             raise self._explained(found, batch).error
         self._catalog.note_error(self._subid, Worker.APPLY, None)
@@ -326,7 +348,6 @@ class ApplyWorker:
         batch: Batch,
         cut: Lsn | None,
         skip: Skip | None,
-        altered: Lsn | None,
     ) -> Failure | None:
         """Stage all; commit all and publish if nothing failed."""
         reached = batch.end if cut is None else cut
@@ -397,11 +418,7 @@ class ApplyWorker:
             failpoint("apply.tables_committed")
             for known in self._tables:
                 known.passed(reached)
-            # A table that joins may have to be altered below what others have: it is not seen
-            # before it has caught up with them.
-            if reached != altered or reached >= self._decided(subscription.floor):
-                committed = [part.relid for part in parts]
-                self._publish(reached, committed=committed, skip=skip)
+            self._publish(reached, committed=[part.relid for part in parts], skip=skip)
         tell(
             f"pg_{subscription.oid}",
             conflicts,
@@ -538,9 +555,13 @@ class ApplyWorker:
         under it. The others were read without it: the front door may have written them
         since, and whoever made their newest version may have died before its sync.
 
-        False, and nothing, if a table that readers see is ahead of ``reached``.
+        False, and nothing, if a table that readers see is ahead of ``reached``, or if all
+        of them are: others catch up.
         """
         if any(t.visible and t.cursor > reached for t in self._tables):
+            return False
+        vector = self._catalog.newest_vector(self._subid)
+        if vector is not None and reached < vector.lsn:
             return False
         unseen = self._tables.unseen(reached)
         for table in unseen:

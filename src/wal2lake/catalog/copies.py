@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from datetime import UTC, datetime
 
 from wal2lake.catalog.published import coercions, conflicts
 from wal2lake.catalog.published.coercions import from_json, to_json
@@ -28,8 +29,35 @@ def restart(
     connection.execute(
         "update subscription_rel set state = ?, lsn = null, epoch = ?, rows_copied = 0,"
         " rows_expected = null, bytes_copied = 0, error = null, copy_plan = null,"
-        " trusted = ?, replaces = 1 where subid = ? and relid = ?",
+        " trusted = ?, replaces = 1, paused_at = null, rejoins = 0"
+        " where subid = ? and relid = ?",
         (SyncState.INIT.value, epoch, trusted, rel.subid, rel.relid),
+    )
+
+
+def pause(connection: sqlite3.Connection, rel: SubscriptionRel, position: Lsn) -> None:
+    """The table is complete below ``position``, and stays so: in f, where the floor waits for
+    it. The epoch goes on."""
+    connection.execute(
+        "update subscription_rel set state = ?, lsn = ?, paused_at = ?, rejoins = ?"
+        " where subid = ? and relid = ?",
+        (
+            SyncState.FINISHEDCOPY.value,
+            position,
+            datetime.now(UTC).isoformat(timespec="microseconds"),
+            rel.rejoins or rel.state is not SyncState.FINISHEDCOPY,
+            rel.subid,
+            rel.relid,
+        ),
+    )
+
+
+def advance_paused(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None:
+    """What paused tables miss below ``lsn`` is not wanted any more."""
+    connection.execute(
+        "update subscription_rel set lsn = ?"
+        " where subid = ? and paused_at is not null and lsn < ?",
+        (lsn, subid, lsn),
     )
 
 

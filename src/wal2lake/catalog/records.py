@@ -387,6 +387,16 @@ class SubscriptionRel:
     cannot meet a row that the publisher does not know."""
     replaces: bool = False
     """The copy of this epoch takes the place of all rows that the table has."""
+    paused_at: str | None = None
+    """ISO 8601, UTC: since when the table takes no part, in f at ``lsn``; None: it does."""
+    rejoins: bool = False
+    """In f it waits to come back to the common snapshot, not to come in: it is complete below
+    ``lsn``, whatever its cursor says, and it may have none."""
+
+    @property
+    def paused(self) -> bool:
+        """Nothing is applied to it; the log has what it misses."""
+        return self.paused_at is not None
 
     def cursor_name(self, node: int) -> str:
         """The application id of the table's cursor (invariant 2); ``node`` is the node's
@@ -467,6 +477,14 @@ class SnapshotVector:
     """ISO 8601, UTC: when it was published."""
     versions: dict[int, int]
     """Table OID to Delta version."""
+    apart: Mapping[int, Lsn] = field(default_factory=dict)
+    """Those of the tables that are not at ``lsn`` but where they stood when they left the
+    common snapshot: paused, catching up, or copied anew alone."""
+
+    def elsewhere(self, relid: Oid) -> Lsn | None:
+        """Where a table stands that is not at ``lsn``; None: it is there."""
+        at = self.apart.get(int(relid))
+        return None if at == self.lsn else at
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 11
+VERSION: Final = 12
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -171,7 +171,13 @@ create table relation_history (
 """
 """``altered``: definitions that an ALTER TABLE puts in place with its commit."""
 
-_SCHEMAS_11: Final = """
+_PAUSES_11: Final = """
+alter table subscription_rel add column paused_at text;
+alter table subscription_rel add column rejoins integer not null default 0;
+alter table snapshot_vector add column apart text not null default '{}';
+"""
+
+_SCHEMAS_12: Final = """
 create table sent_schema (
     subid integer not null references subscription(oid) on delete cascade,
     remote_relid integer not null, at integer not null,
@@ -198,7 +204,8 @@ LATER: Final = (
     _COMMITS_8,
     _STATES_9,
     _ALTERED_10,
-    _SCHEMAS_11,
+    _PAUSES_11,
+    _SCHEMAS_12,
 )
 """What came after version 3, in order."""
 
@@ -254,6 +261,7 @@ alter table relation add column partition_of integer;
     9: LATER[5],
     10: LATER[6],
     11: LATER[7],
+    12: LATER[8],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

@@ -439,4 +439,6 @@ def _rel(row: sqlite3.Row) -> SubscriptionRel:
         copy_plan=row["copy_plan"],
         trusted=bool(row["trusted"]),
         replaces=bool(row["replaces"]),
+        paused_at=row["paused_at"],
+        rejoins=bool(row["rejoins"]),
     )

@@ -84,6 +84,10 @@ NAMES: Final = frozenset(
         "recopy.log_removed",
         "recopy.slot_created",
         "recopy.recorded",
+        "recopy.table_recorded",
+        "pause.recorded",
+        "resume.recorded",
+        "origin.advanced",
     }
 )
 

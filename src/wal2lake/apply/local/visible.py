@@ -66,7 +66,8 @@ def may_publish(
     newest: SnapshotVector | None,
 ) -> bool:
     """The table holds nothing that readers of the subscription must not see yet."""
-    if newest is None:
+    if newest is None or rel.paused:
+        # What a paused table has, readers see.
         return True
     cursor = state.cursor(rel.cursor_name(catalog.system_identifier))
     joined = rel.state in (SyncState.SYNCDONE, SyncState.READY)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wal2lake.catalog import copies, subscriptions
+from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.parts.part import Part
 from wal2lake.catalog.published import snapshot_vectors
 from wal2lake.catalog.records import (
@@ -14,7 +15,7 @@ from wal2lake.catalog.records import (
     SyncSnapshot,
     Worker,
 )
-from wal2lake.model import Oid
+from wal2lake.model import Lsn, Oid, SyncState
 
 
 class Copies(Part):
@@ -42,6 +43,39 @@ class Copies(Part):
         """Set fields of one relation state (a state of SyncState, an Lsn ...)."""
         with self._database.transaction() as transaction:
             subscriptions.update_rel(transaction, subid, relid, changes)
+
+    def pause_table(self, subid: Oid, relid: Oid, position: Lsn, version: int) -> None:
+        """A table stands apart from now on, at ``position`` and ``version``, and takes no part:
+        neither the floor nor the log's retention passes it. The caller holds the
+        subscription's commit lock."""
+        with self._database.transaction() as transaction:
+            for rel in subscriptions.rels_of(transaction, subid):
+                if rel.relid == relid:
+                    copies.pause(transaction, rel, position)
+                    snapshot_vectors.stand_apart(
+                        transaction, subid, relid, position, version
+                    )
+
+    def resume_table(self, subid: Oid, relid: Oid) -> None:
+        """It takes part again, from where it stands; it is one of the others again once a
+        published state has reached it."""
+        with self._database.transaction() as transaction:
+            subscriptions.update_rel(transaction, subid, relid, {"paused_at": None})
+
+    def copy_table_anew(self, subid: Oid, relid: Oid) -> None:
+        """One table waits for a copy that takes the place of its rows, paused or not. Readers
+        have these until then, apart from the others. The caller holds the commit lock."""
+        with self._database.transaction() as transaction:
+            for rel in subscriptions.rels_of(transaction, subid):
+                if rel.relid == relid:
+                    if rel.state in (SyncState.SYNCDONE, SyncState.READY):
+                        snapshot_vectors.stand_apart(transaction, subid, relid)
+                    copies.restart(
+                        transaction,
+                        rel,
+                        int(take_oid(transaction)),
+                        trusted=rel.trusted,
+                    )
 
     def begin_copies(self, started: Sequence[SubscriptionRel]) -> None:
         """Attempts begin: ``copy_plan``, ``rows_expected`` and ``lsn`` (the S that their

@@ -20,7 +20,7 @@ from wal2lake.catalog.records import (
     SubscriptionRel,
 )
 from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
-from wal2lake.model import INVALID_LSN, Oid
+from wal2lake.model import INVALID_LSN, Lsn, Oid
 
 
 class Subscriptions(Part):
@@ -207,6 +207,17 @@ class Subscriptions(Part):
             return subscriptions.update_subscription(
                 transaction, oid, changes, options=options, bump=True
             )
+
+    def advance_origin(self, oid: Oid, lsn: Lsn) -> None:
+        """Nothing below ``lsn`` is wanted any more, in any table. Never back."""
+        with self._database.transaction() as transaction:
+            found = subscriptions.subscription_by_oid(transaction, oid)
+            if found is not None and found.floor < lsn:
+                copies.advance_paused(transaction, oid, lsn)
+                snapshot_vectors.advance_apart(transaction, oid, lsn)
+                subscriptions.update_subscription(
+                    transaction, oid, {"floor": lsn}, bump=True
+                )
 
     def drop_subscription(self, oid: Oid) -> None:
         """Forget it, its relation states, ranges, vectors and comment."""

@@ -32,7 +32,6 @@ def publish(
     joined: Sequence[int],
 ) -> Lsn:
     """Advance the floor and publish the tables' versions; see ``Catalog.publish``."""
-    now = datetime.now(UTC).isoformat(timespec="microseconds")
     connection.execute(
         "update subscription set floor = max(floor, ?) where oid = ?",
         (floor_bound(connection, subid, reached, set(participants)), subid),
@@ -40,34 +39,89 @@ def publish(
     for relid in joined:
         connection.execute(
             "update subscription_rel set lsn = case state when 'f' then ?"
-            " else lsn end, state = case state when 'f' then 's'"
+            " else lsn end, rejoins = 0, state = case state when 'f' then 's'"
             " when 's' then 'r' else state end where subid = ? and relid = ?",
             (reached, subid, relid),
         )
     row = _newest(connection, subid)
+    apart = {} if row is None else _apart(row["apart"])
+    for relid in joined:
+        apart.pop(relid, None)
+    _add(connection, subid, row, reached, versions, apart)
+    floor = connection.execute(
+        "select floor from subscription where oid = ?", (subid,)
+    ).fetchone()
+    return Lsn(floor[0] if floor is not None else 0)
+
+
+def stand_apart(
+    connection: sqlite3.Connection,
+    subid: Oid,
+    relid: Oid,
+    lsn: Lsn | None = None,
+    version: int | None = None,
+) -> None:
+    """A table leaves the common snapshot and stands at ``lsn`` (None: at the newest vector's),
+    where readers have its ``version`` (None: the one that they have)."""
+    row = _newest(connection, subid)
+    if row is None:
+        return
+    reached = Lsn(row["lsn"])
+    apart = {**_apart(row["apart"]), int(relid): reached if lsn is None else lsn}
+    versions = {} if version is None else {int(relid): version}
+    _add(connection, subid, row, reached, versions, apart)
+
+
+def advance_apart(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None:
+    """What paused tables miss below ``lsn`` is not wanted any more."""
+    row = _newest(connection, subid)
+    if row is None:
+        return
+    paused = {
+        found["relid"]
+        for found in connection.execute(
+            "select relid from subscription_rel"
+            " where subid = ? and paused_at is not null",
+            (subid,),
+        )
+    }
+    apart = {
+        relid: Lsn(max(at, lsn)) if relid in paused else at
+        for relid, at in _apart(row["apart"]).items()
+    }
+    _add(connection, subid, row, Lsn(row["lsn"]), {}, apart)
+
+
+def _add(
+    connection: sqlite3.Connection,
+    subid: Oid,
+    row: sqlite3.Row | None,
+    reached: Lsn,
+    versions: Mapping[int, int],
+    apart: Mapping[int, Lsn],
+) -> None:
+    """The state that comes after the newest one (``row``), or takes its place if it is the same at
+    another LSN."""
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
     before = {} if row is None else _versions(row["versions"])
     merged = {**before, **{int(k): int(v) for k, v in versions.items()}}
     number, since = (0, int(reached)) if row is None else (row["number"], row["since"])
-    if row is None or merged != before:
+    if row is None or merged != before or apart != _apart(row["apart"]):
         number, since = number + 1, int(reached)
     else:
         now = row["committed_at"]
     text = json.dumps(merged, separators=(",", ":"))
     connection.execute(
         "insert or replace into snapshot_vector"
-        " (subid, lsn, since, committed_at, versions, number)"
-        " values (?, ?, ?, ?, ?, ?)",
-        (subid, reached, since, now, text, number),
+        " (subid, lsn, since, committed_at, versions, number, apart)"
+        " values (?, ?, ?, ?, ?, ?, ?)",
+        (subid, reached, since, now, text, number, json.dumps(apart)),
     )
     kept = min(_VECTORS_KEPT, max(1, _BYTES_KEPT // len(text)))
     connection.execute(
         "delete from snapshot_vector where subid = ? and number <= ?",
         (subid, number - kept),
     )
-    floor = connection.execute(
-        "select floor from subscription where oid = ?", (subid,)
-    ).fetchone()
-    return Lsn(floor[0] if floor is not None else 0)
 
 
 def floor_bound(
@@ -126,10 +180,11 @@ def forget_version(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> No
     if newest is None:
         return
     rest = {k: v for k, v in newest.versions.items() if k != int(relid)}
+    apart = {k: v for k, v in newest.apart.items() if k != int(relid)}
     connection.execute(
-        "update snapshot_vector set versions = ? where subid = ? and number ="
+        "update snapshot_vector set versions = ?, apart = ? where subid = ? and number ="
         " (select max(number) from snapshot_vector where subid = ?)",
-        (json.dumps(rest), subid, subid),
+        (json.dumps(rest), json.dumps(apart), subid, subid),
     )
 
 
@@ -139,8 +194,8 @@ def rebase(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None:
     row = _newest(connection, subid)
     connection.execute(
         "insert into snapshot_vector"
-        " (subid, lsn, since, committed_at, versions, number)"
-        " values (?, ?, ?, ?, ?, ?)",
+        " (subid, lsn, since, committed_at, versions, number, apart)"
+        " values (?, ?, ?, ?, ?, ?, ?)",
         (
             subid,
             lsn,
@@ -148,6 +203,7 @@ def rebase(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None:
             datetime.now(UTC).isoformat(timespec="microseconds"),
             "{}" if row is None else row["versions"],
             1 if row is None else int(row["number"]) + 1,
+            "{}" if row is None else row["apart"],
         ),
     )
 
@@ -218,10 +274,15 @@ def _versions(text: str) -> dict[int, int]:
     return {int(k): int(v) for k, v in json.loads(text).items()}
 
 
+def _apart(text: str) -> dict[int, Lsn]:
+    return {int(k): Lsn(v) for k, v in json.loads(text).items()}
+
+
 def _vector(row: sqlite3.Row) -> SnapshotVector:
     return SnapshotVector(
         subid=Oid(row["subid"]),
         lsn=Lsn(row["lsn"]),
         committed_at=row["committed_at"],
         versions=_versions(row["versions"]),
+        apart=_apart(row["apart"]),
     )

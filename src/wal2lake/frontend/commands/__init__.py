@@ -4,6 +4,7 @@ Takes: parsed statements and the node. Gives: command tags and notices. Owns: th
 durable steps in each command. Never: parses, speaks the protocol, moves rows itself.
 
     subscription/   CREATE, ALTER and DROP SUBSCRIPTION
+    calls/          functions that change something: one table's pause, an origin's position
     roles/          CREATE, ALTER and DROP ROLE, GRANT, REVOKE, OWNER TO
     table           CREATE and DROP of tables and schemas
     dml             INSERT, UPDATE, DELETE, TRUNCATE

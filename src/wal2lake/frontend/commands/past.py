@@ -12,7 +12,7 @@ Called by the backend's resolver.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -91,6 +91,7 @@ class PastVersions:
         """The newest version that any subscription had published of a table, which may have
         several names."""
         names = self._catalog.sharing(table)
+        self._refuse_apart(table, names)
         found = [
             vector.versions[int(relid)]
             for relid in names
@@ -101,6 +102,19 @@ class PastVersions:
             return max(found)
         is_local = not any(self._subids[relid] for relid in names)
         return self._unpublished(table, self._as_of, is_local=is_local)
+
+    def _refuse_apart(self, table: TableDef, names: Sequence[Oid]) -> None:
+        """A table that was paused then, or behind, has no state of then."""
+        for relid in names:
+            for vector in map(self._vector, self._subids[relid]):
+                at = None if vector is None else vector.elsewhere(relid)
+                if at is not None:
+                    raise UsageError(
+                        f'table "{table.qualified}" cannot be read as of {self._as_of}:'
+                        f" it stood at {at} then, apart from the others",
+                        sqlstate="55000",
+                        hint=f"RESET {self._as_of.setting} to read it as it is now. {_LIST}",
+                    )
 
     def _unpublished(self, table: TableDef, as_of: AsOf, *, is_local: bool) -> int:
         """A version of a table that no vector of then has; always an error but for a local

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from wal2lake.catalog import Catalog, TableDef
+from wal2lake.catalog import Catalog, SnapshotVector, TableDef
 from wal2lake.lake import TablePort
 from wal2lake.model import Oid
 
@@ -123,6 +123,16 @@ class Snapshot:
             if subid in self._vectors and int(relid) in self._vectors[subid].versions
         ]
         return max(found, default=None)
+
+    def apart(self, *relids: Oid) -> tuple[SnapshotVector, Oid] | None:
+        """The state of a subscription in which a table, by any of its names, stands apart from
+        the others, and that name; None: it is one of them."""
+        for relid in relids:
+            for subid in self._subids[relid]:
+                vector = self._vectors.get(subid)
+                if vector is not None and int(relid) in vector.apart:
+                    return vector, relid
+        return None
 
     def of(self, table: TableDef) -> int:
         """The version to read; the same whenever it is asked for."""

@@ -42,7 +42,7 @@ from wal2lake.frontend.backend import (
     SessionContext,
     TransactionKind,
 )
-from wal2lake.frontend.commands import altertable, roles
+from wal2lake.frontend.commands import altertable, calls, roles
 from wal2lake.frontend.commands import subscription as subscriptions
 from wal2lake.frontend.commands import table as tables
 from wal2lake.frontend.commands.access import check_tables
@@ -75,6 +75,7 @@ from wal2lake.frontend.query.translate import (
 )
 from wal2lake.frontend.query.writes import translate_write
 from wal2lake.frontend.sysviews import (
+    Request,
     SystemCatalog,
     calls_functions,
     is_system_query,
@@ -295,7 +296,13 @@ class LakeBackend:
     ) -> Outcome:
         if statement.kind in _QUERIES:
             if prepared.system:
-                return self._system.execute(prepared.sql, bound, self._context, formats)
+                return self._system.execute(
+                    prepared.sql,
+                    bound,
+                    self._context,
+                    formats,
+                    perform=lambda request: self._perform(caller, request),
+                )
             return self._query(caller, prepared.sql, bound, formats)
         if statement.kind in _WRITES:
             self._refuse_in_read_only(statement.kind.name)
@@ -303,6 +310,13 @@ class LakeBackend:
         raise FeatureNotSupportedError(
             f"{statement.command} is not supported by this version"
         )
+
+    def _perform(self, caller: Caller, request: Request) -> None:
+        """What a function of a system query has asked for."""
+        self._refuse_in_read_only(f"{request.function}()")
+        if not caller.in_block:
+            self._commit_so_far()
+        calls.perform(self._node, caller, request.function, request.arguments)
 
     def _write(
         self, caller: Caller, sql: str, bound: tuple[BoundParameter, ...]
@@ -498,6 +512,9 @@ class LakeBackend:
                 return TableRef(catalog.table_at(table, version), version)
             if moment is None:
                 moment = self._snapshot()
+            apart = moment.apart(*catalog.sharing(table))
+            if apart is not None and used is not None and used[table.oid][0] is table:
+                calls.warn_apart(self._node, caller, table, *apart)
             ref = transaction.ref(table, moment)
             if not newest:
                 return ref

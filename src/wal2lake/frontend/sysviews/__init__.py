@@ -15,6 +15,7 @@ search) are declared and empty: a node has none that SQL could change.
     query/           a query for the embedded engine, its answer as PostgreSQL's
 """
 
+from wal2lake.frontend.sysviews.functions.call import Request
 from wal2lake.frontend.sysviews.query.rewrite import (
     calls_functions,
     is_system_query,
@@ -33,6 +34,7 @@ __all__ = [
     "CatalogSource",
     "LogReading",
     "LoggedMessage",
+    "Request",
     "SystemCatalog",
     "calls_functions",
     "is_system_query",

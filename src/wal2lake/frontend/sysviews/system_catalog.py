@@ -21,6 +21,7 @@ from typing import Any, Final
 import duckdb
 
 from wal2lake.errors import (
+    FeatureNotSupportedError,
     InternalError,
     SqlSyntaxError,
     UndefinedObjectError,
@@ -36,7 +37,7 @@ from wal2lake.frontend.sysviews.declarations.relations import (
     PG_CATALOG,
     SystemRelation,
 )
-from wal2lake.frontend.sysviews.functions.call import Call
+from wal2lake.frontend.sysviews.functions.call import Call, Request
 from wal2lake.frontend.sysviews.functions.pg_proc import (
     FUNCTIONS,
     Function,
@@ -77,6 +78,10 @@ _SETTINGS: Final = {
 log in asks them: the engine reaches no file, no network and no variable of this process."""
 
 
+def _refuse(request: Request) -> None:
+    raise FeatureNotSupportedError(f"{request.function}() is not supported here")
+
+
 class SystemCatalog:
     """Answers catalog queries. Thread-safe; queries take turns."""
 
@@ -110,8 +115,10 @@ class SystemCatalog:
         parameters: Sequence[Parameter],
         context: SessionContext,
         formats: Sequence[Format] = (),
+        perform: Callable[[Request], None] = _refuse,
     ) -> Outcome:
-        """Run the query; all rows are in the one batch of the outcome."""
+        """Run the query; all rows are in the one batch of the outcome. What its functions ask
+        for ``perform`` does, when the lock is free."""
         query = translate(sql, parameters)
         with self._lock:
             self._running = context.pid
@@ -121,8 +128,11 @@ class SystemCatalog:
                 table = self._guarded(query, relation.to_arrow_table)
                 assert self._call is not None
                 table = printable(table, fields, self._call)
+                requests = self._call.requests
             finally:
                 self._running = None
+        for request in requests:
+            perform(request)
         rendering = Rendering.of(context.parameters)
         batch = columns_in(table, fields, formats, rendering)
         return Outcome("SELECT", fields, iter((batch,)))

@@ -39,7 +39,8 @@ snapshots
     tablename name, version int8
 sync_progress
     subname name, schemaname name, tablename name, state char, rows_copied int8,
-    rows_expected int8, bytes_copied int8, error text
+    rows_expected int8, bytes_copied int8, error text, paused_since timestamptz,
+    stands_at pg_lsn
 subscription_errors
     subid oid, subname name, schemaname name, tablename name, error text, worker text,
     sqlstate text

@@ -9,7 +9,7 @@ Sources: src/backend/catalog/namespace.c, src/backend/utils/adt/varlena.c.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from wal2lake.errors import UsageError, Wal2LakeError
@@ -19,6 +19,16 @@ from wal2lake.frontend.sysviews.declarations.relations import PG_CATALOG
 from wal2lake.frontend.sysviews.rows.facts import Facts, Relation, current_role
 from wal2lake.frontend.sysviews.source import CatalogSource
 from wal2lake.model import DATABASE, Oid
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call of a function that takes its time: it waits for workers, or for a lock."""
+
+    function: str
+    """PostgreSQL's name, or ``wal2lake.``'s."""
+    arguments: tuple[object, ...]
+    """Of the types that the function says; none is null."""
 
 
 @dataclass(slots=True)
@@ -31,6 +41,8 @@ class Call:
     now: datetime
     failure: Wal2LakeError | None = None
     """An error of a function: the engine's own exception has only its text."""
+    requests: list[Request] = field(default_factory=list)
+    """What is to be done once the query has run and the engine's lock is free."""
 
     @property
     def role(self) -> Oid:

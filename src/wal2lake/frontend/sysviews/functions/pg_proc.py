@@ -23,6 +23,7 @@ from wal2lake.frontend.sysviews.functions import (
     acl,
     dbsize,
     objects,
+    origins,
     regproc,
     session,
     text,
@@ -33,6 +34,10 @@ from wal2lake.model import DATABASE
 _BOOL, _NAME, _INT8, _INT4, _TEXT, _OID = 16, 19, 20, 23, 25, 26
 _FLOAT8_TZ, _NAMES, _LSN, _INET, _XID8, _VOID = 1184, 1003, 3220, 869, 5069, 2278
 _REGCLASS, _REGTYPE, _REGNAMESPACE, _REGROLE = 2205, 2206, 4089, 4096
+
+
+OWN_SCHEMA: Final = "wal2lake."
+"""Begins the names of functions that are not in pg_catalog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +275,33 @@ def _functions() -> dict[tuple[str, int], Function]:
         _BOOL,
         changes=True,
     )
+    add(
+        "pg_replication_origin_oid",
+        origins.pg_replication_origin_oid,
+        "VARCHAR",
+        "UINTEGER",
+        _OID,
+    )
+    add(
+        "pg_replication_origin_progress",
+        origins.pg_replication_origin_progress,
+        "VARCHAR BOOLEAN",
+        "UBIGINT",
+        _LSN,
+    )
+    add(
+        "pg_replication_origin_advance",
+        origins.pg_replication_origin_advance,
+        "ANY ANY",
+        "VARCHAR",
+        _VOID,
+        changes=True,
+    )
+    for name in ("pause_table", "resume_table", "recopy_table"):
+        own = OWN_SCHEMA + name
+        for arguments in ("ANY", "ANY ANY"):
+            ask = origins.table_function(own)
+            add(own, ask, arguments, "VARCHAR", _VOID, changes=True)
     add("current_schema", session.current_schema, "", "VARCHAR", _NAME)
     add("current_schemas", session.current_schemas, "BOOLEAN", "VARCHAR[]", _NAMES)
     add("pg_client_encoding", session.pg_client_encoding, "", "VARCHAR", _NAME)
@@ -371,7 +403,7 @@ FUNCTIONS: Final[Mapping[tuple[str, int], Function]] = _functions()
 
 def internal_name(name: str, arguments: int) -> str:
     """What the engine calls it: its own functions have some of these names too."""
-    return f"w_{name}_{arguments}"
+    return f"w_{name.replace('.', '_')}_{arguments}"
 
 
 # Functions that give rows, in FROM, and never any here: their columns, with types.

@@ -19,7 +19,7 @@ from sqlglot import exp
 
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.query.analysis.names import result_names
-from wal2lake.frontend.sysviews.functions.pg_proc import FUNCTIONS
+from wal2lake.frontend.sysviews.functions.pg_proc import FUNCTIONS, OWN_SCHEMA
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 from wal2lake.pgtypes.registry.type_names import parse_type_name
 
@@ -310,7 +310,7 @@ def _figure(item: exp.Expression) -> tuple[str | None, bool]:
         return (inner, True) if strong else (_type_word(item), False)
     name = function_name(item)
     if name is not None:
-        return name, True
+        return name.removeprefix(OWN_SCHEMA), True
     if isinstance(item, (exp.Binary, *_BOOLEAN_NODES)) and not isinstance(
         item, (exp.Exists, exp.Dot)
     ):

@@ -39,6 +39,7 @@ from wal2lake.frontend.sysviews.declarations.relations import (
 from wal2lake.frontend.sysviews.functions.pg_proc import (
     EMPTY_TABLE_FUNCTIONS,
     FUNCTIONS,
+    OWN_SCHEMA,
     SYSTEM_SCHEMA_NAMES,
 )
 from wal2lake.frontend.sysviews.query.casts import (
@@ -237,8 +238,12 @@ def _unqualify(tree: exp.Expression) -> None:
         if isinstance(node, _TYPED_CALLS):
             node.replace(_untyped_call(node))
         elif isinstance(node, exp.Dot):
-            if isinstance(node.expression, exp.Func) and node.this.name == "pg_catalog":
-                node.replace(node.expression)
+            called = node.expression
+            if isinstance(called, exp.Func) and node.this.name == "pg_catalog":
+                node.replace(called)
+            elif isinstance(called, exp.Anonymous) and node.this.name == "wal2lake":
+                called.set("this", f"{OWN_SCHEMA}{called.name.lower()}")
+                node.replace(called)
         elif isinstance(node, exp.Operator):
             node.replace(_operator(node))
         elif isinstance(node, exp.Collate):

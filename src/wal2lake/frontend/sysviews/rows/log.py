@@ -12,6 +12,8 @@ Who needs what (docs/arch/3_changelog.md, Retention):
     seal      the last segment's end       the journal: what is durable but not yet sealed
     apply     the floor                    segments that some table has not applied
     copy      its snapshot's LSN           the same, of one table that has not joined yet
+    paused    where the table stands       the same, of a table that is paused
+    catch-up  the same                     the same, until it is where the others are
     history   the oldest segment           segments that all have applied, for who looks back
 
 An LSN that nobody needs more of is an LSN above which everything may go.
@@ -133,8 +135,9 @@ def log_readers(moment: Moment) -> Iterator[Row]:
                 lsn = held.lsn if held is not None and covered else sub.floor
             if rel.subid == sub.oid and lsn is not None:
                 table = moment.state.tables.get(rel.relid)
+                behind = "catch-up" if rel.rejoins else "copy"
                 yield {
-                    **row("copy", lsn, reading.above(lsn)),
+                    **row("paused" if rel.paused else behind, lsn, reading.above(lsn)),
                     "schemaname": table.namespace if table else rel.remote_namespace,
                     "tablename": table.name if table else rel.remote_name,
                 }

@@ -150,7 +150,7 @@ def pg_replication_origin_status(state: Replication) -> Iterator[Row]:
 
 
 def sync_progress(state: Replication) -> Iterator[Row]:
-    """How far each table's initial copy is."""
+    """How far each table's initial copy is, and where a table stands that is apart."""
     for rel in state.rels:
         table = state.tables.get(rel.relid)
         yield {
@@ -162,6 +162,10 @@ def sync_progress(state: Replication) -> Iterator[Row]:
             "rows_expected": rel.rows_expected,
             "bytes_copied": rel.bytes_copied,
             "error": rel.error,
+            "paused_since": None
+            if rel.paused_at is None
+            else datetime.fromisoformat(rel.paused_at),
+            "stands_at": rel.lsn if rel.paused or rel.rejoins else None,
         }
 
 
@@ -378,7 +382,7 @@ def snapshots(moment: Moment) -> Iterator[Row]:
         name = state.name(vector.subid)
         for relid, version in vector.versions.items():
             table = state.tables.get(relid)
-            if table is not None:
+            if table is not None and vector.elsewhere(table.oid) is None:
                 yield {
                     "subid": vector.subid,
                     "subname": name,
