@@ -97,7 +97,7 @@ def test_changes_happen_one_after_the_other() -> None:
         TABLE,
         [
             DropColumn("c"),
-            AddColumn(ColumnDef("c", TEXT, default="'x'"), value="x"),
+            AddColumn(ColumnDef("c", TEXT, default="'x'")),
             SetDefault("c", "'y'"),
             RenameColumn("a", "id"),
             ChangeType("id", ColumnDef("id", Oid(20))),
@@ -115,7 +115,7 @@ def test_changes_happen_one_after_the_other() -> None:
         ("b", False),
         (None, False),
     ]
-    assert plan.columns[2].value == "x"
+    assert plan.columns[2].default == "'x'", "that of rows that are there"
     assert plan.columns[2].default == "'x'"
 
 
