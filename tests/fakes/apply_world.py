@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.fakes.altering import never_alter
 from tests.fakes.publisher import Transaction, gulps
@@ -31,6 +32,7 @@ from wal2lake.changelog import ChangeLog
 from wal2lake.lake import CommitConflict, Committed, Cursor, TablePort, TableState
 from wal2lake.lake.batchport import BatchPort, StageRequest
 from wal2lake.lake.staging.changes import RowConflict, RowFailure, Seq
+from wal2lake.lake.upsert.conflicts import unresolved
 from wal2lake.model import Coercion, ConflictType, Lsn, Oid, SyncState, merged
 from wal2lake.settings import ApplySettings, LogSettings, Settings, SubscriptionSettings
 from wal2lake.testing.waits import wait_until
@@ -95,6 +97,8 @@ class Lake:
     """Values that do not convert."""
     odd: set[bytes] = field(default_factory=set)
     """Values that a policy replaces."""
+    most: int | None = None
+    """Events that a batch of a table with resolutions may have."""
     before_commit: Callable[[str], None] = lambda location: None
     after_commit: Callable[[str], None] = lambda location: None
     requests: list[StageRequest] = field(default_factory=list)
@@ -154,7 +158,17 @@ class Lake:
         failures: list[RowFailure] = []
         coercions: list[Coercion] = []
         missing: list[tuple[ConflictType, Seq, bytes]] = []
-        for row, names in self._events(request):
+        events = self._events(request)
+        if self.most is not None and len(events) > self.most:
+            at = pa.table(
+                {
+                    "lsn": [row["commit_lsn"] for row, _ in events],
+                    "ord": [row["ordinal"] for row, _ in events],
+                }
+            )
+            failures.append(unresolved(request.name, at, fits=False))
+            events = []
+        for row, names in events:
             where = Seq(row["commit_lsn"], row["ordinal"])
             op = chr(row["op"])
             if op == "T":

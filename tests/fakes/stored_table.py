@@ -87,12 +87,11 @@ class StoredTable:
         uniqueness: Uniqueness,
         *,
         memory: int,
-        exceeds: bool = False,
         rules: Rules = AS_POSTGRESQL,
     ) -> Upsert | RowFailure:
         """What a batch would change; ``memory`` in bytes."""
         size = sum(t.nbytes for t in staged)
-        with Memory(memory).share(size, exceeds=exceeds) as share:
+        with Memory(memory).share(size) as share:
             return plan_upsert(
                 load(shape, staged),
                 self.state,

@@ -31,6 +31,11 @@ class Failure:
     row: tuple[TableDef, RowFailure] | None = None
     """What a table could not take; None: it is not about one row."""
 
+    @property
+    def divides(self) -> bool:
+        """Nothing is wrong: once what is below has been applied, it goes on from here."""
+        return self.row is not None and self.row[1].divides
+
 
 def first_failure(failures: Iterable[Failure]) -> Failure | None:
     """The one of the earliest transaction."""
@@ -69,6 +74,8 @@ def row_failure(
 
 
 def _hint(table: TableDef, failure: RowFailure) -> str:
+    if failure.hint is not None:
+        return f"Transactions before this one have been applied. {failure.hint}"
     if failure.conflict not in (None, *_TAKEN):
         return (
             "Transactions before this one have been applied. Skip this one, choose"

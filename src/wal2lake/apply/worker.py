@@ -312,7 +312,7 @@ class ApplyWorker:
             found, failure = failure, None
             if found.cut > subscription.floor or self._tables.unseen(found.cut):
                 failure = self._attempt(subscription, batch, found.cut, skip)
-        if found is not None:
+        if found is not None and not found.divides:
             raise self._explained(found, batch).error
         self._catalog.note_error(self._subid, Worker.APPLY, None)
 

@@ -37,7 +37,6 @@ from wal2lake.lake.spark.session import Pool, use_pool
 from wal2lake.lake.staging.changes import (
     RowConflict,
     RowFailure,
-    Seq,
     Uniqueness,
 )
 from wal2lake.lake.staging.rowchanges import StageTarget
@@ -50,6 +49,7 @@ from wal2lake.lake.staging.stage import (
 )
 from wal2lake.lake.upsert import (
     Memory,
+    NotForUs,
     TooLarge,
     Upsert,
     compact,
@@ -59,6 +59,7 @@ from wal2lake.lake.upsert import (
     worth_compacting,
 )
 from wal2lake.lake.upsert.compaction import LOOK_EVERY
+from wal2lake.lake.upsert.conflicts import unresolved
 from wal2lake.lake.upsert.judging import Rules
 from wal2lake.model import Coercion, merged
 from wal2lake.observe import get_logger
@@ -177,12 +178,15 @@ class Batches:
     ) -> Upsert | Merge | tuple[Merge, Sequence[RowConflict]] | RowFailure:
         name = f"{request.namespace}.{request.name}"
         uniqueness = Uniqueness(request.trusted, request.constraint, name)
-        chosen = bool(request.resolutions.chosen)
+        # Spark cannot resolve a conflict.
+        resolves = bool(request.resolutions.chosen and changes.shape.key)
         files = self._tables.files(request.state)
-        if files is not None:
+        fits = True
+        for alone in (False, True) if resolves else (False,):
+            if files is None:
+                break
             try:
-                # Spark cannot resolve a conflict.
-                with self._memory.share(changes.size, exceeds=chosen) as share:
+                with self._memory.share(changes.size, alone=alone) as share:
                     return plan_upsert(
                         load(changes.shape, [read_staged(p) for p in changes.paths]),
                         request.state,
@@ -195,37 +199,27 @@ class Batches:
                         ),
                         shows_rows=request.shows_rows,
                     )
+            except NotForUs:
+                break
             except TooLarge:
-                pass
-        if chosen and changes.shape.key:
-            return self._unresolvable(request, changes)
+                fits = not alone
+        if resolves:
+            self._expect_newest(request.state)
+            rows = (read_staged(p).select(["lsn", "ord"]) for p in changes.paths)
+            return unresolved(name, pa.concat_tables(rows), fits=fits)
         if changes.shape.repeats:
             return plan_multiset(
                 self._spark, request.state, changes, shows_rows=request.shows_rows
             )
         return plan_merge(self._spark, request.state, changes, uniqueness)
 
-    def _unresolvable(
-        self, request: StageRequest, changes: StagedChanges
-    ) -> RowFailure:
-        """Spark would do what PostgreSQL does, and that was not asked for."""
-        newest = self._tables.state(request.state.location)
+    def _expect_newest(self, state: TableState) -> None:
+        newest = self._tables.state(state.location)
         expect_version(
             newest.location,
-            request.state.version,
+            state.version,
             newest.version,
-            same_table=newest.table_id == request.state.table_id,
-        )
-        rows = pa.concat_tables(
-            read_staged(path).select(["lsn", "ord"]) for path in changes.paths
-        )
-        first = rows.sort_by([("lsn", "ascending"), ("ord", "ascending")]).slice(0, 1)
-        return RowFailure(
-            Seq(first["lsn"][0].as_py(), first["ord"][0].as_py()),
-            None,
-            "0A000",
-            f'cannot resolve conflicts of relation "{request.namespace}.{request.name}": it'
-            " has partitions, constraints, no deletion vectors or too many files",
+            same_table=newest.table_id == state.table_id,
         )
 
     def commit(self, staged: Staged, cursor: Cursor) -> Committed:

@@ -29,10 +29,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wal2lake.model import Modified
+from wal2lake.pgtypes.columnnames import KEPT_NAMES
 
 Index = npt.NDArray[np.int64]
 
-COLUMNS: Final = ("_wal2lake_origin", "_wal2lake_xid", "_wal2lake_time")
+COLUMNS: Final = KEPT_NAMES
+"""No column of a table has such a name."""
 
 LOCAL: Final = 0
 """As an origin: a statement at the front door."""

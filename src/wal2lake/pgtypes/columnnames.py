@@ -4,22 +4,35 @@ Comes in: names. Goes out: a refusal, in words that name the table. Asked before
 by ``wal2lake check``, when a subscription creates tables, and by CREATE TABLE.
 
 Spark finds columns regardless of case, so Delta refuses two that differ in nothing else, and
-a table of none.
+a table of none. And files have columns of their own beside the table's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from wal2lake.errors import DuplicateObjectError, FeatureNotSupportedError
 
+KEPT_NAMES: Final = ("_wal2lake_origin", "_wal2lake_xid", "_wal2lake_time")
+"""Of columns that files have beside the table's, see ``lake.origins``."""
+
+_REMEDY: Final = "Leave it out with a column list of the publication, or rename it."
+
 
 def check_column_names(names: Iterable[str], table: str | None = None) -> None:
-    """0A000 (42701 for a name that is there twice) unless they can be the columns of a
+    """0A000 (42701 for a name that is there twice, or kept) unless they can be the columns of a
     table; ``table`` is what messages call it."""
     of_table = "" if table is None else f' of table "{table}"'
     seen: dict[str, str] = {}
     for name in names:
+        if name.lower() in KEPT_NAMES:
+            raise DuplicateObjectError(
+                f'column name "{name}"{of_table} conflicts with a system column name',
+                detail="In a table's files columns of this name say who has written a row.",
+                sqlstate="42701",
+                hint=_REMEDY,
+            )
         if name.lower() not in seen:
             seen[name.lower()] = name
             continue

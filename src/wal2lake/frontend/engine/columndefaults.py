@@ -89,11 +89,10 @@ class EvaluatedDefaults:
         except Wal2LakeError as error:
             return _failed(error)
         bare = tree
-        while (
-            isinstance(bare, (exp.Paren, exp.Cast)) and column.type_oid in _UUID_TYPES
-        ):
+        takes_uuid = column.type_oid in _UUID_TYPES and column.typmod == -1
+        while takes_uuid and (isinstance(bare, exp.Paren) or _keeps_uuid(bare)):
             bare = bare.this
-        if column.type_oid in _UUID_TYPES and _is_random_uuid(bare):
+        if takes_uuid and _is_random_uuid(bare):
             return Fill(volatile=Volatile.UUID)
         if column.type_oid == 701 and isinstance(tree, exp.Rand):
             return Fill(volatile=Volatile.RANDOM)
@@ -106,7 +105,8 @@ class EvaluatedDefaults:
                 )
             )
         kind = _TIMES.get(int(column.type_oid))
-        if isinstance(tree, exp.CurrentTimestamp) and kind and column.typmod == -1:
+        exact = column.typmod == -1 and tree.args.get("this") is None
+        if isinstance(tree, exp.CurrentTimestamp) and kind and exact:
             now = datetime.now(UTC)
             if kind.tz is None:
                 now = now.replace(tzinfo=None)
@@ -147,6 +147,11 @@ class EvaluatedDefaults:
         with result.batches:
             table = pa.Table.from_batches(list(result.batches), result.schema)
         return [column.combine_chunks() for column in table.columns]
+
+
+def _keeps_uuid(tree: exp.Expression) -> bool:
+    """A cast to a type that has no length."""
+    return isinstance(tree, exp.Cast) and not tree.to.expressions
 
 
 def _is_random_uuid(tree: exp.Expression) -> bool:

@@ -58,6 +58,10 @@ class RowFailure:
     """Of the row, as PostgreSQL writes it, for a conflict."""
     modified: Modified | None = None
     """Who has made the row that it met; None: not known."""
+    hint: str | None = None
+    """What to do, where it is not about a value or a conflict."""
+    divides: bool = False
+    """It is no failure of this event: the batch is too large, and what is below is not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ Never: Spark, commits, or a batch larger than ``apply.upsert_bytes``.
 """
 
 from wal2lake.lake.upsert.compaction import compact, worth_compacting
-from wal2lake.lake.upsert.memory import Memory, TooLarge
+from wal2lake.lake.upsert.memory import Memory, NotForUs, TooLarge
 from wal2lake.lake.upsert.plan import Upsert, load, plan_upsert
 from wal2lake.lake.upsert.stored import is_readable
 
 __all__ = [
     "Memory",
+    "NotForUs",
     "TooLarge",
     "Upsert",
     "compact",

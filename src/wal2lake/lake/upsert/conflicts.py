@@ -40,6 +40,11 @@ _INCOMPLETE: Final = (
     " sent."
 )
 
+_WITHOUT_RESOLUTIONS: Final = (
+    "Set conflict_resolution to a value that leaves this table out (ALTER SUBSCRIPTION ..."
+    " SET)"
+)
+
 _SHOWN_BYTES: Final = 64
 """Of a value."""
 
@@ -137,6 +142,45 @@ def stop(
         keys_of(shape, row)[0],
         modified,
     )
+
+
+def unresolved(relation: str, rows: pa.Table, *, fits: bool) -> RowFailure:
+    """Conflicts of a batch that only Spark could apply, which does as PostgreSQL does. ``rows``:
+    lsn and ord of its events. ``fits``: it is the table that is not for us, not the batch's
+    size; that one is divided, but for a transaction."""
+    rows = rows.sort_by([("lsn", "ascending"), ("ord", "ascending")])
+    lsn = rows.column("lsn").to_numpy()
+    first = Seq(int(lsn[0]), rows.column("ord")[0].as_py())
+    if fits:
+        return RowFailure(
+            first,
+            None,
+            "0A000",
+            f'cannot resolve conflicts of relation "{relation}": it has partitions,'
+            " constraints, no deletion vectors or too many files",
+            hint=f"{_WITHOUT_RESOLUTIONS}.",
+        )
+    cut = _middle(lsn)
+    return RowFailure(
+        first if cut is None else Seq(cut, 0),
+        None,
+        "53200",
+        f'cannot resolve conflicts of relation "{relation}": what a transaction changes'
+        " does not fit into memory",
+        hint='Increase "upsert_bytes" under [apply] in wal2lake.toml and restart the node.'
+        f" Or {_WITHOUT_RESOLUTIONS[0].lower()}{_WITHOUT_RESOLUTIONS[1:]} until this"
+        " transaction has been applied.",
+        divides=cut is not None,
+    )
+
+
+def _middle(lsn: Index) -> int | None:
+    """Of ascending commit LSNs, one below which some are, about half; None: all are one's."""
+    cut = lsn[len(lsn) // 2]
+    if cut == lsn[0]:
+        above = lsn[lsn > cut]
+        return int(above[0]) if above.size else None
+    return int(cut)
 
 
 def keys_of(shape: ChangeShape, rows: pa.Table) -> list[str]:

@@ -16,19 +16,25 @@ class TooLarge(Exception):
     """This batch does not fit: apply it another way."""
 
 
+class NotForUs(TooLarge):
+    """Nor would a smaller one: only Spark may write this table."""
+
+
 class Share:
     """What one batch holds."""
 
-    def __init__(self, memory: Memory, size: int, *, exceeds: bool) -> None:
+    def __init__(self, memory: Memory, size: int, held: int) -> None:
         self._memory = memory
-        self._exceeds = exceeds
-        self.size = size
+        self._used = size
+        self.held = held
 
     def grow(self, size: int) -> None:
         """Take more; TooLarge if there is no room now."""
-        if not self._exceeds:
-            self._memory.take_now(size)
-            self.size += size
+        missing = self._used + size - self.held
+        if missing > 0:
+            self._memory.take_now(missing)
+            self.held += missing
+        self._used += size
 
 
 class Memory:
@@ -40,24 +46,22 @@ class Memory:
         self._changed = threading.Condition()
 
     @contextmanager
-    def share(self, size: int, *, exceeds: bool = False) -> Iterator[Share]:
+    def share(self, size: int, *, alone: bool = False) -> Iterator[Share]:
         """Hold ``size`` bytes, and what the share grows to; TooLarge if it never fits.
 
-        ``exceeds``: nothing else will do. Then it waits for all the memory there is, and
-        takes more."""
-        if exceeds:
-            size = min(size, self._limit)
-        elif size > self._limit:
+        ``alone``: hold all the memory there is, so that what does not fit then never will."""
+        if size > self._limit:
             raise TooLarge
+        held = self._limit if alone else size
         with self._changed:
-            self._changed.wait_for(lambda: self._used + size <= self._limit)
-            self._used += size
-        share = Share(self, size, exceeds=exceeds)
+            self._changed.wait_for(lambda: self._used + held <= self._limit)
+            self._used += held
+        share = Share(self, size, held)
         try:
             yield share
         finally:
             with self._changed:
-                self._used -= share.size
+                self._used -= share.held
                 self._changed.notify_all()
 
     def take_now(self, size: int) -> None:

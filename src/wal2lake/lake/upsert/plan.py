@@ -70,7 +70,7 @@ from wal2lake.lake.upsert.lives import (
     Stopped,
     net_lives,
 )
-from wal2lake.lake.upsert.memory import Share, TooLarge
+from wal2lake.lake.upsert.memory import NotForUs, Share, TooLarge
 from wal2lake.lake.upsert.occurrences import Occurrences, by_occurrence
 from wal2lake.lake.upsert.stored import StoredRows, is_readable
 from wal2lake.model import ConflictType, Resolution
@@ -168,7 +168,7 @@ def plan_upsert(
             and all(file.is_plain for file in files)
         )
     ):
-        raise TooLarge
+        raise NotForUs
     if not loaded.table.num_rows:
         return Upsert(state, (), (), truncates)
     if not loaded.shape.key:
@@ -434,8 +434,8 @@ def _stored_texts(
     wanted = sorted({key for key in keys if key != STORED})
     if not wanted:
         return [None] * len(keys)
-    at = {key: number for number, key in enumerate(places.key.tolist())}
-    place = np.array([at[key] for key in wanted], np.int64)
+    order = np.argsort(places.key)
+    place = order[np.searchsorted(places.key, np.array(wanted), sorter=order)]
     columns = range(len(state.fields))
     try:
         rows = stored.fetch(places.file[place], places.row[place], columns, share)

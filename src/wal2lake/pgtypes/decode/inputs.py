@@ -17,7 +17,14 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import (
+    MAX_EMAX,
+    MAX_PREC,
+    MIN_EMIN,
+    Context,
+    Decimal,
+    InvalidOperation,
+)
 from types import MappingProxyType
 from typing import Final
 
@@ -28,6 +35,7 @@ import pyarrow.compute as pc
 from wal2lake.errors import Wal2LakeError, sqlstate_of
 from wal2lake.pgtypes.decode.conversion import Failures, Rejected, without
 from wal2lake.pgtypes.decode.jsontext import canonical_json, checked_json
+from wal2lake.pgtypes.receive.value.network import read_cidr, read_inet
 from wal2lake.pgtypes.registry.pg_type import (
     format_type,
     numeric_precision_scale,
@@ -95,8 +103,11 @@ def _invalid(name: str) -> Rejected:
 
 
 _DECIMAL: Final = re.compile(
-    r"[+-]?(?:[0-9_]+\.?[0-9_]*|\.[0-9][0-9_]*)(?:e[+-]?\d+)?\Z"
+    r"[+-]?(?:{0}\.?(?:{0})?|\.{0})(?:e[+-]?{0})?\Z".format("[0-9]+(?:_[0-9]+)*")
 )
+_PREFIXED: Final = re.compile(r"[+-]?0[xob]", re.ASCII)
+_EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
+"""Of numbers with more digits than Python's default of 28."""
 _SPECIAL: Final = {
     "nan": "NaN",
     "inf": "Infinity",
@@ -111,32 +122,35 @@ def _numeric(text: str, name: str) -> str:
     if special is not None:
         return special
     try:
-        if word.lstrip("+-")[:2] in ("0x", "0o", "0b"):
+        if _PREFIXED.match(word):
             return str(int(word, 0))
         if not _DECIMAL.match(word):
             raise _invalid(name)
         value = Decimal(word)
     except (InvalidOperation, ValueError):
         raise _invalid(name) from None
-    if value.adjusted() >= 131_072 or value.as_tuple().exponent < -16_383:  # type: ignore[operator]
+    if (value and value.adjusted() >= 131_072) or value.as_tuple().exponent < -16_383:  # type: ignore[operator]
         raise Rejected("22003", "value overflows numeric format")
-    shown = f"{value:f}"
-    return shown.removeprefix("-") if value == 0 else shown
+    if not value:
+        return f"{0:.{max(0, -value.as_tuple().exponent)}f}"  # type: ignore[operator]
+    return f"{value:f}"
 
 
 def _scaled(text: str, typmod: int, name: str) -> str:
     """With the declared scale; what that would round is refused, as in a decimal column."""
     limits = numeric_precision_scale(typmod)
-    if limits is None or text.endswith(("NaN", "y")):
+    if limits is None or text == "NaN":
         return text
+    if text.endswith("Infinity"):
+        raise Rejected("22003", "numeric field overflow")
     precision, scale = limits
     value = Decimal(text)
-    with_scale = value.quantize(Decimal(1).scaleb(-scale)) if scale >= 0 else value
+    with_scale = value.quantize(Decimal((0, (1,), -scale)), context=_EXACT)
     if with_scale != value:
         raise Rejected("22003", f"numeric cannot be stored exactly as {name}")
     if value and value.adjusted() >= precision - scale:
         raise Rejected("22003", "numeric field overflow")
-    return f"{with_scale:f}"
+    return f"{with_scale:f}" if value else f"{0:.{max(0, scale)}f}"
 
 
 _UUID: Final = re.compile(r"(?:[0-9a-f]{4}-?){7}[0-9a-f]{4}\Z", re.IGNORECASE)
@@ -272,9 +286,9 @@ def _address(text: str, name: str) -> str:
         raise _invalid(name)
     if is_cidr and network.network_address != parsed:
         raise Rejected("22P02", "invalid cidr value")
-    if is_cidr or bits != parsed.max_prefixlen:
-        return f"{parsed}/{bits}"
-    return str(parsed)
+    family = b"\x02" if parsed.version == 4 else b"\x03"
+    data = family + bytes((bits, is_cidr, len(parsed.packed))) + parsed.packed
+    return read_cidr(data) if is_cidr else read_inet(data)
 
 
 def _macaddr(text: str, name: str) -> str:

@@ -23,7 +23,10 @@ def checked_json(text: str) -> str:
 
 def canonical_json(text: str) -> str:
     """jsonb: keys by length, then bytes, the last of equal ones; numbers as numeric."""
-    return _printed(_parsed(text, "jsonb"))
+    try:
+        return _printed(_parsed(text, "jsonb"))
+    except RecursionError:
+        raise UsageError("stack depth limit exceeded", sqlstate="54001") from None
 
 
 def _parsed(text: str, kind: str) -> Any:
@@ -50,6 +53,9 @@ def _printed(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_printed, value)) + "]"
     if isinstance(value, Decimal):
+        exponent = value.as_tuple().exponent
+        if (value and value.adjusted() >= 131_072) or exponent < -16_383:  # type: ignore[operator]
+            raise UsageError("value overflows numeric format", sqlstate="22003")
         shown = f"{value:f}"
         return shown.removeprefix("-") if value == 0 else shown
     if isinstance(value, str):
