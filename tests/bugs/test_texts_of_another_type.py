@@ -1,11 +1,12 @@
 """Values of another type as PostgreSQL's input functions have them: numbers with more than 28
 digits ended the batch with an internal error; addresses that embed IPv4 were written as nobody
-else writes them; a declared scale below zero, and infinity, passed."""
+else writes them; of numbers with another scale than the target's none was looked at."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from tests.bugs.test_declared_lengths_of_a_target import converted
 
 from wal2lake.errors import UsageError
 from wal2lake.pgtypes import numeric_typmod
@@ -34,12 +35,31 @@ def read(text: str, type_oid: int, typmod: int = -1) -> str:
         ("0", 40, 2, "0.00"),
         ("NaN", 40, 2, "NaN"),
         ("-inf", 40, 2, "22003"),
+        ("1200", 40, -2, "1200"),
+        ("1234", 40, -2, "22003"),
     ],
 )
 def test_numbers_of_a_declared_scale(
     text: str, precision: int, scale: int, expected: str
 ) -> None:
     assert read(text, NUMERIC, numeric_typmod(precision, scale)) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "text", "stored"),
+    [
+        ("numeric", "numeric(40,2)", b"1.5", "1.50"),
+        ("numeric(50,3)", "numeric(40,2)", b"1.234", None),
+        ("numeric(40,2)", "numeric(40,2)", b"1.50", "1.50"),
+        ("numeric(40,2)", "numeric", b"1.50", "1.50"),
+    ],
+)
+def test_numbers_of_another_scale(
+    source: str, target: str, text: bytes, stored: str | None
+) -> None:
+    found = converted(target, text, source=source)
+    assert found.array.to_pylist() == [stored]
+    assert [one.sqlstate for one in found.bad] == ([] if stored else ["22003"])
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,8 @@ class Rules:
 _READ: Final = frozenset((Kind.TEXT, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ))
 """Whose conversion expects the output of the type's own function, unless it is told otherwise."""
 
+_NUMERIC: Final = 1700
+
 NO_RULES: Final = Rules()
 
 
@@ -236,10 +238,14 @@ def _for_source(
 def _with_input(
     mapping: TypeMapping, field: FieldSpec, sent: SentColumn
 ) -> TypeMapping:
-    """A type does not take any text as it is, if it comes as another type's."""
-    source = source_type(sent, field)[0]
+    """A type does not take any text as it is, if it comes as another type's, nor numeric one of
+    another scale."""
+    source, typmod = source_type(sent, field)
     own = type_by_oid(field.pg_type_oid)
-    if own is None or source in (INVALID_OID, own.oid):
+    if own is None or source == INVALID_OID:
+        return mapping
+    scaled = own.oid == _NUMERIC and field.pg_typmod not in (-1, typmod)
+    if source == own.oid and not scaled:
         return mapping
     element = mapping.element
     if element is not None:

@@ -8,5 +8,7 @@ changes a value in silence, fails as a whole for one bad value, knows a session.
     scalar       booleans, numbers, text, bytes
     datetime     dates and timestamps
     array        arrays and hstore, over ``literal``, which finds their elements
+    inputs       texts of one type as values of another; ``addresses``, ``jsontext``: how they print
+    length       declared lengths
     conversion   what a conversion returns, and how every one works
 """

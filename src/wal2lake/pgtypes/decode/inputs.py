@@ -33,9 +33,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.errors import Wal2LakeError, sqlstate_of
+from wal2lake.pgtypes.decode.addresses import shown_address
 from wal2lake.pgtypes.decode.conversion import Failures, Rejected, without
 from wal2lake.pgtypes.decode.jsontext import canonical_json, checked_json
-from wal2lake.pgtypes.receive.value.network import read_cidr, read_inet
 from wal2lake.pgtypes.registry.pg_type import (
     format_type,
     numeric_precision_scale,
@@ -286,9 +286,8 @@ def _address(text: str, name: str) -> str:
         raise _invalid(name)
     if is_cidr and network.network_address != parsed:
         raise Rejected("22P02", "invalid cidr value")
-    family = b"\x02" if parsed.version == 4 else b"\x03"
-    data = family + bytes((bits, is_cidr, len(parsed.packed))) + parsed.packed
-    return read_cidr(data) if is_cidr else read_inet(data)
+    shown = shown_address(parsed.packed)
+    return f"{shown}/{bits}" if is_cidr or bits != parsed.max_prefixlen else shown
 
 
 def _macaddr(text: str, name: str) -> str:

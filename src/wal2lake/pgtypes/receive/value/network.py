@@ -6,6 +6,7 @@ Sources: network_send and network_out in network.c; inet_net_ntop.c; macaddr_out
 from __future__ import annotations
 
 from wal2lake.pgtypes.binary import incorrect_format
+from wal2lake.pgtypes.decode.addresses import shown_address
 from wal2lake.pgtypes.receive.value.cursor import Cursor
 
 _INET, _INET6 = 2, 3
@@ -30,32 +31,8 @@ def _address(data: bytes, *, is_cidr: bool) -> str:
     width = {_INET: 4, _INET6: 16}.get(family)
     if size != width or bits > 8 * size or bool(cidr) != is_cidr:
         raise incorrect_format()
-    text = ".".join(map(str, address)) if family == _INET else _ipv6(address)
+    text = shown_address(address)
     return text if bits == 8 * size and not is_cidr else f"{text}/{bits}"
-
-
-def _ipv6(address: bytes) -> str:
-    words = [int.from_bytes(address[at : at + 2]) for at in range(0, 16, 2)]
-    start, length = _longest_zeros(words)
-    embedded = start == 0 and (length == 6 or (length == 5 and words[5] == 0xFFFF))
-    shown = [f"{word:x}" for word in words]
-    if embedded:
-        shown[6:] = [".".join(map(str, address[12:]))]
-    if not length:
-        return ":".join(shown)
-    return ":".join(shown[:start]) + "::" + ":".join(shown[start + length :])
-
-
-def _longest_zeros(words: list[int]) -> tuple[int, int]:
-    """The first longest run of at least two zeros: (start, length), or (0, 0)."""
-    best = (0, 0)
-    start = 0
-    for at, word in enumerate((*words, 1)):
-        if word:
-            if at - start > max(best[1], 1):
-                best = (start, at - start)
-            start = at + 1
-    return best
 
 
 def read_macaddr(data: bytes) -> str:
