@@ -124,7 +124,7 @@ def test_origins_follow_their_rows_and_readers_see_none(
         )
     )
     staged = apply(
-        merging,
+        ours,
         [
             Event(4, 0, "U", (0, 2, "too early", "y")),
             Event(4, 1, "D", None, (0, 1)),
