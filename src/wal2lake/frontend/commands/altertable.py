@@ -119,6 +119,10 @@ def follow(
     with ExitStack() as held:
         hold_tables(node, [table], held, caller.check)
         table = node.catalog.table_by_oid(relid) or table
+        names = node.catalog.sharing(table)
+        subids = {rel.subid for rel in node.catalog.rels() if rel.relid in names}
+        # A copy replaces no rows of a table that another subscription fills, too.
+        replaced = replaced and len(subids) < 2
         possible = _without_foreign_defaults(table, changes)
         try:
             _carry_out(node, caller, table, possible, {}, replaced=replaced)
