@@ -2,13 +2,17 @@
 
 Tables that swap their names got each other's rows. Steps that could not be made counted as made
 once the user had altered the table by hand. A table that was to be copied anew stood with the
-others in published states. Values that did not convert became null in rows that a copy left there.
+others in published states. Values that did not convert became null in rows that a copy left there. ADD COLUMN, UPDATE and
+SET NOT NULL in a row stopped the subscription: the publisher's catalog has NOT NULL before our rows
+have values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -19,11 +23,13 @@ from wal2lake.catalog import (
     ColumnChange,
     ColumnDef,
     DropColumn,
+    SetNotNull,
     Subscription,
     SubscriptionRel,
     TableDef,
 )
 from wal2lake.errors import UsageError
+from wal2lake.frontend.commands import altertable
 from wal2lake.model import (
     Column,
     Lsn,
@@ -254,3 +260,30 @@ def test_before_a_copy_rows_count_as_replaced_only_if_it_replaces_them(
     assert not mirror.follower.adopt_for_copy(
         subscription, rel, table("abc"), now, Lsn(100)
     )
+
+
+def test_not_null_is_left_out_where_rows_are_still_to_be_filled(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror.catalog.create_table(table("ab"))
+    added = ColumnDef("c", TEXT, not_null=True)
+    changes = [DropColumn("b"), AddColumn(added), SetNotNull("a", True)]
+    tried: list[list[ColumnChange]] = []
+
+    def carry_out(
+        node: object,
+        caller: object,
+        table: object,
+        changes: Sequence[ColumnChange],
+        using: object,
+        **options: object,
+    ) -> None:
+        tried.append(list(changes))
+        if len(tried) == 1:
+            raise UsageError("contains null values", sqlstate="23502")
+
+    monkeypatch.setattr(altertable, "_carry_out", carry_out)
+    monkeypatch.setattr(altertable, "hold_tables", lambda *arguments: None)
+    node = cast(Any, SimpleNamespace(catalog=mirror.catalog))
+    altertable.follow(node, ORDERS, changes, replaced=False)
+    assert tried == [changes, [DropColumn("b"), AddColumn(ColumnDef("c", TEXT))]]
