@@ -46,6 +46,7 @@ NAMES: Final = frozenset(
         "spool.removed",
         "confirmed.recorded",
         "feedback.sent",
+        "schemas.asked",
         # lake: one Delta commit
         "lake.files_synced",
         "lake.committed",
@@ -55,6 +56,7 @@ NAMES: Final = frozenset(
         "apply.table_committed",
         "apply.tables_committed",
         "apply.vector_recorded",
+        "apply.altered",
         # tablesync: a copy
         "copy.snapshot_taken",
         "copy.range_recorded",

@@ -1,0 +1,75 @@
+"""SIGKILL while a table is altered as its publisher's: no step is lost, and none made twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.conftest import FAST_RETRY, Database
+
+from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.pg.quoting import quote_literal
+from wal2lake.testing.mirror import Mirror
+from wal2lake.testing.node import Node
+from wal2lake.testing.waits import wait_until
+
+ROUND = (
+    "alter table t rename a to x; alter table t rename b to a; alter table t rename x to b;"
+    " alter table t add c{n} int default {n};"
+    " insert into t (id, a) values ({n}, {n}); update t set b = -{n} where id = 1"
+)
+
+STEPS = [("alter.published", "kill"), ("schemas.asked", "kill")]
+MORE_STEPS = [
+    ("alter.recorded", "kill"),
+    ("alter.committed", "kill-tree"),
+    ("apply.altered", "kill"),
+    ("alter.published", "kill-tree"),
+    ("alter.written_anew", "kill"),
+]
+
+
+@pytest.mark.parametrize(
+    "steps", [STEPS, pytest.param(MORE_STEPS, marks=pytest.mark.slow)]
+)
+def test_sigkill_at_each_step_of_following_ends_equal(
+    make_node: Callable[..., Node],
+    pg18: Database,
+    tmp_path: Path,
+    steps: list[tuple[str, str]],
+) -> None:
+    """Two columns change places each time: made twice, that would be undone."""
+    points = tmp_path / "points"
+    points.mkdir()
+    pg18.psql(
+        "create table t (id int primary key, a int, b int);"
+        " insert into t select i, i, 100 + i from generate_series(1, 20) i;"
+        " create publication k for table t"
+    )
+    node = make_node(settings=FAST_RETRY, environ={VARIABLE: str(points)}).start()
+    node.sql(
+        f"create subscription k connection {quote_literal(pg18.conninfo())}"
+        " publication k with (schema_changes = follow)"
+    )
+    mirror = Mirror(node, pg18.conninfo(), "k")
+    mirror.synced()
+    for n, (step, action) in enumerate(steps, 100):
+        arm(points, step, action)
+        pg18.transactions([ROUND.format(n=n)])
+        wait_until(
+            lambda at=points / step: not at.exists(),
+            timeout_seconds=60,
+            describe=f"{step} is reached",
+        )
+        if action == "kill-tree":
+            node.wait_end()
+            node.start()
+        mirror.caught_up()
+        mirror.synced()
+        mirror.assert_equal(["public.t"])
+    # One word of each round, whatever died.
+    said = node.sql("select change from wal2lake.schema_history order by lsn")
+    assert [row[0] for row in said if str(row[0]).startswith("ADD")] == [
+        f'ADD COLUMN "c{n}" integer' for n in range(100, 100 + len(steps))
+    ]
