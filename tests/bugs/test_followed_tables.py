@@ -2,9 +2,9 @@
 
 Tables that swap their names got each other's rows. Steps that could not be made counted as made
 once the user had altered the table by hand. A table that was to be copied anew stood with the
-others in published states. Values that did not convert became null in rows that a copy left there. ADD COLUMN, UPDATE and
-SET NOT NULL in a row stopped the subscription: the publisher's catalog has NOT NULL before our rows
-have values.
+others in published states. Values that did not convert became null in rows that a copy left
+there. ADD COLUMN, UPDATE and SET NOT NULL in a row stopped the subscription: the publisher's
+catalog has NOT NULL before our rows have values.
 """
 
 from __future__ import annotations
