@@ -115,7 +115,8 @@ def test_a_streamed_transaction_is_asked_for_when_it_commits(noted: Noted) -> No
     one.note(gulp(StreamStart(Y, True), described(2, Y)))
     one.note(gulp(described(3, Y), StreamStop()))
     one.note(gulp(StreamStart(X, False), described(4, X), StreamStop()))
-    # A subtransaction is rolled back: what it had is asked for all the same.
+    # A subtransaction is rolled back: what it had altered has never been.
+    one.note(gulp(StreamStart(Y, False), described(5, Xid(702)), StreamStop()))
     one.note(gulp(StreamAbort(Y, Xid(702))))
     assert noted.sent == []
     one.note(gulp(StreamCommit(Y, Lsn(800), END, 0)))

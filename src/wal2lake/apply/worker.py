@@ -248,6 +248,8 @@ class ApplyWorker:
             due,
             table.definition,
             trusted=lambda: self._tables.is_ours_but_altered(table),
+            # Who writes the table meanwhile is seen by the one or by the other.
+            finishing=self._commit_lock,
         )
         failpoint("apply.altered")
         # What is known of the table is not so any more.

@@ -360,6 +360,23 @@ def update_rel(
     )
 
 
+def take_remote_name(
+    connection: sqlite3.Connection, subid: Oid, relid: Oid, name: tuple[str, str]
+) -> None:
+    """A table has another name at the publisher. Rows go by names, so each has one table: who had
+    this one gets the name that is given up."""
+    connection.execute(
+        "update subscription_rel set (remote_namespace, remote_name) ="
+        " (select remote_namespace, remote_name from subscription_rel"
+        " where subid = ?1 and relid = ?2)"
+        " where subid = ?1 and relid <> ?2 and remote_namespace = ?3"
+        " and remote_name = ?4",
+        (subid, relid, *name),
+    )
+    named = {"remote_namespace": name[0], "remote_name": name[1]}
+    update_rel(connection, subid, relid, named)
+
+
 def distrust(
     connection: sqlite3.Connection, subid: Oid, relids: Collection[Oid] | None
 ) -> None:

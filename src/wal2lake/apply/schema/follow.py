@@ -22,7 +22,9 @@ the table is copied anew.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
@@ -57,6 +59,7 @@ from wal2lake.catalog import (
 )
 from wal2lake.changelog import Manifest
 from wal2lake.changelog.manifest import RowsFile
+from wal2lake.errors import UsageError
 from wal2lake.model import (
     Column,
     Lsn,
@@ -118,24 +121,28 @@ class SchemaFollower:
 
     def due(self, rels: Sequence[SubscriptionRel], end: Lsn) -> Due | None:
         """The first that a batch of these tables, up to ``end``, cannot do without."""
-        found = [
-            Due(rel, one)
-            for rel in rels
-            for one in self._sent
-            if one.at < end and self._is_due(rel, one)
-        ]
-        return min(found, key=lambda due: due.at, default=None)
-
-    def _is_due(self, rel: SubscriptionRel, sent: SentSchema) -> bool:
-        followed = self._followed.get(rel.relid)
-        named = (sent.relation.namespace, sent.relation.name)
-        mine = named == (rel.remote_namespace, rel.remote_name)
-        if followed is None:
-            return mine
-        if followed.schema.relid != sent.relation.relid:
-            # Another table of this name, unless ours still is there.
-            return mine and sent.at >= followed.begins
-        return sent.at >= followed.begins
+        by_name: defaultdict[tuple[str, str], list[SubscriptionRel]] = defaultdict(list)
+        for rel in rels:
+            by_name[rel.remote_namespace, rel.remote_name].append(rel)
+        by_relid = {rel.relid: rel for rel in rels}
+        owners = {one.schema.relid: ours for ours, one in self._followed.items()}
+        first: Due | None = None
+        for sent in self._sent:
+            if sent.at >= end or (first is not None and sent.at >= first.at):
+                continue
+            owner = owners.get(sent.relation.relid)
+            if owner is None:
+                # Of a table that nobody has followed; its name has to do.
+                named = by_name[sent.relation.namespace, sent.relation.name]
+            else:
+                # Under whatever name; a table of ours that has had this one is another's.
+                named = [by_relid[owner]] if owner in by_relid else []
+            for rel in named:
+                followed = self._followed.get(rel.relid)
+                if followed is None or sent.at >= followed.begins:
+                    first = Due(rel, sent)
+                    break
+        return first
 
     # ---- a transaction that altered its table ------------------------------------------
 
@@ -191,11 +198,14 @@ class SchemaFollower:
         table: TableDef,
         *,
         trusted: Callable[[], bool] = lambda: False,
+        finishing: AbstractContextManager[object] | None = None,
         copied: bool = False,
     ) -> None:
         """Where every table has what commits below. Wal2LakeError: it cannot be done, and the
         subscription stops there. ``trusted``, asked when it is done: has the table nobody else's
-        rows? ``copied``: its rows will be replaced by whoever calls."""
+        rows? ``finishing``: held from there on until that is written; the commit lock, for a table
+        that others may write or that may have to be copied. ``copied``: whoever calls
+        copies it, so nothing has to be copied anew."""
         rel, sent = due.rel, due.sent
         followed = self._followed.get(rel.relid)
         known = followed is not None and followed.schema.relid == sent.relation.relid
@@ -215,20 +225,29 @@ class SchemaFollower:
         changes = _Changes(subscription, table, found)
         if changes.wanted and not made:
             self._catalog.begin_steps(self._subid, rel.relid, _definition(table))
-            self._alter(
-                table.oid, changes.wanted, replaced=copied or found.unknown is not None
+            try:
+                self._alter(
+                    table.oid,
+                    changes.wanted,
+                    replaced=rel.replaces if copied else found.unknown is not None,
+                )
+            except UsageError:
+                # Nothing was done: a definition that is another one later is its user's work.
+                self._catalog.begin_steps(self._subid, rel.relid, None)
+                raise
+        name = (found.after.namespace, found.after.name)
+        moved = name != (rel.remote_namespace, rel.remote_name)
+        with finishing if finishing is not None else nullcontext():
+            self._catalog.steps_made(
+                self._subid,
+                rel.relid,
+                FollowedSchema(found.after, Lsn(sent.at + 1), followed.schema),
+                changes.noted,
+                at=sent.at,
+                remote=name if moved else None,
+                trusted=bool(changes.wanted) and trusted(),
+                recopy=found.unknown is not None and not copied,
             )
-        moved = any(isinstance(step, Moved) for step in found.steps)
-        self._catalog.steps_made(
-            self._subid,
-            rel.relid,
-            FollowedSchema(found.after, Lsn(sent.at + 1), followed.schema),
-            changes.noted,
-            at=sent.at,
-            remote=(found.after.namespace, found.after.name) if moved else None,
-            trusted=bool(changes.wanted) and trusted(),
-            recopy=None if found.unknown is None or copied else rel,
-        )
         for one in changes.noted:
             get_logger().info(
                 f'subscription "{subscription.name}" follows its publisher: table'

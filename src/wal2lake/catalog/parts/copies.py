@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,16 +67,7 @@ class Copies(Part):
         """One table waits for a copy that takes the place of its rows, paused or not. Readers
         have these until then, apart from the others. The caller holds the commit lock."""
         with self._database.transaction() as transaction:
-            for rel in subscriptions.rels_of(transaction, subid):
-                if rel.relid == relid:
-                    if rel.state in (SyncState.SYNCDONE, SyncState.READY):
-                        snapshot_vectors.stand_apart(transaction, subid, relid)
-                    copies.restart(
-                        transaction,
-                        rel,
-                        int(take_oid(transaction)),
-                        trusted=rel.trusted,
-                    )
+            copy_anew(transaction, subid, relid)
 
     def begin_copies(self, started: Sequence[SubscriptionRel]) -> None:
         """Attempts begin: ``copy_plan``, ``rows_expected`` and ``lsn`` (the S that their
@@ -145,3 +137,14 @@ class Copies(Part):
         """The snapshot is gone, or no longer needed."""
         with self._database.transaction() as transaction:
             copies.release_snapshot(transaction, subid)
+
+
+def copy_anew(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
+    """See ``Copies.copy_table_anew``; nothing if the table has left the subscription."""
+    for rel in subscriptions.rels_of(connection, subid):
+        if rel.relid != relid:
+            continue
+        if rel.state in (SyncState.SYNCDONE, SyncState.READY):
+            snapshot_vectors.stand_apart(connection, subid, relid)
+        epoch = int(take_oid(connection))
+        copies.restart(connection, rel, epoch, trusted=rel.trusted)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wal2lake.catalog import copies, subscriptions
-from wal2lake.catalog.database import take_oid
+from wal2lake.catalog import subscriptions
+from wal2lake.catalog.parts.copies import copy_anew
 from wal2lake.catalog.parts.part import Part
-from wal2lake.catalog.records import SubscriptionRel
 from wal2lake.catalog.remote import schemas
 from wal2lake.catalog.remote.schemas import (
     FollowedSchema,
@@ -47,9 +46,9 @@ class Schemas(Part):
                 followed = FollowedSchema(schema, begins)
                 schemas.set_followed(transaction, subid, relid, followed)
 
-    def begin_steps(self, subid: Oid, relid: Oid, making: str) -> None:
+    def begin_steps(self, subid: Oid, relid: Oid, making: str | None) -> None:
         """``making``: the table before they are made. It is asked for after a crash, for not all
-        of them can be made twice."""
+        of them can be made twice. None: they could not be made."""
         with self._database.transaction() as transaction:
             schemas.set_making(transaction, subid, relid, making)
 
@@ -63,25 +62,25 @@ class Schemas(Part):
         at: Lsn,
         remote: RelationName | None = None,
         trusted: bool = False,
-        recopy: SubscriptionRel | None = None,
+        recopy: bool = False,
     ) -> None:
         """The table agrees with the next description from the transaction at ``at`` on.
-        ``remote``: its new name at the publisher. ``trusted``: inserts into it need not look for
-        rows, as before: who has altered it has brought none. ``recopy``: it waits for a copy that
-        takes the place of its rows, which are not the publisher's; readers have them until
-        then."""
+        ``remote``: its new name at the publisher; a table that had it has another one by now,
+        and gets the name that is free until it is heard of. ``trusted``: inserts into it need
+        not look for rows, as before: who has altered it has brought none. ``recopy``: it waits
+        for a copy that takes the place of its rows, which are not the publisher's; readers have
+        them until then, apart from the others. For these two the caller holds the commit
+        lock."""
         with self._database.transaction() as transaction:
             schemas.set_followed(transaction, subid, relid, followed)
             schemas.gone_by(transaction, subid, followed.schema.relid, at)
             schemas.note_changes(transaction, subid, relid, at, changes)
             if remote is not None:
-                named = {"remote_namespace": remote[0], "remote_name": remote[1]}
-                subscriptions.update_rel(transaction, subid, relid, named)
+                subscriptions.take_remote_name(transaction, subid, relid, remote)
             if trusted:
                 subscriptions.update_rel(transaction, subid, relid, {"trusted": 1})
-            if recopy is not None:
-                epoch = int(take_oid(transaction))
-                copies.restart(transaction, recopy, epoch, trusted=recopy.trusted)
+            if recopy:
+                copy_anew(transaction, subid, relid)
 
     def schema_history(self) -> list[NotedSchemaChange]:
         """What was followed, in order."""

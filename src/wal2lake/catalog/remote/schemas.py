@@ -57,8 +57,7 @@ class NotedSchemaChange:
 def note_sent(
     connection: sqlite3.Connection, subid: Oid, sent: Iterable[SentSchema]
 ) -> None:
-    """What is already known of a relation is not noted again; what is below the floor and not
-    the newest is forgotten."""
+    """What is already known of a relation is not noted again."""
     for one in sent:
         relation, schema = relation_as_json(one.relation), one.schema.as_json()
         newest = connection.execute(
@@ -129,9 +128,9 @@ def set_followed(
 
 
 def set_making(
-    connection: sqlite3.Connection, subid: Oid, relid: Oid, making: str
+    connection: sqlite3.Connection, subid: Oid, relid: Oid, making: str | None
 ) -> None:
-    """Steps from it are being made."""
+    """Steps from it are being made; None: they are not."""
     connection.execute(
         "update followed_schema set making = ? where subid = ? and relid = ?",
         (making, subid, relid),

@@ -73,12 +73,15 @@ from wal2lake.lake import TableState
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.query import relation
 from wal2lake.model import INVALID_OID, Oid
+from wal2lake.observe import get_logger
 from wal2lake.pgtypes import format_type
 from wal2lake.pgtypes.spark_ddl import identifier
 
 _TAG: Final = "ALTER TABLE"
 
 _INVALID_DEFINITION: Final = "42P16"
+
+_NOT_NULL_VIOLATION: Final = "23502"
 
 _NO_ONLY: Final = "Do not specify the ONLY keyword."
 
@@ -119,16 +122,39 @@ def follow(
     with ExitStack() as held:
         hold_tables(node, [table], held, caller.check)
         table = node.catalog.table_by_oid(relid) or table
+        names = node.catalog.sharing(table)
+        subids = {rel.subid for rel in node.catalog.rels() if rel.relid in names}
+        # A copy replaces no rows of a table that another subscription fills, too.
+        replaced = replaced and len(subids) < 2
         possible = _without_foreign_defaults(table, changes)
         try:
             _carry_out(node, caller, table, possible, {}, replaced=replaced)
-        except UsageError:
+        except UsageError as error:
+            if error.sqlstate == _NOT_NULL_VIOLATION:
+                # The publisher's rows have been filled since: ours will be by what is to come.
+                get_logger().warning(
+                    "NOT NULL is not taken over from the publisher", reason=str(error)
+                )
+                possible = _nullable(possible)
+                _carry_out(node, caller, table, possible, {}, replaced=replaced)
+                return
             if not replaced:
                 raise
             nothing = {
                 one.name: "NULL" for one in changes if isinstance(one, ChangeType)
             }
             _carry_out(node, caller, table, possible, nothing, replaced=True)
+
+
+def _nullable(changes: Sequence[ColumnChange]) -> list[ColumnChange]:
+    """Without NOT NULL for any column."""
+    return [
+        replace(one, column=replace(one.column, not_null=False))
+        if isinstance(one, AddColumn)
+        else one
+        for one in changes
+        if not (isinstance(one, SetNotNull) and one.not_null)
+    ]
 
 
 def _without_foreign_defaults(

@@ -71,8 +71,9 @@ class SchemaKeeper:
         self._opened = b""
         """The last Begin, Begin Prepare, Stream Start or Stream Stop."""
         self._in_block = False
-        self._deferred: dict[Xid, dict[Oid, Relation]] = {}
-        """Of transactions that have not committed."""
+        self._deferred: dict[Xid, dict[tuple[Oid, Xid], Relation]] = {}
+        """Of transactions that have not committed, by relation and subtransaction; the newest
+        of a relation last."""
 
     def note(self, gulp: Gulp) -> None:
         """Raises PublisherError, StorageError: then the gulp must not get into the log."""
@@ -118,12 +119,18 @@ class SchemaKeeper:
             return []
         ended = read_message(body, parallel=self._is_parallel(body))
         if isinstance(ended, StreamCommit | CommitPrepared):
-            relations = self._deferred.pop(ended.xid, {})
-            return [(ended.commit_lsn, one) for one in relations.values()]
+            deferred = self._deferred.pop(ended.xid, {})
+            newest = {relid: one for (relid, _), one in deferred.items()}
+            return [(ended.commit_lsn, one) for one in newest.values()]
         if isinstance(ended, RollbackPrepared) or (
             isinstance(ended, StreamAbort) and ended.xid == ended.subxid
         ):
             self._deferred.pop(ended.xid, None)
+        elif isinstance(ended, StreamAbort):
+            # The columns that a subtransaction had made have never been.
+            deferred = self._deferred.get(ended.xid, {})
+            for key in [key for key in deferred if key[1] == ended.subxid]:
+                del deferred[key]
         return []
 
     def _relation(self, body: bytes) -> list[tuple[Lsn, Relation]]:
@@ -134,7 +141,10 @@ class SchemaKeeper:
             return [(Lsn(_COMMITS.unpack_from(self._opened)[0]), relation)]
         opened = read_message(self._opened)
         if isinstance(opened, StreamStart | BeginPrepare):
-            self._deferred.setdefault(opened.xid, {})[relation.relid] = relation
+            key = (relation.relid, message.xid or opened.xid)
+            deferred = self._deferred.setdefault(opened.xid, {})
+            deferred.pop(key, None)
+            deferred[key] = relation
         return []
 
     @staticmethod

@@ -1,0 +1,289 @@
+"""What follows a publisher's ALTER TABLE, where it went wrong once.
+
+Tables that swap their names got each other's rows. Steps that could not be made counted as made
+once the user had altered the table by hand. A table that was to be copied anew stood with the
+others in published states. Values that did not convert became null in rows that a copy left
+there. ADD COLUMN, UPDATE and SET NOT NULL in a row stopped the subscription: the publisher's
+catalog has NOT NULL before our rows have values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from wal2lake.apply.schema.follow import SchemaFollower
+from wal2lake.catalog import (
+    AddColumn,
+    Catalog,
+    ColumnChange,
+    ColumnDef,
+    DropColumn,
+    SetNotNull,
+    Subscription,
+    SubscriptionRel,
+    TableDef,
+)
+from wal2lake.errors import UsageError
+from wal2lake.frontend.commands import altertable
+from wal2lake.model import (
+    Column,
+    Lsn,
+    Oid,
+    Relation,
+    RemoteAttribute,
+    RemoteSchema,
+    ReplicaIdentity,
+    SentSchema,
+    SyncState,
+)
+
+pytestmark = pytest.mark.usefixtures("no_fsync")
+
+SUB = Oid(20000)
+ORDERS, NEXT = Oid(30000), Oid(30001)
+TEXT = Oid(25)
+
+
+def schema(relid: int, name: str, columns: str, node: int = 1) -> RemoteSchema:
+    """``columns``: names of one letter, numbered from 1; a space is one that was dropped."""
+    numbered = [(n, c) for n, c in enumerate(columns, 1) if c != " "]
+    return RemoteSchema(
+        Oid(relid),
+        "public",
+        name,
+        tuple(
+            RemoteAttribute(
+                n, c, TEXT, -1, TEXT, -1, "text", 0, None, False, None, None
+            )
+            for n, c in numbered
+        ),
+        tuple(n for n, _ in numbered),
+        len(columns),
+        (f"{relid}:{node}",),
+    )
+
+
+def sent(at: int, now: RemoteSchema) -> SentSchema:
+    columns = tuple(Column(a.name, TEXT, -1, False) for a in now.attributes)
+    relation = Relation(
+        now.relid, now.namespace, now.name, ReplicaIdentity.DEFAULT, columns
+    )
+    return SentSchema(Lsn(at), relation, now)
+
+
+class Altering:
+    """``apply.local.altering``'s part."""
+
+    def __init__(self) -> None:
+        self.made: list[ColumnChange] = []
+        self.replaced: list[bool] = []
+        self.error: Exception | None = None
+
+    def __call__(
+        self, relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
+    ) -> None:
+        if self.error is not None:
+            raise self.error
+        self.made += changes
+        self.replaced.append(replaced)
+
+
+class Mirror:
+    """Two tables that follow those with OIDs 1 and 2."""
+
+    def __init__(self, path: Path) -> None:
+        self.catalog = Catalog.create(path, "me", None)
+        rels = [
+            SubscriptionRel(
+                SUB, relid, "public", name, SyncState.READY, Lsn(5), epoch, trusted=True
+            )
+            for relid, name, epoch in ((ORDERS, "orders", 7), (NEXT, "next", 8))
+        ]
+        self.catalog.create_subscription(
+            Subscription(
+                SUB,
+                "s",
+                Oid(10),
+                True,
+                "host=p",
+                "s",
+                ("p",),
+                floor=Lsn(90),
+                options={"schema_changes": "follow"},
+            ),
+            rels,
+            {int(ORDERS): 1, int(NEXT): 1},
+        )
+        self.catalog.start_following(
+            SUB,
+            {ORDERS: schema(1, "orders", "ab"), NEXT: schema(2, "next", "ab")},
+            Lsn(5),
+        )
+        self.altering = Altering()
+        self.follower = SchemaFollower(self.catalog, SUB, self.altering)
+
+    def follow(self, table: TableDef) -> bool:
+        """The next step, if there is one."""
+        subscription = self.catalog.subscription(SUB)
+        assert subscription is not None
+        self.follower.refresh(subscription)
+        due = self.follower.due(self.catalog.rels(SUB), Lsn(1000))
+        if due is None:
+            return False
+        self.follower.adopt(subscription, due, table)
+        return True
+
+    def rel(self, relid: Oid) -> SubscriptionRel:
+        return {r.relid: r for r in self.catalog.rels(SUB)}[relid]
+
+    def names(self) -> dict[Oid, str]:
+        return {r.relid: r.remote_name for r in self.catalog.rels(SUB)}
+
+
+def table(columns: str) -> TableDef:
+    defs = tuple(ColumnDef(c, TEXT) for c in columns)
+    return TableDef(ORDERS, "public", "orders", Oid(10), defs, (), "/lake/orders")
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Mirror:
+    return Mirror(tmp_path / "catalog.sqlite")
+
+
+def test_a_table_that_takes_anothers_name_does_not_take_its_rows(
+    mirror: Mirror,
+) -> None:
+    # ALTER TABLE orders RENAME TO old; ALTER TABLE next RENAME TO orders; of old comes no row yet.
+    mirror.catalog.note_sent(SUB, [sent(100, schema(2, "orders", "ab"))])
+    assert mirror.follow(table("ab"))
+    assert not mirror.follow(table("ab"))
+    assert mirror.names() == {ORDERS: "next", NEXT: "orders"}
+    followed = mirror.catalog.followed_schemas(SUB)
+    assert {o: f.schema.relid for o, f in followed.items()} == {ORDERS: 1, NEXT: 2}
+    mirror.catalog.note_sent(SUB, [sent(200, schema(1, "old", "ab"))])
+    assert mirror.follow(table("ab"))
+    assert mirror.names() == {ORDERS: "old", NEXT: "orders"}
+
+
+def test_a_new_table_of_the_name_of_one_that_is_gone_is_followed_by_name(
+    mirror: Mirror,
+) -> None:
+    mirror.catalog.note_sent(SUB, [sent(100, schema(9, "orders", "ab"))])
+    assert mirror.follow(table("ab"))
+    assert mirror.catalog.followed_schemas(SUB)[ORDERS].schema.relid == 9
+    assert not mirror.follow(table("ab"))
+
+
+def test_steps_that_were_refused_are_made_after_the_user_has_altered_the_table(
+    mirror: Mirror,
+) -> None:
+    mirror.catalog.note_sent(SUB, [sent(100, schema(1, "orders", "a c"))])
+    mirror.altering.error = UsageError("no", sqlstate="23502")
+    with pytest.raises(UsageError):
+        mirror.follow(table("ab"))
+    mirror.altering.error = None
+    # Something else than what is to be followed.
+    assert mirror.follow(table("abx"))
+    assert mirror.altering.made[0] == DropColumn("b")
+    assert isinstance(mirror.altering.made[1], AddColumn)
+    # A crash behind them is still told by the definition.
+    followed = mirror.catalog.followed_schemas(SUB)[ORDERS]
+    mirror.catalog.begin_steps(SUB, ORDERS, "another one")
+    mirror.catalog.note_sent(SUB, [sent(200, schema(1, "orders", "a  d"))])
+    made = list(mirror.altering.made)
+    assert mirror.follow(table("acx"))
+    assert mirror.altering.made == made
+    assert followed.begins == Lsn(101)
+
+
+def test_a_table_that_is_copied_anew_leaves_the_common_snapshot(mirror: Mirror) -> None:
+    mirror.catalog.publish(SUB, Lsn(95), {int(ORDERS): 2})
+    mirror.catalog.note_sent(SUB, [sent(100, schema(1, "orders", "abc", node=2))])
+    assert mirror.follow(table("ab"))
+    rel, vector = mirror.rel(ORDERS), mirror.catalog.newest_vector(SUB)
+    assert (rel.state, rel.replaces) == (SyncState.INIT, True)
+    assert rel.epoch not in (7, 8)
+    assert vector is not None
+    assert vector.apart == {int(ORDERS): Lsn(95)}
+    assert mirror.rel(NEXT).state is SyncState.READY
+
+
+def test_the_commit_lock_is_held_while_it_is_decided_whose_rows_there_are(
+    mirror: Mirror,
+) -> None:
+    held: list[str] = []
+
+    class Lock:
+        def __enter__(self) -> None:
+            held.append("taken")
+
+        def __exit__(self, *error: object) -> None:
+            held.append("given")
+            assert mirror.rel(ORDERS).trusted
+
+    def trusted() -> bool:
+        held.append("asked")
+        return True
+
+    mirror.catalog.update_rel(SUB, ORDERS, trusted=False)
+    mirror.catalog.note_sent(SUB, [sent(100, schema(1, "orders", "abc"))])
+    subscription = mirror.catalog.subscription(SUB)
+    assert subscription is not None
+    mirror.follower.refresh(subscription)
+    due = mirror.follower.due([mirror.rel(ORDERS)], Lsn(1000))
+    assert due is not None
+    mirror.follower.adopt(
+        subscription, due, table("ab"), trusted=trusted, finishing=Lock()
+    )
+    assert held == ["taken", "asked", "given"]
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_before_a_copy_rows_count_as_replaced_only_if_it_replaces_them(
+    mirror: Mirror, replaces: bool
+) -> None:
+    subscription = mirror.catalog.subscription(SUB)
+    assert subscription is not None
+    mirror.catalog.update_rel(SUB, ORDERS, state=SyncState.DATASYNC, replaces=replaces)
+    now = schema(1, "orders", "abc", node=2)
+    assert mirror.follower.adopt_for_copy(
+        subscription, mirror.rel(ORDERS), table("ab"), now, Lsn(100)
+    )
+    assert mirror.altering.replaced == [replaces]
+    rel = mirror.rel(ORDERS)
+    assert (rel.state, rel.epoch) == (SyncState.DATASYNC, 7)
+    assert not mirror.follower.adopt_for_copy(
+        subscription, rel, table("abc"), now, Lsn(100)
+    )
+
+
+def test_not_null_is_left_out_where_rows_are_still_to_be_filled(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror.catalog.create_table(table("ab"))
+    added = ColumnDef("c", TEXT, not_null=True)
+    changes = [DropColumn("b"), AddColumn(added), SetNotNull("a", True)]
+    tried: list[list[ColumnChange]] = []
+
+    def carry_out(
+        node: object,
+        caller: object,
+        table: object,
+        changes: Sequence[ColumnChange],
+        using: object,
+        **options: object,
+    ) -> None:
+        tried.append(list(changes))
+        if len(tried) == 1:
+            raise UsageError("contains null values", sqlstate="23502")
+
+    monkeypatch.setattr(altertable, "_carry_out", carry_out)
+    monkeypatch.setattr(altertable, "hold_tables", lambda *arguments: None)
+    node = cast(Any, SimpleNamespace(catalog=mirror.catalog))
+    altertable.follow(node, ORDERS, changes, replaced=False)
+    assert tried == [changes, [DropColumn("b"), AddColumn(ColumnDef("c", TEXT))]]
