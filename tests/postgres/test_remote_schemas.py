@@ -41,17 +41,25 @@ class Source:
 
     def look(self) -> RemoteSchema:
         with connect(self.database.conninfo(), application_name="test") as session:
-            found = Publisher(session).schemas((self.relid,), ("p",))
+            found = Publisher(session).schemas((self.relid,))
         return found[self.relid]
 
     def after(self, sql: str) -> Difference:
         """Of what was seen before, when a Relation message comes that is up to date."""
         self.database.psql(sql)
-        now = self.look()
-        found = difference(self.before, SentSchema(Lsn(1), relation(now), now))
+        message = relation(self.published())
+        now = self.look().published(message)
+        found = difference(self.before, SentSchema(Lsn(1), message, now))
         self.before = found.after
         assert found.after == now
         return found
+
+    def published(self) -> RemoteSchema:
+        """What a Relation message would have of it."""
+        with connect(self.database.conninfo(), application_name="test") as session:
+            publisher, names = Publisher(session), ("p", "q")
+            tables = publisher.tables(publisher.published_tables(names), names)
+        return next(t.schema for t in tables.values() if t.oid == self.relid)
 
 
 def relation(schema: RemoteSchema) -> Relation:
@@ -213,3 +221,39 @@ def test_the_server_is_further(source: Source) -> None:
             (a.number, a.name) for a in state.attributes
         ]
     assert before == now
+
+
+def test_who_alters_a_table_is_not_waited_for(source: Source) -> None:
+    """The commit of an ALTER TABLE may wait for our flush, with its lock held."""
+    with connect(source.database.conninfo(), application_name="altering") as session:
+        for sql in ("begin", "lock table public.t in access exclusive mode"):
+            session.execute(sql)
+        with connect(source.database.conninfo(), application_name="test") as asking:
+            asking.execute("set lock_timeout = 1")
+            found = Publisher(asking).schemas((source.relid,))
+        session.execute("rollback")
+    assert found[source.relid] == source.before
+
+
+def test_a_message_may_be_older_than_a_later_column(source: Source) -> None:
+    """What is not in the message was not there, unless a column list leaves it out."""
+    first = relation(source.before)
+    source.database.psql("alter table t add c int default 5")
+    now = source.look()
+    found = difference(source.before, SentSchema(Lsn(1), first, now.published(first)))
+    assert (found.steps, found.unknown) == ((), None)
+    found = difference(found.after, SentSchema(Lsn(2), relation(now), now))
+    (step,) = found.steps
+    assert isinstance(step, Added) and step.attribute.missing == "5"
+    assert found.unknown is None
+
+
+def test_a_message_may_be_newer_than_the_catalog(source: Source) -> None:
+    """Nothing tells that b was dropped and another column has come in its place."""
+    stale = source.look()
+    source.database.psql("alter table t drop b, add z numeric(5,2)")
+    message = relation(source.look())
+    found = difference(
+        source.before, SentSchema(Lsn(1), message, stale.published(message))
+    )
+    assert found.unknown is not None

@@ -53,9 +53,7 @@ class Server:
     def __init__(self, session: object) -> None:
         del session
 
-    def schemas(
-        self, relids: tuple[Oid, ...], publications: tuple[str, ...]
-    ) -> dict[Oid, RemoteSchema]:
+    def schemas(self, relids: tuple[Oid, ...]) -> dict[Oid, RemoteSchema]:
         return {
             relid: RemoteSchema(relid, "public", "t", (), (), 0, ())
             for relid in relids

@@ -12,7 +12,7 @@ Source: PostgreSQL manual, "pg_attribute" (attnum, attisdropped, attmissingval),
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Self
 
 from wal2lake.model.lsn import Lsn, Oid
@@ -66,11 +66,21 @@ class RemoteSchema:
     """pg_class.relnatts: dropped ones count."""
     storage: tuple[str, ...]
     """``oid:filenode`` of the table, or of each leaf partition."""
+    listed: bool = False
+    """A publication has a column list for it, so what is not sent may be there all the same."""
 
     @property
     def qualified(self) -> str:
         """``schema.table``, unquoted."""
         return f"{self.namespace}.{self.name}"
+
+    def published(self, relation: Relation) -> RemoteSchema:
+        """With the columns of a Relation message only, if the table has them all as they are in
+        it; otherwise it is of another moment, and stays as it is."""
+        sent = [a for a in self.attributes if any(map(a.is_sent_as, relation.columns))]
+        if len(sent) != len(relation.columns):
+            return self
+        return replace(self, attributes=tuple(sent))
 
     def attribute(self, number: int) -> RemoteAttribute | None:
         """One by number."""
@@ -102,6 +112,7 @@ class RemoteSchema:
             live=tuple(read["live"]),
             numbers_taken=read["numbers_taken"],
             storage=tuple(read["storage"]),
+            listed=read["listed"],
         )
 
 

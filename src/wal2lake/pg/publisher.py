@@ -16,7 +16,7 @@ from wal2lake.errors import PublisherError
 from wal2lake.model import Lsn, Oid, RemoteSchema
 from wal2lake.pg.connection import Session
 from wal2lake.pg.quoting import quote_ident, quote_literal, quote_literals
-from wal2lake.pg.tables import RemoteTable, describe_relations, describe_tables
+from wal2lake.pg.tables import RemoteTable, describe_schemas, describe_tables
 from wal2lake.pg.types import describe_types
 from wal2lake.pgtypes import RemoteType
 
@@ -302,12 +302,10 @@ class Publisher:
         """The same of many, (schema, table), by their names: those that are there."""
         return describe_tables(self.session, names, publications)
 
-    def schemas(
-        self, relids: Sequence[Oid], publications: tuple[str, ...]
-    ) -> dict[Oid, RemoteSchema]:
-        """Tables by OID, those that are there: what following their changes takes."""
-        found = describe_relations(self.session, relids, publications)
-        return {relid: table.schema for relid, table in found.items()}
+    def schemas(self, relids: Sequence[Oid]) -> dict[Oid, RemoteSchema]:
+        """Tables by OID, those that are there: what following their changes takes. Waits for
+        nobody."""
+        return describe_schemas(self.session, relids)
 
     def published_types(
         self, names: tuple[str, ...]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from wal2lake.model import (
@@ -136,23 +137,6 @@ def describe_tables(
     if not names:
         return {}
     pairs = ", ".join(f"({quote_literal(s)}, {quote_literal(t)})" for s, t in names)
-    found = _describe(session, f"(n.nspname, c.relname) IN ({pairs})", publications)
-    return {(table.namespace, table.name): table for table in found}
-
-
-def describe_relations(
-    session: Session, relids: Sequence[Oid], publications: tuple[str, ...]
-) -> dict[Oid, RemoteTable]:
-    """The same by OID."""
-    if not relids:
-        return {}
-    found = _describe(session, f"c.oid IN ({_numbers(relids)})", publications)
-    return {table.oid: table for table in found}
-
-
-def _describe(
-    session: Session, condition: str, publications: tuple[str, ...]
-) -> list[RemoteTable]:
     rows = session.query(
         "SELECT c.oid, c.relreplident, c.relkind, c.reltuples::bigint,"
         " pg_catalog.pg_relation_size(c.oid)"
@@ -163,24 +147,24 @@ def _describe(
         " n.nspname, c.relname"
         " FROM pg_catalog.pg_class c"
         " INNER JOIN pg_catalog.pg_namespace n ON (c.relnamespace = n.oid)"
-        f" WHERE {condition}"
+        f" WHERE (n.nspname, c.relname) IN ({pairs})"
     )
     if not rows:
-        return []
+        return {}
     relids = tuple(_oid(row[0]) for row in rows)
     published = _published(session, relids, publications)
     columns, live = _columns(session, relids, published)
     roots = tuple(_oid(row[0]) for row in rows if row[2] == "p")
     leaves = _leaves(session, roots)
     indexes = _index_columns(session, relids)
-    found = []
+    found = {}
     for relid, row in sorted(
         zip(relids, rows, strict=True), key=lambda one: one[1][10:]
     ):
         _, identity, kind, tuples, pages, node, persistence, security, whole = row[:9]
         namespace, table = map(str, row[10:])
         key, identity_key = indexes[relid]
-        one = RemoteTable(
+        found[namespace, table] = RemoteTable(
             oid=relid,
             namespace=namespace,
             name=table,
@@ -200,8 +184,110 @@ def _describe(
             numbers_taken=int(str(row[9])),
             storage=leaves.get(relid, ()) if kind == "p" else (f"{relid}:{node}",),
         )
-        found.append(one)
     return found
+
+
+def describe_schemas(
+    session: Session, relids: Sequence[Oid]
+) -> dict[Oid, RemoteSchema]:
+    """Tables by OID, those that are there, with all their columns, published or not.
+
+    One statement, so of one moment, that asks for no lock: whoever alters a table may hold it until
+    the asker has logged what it has done (synchronous_standby_names).
+    """
+    if not relids:
+        return {}
+    listed = (
+        "EXISTS (SELECT 1 FROM pg_catalog.pg_publication_rel r JOIN up"
+        " ON up.relid = r.prrelid WHERE up.leaf = c.oid AND r.prattrs IS NOT NULL)"
+        if session.server_version >= 150000
+        else "false"
+    )
+    rows = session.query(
+        "WITH RECURSIVE up(leaf, relid) AS ("
+        "SELECT c.oid, c.oid FROM pg_catalog.pg_class c"
+        f" WHERE c.oid IN ({_numbers(relids)})"
+        " UNION ALL SELECT up.leaf, i.inhparent FROM up"
+        " JOIN pg_catalog.pg_inherits i ON i.inhrelid = up.relid"
+        " JOIN pg_catalog.pg_class p ON p.oid = i.inhparent AND p.relkind = 'p'),"
+        " part(root, relid) AS ("
+        "SELECT c.oid, c.oid FROM pg_catalog.pg_class c"
+        f" WHERE c.oid IN ({_numbers(relids)})"
+        " UNION ALL SELECT part.root, i.inhrelid FROM part"
+        " JOIN pg_catalog.pg_inherits i ON i.inhparent = part.relid"
+        " JOIN pg_catalog.pg_class p ON p.oid = part.relid AND p.relkind = 'p'),"
+        " below(relid, attnum, typid, typmod, dimensions) AS ("
+        "SELECT a.attrelid, a.attnum, a.atttypid, a.atttypmod,"
+        " a.attndims::pg_catalog.int4 FROM pg_catalog.pg_attribute a"
+        " WHERE a.attnum > 0::pg_catalog.int2 AND NOT a.attisdropped"
+        f" AND a.attrelid IN ({_numbers(relids)})"
+        " UNION ALL SELECT below.relid, below.attnum,"
+        " t.typbasetype, t.typtypmod, t.typndims"
+        " FROM below JOIN pg_catalog.pg_type t ON t.oid = below.typid"
+        " WHERE t.typtype = 'd')"
+        f" SELECT c.oid, n.nspname, c.relname, c.relnatts, {listed},"
+        " (SELECT pg_catalog.string_agg(l.oid || ':'"
+        " || pg_catalog.pg_relation_filenode(l.oid), ',' ORDER BY l.oid)"
+        " FROM part JOIN pg_catalog.pg_class l ON l.oid = part.relid"
+        " WHERE part.root = c.oid AND l.relkind <> 'p'),"
+        " a.attnum, a.attname, a.atttypid, a.atttypmod, t.oid, below.typmod,"
+        f" {_TYPE_NAME.format('t', 'tn')}, below.dimensions,"
+        f" CASE WHEN t.oid <> a.atttypid THEN {_TYPE_NAME.format('o', 'own')} END,"
+        # Without the table's OID: nothing of the table is looked at.
+        " a.attnotnull, pg_catalog.pg_get_expr(d.adbin, 0::pg_catalog.oid),"
+        # Of a partitioned table its leaves have it.
+        " COALESCE((a.attmissingval::text::text[])[1], (SELECT pg_catalog.min("
+        "(l.attmissingval::text::text[])[1]) FROM part"
+        " JOIN pg_catalog.pg_attribute l ON l.attrelid = part.relid"
+        " WHERE part.root = c.oid AND part.relid <> c.oid"
+        " AND l.attname = a.attname AND l.atthasmissing))"
+        " FROM pg_catalog.pg_class c"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid"
+        " JOIN below ON below.relid = a.attrelid AND below.attnum = a.attnum"
+        " JOIN pg_catalog.pg_type t ON t.oid = below.typid AND t.typtype <> 'd'"
+        " JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace"
+        " JOIN pg_catalog.pg_type o ON o.oid = a.atttypid"
+        " JOIN pg_catalog.pg_namespace own ON own.oid = o.typnamespace"
+        " LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid"
+        " AND d.adnum = a.attnum AND a.attgenerated = ''"
+        " ORDER BY c.oid, a.attnum"
+    )
+    found: dict[Oid, RemoteSchema] = {}
+    for relid, alike in groupby(rows, key=lambda row: _oid(row[0])):
+        lines = list(alike)
+        _, namespace, name, numbers_taken, has_list, storage = lines[0][:6]
+        attributes = tuple(_attribute(line[6:]) for line in lines)
+        found[relid] = RemoteSchema(
+            relid,
+            str(namespace),
+            str(name),
+            attributes,
+            tuple(a.number for a in attributes),
+            int(str(numbers_taken)),
+            tuple(storage.split(",")) if storage else (),
+            has_list == "t",
+        )
+    return found
+
+
+def _attribute(row: Sequence[str | None]) -> RemoteAttribute:
+    number, name, declared, declared_typmod, type_oid, typmod, type_name = row[:7]
+    dimensions, domain, not_null, default, missing = row[7:]
+    return RemoteAttribute(
+        number=int(str(number)),
+        name=str(name),
+        declared_oid=_oid(declared),
+        declared_typmod=int(str(declared_typmod)),
+        type_oid=_oid(type_oid),
+        typmod=int(str(typmod)),
+        type_name=str(type_name),
+        dimensions=int(str(dimensions)),
+        domain=domain,
+        not_null=not_null == "t",
+        default=default,
+        missing=missing,
+    )
 
 
 def _leaves(session: Session, roots: Sequence[Oid]) -> dict[Oid, tuple[str, ...]]:

@@ -215,9 +215,14 @@ def _as_sent(before: RemoteSchema, sent: SentSchema) -> tuple[RemoteSchema, bool
     if len(columns) == len(now.attributes) and all(
         a.is_sent_as(c) for a, c in zip(now.attributes, columns, strict=True)
     ):
-        return named, True
+        sent_numbers = tuple(a.number for a in now.attributes)
+        last = max([before.numbers_taken, *sent_numbers])
+        if now.listed or not any(number > last for number in now.live):
+            return named, True
+        aligned = _Aligned(0, sent_numbers, 1)
+    else:
+        aligned = _align(before, columns, now)
     # The server is further. What it says of its rows is not of this moment.
-    aligned = _align(before, columns, now)
     numbers = aligned.numbers
     old = {a.number: a for a in before.attributes}
     new = {a.number: a for a in now.attributes}
@@ -239,7 +244,14 @@ def _as_sent(before: RemoteSchema, sent: SentSchema) -> tuple[RemoteSchema, bool
         numbers_taken=max([before.numbers_taken, *numbers]),
         storage=before.storage,
     )
-    return schema, aligned.ways == 1
+    # A commit may be sent before others see it: then the catalog has not changed yet.
+    stale = (now.live, now.numbers_taken) == (before.live, before.numbers_taken)
+    renamed = any(
+        old[number].name != column.name
+        for number, column in zip(numbers, columns, strict=True)
+        if number in old
+    )
+    return schema, aligned.ways == 1 and not (stale and renamed)
 
 
 def _attribute(

@@ -155,14 +155,12 @@ class SchemaKeeper:
     def _ask(self, found: list[tuple[Lsn, Relation]]) -> None:
         relids = tuple(dict.fromkeys(one.relid for _, one in found))
         with self._session() as session:
-            schemas = Publisher(session).schemas(
-                relids, self._subscription.publications
-            )
+            schemas = Publisher(session).schemas(relids)
         failpoint("schemas.asked")
         self._catalog.note_sent(
             self._subscription.oid,
             [
-                SentSchema(at, relation, schemas[relation.relid])
+                SentSchema(at, relation, schemas[relation.relid].published(relation))
                 for at, relation in found
                 # One that is gone will not get any further rows.
                 if relation.relid in schemas
