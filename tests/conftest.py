@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 from tests.older_postgres import PUBLISHERS, Unavailable, installation
 
 from wal2lake.changelog import files
@@ -21,6 +22,10 @@ from wal2lake.pg.connection import CONNECT_TIMEOUT
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import PostgresServer, available_versions
 from wal2lake.testing.waits import wait_until
+
+# A busy machine takes longer for an example: that says nothing about it.
+hypothesis_settings.register_profile("wal2lake", deadline=None)
+hypothesis_settings.load_profile("wal2lake")
 
 LAYERS = ("postgres", "spark", "node", "faults")
 
