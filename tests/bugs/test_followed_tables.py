@@ -10,6 +10,7 @@ catalog has NOT NULL before our rows have values.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -287,3 +288,60 @@ def test_not_null_is_left_out_where_rows_are_still_to_be_filled(
     node = cast(Any, SimpleNamespace(catalog=mirror.catalog))
     altertable.follow(node, ORDERS, changes, replaced=False)
     assert tried == [changes, [DropColumn("b"), AddColumn(ColumnDef("c", TEXT))]]
+
+
+def required(found: RemoteSchema, name: str) -> RemoteSchema:
+    return replace(
+        found,
+        attributes=tuple(
+            replace(a, not_null=a.not_null or a.name == name) for a in found.attributes
+        ),
+    )
+
+
+def test_not_null_waits_for_rows_of_the_time_before(mirror: Mirror) -> None:
+    now = required(schema(1, "orders", "abc"), "b")
+    mirror.catalog.note_sent(SUB, [replace(sent(100, now), settled=Lsn(400))])
+    assert mirror.follow(table("ab"))
+    added = mirror.altering.made[0]
+    assert isinstance(added, AddColumn)
+    assert len(mirror.altering.made) == 1, "rows up to 400 may have null"
+    # Another change comes before, with columns that are asked for later.
+    later = replace(now, attributes=now.attributes, namespace="other")
+    mirror.catalog.note_sent(SUB, [replace(sent(300, later), settled=Lsn(600))])
+    assert mirror.follow(table("abc"))
+    assert len(mirror.altering.made) == 1
+    subscription = mirror.catalog.subscription(SUB)
+    assert subscription is not None
+    mirror.follower.refresh(subscription)
+    assert mirror.follower.due(mirror.catalog.rels(SUB), Lsn(600)) is None
+    due = mirror.follower.due(mirror.catalog.rels(SUB), Lsn(601))
+    assert due is not None
+    assert due.at == Lsn(600)
+    mirror.follower.adopt(subscription, due, table("abc"))
+    assert mirror.altering.made[1:] == [SetNotNull("b", True)]
+    assert not mirror.follow(table("abc"))
+    words = [(one.change, one.outcome) for one in mirror.catalog.schema_history()]
+    assert words[-1] == ('ALTER COLUMN "b" SET NOT NULL', "changed")
+
+
+def test_not_null_that_is_dropped_meanwhile_never_comes(mirror: Mirror) -> None:
+    now = schema(1, "orders", "ab")
+    with_it = replace(sent(100, required(now, "b")), settled=Lsn(400))
+    mirror.catalog.note_sent(SUB, [with_it])
+    assert mirror.follow(table("ab"))
+    mirror.catalog.note_sent(SUB, [replace(sent(300, now), settled=Lsn(600))])
+    assert mirror.follow(table("ab"))
+    assert not mirror.follow(table("ab"))
+    assert mirror.altering.made == []
+
+
+def test_what_was_sent_of_tables_that_are_not_here_goes_with_the_floor(
+    mirror: Mirror,
+) -> None:
+    mirror.catalog.note_sent(
+        SUB, [sent(at, schema(9, "absent", "abc"[:n])) for n, at in enumerate((10, 20))]
+    )
+    mirror.catalog.note_sent(SUB, [sent(95, schema(9, "absent", "abc"))])
+    mirror.follow(table("ab"))
+    assert [int(one.at) for one in mirror.catalog.sent_schemas(SUB)] == [95]
