@@ -33,6 +33,7 @@ from wal2lake.lake.port import (
     TableState,
     expect_version,
 )
+from wal2lake.lake.spark.expressions import Expressions
 from wal2lake.lake.spark.session import Pool, use_pool
 from wal2lake.lake.staging.changes import (
     RowConflict,
@@ -100,6 +101,7 @@ class Batches:
         """``staging`` is emptied: what an earlier process staged was not committed.
         Changes of up to ``upsert_bytes``, all tables together, are applied in memory."""
         self._spark = spark
+        self._expressions = Expressions(spark)
         self._tables = tables
         self._staging = staging
         self._cores = cores
@@ -195,7 +197,11 @@ class Batches:
                         share,
                         str(directory),
                         rules=Rules(
-                            request.resolutions, request.commits, _unsent(request)
+                            request.resolutions,
+                            request.commits,
+                            _unsent(request),
+                            self._expressions,
+                            request.rules.required,
                         ),
                         shows_rows=request.shows_rows,
                     )

@@ -128,8 +128,8 @@ class SentSchema:
     schema: RemoteSchema
     """The server may be further: then it does not have these columns."""
     settled: Lsn = INVALID_LSN
-    """What the publisher asks of rows (NOT NULL) holds for all that commit at or above it: so far it
-    was when it was asked. Rows that come before may be of a time without it."""
+    """What the publisher asks of rows (NOT NULL) holds for all that commit at or above it: so far
+    it was when it was asked. Rows that come before may be of a time without it."""
 
 
 def _attribute(read: dict[str, object]) -> RemoteAttribute:

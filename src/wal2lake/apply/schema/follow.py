@@ -139,9 +139,10 @@ class SchemaFollower:
         first: Due | None = None
         for relid, followed in self._followed.items():
             at = followed.settles
-            if followed.required and relid in by_relid and at < end:
-                if first is None or at < first.at:
-                    first = Due(by_relid[relid], None, at)
+            if not followed.required or relid not in by_relid or at >= end:
+                continue
+            if first is None or at < first.at:
+                first = Due(by_relid[relid], None, at)
         for sent in self._sent:
             if sent.at >= end or (first is not None and sent.at > first.at):
                 continue
@@ -245,7 +246,11 @@ class SchemaFollower:
         made = followed.making is not None and followed.making != _definition(table)
         late = sent.settled > sent.at
         changes = _Changes(
-            subscription, table, found, followed.required, sent.settled if late else None
+            subscription,
+            table,
+            found,
+            followed.required,
+            sent.settled if late else None,
         )
         if changes.wanted and not made:
             self._catalog.begin_steps(self._subid, rel.relid, _definition(table))
@@ -290,7 +295,9 @@ class SchemaFollower:
         finishing: AbstractContextManager[object] | None,
     ) -> None:
         """Columns become NOT NULL. Made twice, after a crash, it changes nothing."""
-        changes = _Changes(subscription, table, Difference((), followed.schema), (), None)
+        changes = _Changes(
+            subscription, table, Difference((), followed.schema), (), None
+        )
         changes.require(followed.required)
         if changes.wanted:
             self._alter(table.oid, changes.wanted, replaced=False)

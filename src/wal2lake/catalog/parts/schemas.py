@@ -47,7 +47,9 @@ class Schemas(Part):
         with self._database.transaction() as transaction:
             schemas.trim_sent(transaction, subid, floor)
 
-    def keep_prepared(self, subid: Oid, xid: Xid, relations: Sequence[Relation]) -> None:
+    def keep_prepared(
+        self, subid: Oid, xid: Xid, relations: Sequence[Relation]
+    ) -> None:
         """Relation messages of a prepared transaction, until ``note_sent`` says that it has
         ended."""
         with self._database.transaction() as transaction:

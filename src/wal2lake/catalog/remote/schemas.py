@@ -27,7 +27,6 @@ from wal2lake.model import (
 )
 from wal2lake.model.remoteschema import relation_as_json, relation_from_json
 
-
 Parsed = dict[tuple[str, str], tuple[Relation, RemoteSchema]]
 """What the texts of noted relations say."""
 
@@ -54,8 +53,8 @@ class FollowedSchema:
     making: str | None = None
     """The table as it was when the next steps were begun."""
     required: tuple[int, ...] = ()
-    """Columns, by number, that are NOT NULL there, and become so here at ``settles``: rows that come
-    before may be of a time without it."""
+    """Columns, by number, that are NOT NULL there, and become so here at ``settles``: rows that
+    come before may be of a time without it."""
     settles: Lsn = INVALID_LSN
 
 
@@ -229,7 +228,7 @@ def gone_by(
 
 
 def trim_sent(connection: sqlite3.Connection, subid: Oid, floor: Lsn) -> None:
-    """Whatever comes is at or above ``floor``: of what is below only the newest is compared with."""
+    """Whatever comes is at or above ``floor``: of what is below only the newest is looked at."""
     connection.execute(
         "delete from sent_schema where subid = ?1 and at < ?2"
         " and at < (select max(newer.at) from sent_schema newer where newer.subid = ?1"

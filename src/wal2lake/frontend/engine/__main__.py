@@ -44,6 +44,7 @@ from wal2lake.lake.branch.keys import Keys
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.query import Queries
 from wal2lake.lake.spark.executors import Executors
+from wal2lake.lake.spark.expressions import Expressions
 from wal2lake.lake.spark.jars import JarSource, locate_jars
 from wal2lake.lake.spark.session import (
     SessionOptions,
@@ -160,6 +161,7 @@ class _Engine:
                 sync=sync,
                 locks=locks,
                 changed=lambda: _tell(settings, CHANGED),
+                expressions=Expressions(spark),
             )
             recover(node)
             unfinished = UnfinishedCommands(node)

@@ -11,8 +11,8 @@ K may come in another run than P: at P the relations are kept in the catalog unt
 
 They are recorded for the commit LSN of their transaction. ALTER TABLE excludes everybody else who
 writes to the table until it commits, so whatever commits before has the columns of before, and what
-commits later those of now. The server may be further already; apply sees that. How far it was is noted
-with them, for NOT NULL says nothing of rows that come before that.
+commits later those of now. The server may be further already; apply sees that. How far it was
+is noted with them, for NOT NULL says nothing of rows that come before that.
 
 Called by the journal thread: it may wait for the server, the reader must not. A failure ends the
 run, and all of it is sent again: a relation's columns that are in the log have been asked for.
