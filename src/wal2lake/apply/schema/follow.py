@@ -243,6 +243,8 @@ class SchemaFollower:
             self.refresh(subscription)
             return
         found = difference(followed.schema, sent)
+        if found.unknown is not None and not copied:
+            self._refuse_shared(table, found.unknown)
         made = followed.making is not None and followed.making != _definition(table)
         late = sent.settled > sent.at
         changes = _Changes(
@@ -267,6 +269,9 @@ class SchemaFollower:
         name = (found.after.namespace, found.after.name)
         moved = name != (rel.remote_namespace, rel.remote_name)
         with finishing if finishing is not None else nullcontext():
+            if not copied and not self._is_member(rel):
+                # Paused meanwhile: what was made is known by the definition when it comes back.
+                return
             self._catalog.steps_made(
                 self._subid,
                 rel.relid,
@@ -285,6 +290,28 @@ class SchemaFollower:
             )
         _tell(subscription, table, changes.noted, sent.at)
         self.refresh(subscription)
+
+    def _is_member(self, rel: SubscriptionRel) -> bool:
+        return any(
+            now.relid == rel.relid and now.epoch == rel.epoch and not now.paused
+            for now in self._catalog.rels(self._subid)
+        )
+
+    def _refuse_shared(self, table: TableDef, why: str) -> None:
+        """A copy would take the place of another subscription's rows."""
+        names = self._catalog.sharing(table)
+        subids = {r.subid for r in self._catalog.rels() if r.relid in names}
+        if len(subids) > 1:
+            raise UsageError(
+                f'cannot follow the publisher\'s ALTER TABLE of "{table.qualified}":'
+                " another subscription fills the table, too",
+                sqlstate="55000",
+                detail=f"{why[0].upper()}{why[1:]}, so the table would have to be copied"
+                " anew, and the rows of the other subscription would be gone.",
+                hint="Let one of the two have the table (ALTER SUBSCRIPTION ... DROP"
+                " PUBLICATION), or alter it here by hand, fill its rows, and set"
+                " schema_changes = manual for this subscription.",
+            )
 
     def _require(
         self,
