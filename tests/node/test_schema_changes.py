@@ -134,7 +134,7 @@ def test_types_nulls_and_names_of_tables(
     node.sql("alter subscription sy disable")
     pg18.transactions(
         [
-            "insert into sy.t (id, w) values (51, 'x')",
+            "insert into sy.t (id, w) values (51, '7')",
             "update sy.t set v = 'null' where v is null",
             "update sy.t set w = '0' where w is null",
             "alter table sy.t alter v set not null, add z int not null default 5",
