@@ -20,8 +20,8 @@ from tests.fakes.stored_table import StoredTable
 from tests.pure.test_upsert import ARROW, FIELDS, staged_tables
 
 from wal2lake.errors import Wal2LakeError
+from wal2lake.lake.expressions import Outcome, Pairs
 from wal2lake.lake.origins import LOCAL, LONG_AGO, Commits
-from wal2lake.lake.spark.expressions import Outcome, Pairs
 from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Seq
 from wal2lake.lake.tablefiles import DataFile, add_action
 from wal2lake.lake.upsert import Upsert, compact

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from wal2lake.errors import UsageError
 from wal2lake.lake import FieldSpec
-from wal2lake.lake.spark.expressions import Expressions, Pairs, facts_table
+from wal2lake.lake.expressions import Expressions, Pairs, facts_table
 from wal2lake.model import ConflictType, Oid
 from wal2lake.pgtypes import ConflictExpression, ConflictResolutions
 

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from wal2lake.lake.batchport import Staged, StageRequest
 from wal2lake.lake.delta.datafile import discard_added
+from wal2lake.lake.expressions import Expressions
 from wal2lake.lake.merge.merge import Merge, commit_merge, plan_merge
 from wal2lake.lake.merge.multiset import plan_multiset
 from wal2lake.lake.port import (
@@ -33,7 +34,6 @@ from wal2lake.lake.port import (
     TableState,
     expect_version,
 )
-from wal2lake.lake.spark.expressions import Expressions
 from wal2lake.lake.spark.session import Pool, use_pool
 from wal2lake.lake.staging.changes import (
     RowConflict,

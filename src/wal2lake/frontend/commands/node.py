@@ -17,8 +17,8 @@ from wal2lake.frontend.commands.turns import Turns
 from wal2lake.lake import TablePort
 from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.branch.keys import Keys
+from wal2lake.lake.expressions import Expressions
 from wal2lake.lake.query import Queries
-from wal2lake.lake.spark.expressions import Expressions
 from wal2lake.model import ObjectKind, Oid
 from wal2lake.pg import Check
 from wal2lake.settings import Settings

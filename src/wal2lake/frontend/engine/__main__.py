@@ -42,9 +42,9 @@ from wal2lake.lake.batches import Batches
 from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.branch.keys import Keys
 from wal2lake.lake.delta.tables import DeltaTables
+from wal2lake.lake.expressions import Expressions
 from wal2lake.lake.query import Queries
 from wal2lake.lake.spark.executors import Executors
-from wal2lake.lake.spark.expressions import Expressions
 from wal2lake.lake.spark.jars import JarSource, locate_jars
 from wal2lake.lake.spark.session import (
     SessionOptions,

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from wal2lake.errors import InternalError
+from wal2lake.lake.expressions import Expressions, Outcome, Pairs, facts_table
 from wal2lake.lake.origins import LONG_AGO, UNKNOWN, Commits, Marks
 from wal2lake.lake.port import FieldSpec
-from wal2lake.lake.spark.expressions import Expressions, Outcome, Pairs, facts_table
 from wal2lake.lake.upsert.keys import Places
 from wal2lake.lake.upsert.lives import STORED, HeldRow, Index, Mask, Met, Question
 from wal2lake.lake.upsert.stored import StoredRows
