@@ -42,6 +42,7 @@ from wal2lake.lake.batches import Batches
 from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.branch.keys import Keys
 from wal2lake.lake.delta.tables import DeltaTables
+from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.query import Queries
 from wal2lake.lake.spark.executors import Executors
 from wal2lake.lake.spark.jars import JarSource, locate_jars
@@ -128,6 +129,10 @@ class _Engine:
                 settings.run_directory / "staging",
                 cores=options.cores,
                 upsert_bytes=settings.apply.upsert_bytes,
+                index=KeyIndex(
+                    settings.run_directory / "keyindex",
+                    settings.apply.key_index_bytes,
+                ),
             )
 
             def alter(

@@ -28,7 +28,7 @@ from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.keys import open_keys
 from wal2lake.lake.upsert.memory import TooLarge
-from wal2lake.lake.upsert.plan import MAX_SCANNED_BYTES, candidates, without_deleted
+from wal2lake.lake.upsert.plan import MAX_SCANNED_BYTES, candidates
 from wal2lake.lake.upsert.stored import StoredRows, is_readable
 
 _FEW: Final = 10_000
@@ -66,14 +66,8 @@ def find(
         shape = ChangeShape(coming.state.fields, places)
         given = (table.columns, np.zeros(0, np.int64))
         there = _opened(stored)
-        # Their compressed size needs no look at their footers.
         there.files = candidates(shape, stored.state, there.files, given)
-        if (
-            sum(file.size for file in there.files) > MAX_SCANNED_BYTES // 8
-            and there.scan_bytes(places) > MAX_SCANNED_BYTES
-        ):
-            raise TooLarge
-        found = without_deleted(keys.locate(there.scan(places)), there)
+        found = there.locate(keys, places, most_bytes=MAX_SCANNED_BYTES)
         often = np.bincount(found.key, minlength=keys.count) > more_than
         at = np.flatnonzero(often[keys.numbers])[:1]
     if not at.size:
