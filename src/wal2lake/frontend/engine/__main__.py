@@ -123,16 +123,16 @@ class _Engine:
         try:
             tables = DeltaTables(spark)
             locks = SubscriptionLocks()
+            index = KeyIndex(
+                settings.run_directory / "keyindex", settings.apply.key_index_bytes
+            )
             batches = Batches(
                 spark,
                 tables,
                 settings.run_directory / "staging",
                 cores=options.cores,
                 upsert_bytes=settings.apply.upsert_bytes,
-                index=KeyIndex(
-                    settings.run_directory / "keyindex",
-                    settings.apply.key_index_bytes,
-                ),
+                index=index,
             )
 
             def alter(
@@ -160,7 +160,7 @@ class _Engine:
                 tables=tables,
                 queries=queries,
                 branches=Branches(spark, tables, queries),
-                keys=Keys(spark, tables, queries),
+                keys=Keys(spark, tables, queries, index),
                 apply=apply,
                 sync=sync,
                 locks=locks,

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from wal2lake.lake.delta.durability import local_path
+from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.port import TableState
 from wal2lake.lake.staging.changes import ChangeShape
 from wal2lake.lake.staging.convert import mapping_of
@@ -44,7 +45,12 @@ class Files:
 
 
 def find(
-    coming: Files, stored: Files, key: Sequence[str], *, more_than: int
+    coming: Files,
+    stored: Files,
+    key: Sequence[str],
+    *,
+    more_than: int,
+    index: KeyIndex | None = None,
 ) -> pa.RecordBatch | None:
     """A row ``k0``..: a key that ``coming`` brings and ``stored``, which has the same columns,
     has in more rows than that. None: there is none.
@@ -67,7 +73,7 @@ def find(
         given = (table.columns, np.zeros(0, np.int64))
         there = _opened(stored)
         there.files = candidates(shape, stored.state, there.files, given)
-        found = there.locate(keys, places, most_bytes=MAX_SCANNED_BYTES)
+        found = there.locate(keys, places, index, most_bytes=MAX_SCANNED_BYTES)
         often = np.bincount(found.key, minlength=keys.count) > more_than
         at = np.flatnonzero(often[keys.numbers])[:1]
     if not at.size:
