@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import Database
 from tests.node.conftest import create
 
-from wal2lake.pg import connect
+from wal2lake.pg import Session, connect
 from wal2lake.testing.cluster import SETTINGS, Cluster, Worker
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
@@ -31,6 +31,9 @@ SMALL_BATCHES = 34
 
 LARGE = 21_000
 """Rows of a batch that Spark converts, and that does not fit into memory."""
+
+LOOKS = 500
+"""At what is being copied, one after the other."""
 
 SECONDS = 300.0
 """For a machine that has more to do than this."""
@@ -73,21 +76,24 @@ def node(tmp_path: Path, private: Path, cluster: Cluster) -> Iterator[Node]:
         assert found.stop() == 0
 
 
-def reading(source: Database) -> tuple[int, int] | None:
+def reading(session: Session) -> tuple[int, int] | None:
     """A server process that is sending a range of ``item``, and whom it sends it to."""
-    with connect(source.conninfo(), application_name="look") as session:
+    # A range takes some milliseconds: look without a pause.
+    for _ in range(LOOKS):
         found = session.query(
             "select pid, client_port from pg_stat_activity where state = 'active'"
             " and query like 'COPY %item%' and application_name like 'pg_%_sync_%'"
         )
-    return (int(str(found[0][0])), int(str(found[0][1]))) if found else None
+        if found:
+            return int(str(found[0][0])), int(str(found[0][1]))
+    return None
 
 
 def held_copy(source: Database) -> tuple[int, int]:
     """(server process, stopped in the middle of a copy; its client)."""
 
     def catch() -> tuple[int, int] | None:
-        found = reading(source)
+        found = reading(session)
         if found is None:
             return None
         os.kill(found[0], signal.SIGSTOP)
@@ -102,9 +108,10 @@ def held_copy(source: Database) -> tuple[int, int]:
         os.kill(found[0], signal.SIGCONT)
         return None
 
-    caught = wait_until(
-        catch, timeout_seconds=SECONDS, describe="a range is being copied"
-    )
+    with connect(source.conninfo(), application_name="look") as session:
+        caught = wait_until(
+            catch, timeout_seconds=SECONDS, describe="a range is being copied"
+        )
     assert caught is not None
     return caught
 
@@ -130,7 +137,7 @@ def test_a_node_on_a_cluster(
         " alter table cl.note replica identity full;"
         ' create table cl."Übrige Dinge" ("Nr. 1" int primary key, "%20" text);'
         " insert into cl.item select i, i % 7, repeat(md5(i::text), 6)"
-        "  from generate_series(1, 40000) i;"
+        "  from generate_series(1, 60000) i;"
         " insert into cl.note select i % 3, 'n' from generate_series(1, 30) i;"
         " insert into cl.\"Übrige Dinge\" values (1, 'eins');"
         " create publication cl for tables in schema cl"
