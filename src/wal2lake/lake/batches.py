@@ -22,17 +22,19 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from wal2lake.lake.batchport import Staged, StageRequest
+from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.delta.datafile import discard_added
+from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.merge.merge import Merge, commit_merge, plan_merge
 from wal2lake.lake.merge.multiset import plan_multiset
 from wal2lake.lake.port import (
     CommitConflict,
     Committed,
     Cursor,
-    TablePort,
     TableState,
     expect_version,
 )
+from wal2lake.lake.query import Queries
 from wal2lake.lake.spark.session import Pool, use_pool
 from wal2lake.lake.staging.changes import (
     RowConflict,
@@ -92,15 +94,19 @@ class Batches:
     def __init__(
         self,
         spark: SparkSession,
-        tables: TablePort,
+        tables: DeltaTables,
         staging: Path,
         cores: int,
         upsert_bytes: int,
+        branches_at: str | None = None,
     ) -> None:
         """``staging`` is emptied: what an earlier process staged was not committed.
-        Changes of up to ``upsert_bytes``, all tables together, are applied in memory."""
+        Changes of up to ``upsert_bytes``, all tables together, are applied in memory. Spark
+        writes below ``branches_at``, by default in ``staging``: on the tables' storage."""
         self._spark = spark
         self._tables = tables
+        self._branches = Branches(spark, tables, Queries(spark))
+        self._branches_at = branches_at or str(staging / "branches")
         self._staging = staging
         self._cores = cores
         self._memory = Memory(upsert_bytes)
@@ -211,7 +217,9 @@ class Batches:
             return plan_multiset(
                 self._spark, request.state, changes, shows_rows=request.shows_rows
             )
-        return plan_merge(self._spark, request.state, changes, uniqueness)
+        return plan_merge(
+            self._spark, request.state, changes, uniqueness, request.commits
+        )
 
     def _expect_newest(self, state: TableState) -> None:
         newest = self._tables.state(state.location)
@@ -246,7 +254,10 @@ class Batches:
     def _commit(self, staged: _Staged, cursor: Cursor) -> Committed | None:
         location, version = staged.state.location, staged.state.version
         if staged.merge is not None:
-            return commit_merge(staged.merge, self._tables, cursor)
+            place = f"{self._branches_at}/{uuid.uuid4().hex}"
+            return commit_merge(
+                staged.merge, self._tables, self._branches, place, cursor
+            )
         if staged.upsert is not None and staged.upsert.changes_table:
             return self._tables.commit_files(
                 location,
