@@ -16,6 +16,7 @@ from wal2lake.errors import StorageError
 from wal2lake.lake.batches import Batches
 from wal2lake.lake.batchport import StageRequest
 from wal2lake.lake.delta.tables import DeltaTables
+from wal2lake.lake.methods import Method, Work
 from wal2lake.lake.port import CommitConflict, Cursor
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.lake.upsert.compaction import LOOK_EVERY
@@ -88,10 +89,14 @@ def test_every_way_of_applying_leaves_the_same_table_to_the_next(
     ways = {
         "upsert": batches_of(spark_session, lake, tmp_path, 1 << 20),
         "MERGE": batches_of(spark_session, lake, tmp_path, 0),
+        "measured": batches_of(spark_session, lake, tmp_path, 2 << 20),
     }
+    for _ in range(30):
+        # Memory is that slow here.
+        ways["measured"]._costs.took(Method.UPSERT, Work(1, 0), 1e6)
     model = TableModel(KEY, dict(start))
-    turns = ["upsert", "upsert", "MERGE", "upsert", "upsert"]
-    seen = []
+    turns = ["upsert", "upsert", "MERGE", "upsert", "measured"]
+    seen, used = [], []
     for number, (way, batch) in enumerate(
         zip(turns, batches(events, rng, len(turns)), strict=True)
     ):
@@ -107,8 +112,16 @@ def test_every_way_of_applying_leaves_the_same_table_to_the_next(
         assert by_key(rows_of(spark_session, location)) == model.rows
         assert by_key(read_outside(location)) == model.rows
         seen.append(operations(location)[0])
+        used.append(way)
     assert "upsert" in seen
     assert "merge" in seen
+    assert seen[-1] in ("merge", "overwrite")
+    written = ways["upsert"].methods("app", location)
+    assert sum(total.batches for total in written.values()) == used.count("upsert")
+    assert Method.UPSERT in written
+    assert written[Method.UPSERT].seconds > 0
+    (last,) = ways["measured"].methods("app", location)
+    assert last == seen[-1]
 
 
 @pytest.mark.parametrize("upsert_bytes", [1 << 20, 0])

@@ -170,7 +170,11 @@ class _Engine:
             sync.start()
             unfinished.start()
             source = ViewSource(
-                self._catalog, settings, self._listener.sessions, sync.running
+                self._catalog,
+                settings,
+                self._listener.sessions,
+                sync.running,
+                batches.methods,
             )
             self._open_doors(node, source)
             _tell(settings, READY)
