@@ -26,6 +26,7 @@ from wal2lake.lake.batchport import Staged, StageRequest
 from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.delta.datafile import discard_added
 from wal2lake.lake.delta.tables import DeltaTables
+from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.merge.merge import Merge, commit_merge, plan_merge
 from wal2lake.lake.merge.multiset import plan_multiset
 from wal2lake.lake.methods import NO_WORK, Costs, Method, Total, Work
@@ -73,6 +74,10 @@ _IN_PROCESS_ROWS: Final = 20_000
 """Rows up to which conversion here is faster than starting a Spark job for it (measured:
 about 60 ms for the job, 25 ms for the rows)."""
 
+_LEAST_CHOICE: Final = 20_000
+"""Changes up to which no other way than memory is thought of: the start of Spark's jobs alone is
+more than looking up few keys, for which there is an index."""
+
 
 @dataclass(slots=True)
 class _Staged:
@@ -107,6 +112,7 @@ class Batches:
         cores: int,
         upsert_bytes: int,
         branches_at: str | None = None,
+        index: KeyIndex | None = None,
     ) -> None:
         """``staging`` is emptied: what an earlier process staged was not committed.
         Changes of up to ``upsert_bytes``, all tables together, are applied in memory. Spark
@@ -119,6 +125,7 @@ class Batches:
         self._cores = cores
         self._memory = Memory(upsert_bytes)
         self._costs = Costs(cores)
+        self._index = index
         self._commits: Counter[str] = Counter()
         """By location, since its files were last looked at."""
         shutil.rmtree(staging, ignore_errors=True)
@@ -223,6 +230,7 @@ class Batches:
             files is not None
             and shape.key
             and not (resolves or shape.repeats or shape.truncate)
+            and work.rows > _LEAST_CHOICE
             # A MERGE does not tell of conflicts: here there are none.
             and request.trusted
             and request.commits is None
@@ -246,6 +254,7 @@ class Batches:
                             request.resolutions, request.commits, _unsent(request)
                         ),
                         shows_rows=request.shows_rows,
+                        index=self._index,
                     )
             except NotForUs:
                 break

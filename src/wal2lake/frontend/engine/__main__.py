@@ -42,6 +42,7 @@ from wal2lake.lake.batches import Batches
 from wal2lake.lake.branch.branches import Branches, place_of_branches
 from wal2lake.lake.branch.keys import Keys
 from wal2lake.lake.delta.tables import DeltaTables
+from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.query import Queries
 from wal2lake.lake.spark.executors import Executors
 from wal2lake.lake.spark.jars import JarSource, locate_jars
@@ -122,6 +123,9 @@ class _Engine:
         try:
             tables = DeltaTables(spark)
             locks = SubscriptionLocks()
+            index = KeyIndex(
+                settings.run_directory / "keyindex", settings.apply.key_index_bytes
+            )
             batches = Batches(
                 spark,
                 tables,
@@ -131,6 +135,7 @@ class _Engine:
                 branches_at=place_of_branches(
                     settings.warehouse, self._catalog.system_identifier
                 ),
+                index=index,
             )
 
             def alter(
@@ -158,7 +163,7 @@ class _Engine:
                 tables=tables,
                 queries=queries,
                 branches=Branches(spark, tables, queries),
-                keys=Keys(spark, tables, queries),
+                keys=Keys(spark, tables, queries, index),
                 apply=apply,
                 sync=sync,
                 locks=locks,

@@ -81,7 +81,10 @@ def compact(
     columns = range(len(state.fields))
     stored = StoredRows(state, chosen)
     tables = _grouped(stored.live(columns))
-    if _are_sortable(state, key) and stored.scan_bytes(columns) <= SORTED_BYTES:
+    if (
+        _are_sortable(state, key)
+        and stored.scan_bytes(columns, range(len(chosen))) <= SORTED_BYTES
+    ):
         tables = _sorted(tables, [state.fields[i].name for i in key])
     with DataFileWriter(state.location, state.physical_fields) as writer:
         for table in tables:
