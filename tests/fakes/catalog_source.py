@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +33,7 @@ from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.statements import CreateTable
 from wal2lake.frontend.parameters import Parameters
 from wal2lake.frontend.sysviews import LoggedMessage, LogReading
+from wal2lake.lake.methods import Method, Total
 from wal2lake.model import Acl, Lsn, Oid, SyncState
 from wal2lake.settings import LogSettings
 from wal2lake.tablesync.attempt import RunningCopy
@@ -157,6 +159,7 @@ class FakeSource:
     resets: list[Oid | None] = field(default_factory=list)
     reloads: int = 0
     comment_list: list[Comment] = field(default_factory=list)
+    methods_by_place: dict[str, dict[Method, Total]] = field(default_factory=dict)
     copies_by_sub: dict[Oid, list[RunningCopy]] = field(default_factory=dict)
     progress_by_sub: dict[int, Progress] = field(default_factory=dict)
     messages_by_sub: dict[int, list[LoggedMessage]] = field(default_factory=dict)
@@ -225,6 +228,9 @@ class FakeSource:
 
     def copies(self, subid: Oid) -> list[RunningCopy]:
         return self.copies_by_sub.get(subid, [])
+
+    def methods(self, rel: SubscriptionRel, location: str) -> Mapping[Method, Total]:
+        return self.methods_by_place.get(location, {})
 
     def prepared(self, subid: Oid) -> list[PreparedTransaction]:
         return self.prepared_by_sub.get(subid, [])

@@ -29,6 +29,7 @@ from wal2lake.frontend.sysviews import (
     SystemCatalog,
     is_system_query,
 )
+from wal2lake.lake.methods import Method, Total
 from wal2lake.model import ConflictType, Lsn, Oid, SyncState, Xid
 from wal2lake.tablesync.attempt import RunningCopy
 from wal2lake.wire.frontback import Format
@@ -568,6 +569,23 @@ def test_passwords_are_shown_to_whom_they_belong(
             assert caught.value.sqlstate == "42501"
     assert "SCRAM" in str(catalog.query("select * from pg_authid", (), of("boss")))
     assert "SCRAM" not in str(catalog.query("table pg_roles", (), of("boss")))
+
+
+def test_how_batches_were_written_is_told_by_table(
+    source: FakeSource, catalog: SystemCatalog
+) -> None:
+    assert _rows(catalog, "table wal2lake.apply_methods") == []
+    source.rel_list.append(rel("public.customers", SyncState.READY, "0/2000"))
+    source.change_counter += 1
+    customers = next(t for t in source.table_list if t.name == "customers")
+    source.methods_by_place[customers.location] = {
+        Method.UPSERT: Total(3, 1000, 0.75),
+        Method.MERGE: Total(1, 5_000_000, 61.0004),
+    }
+    assert _rows(catalog, "table wal2lake.apply_methods") == [
+        (str(SUB), "sub", "public", "customers", "upsert", "3", "1000", "0.75"),
+        (str(SUB), "sub", "public", "customers", "merge", "1", "5000000", "61"),
+    ]
 
 
 def test_what_may_quote_rows_is_for_the_owner_and_who_may_read_everything(

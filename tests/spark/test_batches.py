@@ -16,6 +16,7 @@ from wal2lake.errors import StorageError
 from wal2lake.lake.batches import Batches
 from wal2lake.lake.batchport import StageRequest
 from wal2lake.lake.delta.tables import DeltaTables
+from wal2lake.lake.methods import Method, Work
 from wal2lake.lake.port import CommitConflict, Cursor
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.lake.upsert.compaction import LOOK_EVERY
@@ -77,7 +78,11 @@ def read_outside(location: str) -> list[Row]:
 
 
 def test_every_way_of_applying_leaves_the_same_table_to_the_next(
-    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+    lake: DeltaTables,
+    spark_session: SparkSession,
+    location: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = random.Random(7)
     shape = HistoryShape(40, 10, missing=True, truncates=1)
@@ -87,11 +92,16 @@ def test_every_way_of_applying_leaves_the_same_table_to_the_next(
     fill(lake, spark_session, location, list(start.values()))
     ways = {
         "upsert": batches_of(spark_session, lake, tmp_path, 1 << 20),
-        "MERGE": batches_of(spark_session, lake, tmp_path, 0),
+        "MERGE": batches_of(spark_session, lake, tmp_path, 2 << 20),
     }
+    # Few changes have no choice.
+    monkeypatch.setattr("wal2lake.lake.batches._LEAST_CHOICE", 0)
+    for _ in range(30):
+        # It would fit, but memory is that slow here.
+        ways["MERGE"]._costs.took(Method.UPSERT, Work(1, 0), 1e6)
     model = TableModel(KEY, dict(start))
     turns = ["upsert", "upsert", "MERGE", "upsert", "upsert"]
-    seen = []
+    seen, used = [], []
     for number, (way, batch) in enumerate(
         zip(turns, batches(events, rng, len(turns)), strict=True)
     ):
@@ -107,8 +117,14 @@ def test_every_way_of_applying_leaves_the_same_table_to_the_next(
         assert by_key(rows_of(spark_session, location)) == model.rows
         assert by_key(read_outside(location)) == model.rows
         seen.append(operations(location)[0])
+        used.append(way)
     assert "upsert" in seen
-    assert "MERGE" in seen
+    assert "merge" in seen
+    written = ways["upsert"].methods("app", location)
+    assert sum(total.batches for total in written.values()) == used.count("upsert")
+    assert Method.UPSERT in written
+    assert written[Method.UPSERT].seconds > 0
+    assert list(ways["MERGE"].methods("app", location)) == [Method.MERGE]
 
 
 @pytest.mark.parametrize("upsert_bytes", [1 << 20, 0])

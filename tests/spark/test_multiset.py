@@ -195,4 +195,4 @@ def test_a_column_of_our_own_keeps_its_value_and_gets_its_default(
         (ConflictType.UPDATE_MISSING, 1),
         (ConflictType.DELETE_MISSING, 1),
     ]
-    assert operations(world.location)[0] == "WRITE"
+    assert operations(world.location)[0] == "overwrite"

@@ -149,11 +149,19 @@ def test_origins_follow_their_rows_and_readers_see_none(
     assert COLUMNS[0] not in json.dumps(
         [dict(file.action) for file in lake.files(lake.state(location)) or ()]
     )
-    # MERGE writes rows of nobody, and so does who rewrites the files.
-    apply(merging, [Event(7, 0, "U", (0, 3, "merged", "y"))], OURS)
-    expected[3] = None
+    # MERGE knows whose they are, too, and only who rewrites the files does not.
+    apply(
+        merging,
+        [Event(7, 0, "U", (0, 3, "merged", "y")), Event(8, 0, "I", (0, 9, "x", "y"))],
+        OURS,
+    )
+    expected[9] = OURS
     assert origins(lake, location) == expected
-    staged = apply(ours, [Event(8, 0, "U", (0, 3, "again", "y"))], THEIRS)
-    assert staged.conflicts == ()
+    assert COLUMNS[0] not in json.dumps(
+        [dict(file.action) for file in lake.files(lake.state(location)) or ()]
+    )
+    (one,) = apply(ours, [Event(9, 0, "U", (0, 3, "again", "y"))], THEIRS).conflicts
+    assert one.modified == Modified(OURS, 1007, 7_000_000)
+    assert len(rows_of(spark_session, location)[0]) == len(FIELDS)
     spark_session.sql(f"optimize delta.`{location}`")
     assert set(origins(lake, location).values()) == {None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,9 +25,17 @@ from tests.fakes.lake_log import (
 )
 
 from wal2lake.errors import CorruptLogError, InternalError
+from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.merge.merge import Merge, commit_merge, plan_merge
-from wal2lake.lake.port import CommitConflict, Cursor, FieldSpec, TableState
+from wal2lake.lake.port import (
+    CommitConflict,
+    Committed,
+    Cursor,
+    FieldSpec,
+    TableState,
+)
+from wal2lake.lake.query import Queries
 from wal2lake.lake.staging.changes import RowFailure, Seq
 from wal2lake.lake.staging.convert import Rules
 from wal2lake.lake.staging.logrows import LogSource, LsnRange, plan_parts
@@ -101,11 +110,27 @@ def test_a_history_in_batches_ends_as_the_model(
             spark_session, state, staged, TRUSTED if trusted else UNTRUSTED
         )
         assert isinstance(merge, Merge), merge
-        done = commit_merge(merge, lake, Cursor("app", span.cut or 0))
+        done = commit(
+            spark_session,
+            merge,
+            lake,
+            Cursor("app", span.cut or 0),
+        )
         assert done.version == state.version + 1
         assert lake.state(location).cursor("app") == span.cut
         model.apply_all(batch)
         assert by_key(rows_of(spark_session, location)) == model.rows
+
+
+def commit(
+    spark: SparkSession, merge: Merge, lake: DeltaTables, cursor: Cursor
+) -> Committed:
+    place = Path(merge.state.location).parent / "branches" / uuid.uuid4().hex
+    branches = Branches(spark, lake, Queries(spark))
+    try:
+        return commit_merge(merge, lake, branches, str(place), cursor)
+    finally:
+        assert not place.exists()
 
 
 def staged_update(
@@ -133,12 +158,27 @@ def test_a_merge_is_done_once_and_only_on_the_version_it_was_planned_on(
     state, staged = staged_update(spark_session, lake, location, tmp_path)
     merge = plan_merge(spark_session, state, staged, TRUSTED)
     assert isinstance(merge, Merge)
-    first = commit_merge(merge, lake, Cursor("app", 11))
+    first = commit(
+        spark_session,
+        merge,
+        lake,
+        Cursor("app", 11),
+    )
     assert (first.version, first.already_done) == (2, False)
-    again = commit_merge(merge, lake, Cursor("app", 11))
+    again = commit(
+        spark_session,
+        merge,
+        lake,
+        Cursor("app", 11),
+    )
     assert (again.version, again.already_done) == (2, True)
     with pytest.raises(CommitConflict):
-        commit_merge(merge, lake, Cursor("app", 12))
+        commit(
+            spark_session,
+            merge,
+            lake,
+            Cursor("app", 12),
+        )
     assert rows_of(spark_session, location) == [(1, 1, "new", "x")]
     # The cursor's settings stay in the merge's own session.
     fill(lake, spark_session, location, [(2, 2, "two", None)])
@@ -153,7 +193,12 @@ def test_a_batch_that_changes_nothing_still_moves_the_cursor(
     state, staged = staged_update(spark_session, lake, location, tmp_path)
     merge = plan_merge(spark_session, state, staged, TRUSTED)
     assert isinstance(merge, Merge)
-    done = commit_merge(merge, lake, Cursor("app", 11))
+    done = commit(
+        spark_session,
+        merge,
+        lake,
+        Cursor("app", 11),
+    )
     assert lake.state(location).cursor("app") == 11
     assert done.version == 1
 
@@ -174,7 +219,15 @@ def test_a_truncate_alone_empties_the_table(
     )
     merge = plan_merge(spark_session, state, staged, UNTRUSTED)
     assert isinstance(merge, Merge)
-    assert commit_merge(merge, lake, Cursor("app", 11)).version == 2
+    assert (
+        commit(
+            spark_session,
+            merge,
+            lake,
+            Cursor("app", 11),
+        ).version
+        == 2
+    )
     assert rows_of(spark_session, location) == []
 
 
@@ -334,7 +387,12 @@ def test_columns_go_by_name_and_local_columns_keep_their_values(
     )
     merge = plan_merge(spark_session, state, staged, UNTRUSTED)
     assert isinstance(merge, Merge)
-    commit_merge(merge, lake, Cursor("app", 2))
+    commit(
+        spark_session,
+        merge,
+        lake,
+        Cursor("app", 2),
+    )
     assert sorted(rows_of(spark_session, location)) == [
         ("b1", "local", 1, 1, "new"),
         ("b3", "local", 3, 3, "a2"),
@@ -377,7 +435,12 @@ def test_a_full_old_row_is_matched_by_key_and_fills_unchanged_values(
     assert staged.shape.moved
     merge = plan_merge(spark_session, state, staged, TRUSTED)
     assert isinstance(merge, Merge)
-    commit_merge(merge, lake, Cursor("app", 2))
+    commit(
+        spark_session,
+        merge,
+        lake,
+        Cursor("app", 2),
+    )
     assert by_key(rows_of(spark_session, location)) == {
         (1, 1): (1, 1, "new", "LONG"),
         (5, 5): (5, 5, "moved", "LONG2"),

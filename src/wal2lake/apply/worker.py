@@ -69,6 +69,10 @@ from wal2lake.settings import Settings
 _POLL_SECONDS: Final = 0.02
 """How soon a new segment is noticed; small beside a table commit's 200 ms."""
 
+_ATTEMPTS: Final = 3
+"""At a batch that other writers of a table overtake, before it is an error. Each has half as much
+in it, and so half the time in which to be overtaken."""
+
 _PARALLEL_TABLES: Final = 4
 """Tables of one batch that Spark works on at once: their driver-side steps overlap."""
 
@@ -108,6 +112,8 @@ class ApplyWorker:
         self._seen_change = -1
         self._idle_at: tuple[Lsn, int] | None = None
         """Sealed position and catalog state at which there was nothing to do."""
+        self._overtaken = 0
+        """Attempts that somebody else's commit has ended, less the batches since."""
         self._stop = threading.Event()
         self._wake = threading.Event()
         """Try again, without waiting for the interval."""
@@ -152,21 +158,43 @@ class ApplyWorker:
             while not self._stop.is_set():
                 self._wake.clear()
                 try:
-                    if not self._step():
+                    if self._step():
+                        self._overtaken = max(0, self._overtaken - 1)
+                    else:
                         self._stop.wait(_POLL_SECONDS)
                 except Exception as error:
                     if self._stop.is_set():
                         # What it stands on is being taken away: says nothing of the batch.
                         self._events.info("apply ended", reason=str(error))
                         break
-                    self._report(error)
                     self._tables.forget()
                     self._seen_change = -1
+                    if self._is_overtaken(error):
+                        continue
+                    self._report(error)
                     if not self._stop.is_set():
                         retry = self._settings.subscription
                         self._wake.wait(retry.wal_retrieve_retry_interval_ms / 1000)
         finally:
             self._pool.shutdown(wait=False)
+
+    def _is_overtaken(self, error: Exception) -> bool:
+        """Whether to try again at once: another writer of a table was faster."""
+        if not isinstance(error, CommitConflict):
+            return False
+        if self._overtaken < _ATTEMPTS:
+            self._overtaken += 1
+            self._events.info(
+                "a batch is evaluated again: a table has changed meanwhile",
+                reason=error.detail or str(error),
+            )
+            return True
+        if error.hint is None:
+            error.hint = (
+                "Somebody else commits to the table more often than a batch can be applied:"
+                " let that job wait, or make batches smaller (apply.batch_rows)."
+            )
+        return False
 
     def _report(self, error: Exception) -> None:
         """Say it in the server log and, if that can be written, in the catalog."""
@@ -222,8 +250,8 @@ class ApplyWorker:
         catching_up = start < decided
         chosen = choose(
             self._schemas.translated(waiting),
-            max_bytes=limits.batch_bytes,
-            max_rows=limits.batch_rows,
+            max_bytes=limits.batch_bytes >> self._overtaken,
+            max_rows=limits.batch_rows >> self._overtaken,
             at_least=floor if catching_up else ahead,
         )
         end = chosen[-1].sealed_lsn

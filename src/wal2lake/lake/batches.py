@@ -4,37 +4,41 @@ Inserts that cannot meet an existing row become data files at once; everything e
 as changes, reduced to the net change per key and merged. Which one is the caller's word
 (``StageRequest.append``); how many tasks, and whether it takes a Spark job at all, is
 decided here by the number of rows. A keyed batch that fits into memory is applied in this
-process (``upsert/``), a larger one by MERGE (``merge.py``), or if the table has no key by an
-overwrite (``multiset.py``).
+process (``upsert/``), unless Spark has been measured to be faster (``methods``); a larger one by
+MERGE (``merge.py``), or if the table has no key by an overwrite (``multiset.py``).
 """
 
 from __future__ import annotations
 
 import shutil
+import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from wal2lake.lake.batchport import Staged, StageRequest
+from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.delta.datafile import discard_added
+from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.expressions import Expressions
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.merge.merge import Merge, commit_merge, plan_merge
 from wal2lake.lake.merge.multiset import plan_multiset
+from wal2lake.lake.methods import NO_WORK, Costs, Method, Total, Work
 from wal2lake.lake.port import (
     CommitConflict,
     Committed,
     Cursor,
-    TablePort,
     TableState,
     expect_version,
 )
+from wal2lake.lake.query import Queries
 from wal2lake.lake.spark.session import Pool, use_pool
 from wal2lake.lake.staging.changes import (
     RowConflict,
@@ -49,6 +53,7 @@ from wal2lake.lake.staging.stage import (
     stage_changes,
     stage_inserts,
 )
+from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert import (
     Memory,
     NotForUs,
@@ -70,6 +75,10 @@ _IN_PROCESS_ROWS: Final = 20_000
 """Rows up to which conversion here is faster than starting a Spark job for it (measured:
 about 60 ms for the job, 25 ms for the rows)."""
 
+_LEAST_CHOICE: Final = 20_000
+"""Changes up to which no other way than memory is thought of: the start of Spark's jobs alone is
+more than looking up few keys, for which there is an index."""
+
 
 @dataclass(slots=True)
 class _Staged:
@@ -85,6 +94,11 @@ class _Staged:
     conflicts: Sequence[RowConflict] = ()
     directory: Path | None = None
     """Of staged changes; removed when they are committed or discarded."""
+    key: tuple[int, ...] = ()
+    """Positions of the table's primary key."""
+    work: Work = NO_WORK
+    seconds: float = 0.0
+    """That its evaluation has taken."""
     committed: bool = field(default=False)
 
 
@@ -94,28 +108,43 @@ class Batches:
     def __init__(
         self,
         spark: SparkSession,
-        tables: TablePort,
+        tables: DeltaTables,
         staging: Path,
         cores: int,
         upsert_bytes: int,
+        branches_at: str | None = None,
         index: KeyIndex | None = None,
     ) -> None:
         """``staging`` is emptied: what an earlier process staged was not committed.
-        Changes of up to ``upsert_bytes``, all tables together, are applied in memory."""
+        Changes of up to ``upsert_bytes``, all tables together, are applied in memory. Spark
+        writes below ``branches_at``, by default in ``staging``: on the tables' storage."""
         self._spark = spark
         self._expressions = Expressions(spark)
         self._tables = tables
+        self._branches = Branches(spark, tables, Queries(spark))
+        self._branches_at = branches_at or str(staging / "branches")
         self._staging = staging
         self._cores = cores
         self._memory = Memory(upsert_bytes)
+        self._costs = Costs(cores)
         self._index = index
         self._commits: Counter[str] = Counter()
         """By location, since its files were last looked at."""
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
 
+    def methods(self, writer: str, location: str) -> Mapping[Method, Total]:
+        """How a subscription's batches of one table were written; see ``Costs.totals``."""
+        return self._costs.totals(writer, location)
+
     def stage(self, request: StageRequest) -> Staged:
         """Convert and write; see the port."""
+        staged = self._stage(request)
+        names = [field.name for field in request.state.fields]
+        staged.key = tuple(names.index(name) for name in request.key)
+        return staged
+
+    def _stage(self, request: StageRequest) -> _Staged:
         use_pool(self._spark, Pool.APPLY)
         target = StageTarget(
             request.namespace,
@@ -145,6 +174,7 @@ class Batches:
                 inserts.failures,
                 inserts=inserts,
                 coercions=merged(inserts.found.coercions),
+                work=Work(rows, 0),
             )
         directory = self._staging / uuid.uuid4().hex
         try:
@@ -163,7 +193,13 @@ class Batches:
                 directory=directory,
             )
             if not changes.failures and changes.paths:
-                planned = self._plan(request, changes, directory)
+                files = self._tables.files(request.state)
+                staged.work = Work(
+                    changes.found.rows, _read_bytes(request.state, changes, files)
+                )
+                began = time.monotonic()
+                planned = self._plan(request, changes, files, staged.work, directory)
+                staged.seconds = time.monotonic() - began
                 if isinstance(planned, RowFailure):
                     staged.failures = (planned,)
                 elif isinstance(planned, Merge):
@@ -179,14 +215,31 @@ class Batches:
         return staged
 
     def _plan(
-        self, request: StageRequest, changes: StagedChanges, directory: Path
+        self,
+        request: StageRequest,
+        changes: StagedChanges,
+        files: Sequence[DataFile] | None,
+        work: Work,
+        directory: Path,
     ) -> Upsert | Merge | tuple[Merge, Sequence[RowConflict]] | RowFailure:
         name = f"{request.namespace}.{request.name}"
         uniqueness = Uniqueness(request.trusted, request.constraint, name)
         # Spark cannot resolve a conflict.
         resolves = bool(request.resolutions.chosen and changes.shape.key)
-        files = self._tables.files(request.state)
+        shape = changes.shape
         fits = True
+        if (
+            files is not None
+            and shape.key
+            and not (resolves or shape.repeats or shape.truncate)
+            and work.rows > _LEAST_CHOICE
+            # A MERGE does not tell of conflicts: here there are none.
+            and request.trusted
+            and request.commits is None
+            and self._memory.fits(changes.size)
+            and self._costs.choose((Method.UPSERT, Method.MERGE), work) is Method.MERGE
+        ):
+            files = None
         for alone in (False, True) if resolves else (False,):
             if files is None:
                 break
@@ -221,7 +274,9 @@ class Batches:
             return plan_multiset(
                 self._spark, request.state, changes, shows_rows=request.shows_rows
             )
-        return plan_merge(self._spark, request.state, changes, uniqueness)
+        return plan_merge(
+            self._spark, request.state, changes, uniqueness, request.commits
+        )
 
     def _expect_newest(self, state: TableState) -> None:
         newest = self._tables.state(state.location)
@@ -236,6 +291,7 @@ class Batches:
         """One durable commit; see the port."""
         assert isinstance(staged, _Staged)
         use_pool(self._spark, Pool.APPLY)
+        began = time.monotonic()
         try:
             done = self._commit(staged, cursor)
         finally:
@@ -246,17 +302,31 @@ class Batches:
         if done is None:
             # Nothing of the files was above the position: the table stays as it is.
             return Committed(staged.state.version)
-        after = self._compact(replace(staged.state, version=done.version), cursor)
+        self._note(staged, cursor, time.monotonic() - began)
+        state = replace(staged.state, version=done.version)
+        after = self._compact(state, staged.key, cursor)
         return replace(
             done,
             version=after.version,
             interlopers=(*done.interlopers, *after.interlopers),
         )
 
+    def _note(self, staged: _Staged, cursor: Cursor, seconds: float) -> None:
+        """What it was, and how long it took."""
+        method = _method(staged)
+        seconds += staged.seconds
+        self._costs.took(method, staged.work, seconds)
+        self._costs.count(
+            cursor.app_id, staged.state.location, method, staged.work.rows, seconds
+        )
+
     def _commit(self, staged: _Staged, cursor: Cursor) -> Committed | None:
         location, version = staged.state.location, staged.state.version
         if staged.merge is not None:
-            return commit_merge(staged.merge, self._tables, cursor)
+            place = f"{self._branches_at}/{uuid.uuid4().hex}"
+            return commit_merge(
+                staged.merge, self._tables, self._branches, place, cursor
+            )
         if staged.upsert is not None and staged.upsert.changes_table:
             return self._tables.commit_files(
                 location,
@@ -277,7 +347,9 @@ class Batches:
             )
         return None
 
-    def _compact(self, state: TableState, cursor: Cursor) -> Committed:
+    def _compact(
+        self, state: TableState, key: Sequence[int], cursor: Cursor
+    ) -> Committed:
         """Now and then rewrite small files. The batch is committed: nothing that goes
         wrong here may say that it is not."""
         unchanged = Committed(state.version)
@@ -289,7 +361,7 @@ class Batches:
             chosen = worth_compacting(self._tables.files(state) or ())
             if not chosen or not is_readable(state):
                 return unchanged
-            compaction = compact(state, chosen)
+            compaction = compact(state, chosen, key)
         except Exception as error:
             get_logger().warning("could not compact small files", error=error)
             return unchanged
@@ -322,6 +394,43 @@ class Batches:
     def _remove(self, staged: _Staged) -> None:
         if staged.directory is not None:
             shutil.rmtree(staged.directory, ignore_errors=True)
+
+
+def _method(staged: _Staged) -> Method:
+    if staged.merge is not None:
+        replaces, found = staged.merge.net.replaces, staged.merge.staged
+        if replaces and not (staged.merge.net.whole or found.found.inserts):
+            return Method.TRUNCATE
+        if replaces:
+            return Method.OVERWRITE
+        return Method.MERGE if found.shape.key else Method.APPEND
+    if staged.upsert is not None:
+        return Method.TRUNCATE if staged.upsert.truncates else Method.UPSERT
+    return Method.APPEND
+
+
+def _read_bytes(
+    state: TableState, changes: StagedChanges, files: Sequence[DataFile] | None
+) -> int:
+    """Of files that may hold a key of the batch, by the first column of keys."""
+    if files is None or changes.shape.truncate is not None:
+        return 0
+    if changes.first_key is None:
+        return sum(file.size for file in files)
+    low: Any
+    high: Any
+    low, high = changes.first_key
+    name = state.physical_fields[changes.shape.key[0]].physical_name
+    found = 0
+    for file in files:
+        bounds = file.bounds(name)
+        if (
+            bounds is None
+            or type(bounds[0]) is not type(low)
+            or not (bounds[1] < low or bounds[0] > high)
+        ):
+            found += file.size
+    return found
 
 
 def _unsent(request: StageRequest) -> frozenset[int]:

@@ -7,10 +7,11 @@ while ``apply.track_commit_timestamp`` is on. Executors import it.
 Why this way. A row's origin is no column of its table (DESIGN 2.3): a Parquet file may hold
 columns that the table's schema does not name, and readers of the schema never see them. So a row
 keeps its origin as long as its file lives, deletion vectors included, and a compaction of ours
-carries it along; a file that Spark has written (MERGE, OPTIMIZE, anybody's job) has none, and of
-its rows nothing is known. PostgreSQL is in the same position with rows that are frozen: there,
-too, they are no conflict. What a local statement has written is one transaction's, so its files
-say it in a tag of their ``add`` action.
+carries it along. So does Spark where it writes a branch that has these columns (``with_marks``). A
+file that it has written elsewhere (OPTIMIZE, anybody's job) has none, and of its rows nothing is
+known. PostgreSQL is in the same position with rows that are frozen: there, too, they are no
+conflict. What a local statement has written is one transaction's, so its files say it in a tag
+of their ``add`` action.
 
     _wal2lake_origin  bigint  OID of the subscription; 0: a local statement; null: not known
     _wal2lake_xid     bigint  its transaction at the publisher; local: the table's version
@@ -46,6 +47,13 @@ LONG_AGO: Final = -(1 << 62)
 """As a time: before all that are known."""
 
 _TAG: Final = "wal2lake.origin"
+
+_INDEXED: Final = "delta.dataSkippingNumIndexedCols"
+
+_INDEXED_BY_DEFAULT: Final = 32
+"""Columns that have statistics; -1 as a property means all."""
+
+_HIGHEST_ID: Final = "delta.columnMapping.maxColumnId"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +121,33 @@ def marks_in(columns: pa.Table) -> Marks:
         found[1],
         np.where(nobody, LONG_AGO, found[2]),
     )
+
+
+def with_marks(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Delta's metadata of a table with the three columns behind its own: Spark then writes them
+    into its files. No statistics of them are kept."""
+    schema = json.loads(metadata["schemaString"])
+    configuration = dict(metadata["configuration"])
+    own = len(schema["fields"])
+    indexed = min(own, int(configuration.get(_INDEXED, _INDEXED_BY_DEFAULT)))
+    configuration[_INDEXED] = str(indexed if indexed >= 0 else own)
+    highest = int(configuration.get(_HIGHEST_ID, 0))
+    for number, name in enumerate(COLUMNS, start=highest + 1):
+        mapped = {}
+        if _HIGHEST_ID in configuration:
+            mapped = {
+                "delta.columnMapping.id": number,
+                "delta.columnMapping.physicalName": name,
+            }
+            configuration[_HIGHEST_ID] = str(number)
+        schema["fields"].append(
+            {"name": name, "type": "long", "nullable": True, "metadata": mapped}
+        )
+    return {
+        **metadata,
+        "schemaString": json.dumps(schema, separators=(",", ":")),
+        "configuration": configuration,
+    }
 
 
 def tagged(action: Mapping[str, Any], modified: Modified) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from wal2lake.frontend.engine.viewsource import ViewSource
 from wal2lake.frontend.parameters.node import node_parameters
 from wal2lake.frontend.sysviews import SystemCatalog
 from wal2lake.lake.batches import Batches
-from wal2lake.lake.branch.branches import Branches
+from wal2lake.lake.branch.branches import Branches, place_of_branches
 from wal2lake.lake.branch.keys import Keys
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.expressions import Expressions
@@ -135,6 +135,9 @@ class _Engine:
                 exchange / "staging",
                 cores=options.cores,
                 upsert_bytes=settings.apply.upsert_bytes,
+                branches_at=place_of_branches(
+                    settings.warehouse, self._catalog.system_identifier
+                ),
                 index=index,
             )
 
@@ -176,7 +179,11 @@ class _Engine:
             sync.start()
             unfinished.start()
             source = ViewSource(
-                self._catalog, settings, self._listener.sessions, sync.running
+                self._catalog,
+                settings,
+                self._listener.sessions,
+                sync.running,
+                batches.methods,
             )
             self._open_doors(node, source)
             _tell(settings, READY)

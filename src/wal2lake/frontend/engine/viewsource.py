@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -40,6 +40,7 @@ from wal2lake.changelog import (
     prepared_transactions,
 )
 from wal2lake.frontend.sysviews import ActiveSession, LoggedMessage, LogReading
+from wal2lake.lake.methods import Method, Total
 from wal2lake.launch.wakeup import RELOAD, notify
 from wal2lake.model import Acl, Lsn, Oid
 from wal2lake.settings import LogSettings, Settings
@@ -55,13 +56,16 @@ class ViewSource:
         settings: Settings,
         sessions: Callable[[], Sequence[ActiveSession]],
         copies: Callable[[Oid], Sequence[RunningCopy]],
+        methods: Callable[[str, str], Mapping[Method, Total]],
     ) -> None:
-        """``sessions`` tells who is connected now, ``copies`` what is being copied."""
+        """``sessions`` tells who is connected now, ``copies`` what is being copied, ``methods``
+        how batches were written (``Batches.methods``)."""
         self._catalog = catalog
         self._run_directory = settings.run_directory
         self._settings = settings
         self._sessions = sessions
         self._copies = copies
+        self._methods = methods
         self._files: dict[Oid, ProgressFile] = {}
         self._histories: dict[Oid, MessageHistory] = {}
         self._inventories: dict[Oid, Inventory] = {}
@@ -170,6 +174,10 @@ class ViewSource:
     def copies(self, subid: Oid) -> Sequence[RunningCopy]:
         """From tablesync."""
         return self._copies(subid)
+
+    def methods(self, rel: SubscriptionRel, location: str) -> Mapping[Method, Total]:
+        """From who writes them."""
+        return self._methods(rel.cursor_name(self.system_identifier), location)
 
     @property
     def engine_pid(self) -> int:

@@ -7,7 +7,7 @@ from memory, from SQLite or from files of the change log, never from a publisher
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -36,6 +36,7 @@ from wal2lake.changelog import (
     PreparedTransaction,
     SegmentFacts,
 )
+from wal2lake.lake.methods import Method, Total
 from wal2lake.model import Acl, Lsn, Oid
 from wal2lake.settings import LogSettings
 from wal2lake.tablesync.attempt import RunningCopy
@@ -170,6 +171,10 @@ class CatalogSource(Protocol):
 
     def copies(self, subid: Oid) -> Sequence[RunningCopy]:
         """What workers of a subscription are copying just now."""
+        ...
+
+    def methods(self, rel: SubscriptionRel, location: str) -> Mapping[Method, Total]:
+        """How batches of a table were written since the engine started."""
         ...
 
     def messages(self, subid: Oid) -> Iterable[LoggedMessage]:

@@ -1,7 +1,8 @@
 """Branches of Delta tables: made, cut back, carried over, removed.
 
 Comes in: a table, a version of it, a place. Goes out: a Delta table there that begins with that
-version's files and takes any statement of Spark's. Called by transactions of the front door.
+version's files and takes any statement of Spark's. Called by transactions of the front door, and
+by ``merge``.
 
 A branch of the newest version of a plain table on this machine is written by us in two
 milliseconds: its files are known, and its checksum file saves Delta a look at them. Any other is
@@ -27,13 +28,14 @@ from pyspark.sql import SparkSession
 
 from wal2lake.errors import StorageError, Wal2LakeError
 from wal2lake.lake.branch.changes import NetChange, in_branch, net_change
-from wal2lake.lake.delta.datafile import storage_error
+from wal2lake.lake.delta.datafile import remove_file, storage_error
 from wal2lake.lake.delta.durability import local_path, sync_files
 from wal2lake.lake.delta.jvm import DeltaJvm
 from wal2lake.lake.delta.log.checksum import checksum_line
 from wal2lake.lake.delta.log.firstversion import commit_lines, is_plain, write_locally
 from wal2lake.lake.delta.log.place import dump
 from wal2lake.lake.delta.tables import DeltaTables
+from wal2lake.lake.origins import COLUMNS, with_marks
 from wal2lake.lake.port import TableState
 from wal2lake.lake.query import Queries, relation
 from wal2lake.lake.tablefiles import DataFile
@@ -44,6 +46,12 @@ _NO_LINK: Final = frozenset(
     {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 )
 """Another file system, or one without hard links: the file is copied."""
+
+
+def place_of_branches(warehouse: str, node: object) -> str:
+    """Where all branches of a node are, by its system identifier. No schema has the name: what
+    begins with an underscore is encoded."""
+    return f"{warehouse}/_transactions/{node}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +77,20 @@ class Branches:
         self._queries = queries
 
     def open(
-        self, table: str, version: int | None, place: str, job_group: str
+        self,
+        table: str,
+        version: int | None,
+        place: str,
+        job_group: str,
+        *,
+        marked: bool = False,
     ) -> Branch:
-        """Branch a table at ``place``, which is empty; ``version`` None: the newest one."""
+        """Branch a table at ``place``, which is empty; ``version`` None: the newest one.
+
+        ``marked``: with ``origins.COLUMNS`` behind the table's, if it is one that we write."""
         state = self._tables.state(table)
         base = state.version if version is None else version
-        if base != state.version or not self._write(state, place):
+        if base != state.version or not self._write(state, place, marked=marked):
             self._queries.run(
                 f"CREATE TABLE delta.{identifier(place)} SHALLOW CLONE"
                 f" {relation(table, base)}",
@@ -90,7 +106,7 @@ class Branches:
         self._tables.create_like(place, metadata)
         return Branch(place, state.location, state.table_id, state.version)
 
-    def _write(self, state: TableState, place: str) -> bool:
+    def _write(self, state: TableState, place: str, *, marked: bool) -> bool:
         """Version 0, with the files of the newest version; False: it is for Delta to do."""
         root, target = local_path(state.location), local_path(place)
         newest, files = self._tables.newest(state.location), self._tables.files(state)
@@ -106,6 +122,8 @@ class Branches:
             return False
         found = [in_branch(file.action, state.location) for file in files]
         metadata = {**newest.metadata, "id": str(uuid.uuid4())}
+        if marked:
+            metadata = with_marks(metadata)
         txn_id = str(uuid.uuid4())
         commit = [
             *commit_lines(metadata, newest.protocol, txn_id),
@@ -120,6 +138,10 @@ class Branches:
         )
         write_locally(target, commit, checksum)
         return True
+
+    def is_marked(self, branch: Branch) -> bool:
+        """Whether it has ``origins.COLUMNS``."""
+        return any(field.name in COLUMNS for field in self.state(branch).fields)
 
     def state(self, branch: Branch) -> TableState:
         """Its newest version."""
@@ -157,6 +179,11 @@ class Branches:
         for file in files:
             _link(source / file, root / file)
         sync_files([root / file for file in files], below=root)
+
+    def take_back(self, branch: Branch, files: Sequence[str]) -> None:
+        """Undo ``carry_over``: no commit names them, nor will one."""
+        for file in files:
+            remove_file(f"{branch.table.rstrip('/')}/{file}")
 
     def _rename(self, source: str, target: str) -> None:
         with self._delta.calling(target):

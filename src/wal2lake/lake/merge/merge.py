@@ -5,13 +5,16 @@ out: ``plan_merge`` tells the first event that cannot be applied, or gives a ``M
 ``commit_merge`` makes it the table's next version. Called by apply, which evaluates the
 batch for all its tables before it commits any.
 
-Why this way. MERGE with deletion vectors writes only changed rows, and the cursor goes into its
-commit as Delta's ``txn`` action. Delta takes that from two session settings and
-silently skips the write if the version is not newer, so each batch has a session of its
-own (they cannot leak), and the cursor is read back afterwards. A batch with a TRUNCATE is
-no MERGE but an overwrite: one commit removes every old file and adds the rows that came
-after it. Inserts into a table without a key, which come here if only Spark may write to it,
-are an append.
+Why this way. MERGE with deletion vectors writes only changed rows, and knows partitions,
+constraints and generated columns. But whoever commits to the table while it runs is nothing to
+it: Delta lets it go on the newest version then, or an overwrite removes rows that it has not seen.
+So Spark writes a *branch* of the version that the batch was evaluated on (``branch``), as the
+front door's statements do, and what the branch has become is one commit of ours on exactly that
+version: another writer's commit in between is a CommitConflict. Files get a second name in the
+table's directory; nothing is written twice.
+
+A batch with a TRUNCATE is no MERGE but an overwrite: the rows that came after it are the table.
+Inserts into a table without a key, which come here if only Spark may write to it, are an append.
 
 The settings:
 
@@ -26,21 +29,32 @@ The settings:
   rows becomes a new file, and files are what later merges have to look at.
 
 Sources: delta-spark 4.4 MergeIntoCommand.scala, ClassicMergeExecutor.scala,
-MergeIntoMaterializeSource.scala, DeltaSQLConf.scala (txnAppId, txnVersion).
+MergeIntoMaterializeSource.scala.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pyarrow as pa
 from delta.tables import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from wal2lake.errors import InternalError
+from wal2lake.lake.branch.branches import Branch, Branches
 from wal2lake.lake.merge.netchange import NetChange, net_change
-from wal2lake.lake.port import Committed, Cursor, TablePort, TableState, expect_version
+from wal2lake.lake.origins import COLUMNS, Commits
+from wal2lake.lake.port import (
+    CommitConflict,
+    Committed,
+    Cursor,
+    TablePort,
+    TableState,
+    expect_version,
+)
 from wal2lake.lake.spark.errors import translated
 from wal2lake.lake.staging.changes import (
     DELETE,
@@ -50,6 +64,7 @@ from wal2lake.lake.staging.changes import (
     spark_schema,
 )
 from wal2lake.lake.staging.stage import StagedChanges
+from wal2lake.observe import failpoint
 from wal2lake.pgtypes.spark_ddl import identifier
 
 SMALL_ROWS: Final = 20_000
@@ -73,10 +88,6 @@ _SMALL_SETTINGS: Final = {
     "spark.sql.files.maxPartitionBytes": SMALL_SPLIT,
 }
 
-_APP_ID: Final = "spark.databricks.delta.write.txnAppId"
-_VERSION: Final = "spark.databricks.delta.write.txnVersion"
-_LAST_COMMIT: Final = "spark.databricks.delta.lastCommitVersionInSession"
-
 
 @dataclass(frozen=True, slots=True)
 class Merge:
@@ -87,6 +98,8 @@ class Merge:
     state: TableState
     staged: StagedChanges
     net: NetChange
+    commits: Commits | None = None
+    """Those of the batch, if it is kept who has made a row."""
 
 
 def plan_merge(
@@ -94,6 +107,7 @@ def plan_merge(
     state: TableState,
     staged: StagedChanges,
     uniqueness: Uniqueness,
+    commits: Commits | None = None,
 ) -> Merge | RowFailure:
     """Reduce the staged changes; see ``netchange.net_change`` for what it can refuse."""
     session = spark.newSession()
@@ -110,7 +124,7 @@ def plan_merge(
         net = net_change(changes, shape, base, uniqueness)
     if isinstance(net, RowFailure):
         return net
-    return Merge(session, state, staged, net)
+    return Merge(session, state, staged, net, commits)
 
 
 def tune(session: SparkSession, staged: StagedChanges) -> None:
@@ -120,18 +134,22 @@ def tune(session: SparkSession, staged: StagedChanges) -> None:
         session.conf.set(name, value)
 
 
-def commit_merge(merge: Merge, tables: TablePort, cursor: Cursor) -> Committed:
-    """Make it the next version; durable when it returns.
+def commit_merge(
+    merge: Merge, tables: TablePort, branches: Branches, place: str, cursor: Cursor
+) -> Committed:
+    """Make it the next version; durable when it returns. ``place`` is for the branch: empty, on
+    the table's storage.
 
     Raises CommitConflict, and has written nothing, if the table is not at the version
-    that the merge was planned on. ``interlopers`` is not empty if somebody slipped in
-    between that look and the commit.
+    that the merge was planned on, or is not any more when the rows are written.
     """
     with tables.writing(merge.state.location):
-        return _commit(merge, tables, cursor)
+        return _commit(merge, tables, branches, place, cursor)
 
 
-def _commit(merge: Merge, tables: TablePort, cursor: Cursor) -> Committed:
+def _commit(
+    merge: Merge, tables: TablePort, branches: Branches, place: str, cursor: Cursor
+) -> Committed:
     location = merge.state.location
     now = tables.state(location)
     done = now.cursor(cursor.app_id)
@@ -152,37 +170,77 @@ def _commit(merge: Merge, tables: TablePort, cursor: Cursor) -> Committed:
             replace=True,
             operation="truncate",
         )
-    session = merge.session
-    session.conf.set(_APP_ID, cursor.app_id)
-    session.conf.set(_VERSION, str(cursor.version))
-    with translated(f'Delta table "{location}"'):
-        if merge.net.replaces:
-            # After a TRUNCATE what came behind it is the table's whole content.
-            _write_rows(merge, "overwrite")
-        elif not merge.staged.shape.key:
-            _write_rows(merge, "append")
-        else:
-            _run_merge(merge)
-    after = tables.state(location)
-    if after.cursor(cursor.app_id) != cursor.version:
-        raise InternalError(
-            f'the merge into the table at "{location}" did not record its cursor',
-            detail=f"Expected {cursor.version}, found {after.cursor(cursor.app_id)}.",
-        )
-    text = session.conf.get(_LAST_COMMIT, None)
-    version = after.version if text is None else int(text)
-    tables.sync(location, version)
-    return Committed(
-        version, interlopers=tuple(range(merge.state.version + 1, version))
+    with _branch(merge, branches, place) as branch:
+        with translated(f'Delta table "{location}"'):
+            operation = _write(merge, branch, marked=branches.is_marked(branch))
+        failpoint("lake.merged")
+        change = branches.net_change(branch)
+        branches.carry_over(branch, change.files)
+        try:
+            return tables.commit_changes(
+                location,
+                change.actions,
+                cursor,
+                read_version=now.version,
+                operation=operation,
+            )
+        except CommitConflict:
+            branches.take_back(branch, change.files)
+            raise
+
+
+@contextmanager
+def _branch(merge: Merge, branches: Branches, place: str) -> Iterator[Branch]:
+    """For this commit alone. What a crash leaves of it goes with the node's next start."""
+    location = merge.state.location
+    branch = branches.open(
+        location,
+        merge.state.version,
+        place,
+        f"merge {location}",
+        marked=merge.commits is not None,
     )
+    try:
+        yield branch
+    finally:
+        branches.drop(branch)
 
 
-def _run_merge(merge: Merge) -> None:
+def _write(merge: Merge, branch: Branch, *, marked: bool) -> str:
+    """By Spark; gives what it was, in a word."""
+    rows = merge.net.rows
+    if marked and not merge.net.whole:
+        rows = _with_marks(merge, rows)
+    else:
+        marked = False
+    if merge.net.replaces:
+        # After a TRUNCATE what came behind it is the table's whole content.
+        _write_rows(merge, rows, branch, "overwrite", marked=marked)
+        return "overwrite"
+    if not merge.staged.shape.key:
+        _write_rows(merge, rows, branch, "append", marked=marked)
+        return "append"
+    _run_merge(merge, rows, branch, marked=marked)
+    return "merge"
+
+
+def _with_marks(merge: Merge, rows: DataFrame) -> DataFrame:
+    """With who has made each row, as ``origins.COLUMNS``."""
+    commits = merge.commits
+    assert commits is not None
+    names = ("lsn", *COLUMNS[1:])
+    table = pa.table([commits.lsn, commits.xid, commits.time_us], names=list(names))
+    known = merge.session.createDataFrame(table)
+    found = rows.join(F.broadcast(known), "lsn", "left")
+    by = F.when(F.col(COLUMNS[1]).isNotNull(), F.lit(commits.origin).cast("bigint"))
+    return found.withColumn(COLUMNS[0], by)
+
+
+def _run_merge(merge: Merge, rows: DataFrame, branch: Branch, *, marked: bool) -> None:
     shape, found = merge.staged.shape, merge.staged.found
     small = found.rows <= SMALL_ROWS
-    rows = merge.net.rows
     rows = F.broadcast(rows) if small else rows.localCheckpoint()
-    target = DeltaTable.forPath(merge.session, merge.state.location).alias("t")
+    target = DeltaTable.forPath(merge.session, branch.location).alias("t")
     condition = F.lit(True)
     for i in shape.key:
         name = identifier(shape.fields[i].name)
@@ -199,6 +257,8 @@ def _run_merge(merge: Merge) -> None:
     values: dict[str, Any] = {
         identifier(f.name): F.col(f"s.n{i}") for i, f in enumerate(shape.fields)
     }
+    if marked:
+        values |= {name: F.col(f"s.{name}") for name in COLUMNS}
     kept = dict(values)
     for i in shape.unchanged:
         name = identifier(shape.fields[i].name)
@@ -210,9 +270,11 @@ def _run_merge(merge: Merge) -> None:
     builder.execute()
 
 
-def _write_rows(merge: Merge, mode: str) -> None:
+def _write_rows(
+    merge: Merge, rows: DataFrame, branch: Branch, mode: str, *, marked: bool
+) -> None:
     columns = [
         F.col(f"n{i}").alias(f.name) for i, f in enumerate(merge.staged.shape.fields)
     ]
-    rows = merge.net.rows.select(*columns)
-    rows.write.format("delta").mode(mode).save(merge.state.location)
+    written = rows.select(*columns, *(COLUMNS if marked else ()))
+    written.write.format("delta").mode(mode).save(branch.location)

@@ -201,7 +201,7 @@ def net_of_lives(moves: Moves, shape: ChangeShape, table: Base | None) -> DataFr
     stays = _all_equal("b", "k", shape)
 
     def output(op: int, flags: bool) -> list[Column]:
-        head = [F.lit(op).cast("tinyint").alias("op")]
+        head = [F.lit(op).cast("tinyint").alias("op"), F.col("lsn")]
         values = [
             F.col(f"k{i}").alias(f"n{i}") if i in shape.key else F.col(f"n{i}")
             for i in width
@@ -235,6 +235,7 @@ def net_of_lives(moves: Moves, shape: ChangeShape, table: Base | None) -> DataFr
     empty = vacated.join(taken, _columns("b", shape), "left_anti")
     deleted = empty.select(
         F.lit(DELETE).cast("tinyint").alias("op"),
+        F.lit(None).cast("bigint").alias("lsn"),
         *(
             F.col(f"b{i}").alias(f"n{i}")
             if i in shape.key
@@ -247,7 +248,7 @@ def net_of_lives(moves: Moves, shape: ChangeShape, table: Base | None) -> DataFr
 
 
 def _lives(moves: Moves, shape: ChangeShape) -> DataFrame:
-    """One row per life: its root (rlsn, rord | b<i>), last kind, last key, values."""
+    """One row per life: its root (rlsn, rord | b<i>), last kind and LSN, last key, values."""
     keys = shape.key
     touches = moves.touches
     kind, head = F.col("kind"), F.col("head")
@@ -294,6 +295,7 @@ def _lives(moves: Moves, shape: ChangeShape) -> DataFrame:
     }
     last = labelled.select(
         "kind",
+        "lsn",
         "rlsn",
         "rord",
         *_columns("b", shape),
@@ -306,6 +308,7 @@ def _lives(moves: Moves, shape: ChangeShape) -> DataFrame:
     ).filter("last")
     return last.select(
         "kind",
+        "lsn",
         "rlsn",
         "rord",
         *_columns("b", shape),

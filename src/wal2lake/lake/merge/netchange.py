@@ -5,6 +5,7 @@ changes the table as it is. Goes out: a DataFrame with one row per touched key,
 
     op tinyint    I: the row is exactly these values; U: the stored row, if there is one,
                   gets those values that are known; D: no row
+    lsn bigint    commit LSN of the last event of the row; D: it may be null
     n<i>          values of column i; the key's are always there
     u<i>          U only: n<i> is not known, keep the stored value (columns of shape.unchanged)
 
@@ -120,6 +121,7 @@ def _last_of_each_key(events: DataFrame, shape: ChangeShape) -> DataFrame:
     }
     last = events.select(
         F.coalesce(reset, F.lit(UPDATE).cast("tinyint")).alias("op"),
+        "lsn",
         *(
             known[i].alias(f"w{i}") if i in known else F.col(f"n{i}")
             for i in range(len(shape.fields))
@@ -128,6 +130,7 @@ def _last_of_each_key(events: DataFrame, shape: ChangeShape) -> DataFrame:
     ).filter("last")
     return last.select(
         "op",
+        "lsn",
         *(
             F.col(f"w{i}.n{i}").alias(f"n{i}") if i in known else F.col(f"n{i}")
             for i in range(len(shape.fields))

@@ -5,7 +5,12 @@ holds the same rows in fewer files. Called by ``batches.py`` after every so many
 
 Why this way. Each small batch leaves a file, and each later batch and query opens them all.
 Rewriting those that are small, or mostly deleted, whenever there are ``MANY`` of them,
-writes each row a few times in its life, until its file has outgrown ``SMALL_BYTES``.
+writes each row a few times in its life, until its file has outgrown ``SMALL_BYTES``. A larger file
+most of whose rows are deleted is written anew however few there are: what is read of it for
+nothing is more than what is written.
+
+The rows come in the order of the key, if there are not too many to be sorted in memory: then the
+row groups of a file, and files of one range of keys, say which keys they do not have.
 
 The commit says that no data has changed (``dataChange`` false), so that a change feed
 of the table shows nothing.
@@ -23,8 +28,10 @@ from wal2lake.lake.delta.datafile import (
     ROW_GROUP_BYTES,
     ROW_GROUP_ROWS,
     DataFileWriter,
+    row_groups,
 )
 from wal2lake.lake.port import TableState
+from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
 from wal2lake.lake.upsert.stored import StoredRows
 
@@ -37,7 +44,10 @@ MANY: Final = 16
 SMALL_BYTES: Final = 8 << 20
 
 MOST_BYTES: Final = 64 << 20
-"""Read in one go at most: the next batch waits for it."""
+"""Written in one go at most, as files are: the next batch waits for it."""
+
+SORTED_BYTES: Final = 64 << 20
+"""The same, not compressed, in the order of the key: it takes three times as much memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +60,53 @@ class Compaction:
 
 def worth_compacting(files: Sequence[DataFile]) -> list[DataFile]:
     """Which files to rewrite as one; empty: leave the table as it is."""
-    candidates = sorted(
-        (file for file in files if file.is_plain and _is_small(file)),
-        key=lambda file: file.size,
+    small = sorted(
+        (file for file in files if file.is_plain and _is_small(file)), key=_live_bytes
     )
-    if len(candidates) < MANY:
-        return []
+    candidates = small if len(small) >= MANY else [f for f in small if _is_rotten(f)]
     chosen, size = [], 0
     for file in candidates:
-        size += file.size
+        size += _live_bytes(file)
         if size > MOST_BYTES:
             break
         chosen.append(file)
     return chosen
 
 
-def compact(state: TableState, chosen: Sequence[DataFile]) -> Compaction:
-    """Write the rows of the chosen files as one new file; nothing is visible yet."""
+def compact(
+    state: TableState, chosen: Sequence[DataFile], key: Sequence[int] = ()
+) -> Compaction:
+    """Write the rows of the chosen files as one new file; nothing is visible yet. ``key``:
+    positions of the columns by which they are to be ordered."""
     columns = range(len(state.fields))
+    stored = StoredRows(state, chosen)
+    tables = _grouped(stored.live(columns))
+    if (
+        _are_sortable(state, key)
+        and stored.scan_bytes(columns, range(len(chosen))) <= SORTED_BYTES
+    ):
+        tables = _sorted(tables, [state.fields[i].name for i in key])
     with DataFileWriter(state.location, state.physical_fields) as writer:
-        for table in _grouped(StoredRows(state, chosen).live(columns)):
+        for table in tables:
             writer.write(table)
         added = writer.finish()
     return Compaction(
         () if added is None else (added,),
         tuple(Replaced(file, None) for file in chosen),
     )
+
+
+def _are_sortable(state: TableState, key: Sequence[int]) -> bool:
+    kinds = [mapping_of(state.fields[i]).arrow_type for i in key]
+    return bool(kinds) and not any(map(pa.types.is_nested, kinds))
+
+
+def _sorted(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[pa.Table]:
+    """All rows in order, as row groups."""
+    found = list(tables)
+    if found:
+        rows = pa.concat_tables(found)
+        yield from row_groups(rows.sort_by([(name, "ascending") for name in names]))
 
 
 def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -97,7 +128,14 @@ def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _is_small(file: DataFile) -> bool:
-    rows = file.rows or 0
-    return file.size < SMALL_BYTES or (
-        file.deleted * 2 > rows and file.size <= MOST_BYTES
-    )
+    return file.size < SMALL_BYTES or _is_rotten(file)
+
+
+def _is_rotten(file: DataFile) -> bool:
+    """Most of its rows are gone, and what is left is not too much."""
+    return file.deleted * 2 > (file.rows or 0) and _live_bytes(file) <= MOST_BYTES
+
+
+def _live_bytes(file: DataFile) -> int:
+    rows = max(1, file.rows or 0)
+    return file.size * max(0, rows - file.deleted) // rows

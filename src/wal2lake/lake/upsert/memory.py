@@ -45,12 +45,16 @@ class Memory:
         self._used = 0
         self._changed = threading.Condition()
 
+    def fits(self, size: int) -> bool:
+        """Whether there can ever be room."""
+        return size <= self._limit
+
     @contextmanager
     def share(self, size: int, *, alone: bool = False) -> Iterator[Share]:
         """Hold ``size`` bytes, and what the share grows to; TooLarge if it never fits.
 
         ``alone``: hold all the memory there is, so that what does not fit then never will."""
-        if size > self._limit:
+        if not self.fits(size):
             raise TooLarge
         held = self._limit if alone else size
         with self._changed:

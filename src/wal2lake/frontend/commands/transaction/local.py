@@ -44,7 +44,7 @@ from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_rep
 from wal2lake.frontend.query.results import Rendering
 from wal2lake.frontend.query.translate import TableRef
 from wal2lake.frontend.query.writes import SparkWrite
-from wal2lake.lake.branch.branches import Branch
+from wal2lake.lake.branch.branches import Branch, place_of_branches
 from wal2lake.lake.branch.changes import Action
 from wal2lake.model import Oid
 from wal2lake.pg import Check
@@ -56,10 +56,8 @@ class DefinitionChanged(Exception):
 
 
 def scratch(node: Node) -> str:
-    """Where the branches of all transactions of a node are. No schema has the name:
-    what begins with an underscore is encoded."""
-    warehouse = node.settings.warehouse
-    return f"{warehouse}/_transactions/{node.catalog.system_identifier}"
+    """Where the branches of all transactions of a node are."""
+    return place_of_branches(node.settings.warehouse, node.catalog.system_identifier)
 
 
 @dataclass(slots=True)

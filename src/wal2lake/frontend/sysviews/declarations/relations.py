@@ -73,6 +73,9 @@ conflicts
 schema_history
     subid oid, subname name, lsn pg_lsn, noted_at timestamptz, schemaname name,
     tablename name, change text, outcome text
+apply_methods
+    subid oid, subname name, schemaname name, tablename name, method text, batches int8,
+    rows int8, seconds float8
 """
 
 

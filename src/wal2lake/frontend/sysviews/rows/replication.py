@@ -480,6 +480,25 @@ def pg_settings(moment: Moment) -> Iterator[Row]:
         }
 
 
+def apply_methods(moment: Moment) -> Iterator[Row]:
+    """How each table's batches were written since the engine started."""
+    for rel in moment.state.rels:
+        table = moment.state.tables.get(rel.relid)
+        if table is None:
+            continue
+        for method, total in moment.source.methods(rel, table.location).items():
+            yield {
+                "subid": rel.subid,
+                "subname": moment.state.name(rel.subid),
+                "schemaname": table.namespace,
+                "tablename": table.name,
+                "method": method.value,
+                "batches": total.batches,
+                "rows": total.rows,
+                "seconds": round(total.seconds, 3),
+            }
+
+
 GUARDED: Final[Mapping[str, Oid]] = {
     "subscription_errors": PG_READ_ALL_STATS,
     "sync_progress": PG_READ_ALL_STATS,
@@ -495,6 +514,7 @@ LIVE_ROWS: Final[Mapping[str, Callable[[Moment], Iterator[Row]]]] = {
     for maker in (
         pg_subscription,
         pg_stat_subscription,
+        apply_methods,
         snapshots,
         messages,
         pg_prepared_xacts,
