@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.conftest import QUICK_JAVA
 
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.query import Queries
@@ -34,6 +35,7 @@ def session_options(tmp_path_factory: pytest.TempPathFactory) -> SessionOptions:
         local_dir=tmp_path_factory.mktemp("spark"),
         warehouse=str(tmp_path_factory.mktemp("warehouse")),
         master="local[2]",
+        extra={"spark.driver.extraJavaOptions": QUICK_JAVA},
     )
 
 
