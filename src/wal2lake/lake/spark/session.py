@@ -32,7 +32,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -153,6 +153,8 @@ class SessionOptions:
     master: str = "local[*]"
     driver_memory: str = "1g"
     """JVM heap, in Java's notation."""
+    class_archive: Path | None = None
+    """From ``classarchive``; used if it is there and is this Java's and these jars'."""
     extra: Mapping[str, str] = field(default_factory=dict)
     """Further Spark settings; they win over our defaults, not over ``REQUIRED``."""
 
@@ -196,6 +198,9 @@ def start_session(options: SessionOptions) -> SparkSession:
     try:
         gateway = launch_gateway(conf, {"process_group": 0})
     except (PySparkRuntimeError, OSError) as error:
+        if _archive_options(options):
+            # A rotten archive can end the JVM before it has said anything.
+            return start_session(replace(options, class_archive=None))
         raise StorageError(
             "could not start the Java virtual machine of Spark",
             sqlstate="58000",
@@ -225,15 +230,18 @@ def start_session(options: SessionOptions) -> SparkSession:
     return SparkSession(context)
 
 
-def stop_session(spark: SparkSession) -> None:
-    """End the session and its JVM; returns when the JVM is gone."""
+def stop_session(
+    spark: SparkSession, *, timeout_seconds: float = STOP_TIMEOUT_SECONDS
+) -> None:
+    """End the session and its JVM; returns when the JVM is gone. It is killed if it has not
+    ended within ``timeout_seconds``."""
     process = _process(spark)
     try:
         if process is None or process.poll() is None:
             spark.stop()
     finally:
         _forget_gateway(alive=process is None or process.poll() is None)
-        _end_jvm(process, STOP_TIMEOUT_SECONDS)
+        _end_jvm(process, timeout_seconds)
 
 
 def jvm_pid(spark: SparkSession) -> int | None:
@@ -284,7 +292,7 @@ def configuration(options: SessionOptions) -> dict[str, str]:
     extra = dict(options.extra)
     extensions = [DELTA_EXTENSION]
     extensions += extra.pop("spark.sql.extensions", "").split(",")
-    jvm_options = [*_JVM_OPTIONS, _logging_option(options)]
+    jvm_options = [*_JVM_OPTIONS, _logging_option(options), *_archive_options(options)]
     jvm_options.append(extra.pop("spark.driver.extraJavaOptions", ""))
     jars_key, separator = (
         # A local JVM has them on its class path; a cluster's executors are sent them.
@@ -320,6 +328,20 @@ def _file_url(options: SessionOptions, name: str) -> str:
 def _logging_option(options: SessionOptions) -> str:
     path = options.local_dir.absolute() / "log4j2.properties"
     return f"-Dlog4j2.configurationFile={path.as_uri()}"
+
+
+def _archive_options(options: SessionOptions) -> list[str]:
+    archive = options.class_archive
+    # In a list of options, or of archives, these characters are not a name's.
+    if archive is None or not archive.exists() or set(str(archive)) & set(" :\"'\\"):
+        return []
+    return [
+        f"-XX:SharedArchiveFile={archive}",
+        # Another Java's, or of other jars: go on without it, and without a word.
+        "-Xshare:auto",
+        "-Xlog:disable",
+        "-Xlog:all=error:stderr",
+    ]
 
 
 def _prepare_local_dir(options: SessionOptions) -> None:
