@@ -28,7 +28,6 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import ConfigurationError, StorageError
-from wal2lake.lake.delta.durability import sync_files
 from wal2lake.lake.spark.jars import JarSource, find_java, locate_jars
 from wal2lake.lake.spark.session import SessionOptions, start_session, stop_session
 
@@ -90,7 +89,8 @@ def make_archive(archive: Path, options: SessionOptions) -> None:
                 hint="Nothing needs it; engines start more slowly without.",
             )
         # Cut short by a loss of power it would end each JVM that maps it.
-        sync_files([made])
+        with made.open("rb") as file:
+            os.fsync(file.fileno())
         made.replace(archive)
 
 
