@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from wal2lake.lake.batchport import Staged, StageRequest
 from wal2lake.lake.delta.datafile import discard_added
+from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.merge.merge import Merge, commit_merge, plan_merge
 from wal2lake.lake.merge.multiset import plan_multiset
 from wal2lake.lake.port import (
@@ -96,6 +97,7 @@ class Batches:
         staging: Path,
         cores: int,
         upsert_bytes: int,
+        index: KeyIndex | None = None,
     ) -> None:
         """``staging`` is emptied: what an earlier process staged was not committed.
         Changes of up to ``upsert_bytes``, all tables together, are applied in memory."""
@@ -104,6 +106,7 @@ class Batches:
         self._staging = staging
         self._cores = cores
         self._memory = Memory(upsert_bytes)
+        self._index = index
         self._commits: Counter[str] = Counter()
         """By location, since its files were last looked at."""
         shutil.rmtree(staging, ignore_errors=True)
@@ -198,6 +201,7 @@ class Batches:
                             request.resolutions, request.commits, _unsent(request)
                         ),
                         shows_rows=request.shows_rows,
+                        index=self._index,
                     )
             except NotForUs:
                 break

@@ -253,6 +253,15 @@ class ApplySettings:
         maximum=768 * _MIB,
         restart=True,
     )
+    key_index_bytes: int = setting(
+        4 * 1024 * _MIB,
+        "Disk for where the integer keys of large tables are (8 to 16 bytes a row), so that"
+        " a few updates need not read all keys of their table. It is a cache: what was not"
+        " used for longest goes first, and a start begins with none. 0: no such thing.",
+        minimum=0,
+        maximum=_BYTES_MAX,
+        restart=True,
+    )
     log_conflict_values: bool = setting(
         False,
         "Reports of conflicts in the server log quote the rows' values, as PostgreSQL's"

@@ -42,6 +42,7 @@ from wal2lake.lake.batches import Batches
 from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.branch.keys import Keys
 from wal2lake.lake.delta.tables import DeltaTables
+from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.query import Queries
 from wal2lake.lake.spark import classarchive
 from wal2lake.lake.spark.executors import Executors
@@ -124,12 +125,16 @@ class _Engine:
         try:
             tables = DeltaTables(spark)
             locks = SubscriptionLocks()
+            index = KeyIndex(
+                settings.run_directory / "keyindex", settings.apply.key_index_bytes
+            )
             batches = Batches(
                 spark,
                 tables,
                 settings.run_directory / "staging",
                 cores=options.cores,
                 upsert_bytes=settings.apply.upsert_bytes,
+                index=index,
             )
 
             def alter(
@@ -157,7 +162,7 @@ class _Engine:
                 tables=tables,
                 queries=queries,
                 branches=Branches(spark, tables, queries),
-                keys=Keys(spark, tables, queries),
+                keys=Keys(spark, tables, queries, index),
                 apply=apply,
                 sync=sync,
                 locks=locks,

@@ -34,6 +34,7 @@ import pyarrow.compute as pc
 from wal2lake.errors import InternalError
 from wal2lake.lake.delta.datafile import DataFileWriter, discard_added, row_groups
 from wal2lake.lake.delta.deletionvectors import write_vectors
+from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.port import TableState
 from wal2lake.lake.staging.changes import (
     INSERT,
@@ -152,11 +153,13 @@ def plan_upsert(
     *,
     rules: Rules = AS_POSTGRESQL,
     shows_rows: bool = False,
+    index: KeyIndex | None = None,
 ) -> Upsert | RowFailure:
     """Evaluate the batch; TooLarge: this table or batch is for Spark.
 
     ``share`` has room for the staged changes; temporary files go below ``directory``. With
-    ``shows_rows`` conflicts have the texts of the rows.
+    ``shows_rows`` conflicts have the texts of the rows. ``index`` knows where keys
+    are, and learns it.
     """
     by = rules.commits
     truncates = loaded.shape.truncate is not None
@@ -184,15 +187,13 @@ def plan_upsert(
             state,
             [] if truncates else candidates(loaded.shape, state, files, key_columns),
         )
-        # Their compressed size needs no look at their footers.
-        if (
-            not repeats
-            and not rules.resolutions.chosen
-            and sum(file.size for file in stored.files) > MAX_SCANNED_BYTES // 8
-            and stored.scan_bytes(loaded.shape.key) > MAX_SCANNED_BYTES
-        ):
-            raise TooLarge
-        places = without_deleted(keys.locate(stored.scan(loaded.shape.key)), stored)
+        bounded = not repeats and not rules.resolutions.chosen
+        places = stored.locate(
+            keys,
+            loaded.shape.key,
+            index,
+            most_bytes=MAX_SCANNED_BYTES if bounded else None,
+        )
         count = keys.count
     if repeats:
         missing = rules.resolutions.of(ConflictType.UPDATE_MISSING)
@@ -268,7 +269,7 @@ def _by_equality(
     with open_keys(alike(given, loose), directory, bitwise=True) as keys:
         classes = keys.numbers
         scans = alike_scans(stored.scan(key), loose)
-        places = without_deleted(keys.locate(scans), stored)
+        places = stored.without_deleted(keys.locate(scans))
     if places.key.size:
         held = stored.fetch(places.file, places.row, key, share)
         given = [
@@ -356,17 +357,6 @@ def _may_hold(bounds: tuple[Any, Any] | None, values: npt.NDArray[Any]) -> bool:
         return True
     at = int(np.searchsorted(values, bounds[0]))
     return at < len(values) and int(values[at]) <= bounds[1]
-
-
-def without_deleted(places: Places, stored: StoredRows) -> Places:
-    """Those whose rows are not in a deletion vector."""
-    keep = np.ones(len(places.key), np.bool_)
-    for number in np.unique(places.file).tolist():
-        gone = stored.deleted(stored.files[number])
-        if gone.size:
-            here = np.flatnonzero(places.file == number)
-            keep[here] = ~np.isin(places.row[here].astype(np.uint64), gone)
-    return Places(places.key[keep], places.file[keep], places.row[keep])
 
 
 def _conflict(loaded: Loaded, event: int, uniqueness: Uniqueness) -> RowFailure:
