@@ -58,7 +58,7 @@ def run(stage: Stage) -> None:
         after = _scan(client)
         stage.say("fragments: the same rows, copied anew")
         with stage.quick_slots():
-            client.rows(f"select wal2lake.recopy_table('{_NAME}', '{_QUALIFIED}')")
+            client.rows(f"select wal2lake.recopy_table('{_QUALIFIED}')")
             wait_exactly(
                 lambda: states(client, _NAME) != {"r"}, f"{_NAME} is copied again"
             )

@@ -23,7 +23,7 @@ right one goes. Only where an event finds no identical row, one that is equal by
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -61,12 +61,19 @@ from wal2lake.lake.upsert.equality import (
     alike_scans,
     loose_columns,
 )
-from wal2lake.lake.upsert.judging import AS_POSTGRESQL, Rules, judge_for
+from wal2lake.lake.upsert.judging import (
+    AS_POSTGRESQL,
+    Rules,
+    TableJudge,
+    judge_for,
+)
 from wal2lake.lake.upsert.keys import Places, open_keys
 from wal2lake.lake.upsert.lives import (
     NOT_MOVED,
     STORED,
+    Asked,
     Events,
+    HeldRow,
     Lives,
     Stopped,
     net_lives,
@@ -211,7 +218,14 @@ def plan_upsert(
     present[places.key] = True
     lsn = loaded.table.column("lsn").to_numpy()
     judge = judge_for(rules, lsn, places, count, stored, repeats=repeats)
-    lives = net_lives(events, present, unique=not uniqueness.trusted, judge=judge)
+    unique = not uniqueness.trusted
+    lives = net_lives(events, present, unique=unique, judge=judge)
+    while isinstance(lives, Asked):
+        if judge is None:
+            raise InternalError("a conflict is asked for without a judge")
+        loaded = _answered(loaded, lives, events, judge, places, stored, share)
+        lives = net_lives(events, present, unique=unique, judge=judge)
+    lsn = loaded.table.column("lsn").to_numpy()
     if isinstance(lives, Stopped):
         if judge is None or lives.met is None:
             return _conflict(loaded, lives.event, uniqueness)
@@ -379,6 +393,73 @@ def _inserted(loaded: Loaded) -> pa.Table:
         [loaded.table.column(f"n{i}") for i in range(len(fields))],
         names=[field.name for field in fields],
     )
+
+
+def _answered(
+    loaded: Loaded,
+    asked: Asked,
+    events: Events,
+    judge: TableJudge,
+    places: Places,
+    stored: StoredRows,
+    share: Share,
+) -> Loaded:
+    """The judge knows more; the rows that it has merged follow those of the events."""
+
+    def rows_of(rows: Sequence[HeldRow]) -> pa.Table:
+        return _held(loaded, rows, list(events.unknown), places, stored, share)
+
+    fields = loaded.shape.fields
+    merged = judge.answer(fields, asked.questions, rows_of)
+    if merged is None:
+        return loaded
+    values, of = merged
+    more = loaded.table.take(pa.array(of))
+    for i in range(len(fields)):
+        at = more.column_names.index(f"n{i}")
+        kind = loaded.table.schema.field(f"n{i}").type
+        more = more.set_column(at, f"n{i}", values.column(i).cast(kind))
+    return replace(loaded, table=pa.concat_tables([loaded.table, more]))
+
+
+def _held(
+    loaded: Loaded,
+    rows: Sequence[HeldRow],
+    unknown: Sequence[int],
+    places: Places,
+    stored: StoredRows,
+    share: Share,
+) -> pa.Table:
+    """The values of rows, all columns."""
+    last = np.array([row.last for row in rows], np.int64)
+    sources = {
+        column: np.array([row.sources[i] for row in rows], np.int64)
+        for i, column in enumerate(unknown)
+    }
+    taken = [sources.get(i, last) for i in range(len(loaded.shape.fields))]
+    taken = [np.where(last == STORED, STORED, one) for one in taken]
+    needs = np.zeros(len(rows), np.bool_)
+    for one in taken:
+        needs |= one == STORED
+    asked = np.flatnonzero(needs)
+    columns = list(range(len(taken)))
+    old: pa.Table | None = None
+    if asked.size:
+        order = np.argsort(places.key, kind="stable")
+        base = np.array([rows[i].base for i in asked.tolist()], np.int64)
+        at = order[np.searchsorted(places.key, base, sorter=order)]
+        old = stored.fetch(places.file[at], places.row[at], columns, share)
+    place = np.cumsum(needs) - 1 + loaded.table.num_rows
+    arrays = []
+    for i in columns:
+        values = loaded.table.column(f"n{i}")
+        if old is not None:
+            chunks = [*values.chunks, *old.column(i).chunks]
+            values = pa.chunked_array(chunks, values.type)
+        arrays.append(
+            values.take(pa.array(np.where(taken[i] == STORED, place, taken[i])))
+        )
+    return pa.table(arrays, names=[field.name for field in loaded.shape.fields])
 
 
 def _rows(
