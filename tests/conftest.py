@@ -18,6 +18,9 @@ from hypothesis import settings as hypothesis_settings
 from tests.older_postgres import PUBLISHERS, Unavailable, installation
 
 from wal2lake.changelog import files
+from wal2lake.errors import PublisherError
+from wal2lake.launch import is_locked
+from wal2lake.observe.failpoints import VARIABLE
 from wal2lake.pg.connection import CONNECT_TIMEOUT
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import PostgresServer, available_versions
@@ -31,6 +34,23 @@ LAYERS = ("postgres", "spark", "node", "faults")
 
 FAST_RETRY = {"subscription.wal_retrieve_retry_interval_ms": 300}
 """Settings of a node whose workers come back soon after they failed."""
+
+LENT_SETTINGS = {
+    **FAST_RETRY,
+    # The log is trimmed as soon as something is applied.
+    "log.history_bytes": 0,
+    # A table of some megabytes is copied in several ranges.
+    "subscription.copy_range_bytes": 1 << 20,
+}
+"""Settings of a node that is lent (``lend_node``)."""
+
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Of every JVM of a test: no test runs long enough to earn what the optimising compiler and
+the concurrent collector cost it, which is half of a node's CPU time up to its first MERGE."""
+
+os.environ.setdefault(
+    "WAL2LAKE_SPARK_CONF", f'{{ "spark.driver.extraJavaOptions" = "{QUICK_JAVA}" }}'
+)
 
 _numbers = itertools.count(1)
 
@@ -166,13 +186,114 @@ def any_pg(
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """One running node for all tests that do not harm it.
+    """One running node for all tests that do not harm it; its workers come back soon, and
+    its failpoints can be armed (``points``).
 
     A test takes schemas and subscriptions of its own name and drops what it made.
     """
-    with Node(tmp_path_factory.mktemp("node") / "data") as shared:
+    directory = tmp_path_factory.mktemp("node")
+    (directory / "points").mkdir()
+    environ = {VARIABLE: str(directory / "points")}
+    with Node(directory / "data", settings=FAST_RETRY, environ=environ) as shared:
         yield shared.init().start()
         assert shared.stop() == 0
+
+
+@pytest.fixture
+def points(node: Node) -> Iterator[Path]:
+    """Where failpoints of ``node`` are armed; none is left for the next test."""
+    directory = node.directory.parent / "points"
+    yield directory
+    for path in directory.iterdir():
+        path.unlink()
+
+
+class LentNode(Node):
+    """A running node that one test after the other has for itself."""
+
+    def __init__(self, directory: Path) -> None:
+        self._points = directory.parent / "points"
+        environ = {VARIABLE: str(self._points)}
+        super().__init__(directory, settings=LENT_SETTINGS, environ=environ)
+
+    def lend(self, points: Path) -> None:
+        """Failpoints are armed in ``points`` from now on; what was logged is forgotten."""
+        self._points.unlink(missing_ok=True)
+        self._points.symlink_to(points)
+        if self.log.exists():
+            os.truncate(self.log, 0)
+
+    def take_back(self) -> None:
+        """Whatever became of it: it runs, has no subscription, no table, and no file of
+        either."""
+        self._points.unlink(missing_ok=True)
+        if not is_locked(self.directory):
+            self.start()
+        self.wait_for("select 1")
+        for (name,) in self.sql("select subname from pg_subscription"):
+            try:
+                self.sql(f"drop subscription {name}")
+            except PublisherError:
+                # Its publisher is gone, or another.
+                self.sql(f"alter subscription {name} disable")
+                self.sql(f"alter subscription {name} set (slot_name = none)")
+                self.sql(f"drop subscription {name}")
+        for table, schema in self.sql(
+            "select c.relname, n.nspname from pg_class c join pg_namespace n"
+            " on n.oid = c.relnamespace where c.relkind in ('r', 'p') and"
+            " n.nspname not in ('pg_catalog', 'information_schema', 'wal2lake')"
+        ):
+            self.sql(f"drop table {schema}.{table}")
+        wait_until(
+            lambda: (
+                not list((self.directory / "log").glob("*"))
+                and not list((self.directory / "run").glob("*.progress"))
+            ),
+            describe="nothing is left of the subscriptions",
+        )
+
+
+@pytest.fixture(scope="session")
+def idle_node() -> Iterator[list[LentNode]]:
+    """The one that no test has at the moment, if there is one."""
+    idle: list[LentNode] = []
+    yield idle
+    for found in idle:
+        found.close()
+
+
+@pytest.fixture
+def lend_node(
+    idle_node: list[LentNode],
+    tmp_path_factory: pytest.TempPathFactory,
+    database: object,
+) -> Iterator[Callable[[Path], Node]]:
+    """``lend_node(points)`` is a running node with ``LENT_SETTINGS`` for a test alone, whose
+    failpoints are armed in the directory ``points``. It may be killed.
+
+    A start costs more than most tests, so the next one gets the same node, emptied.
+    ``database`` is asked for because a subscription goes before its source.
+    """
+    lent: list[LentNode] = []
+
+    def lend(points: Path) -> Node:
+        if idle_node:
+            found = idle_node.pop()
+        else:
+            found = LentNode(tmp_path_factory.mktemp("lent") / "node")
+            found.init()
+        lent.append(found)
+        found.lend(points)
+        return found if is_locked(found.directory) else found.start()
+
+    yield lend
+    for found in lent:
+        try:
+            found.take_back()
+        except BaseException:
+            found.close()
+            raise
+        idle_node.append(found)
 
 
 @pytest.fixture

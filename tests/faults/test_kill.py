@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.conftest import FAST_RETRY, Database
+from tests.conftest import Database
 from tests.fakes.outside import assert_equal_outside
 
 from wal2lake.errors import PublisherError
-from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.observe.failpoints import arm
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
@@ -55,7 +55,7 @@ COMMITTING = (
 
 
 def start(
-    make_node: Callable[..., Node],
+    lend_node: Callable[[Path], Node],
     points: Path,
     source: Database,
     rows: int,
@@ -64,9 +64,7 @@ def start(
 ) -> tuple[Node, Workload]:
     """A node whose failpoints can be armed, and a filled source; each test has a ``seed`` of
     its own, and thus another workload."""
-    # Without a history the log is trimmed as soon as something is applied.
-    settings = {**FAST_RETRY, "log.history_bytes": 0}
-    node = make_node(settings=settings, environ={VARIABLE: str(points)}).start()
+    node = lend_node(points)
     workload = Workload(seed)
     source.psql(SCHEMA)
     source.transactions(list(workload.initial(rows)))
@@ -75,11 +73,11 @@ def start(
 
 
 def test_sigkill_at_each_durable_step_of_streaming(
-    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+    lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    node, workload = start(make_node, points, pg18, 300, seed=7)
+    node, workload = start(lend_node, points, pg18, 300, seed=7)
     node.sql(
         f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
     )
@@ -101,11 +99,11 @@ def test_sigkill_at_each_durable_step_of_streaming(
 
 
 def test_sigkill_before_a_position_above_the_log_is_sent(
-    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+    lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    node, workload = start(make_node, points, pg18, 30, seed=23)
+    node, workload = start(lend_node, points, pg18, 30, seed=23)
     node.sql(
         f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
     )
@@ -132,11 +130,11 @@ def test_sigkill_before_a_position_above_the_log_is_sent(
 
 
 def test_sigkill_of_the_whole_tree_in_the_middle_of_everything(
-    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+    lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    node, workload = start(make_node, points, pg18, 300, seed=41)
+    node, workload = start(lend_node, points, pg18, 300, seed=41)
     node.sql(
         f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
     )
@@ -153,12 +151,12 @@ def test_sigkill_of_the_whole_tree_in_the_middle_of_everything(
 
 @pytest.mark.slow
 def test_sigkill_of_the_whole_tree_at_each_durable_step_of_streaming(
-    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+    lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:
     """The other victim: nobody is left to start anything again."""
     points = tmp_path / "points"
     points.mkdir()
-    node, workload = start(make_node, points, pg18, 300, seed=59)
+    node, workload = start(lend_node, points, pg18, 300, seed=59)
     node.sql(
         f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
     )
@@ -179,11 +177,11 @@ def test_sigkill_of_the_whole_tree_at_each_durable_step_of_streaming(
 
 @pytest.mark.parametrize("name", COPYING)
 def test_sigkill_at_each_durable_step_of_a_copy(
-    name: str, make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+    name: str, lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    node, workload = start(make_node, points, pg18, 3000, seed=83 + COPYING.index(name))
+    node, workload = start(lend_node, points, pg18, 3000, seed=83 + COPYING.index(name))
     arm(points, name, "kill")
     node.sql(
         f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
@@ -213,7 +211,7 @@ def test_sigkill_in_each_state_of_copies_beside_a_running_stream(
     steps: tuple[str, ...],
     action: str,
     again: bool,
-    make_node: Callable[..., Node],
+    lend_node: Callable[[Path], Node],
     pg18: Database,
     tmp_path: Path,
 ) -> None:
@@ -221,7 +219,7 @@ def test_sigkill_in_each_state_of_copies_beside_a_running_stream(
     tables stream on (or are copied again, too)."""
     points = tmp_path / "points"
     points.mkdir()
-    node, workload = start(make_node, points, pg18, 1000, seed=97)
+    node, workload = start(lend_node, points, pg18, 1000, seed=97)
     node.sql(
         f"create subscription k connection {quote_literal(pg18.conninfo())} publication k"
     )
@@ -270,12 +268,11 @@ def test_sigkill_in_each_state_of_copies_beside_a_running_stream(
 
 
 def test_a_table_of_many_ranges_is_copied_through_kills_while_it_is_written(
-    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+    lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    settings = {**FAST_RETRY, "subscription.copy_range_bytes": 1 << 20}
-    node = make_node(settings=settings, environ={VARIABLE: str(points)}).start()
+    node = lend_node(points)
     pg18.psql(
         "create table wide (id int primary key, v text);"
         " insert into wide select i, repeat('x', 230) || i"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from wal2lake.errors import PublisherError
-from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.observe.failpoints import arm
 from wal2lake.testing.node import Node
 
 STEPS = [
@@ -33,13 +33,13 @@ COLUMNS = (
     "steps", [STEPS, pytest.param(MORE_STEPS, marks=pytest.mark.slow)]
 )
 def test_sigkill_at_each_step_leaves_one_definition(
-    make_node: Callable[..., Node],
+    lend_node: Callable[[Path], Node],
     tmp_path: Path,
     steps: list[tuple[str, str, bool]],
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    node = make_node(environ={VARIABLE: str(points)}).start()
+    node = lend_node(points)
     node.sql("create table t (id int primary key, v0 int)")
     node.sql("insert into t select i, i from generate_series(1, 10) i")
     done = 0

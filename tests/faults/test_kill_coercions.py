@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from tests.conftest import FAST_RETRY, Database
+from tests.conftest import Database
 
-from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.observe.failpoints import arm
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
@@ -49,13 +49,13 @@ def reached(node: Node, points: Path, name: str) -> None:
 def test_a_value_that_was_replaced_is_counted_once_over_sigkill(
     copying: str | None,
     streaming: Sequence[str],
-    make_node: Callable[..., Node],
+    lend_node: Callable[[Path], Node],
     pg18: Database,
     tmp_path: Path,
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    node = make_node(settings=FAST_RETRY, environ={VARIABLE: str(points)}).start()
+    node = lend_node(points)
     infinite = "select {} + i, 'infinity' from generate_series(1, {}) i"
     pg18.psql(
         "create table a (id int primary key, d date); create table b (like a including all);"

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.conftest import FAST_RETRY, Database
+from tests.conftest import Database
 
 from wal2lake.errors import PublisherError
-from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.observe.failpoints import arm
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
@@ -25,14 +25,12 @@ class World:
     """One node whose commands can be killed, and a source with two tables."""
 
     def __init__(
-        self, make_node: Callable[..., Node], source: Database, points: Path
+        self, lend_node: Callable[[Path], Node], source: Database, points: Path
     ) -> None:
         points.mkdir()
         self.points = points
         self.source = source
-        self.node = make_node(
-            settings=FAST_RETRY, environ={VARIABLE: str(points)}
-        ).start()
+        self.node = lend_node(points)
         source.psql(
             "create table public.a (id int primary key, v text);"
             " create table public.b (id int primary key);"
@@ -93,9 +91,9 @@ class World:
 
 
 def test_a_killed_create_or_drop_subscription_is_undone_or_finished(
-    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+    lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:
-    world = World(make_node, pg18, tmp_path / "points")
+    world = World(lend_node, pg18, tmp_path / "points")
     world.killed("subscription.slot_created", "kill", world.create)
     world.gone()
     world.killed("subscription.recorded", "kill", world.create)
@@ -107,9 +105,9 @@ def test_a_killed_create_or_drop_subscription_is_undone_or_finished(
 @pytest.mark.slow
 @pytest.mark.parametrize("action", ["kill", "kill-tree"])
 def test_sigkill_at_each_step_of_create_and_drop_subscription(
-    make_node: Callable[..., Node], pg18: Database, tmp_path: Path, action: str
+    lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path, action: str
 ) -> None:
-    world = World(make_node, pg18, tmp_path / "points")
+    world = World(lend_node, pg18, tmp_path / "points")
     for step in ("slot_planned", "slot_created"):
         world.killed(f"subscription.{step}", action, world.create)
         world.gone()
@@ -124,9 +122,9 @@ def test_sigkill_at_each_step_of_create_and_drop_subscription(
 
 @pytest.mark.slow
 def test_what_a_killed_command_left_waits_for_its_publisher_and_can_be_repeated(
-    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+    lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:
-    world = World(make_node, pg18, tmp_path / "points")
+    world = World(lend_node, pg18, tmp_path / "points")
     with TcpProxy("127.0.0.1", pg18.server.port) as proxy:
         through = pg18.conninfo(host="127.0.0.1", port=str(proxy.port))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from wal2lake.errors import PublisherError
-from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.observe.failpoints import arm
 from wal2lake.testing.node import Node
 
 # Where it is killed, how, and whether the transaction is committed then.
@@ -35,13 +35,13 @@ BOTH = (
     "steps", [STEPS, pytest.param(MORE_STEPS, marks=pytest.mark.slow)]
 )
 def test_sigkill_at_each_step_of_a_commit_leaves_all_or_nothing(
-    make_node: Callable[..., Node],
+    lend_node: Callable[[Path], Node],
     tmp_path: Path,
     steps: list[tuple[str, str, bool]],
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    node = make_node(environ={VARIABLE: str(points)}).start()
+    node = lend_node(points)
     node.sql("create table a (id int primary key, v int)")
     node.sql("create table b (id int primary key)")
     node.sql("insert into a select i, 0 from generate_series(1, 10) i")

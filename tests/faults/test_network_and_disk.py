@@ -105,10 +105,10 @@ def test_connection_cut_and_stalled_while_streaming(
 
 
 def test_source_is_stopped_and_restarted(
-    make_node: Callable[..., Node], tmp_path: Path
+    lend_node: Callable[[Path], Node], tmp_path: Path
 ) -> None:
     workload = Workload(13)
-    node = make_node(settings=FAST_RETRY).start()
+    node = lend_node(tmp_path)
     with PostgresServer(18) as server:
         source = Database(server, "postgres")
         source.psql(SCHEMA)
@@ -131,14 +131,14 @@ def test_source_is_stopped_and_restarted(
 
 
 def test_full_disk_under_the_log_stops_feedback_and_passes(
-    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+    lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
     pg18.psql(
         "create table public.t (id int primary key); create publication f for all tables"
     )
-    node = make_node(settings=FAST_RETRY, environ={VARIABLE: str(points)}).start()
+    node = lend_node(points)
     node.sql(
         f"create subscription f connection {quote_literal(pg18.conninfo())} publication f"
     )
@@ -199,7 +199,7 @@ def test_a_filesystem_that_is_really_full_stops_feedback_and_passes(
 
 
 def test_a_rotten_segment_is_named_and_nothing_is_skipped(
-    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+    lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
@@ -207,7 +207,7 @@ def test_a_rotten_segment_is_named_and_nothing_is_skipped(
         "create table public.t (id int primary key, v text);"
         " create publication c for all tables"
     )
-    node = make_node(settings=FAST_RETRY, environ={VARIABLE: str(points)}).start()
+    node = lend_node(points)
     node.sql(
         f"create subscription c connection {quote_literal(pg18.conninfo())} publication c"
     )

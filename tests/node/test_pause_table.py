@@ -4,10 +4,9 @@ pg_replication_origin_advance, against real publishers."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import pytest
-from tests.conftest import FAST_RETRY, Database
+from tests.conftest import Database
 
 from wal2lake.errors import PublisherError
 from wal2lake.model import Lsn
@@ -22,15 +21,6 @@ PROGRESS = (
     " from wal2lake.sync_progress where subname = '{}' order by 1"
 )
 STATES = "select state from wal2lake.sync_progress where subname = '{}'"
-
-
-@pytest.fixture(scope="module")
-def subscriber(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """Of this module: its workers come back soon."""
-    directory = tmp_path_factory.mktemp("pause") / "data"
-    with Node(directory, settings=FAST_RETRY) as found:
-        yield found.init().start()
-        assert found.stop() == 0
 
 
 def publish(source: Database, name: str) -> None:

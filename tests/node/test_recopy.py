@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, QueryBuilder
-from tests.conftest import FAST_RETRY, Database
+from tests.conftest import Database
 from tests.node.conftest import Subscribe, create
 
 from wal2lake.errors import PublisherError
-from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.observe.failpoints import arm
 from wal2lake.pg.client import Client, Failure
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
@@ -27,16 +27,10 @@ RECOPY = "alter subscription {} refresh publication with (recopy = true)"
 WAY_OUT = "REFRESH PUBLICATION WITH (recopy = true)"
 
 
-@pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node whose workers come back soon."""
-    with Node(tmp_path_factory.mktemp("recopy") / "node", settings=FAST_RETRY) as found:
-        yield found.init().start()
-
-
 @pytest.fixture
-def subscriber(quick: Node) -> Node:
-    return quick
+def quick(node: Node) -> Node:
+    """The shared node: its workers come back soon."""
+    return node
 
 
 def heard(node: Node, sql: str) -> list[tuple[str, str]]:
@@ -404,7 +398,7 @@ def test_what_cannot_be_copied_anew_is_refused_and_nothing_happens(
     ],
 )
 def test_sigkill_at_each_step_of_a_recopy_ends_equal(
-    make_node: Callable[..., Node],
+    lend_node: Callable[[Path], Node],
     pg18: Database,
     tmp_path: Path,
     point: str,
@@ -412,7 +406,7 @@ def test_sigkill_at_each_step_of_a_recopy_ends_equal(
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    node = make_node(settings=FAST_RETRY, environ={VARIABLE: str(points)}).start()
+    node = lend_node(points)
     pg18.psql(
         "create table a (id int primary key, v text);"
         " insert into a select i, 'old' from generate_series(1, 500) i;"
@@ -458,11 +452,11 @@ def test_sigkill_at_each_step_of_a_recopy_ends_equal(
 
 @pytest.mark.slow
 def test_a_recopy_that_fails_is_taken_back_or_gone_on_with(
-    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+    lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    node = make_node(settings=FAST_RETRY, environ={VARIABLE: str(points)}).start()
+    node = lend_node(points)
     pg18.psql(
         "create table a (id int primary key); insert into a values (1);"
         " create publication f for table a"

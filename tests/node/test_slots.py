@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.conftest import FAST_RETRY, Database
+from tests.conftest import Database
 
 from wal2lake.errors import PublisherError
-from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.observe.failpoints import arm
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
@@ -24,9 +24,9 @@ ERROR = "select error from wal2lake.subscription_errors where subname = '{}'"
 
 
 def test_a_lost_slot_is_an_error_until_its_hint_has_been_followed(
-    make_node: Callable[..., Node], pg18: Database
+    lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:
-    node = make_node(settings=FAST_RETRY).start()
+    node = lend_node(tmp_path)
     pg18.psql(
         "create table t (id int primary key); insert into t values (1);"
         " create publication p for table t"
@@ -69,9 +69,9 @@ def test_a_lost_slot_is_an_error_until_its_hint_has_been_followed(
 
 
 def test_a_slot_made_anew_before_the_first_start_is_refused(
-    make_node: Callable[..., Node], pg18: Database
+    lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:
-    node = make_node(settings=FAST_RETRY).start()
+    node = lend_node(tmp_path)
     pg18.psql("create table t (id int primary key); create publication p for table t")
     node.sql(
         f"create subscription anew connection {quote_literal(pg18.conninfo())}"
@@ -88,11 +88,11 @@ def test_a_slot_made_anew_before_the_first_start_is_refused(
 
 
 def test_no_slot_is_left_by_a_drop_or_a_kill_in_the_middle_of_a_copy(
-    make_node: Callable[..., Node], pg18: Database, tmp_path: Path
+    lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    node = make_node(settings=FAST_RETRY, environ={VARIABLE: str(points)}).start()
+    node = lend_node(points)
     pg18.psql(
         "create table t (id int primary key);"
         " insert into t select generate_series(1, 1000);"

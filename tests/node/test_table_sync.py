@@ -4,44 +4,25 @@ before they answer, and what dies in any state ends equal."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.conftest import FAST_RETRY, Database
+from tests.conftest import Database
 from tests.node.conftest import Psql, Subscribe, create
 
 from wal2lake.errors import PublisherError
-from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.observe.failpoints import arm
 from wal2lake.settings import FILE_NAME
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
 from wal2lake.testing.waits import wait_until
 
 
-@pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node whose copies come again soon, and whose failpoints can be armed."""
-    directory = tmp_path_factory.mktemp("sync")
-    points = directory / "points"
-    points.mkdir()
-    environ = {VARIABLE: str(points)}
-    with Node(directory / "node", settings=FAST_RETRY, environ=environ) as found:
-        yield found.init().start()
-
-
 @pytest.fixture
-def points(quick: Node) -> Iterator[Path]:
-    """Where failpoints are armed; none is left for the next test."""
-    directory = quick.directory.parent / "points"
-    yield directory
-    for path in directory.iterdir():
-        path.unlink()
-
-
-@pytest.fixture
-def subscriber(quick: Node) -> Node:
-    return quick
+def quick(node: Node) -> Node:
+    """The shared node: its workers come back soon."""
+    return node
 
 
 def publish(source: Database, name: str, *tables: str) -> None:
@@ -386,13 +367,13 @@ def test_refresh_ends_the_copy_of_a_table_that_it_removes(
 def test_sigkill_in_each_state_of_a_table_ends_equal(
     point: str,
     action: str,
-    make_node: Callable[..., Node],
+    lend_node: Callable[[Path], Node],
     pg18: Database,
     tmp_path: Path,
 ) -> None:
     points = tmp_path / "points"
     points.mkdir()
-    node = make_node(settings=FAST_RETRY, environ={VARIABLE: str(points)}).start()
+    node = lend_node(points)
     tables = [f"t{n}" for n in range(6)]
     publish(pg18, "k", *tables)
     names = [f"k.{table}" for table in tables]

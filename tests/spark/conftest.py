@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.conftest import QUICK_JAVA
 
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.query import Queries
+from wal2lake.lake.spark.classarchive import default_path
 from wal2lake.lake.spark.jars import JarSource, locate_jars
 from wal2lake.lake.spark.session import SessionOptions, start_session, stop_session
 
@@ -34,6 +36,8 @@ def session_options(tmp_path_factory: pytest.TempPathFactory) -> SessionOptions:
         local_dir=tmp_path_factory.mktemp("spark"),
         warehouse=str(tmp_path_factory.mktemp("warehouse")),
         master="local[2]",
+        class_archive=default_path(),
+        extra={"spark.driver.extraJavaOptions": QUICK_JAVA},
     )
 
 

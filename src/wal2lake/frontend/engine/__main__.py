@@ -45,6 +45,7 @@ from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.expressions import Expressions
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.query import Queries
+from wal2lake.lake.spark import classarchive
 from wal2lake.lake.spark.executors import Executors
 from wal2lake.lake.spark.jars import JarSource, locate_jars
 from wal2lake.lake.spark.session import (
@@ -119,6 +120,7 @@ class _Engine:
             warehouse=settings.warehouse,
             master=settings.spark.master,
             driver_memory=settings.spark.driver_memory,
+            class_archive=classarchive.default_path(),
             extra={**for_executors, **settings.spark.conf},
         )
         exchange = settings.exchange_directory

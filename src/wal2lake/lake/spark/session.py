@@ -36,7 +36,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -169,6 +169,8 @@ class SessionOptions:
     """In a cluster: a directory that this process and all executors see; made if absent."""
     driver_memory: str = "1g"
     """JVM heap, in Java's notation."""
+    class_archive: Path | None = None
+    """From ``classarchive``; used if it is there and is this Java's and these jars'."""
     extra: Mapping[str, str] = field(default_factory=dict)
     """Further Spark settings; they win over our defaults, not over ``REQUIRED``."""
 
@@ -227,6 +229,9 @@ def start_session(options: SessionOptions) -> SparkSession:
     try:
         gateway = launch_gateway(conf, {"process_group": 0})
     except (PySparkRuntimeError, OSError) as error:
+        if _archive_options(options):
+            # A rotten archive can end the JVM before it has said anything.
+            return start_session(replace(options, class_archive=None))
         raise StorageError(
             "could not start the Java virtual machine of Spark",
             sqlstate="58000",
@@ -257,15 +262,18 @@ def start_session(options: SessionOptions) -> SparkSession:
     return SparkSession(context)
 
 
-def stop_session(spark: SparkSession) -> None:
-    """End the session and its JVM; returns when the JVM is gone."""
+def stop_session(
+    spark: SparkSession, *, timeout_seconds: float = STOP_TIMEOUT_SECONDS
+) -> None:
+    """End the session and its JVM; returns when the JVM is gone. It is killed if it has not
+    ended within ``timeout_seconds``."""
     process = _process(spark)
     try:
         if process is None or process.poll() is None:
             spark.stop()
     finally:
         _forget_gateway(alive=process is None or process.poll() is None)
-        _end_jvm(process, STOP_TIMEOUT_SECONDS)
+        _end_jvm(process, timeout_seconds)
 
 
 def jvm_pid(spark: SparkSession) -> int | None:
@@ -324,7 +332,11 @@ def configuration(options: SessionOptions) -> dict[str, str]:
     extra = dict(options.extra)
     extensions = [DELTA_EXTENSION]
     extensions += extra.pop("spark.sql.extensions", "").split(",")
-    jvm_options = [*_JVM_OPTIONS, _logging_option(options.local_dir)]
+    jvm_options = [
+        *_JVM_OPTIONS,
+        _logging_option(options.local_dir),
+        *_archive_options(options),
+    ]
     jvm_options.append(extra.pop("spark.driver.extraJavaOptions", ""))
     if options.exchange_dir is not None and not options.is_local:
         # An executor's own words have rows' values in them, as the driver's would.
@@ -365,6 +377,20 @@ def _file_url(options: SessionOptions, name: str) -> str:
 def _logging_option(directory: Path) -> str:
     path = directory.absolute() / _LOGGING_FILE
     return f"-Dlog4j2.configurationFile={path.as_uri()}"
+
+
+def _archive_options(options: SessionOptions) -> list[str]:
+    archive = options.class_archive
+    # In a list of options, or of archives, these characters are not a name's.
+    if archive is None or not archive.exists() or set(str(archive)) & set(" :\"'\\"):
+        return []
+    return [
+        f"-XX:SharedArchiveFile={archive}",
+        # Another Java's, or of other jars: go on without it, and without a word.
+        "-Xshare:auto",
+        "-Xlog:disable",
+        "-Xlog:all=error:stderr",
+    ]
 
 
 def _prepare_directories(options: SessionOptions) -> None:
