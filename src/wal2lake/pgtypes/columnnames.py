@@ -4,7 +4,7 @@ Comes in: names. Goes out: a refusal, in words that name the table. Asked before
 by ``wal2lake check``, when a subscription creates tables, and by CREATE TABLE.
 
 Spark finds columns regardless of case, so Delta refuses two that differ in nothing else, and
-a table of none. Spark keeps one name for itself, and files have columns beside the table's.
+a table of none. Spark keeps two names for itself, and files have columns beside the table's.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ KEPT_NAMES: Final = ("_wal2lake_origin", "_wal2lake_xid", "_wal2lake_time")
 SYSTEM_COLUMNS: Final = frozenset({"tableoid", "cmax", "xmax", "cmin", "xmin", "ctid"})
 """Of every PostgreSQL table, so no publisher's table has another of such a name."""
 
-_FILE_METADATA: Final = "_metadata"
-"""What Spark calls the facts about a row's file: with a column of that name in the table
-too, Delta cannot find a row's place any more, and no row can be deleted or read back."""
+_OF_SPARK: Final = ("_metadata", "_tmp_metadata_row_index")
+"""What Spark calls the facts about a row's file, and a row's place in it: with a column of such
+a name in the table, Delta cannot tell which rows are deleted, and the table cannot be read."""
 
 _REMEDY: Final = "Leave it out with a column list of the publication, or rename it."
 
@@ -45,7 +45,7 @@ def check_column_names(names: Iterable[str], table: str | None = None) -> None:
                 sqlstate="42701",
                 hint=_REMEDY,
             )
-        if name == _FILE_METADATA:
+        if name in _OF_SPARK:
             raise FeatureNotSupportedError(
                 f'column "{name}"{of_table} has a name that Spark keeps for itself',
                 hint=_REMEDY,
