@@ -134,7 +134,14 @@ class RandomChanges:
             yield "; ".join(self._transaction())
 
     def local(self, count: int) -> Iterator[str]:
-        """That many statements, or short transactions, of every subscriber."""
+        """Two statements about all contested rows of a table, then that many others, or short
+        transactions, of every subscriber."""
+        changed, emptied = self._rng.sample(list(TABLES.values()), 2)
+        for start, table in (
+            (f"update {changed.name} set v = 'all mine'", changed),
+            (f"delete from {emptied.name}", emptied),
+        ):
+            yield f"{start} where {table.key.split()[0]} >= {CONTESTED}"
         for _ in range(count):
             kind = self._rng.random()
             if kind < 0.15:

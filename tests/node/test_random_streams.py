@@ -171,7 +171,7 @@ class World:
         for side in self.sides:
             side.forget()
         self.done = []
-        for statement in self.changes.local(4):
+        for statement in self.changes.local(2):
             self.done.append(f"local: {statement}")
             outcomes = [side.outcome(statement) for side in self.sides]
             assert outcomes[0] == outcomes[1], f"{statement}: {outcomes}"
