@@ -12,9 +12,11 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Set
 from types import FrameType
 from typing import NoReturn
 
+from benchmarks.applying import fragments, keyless, scattered, sustained
 from benchmarks.changes import backlog, cores, decoding, latency, nullmodes, streamed
 from benchmarks.changes.shapes import SHAPES
 from benchmarks.copies import copying, idle, interrupted, large, tables
@@ -87,6 +89,8 @@ def _run(stage: Stage, options: Options) -> None:
     for stream in streamed.PLANS:
         if stream.name in chosen:
             streamed.run(stage, stream)
+    if options.node:
+        _apply(stage, chosen)
     if options.node and chosen & {"copy", "backlog", "latency"}:
         stage.add(
             "memory",
@@ -99,6 +103,17 @@ def _run(stage: Stage, options: Options) -> None:
         tables.run(stage)
     if "idle" in chosen:
         idle.run(stage)
+
+
+def _apply(stage: Stage, chosen: Set[str]) -> None:
+    if "scattered" in chosen:
+        scattered.run(stage)
+    if "keyless" in chosen:
+        keyless.run(stage)
+    if "fragments" in chosen:
+        fragments.run(stage)
+    if "tpcb" in chosen:
+        sustained.run(stage)
 
 
 def _interrupted(number: int, frame: FrameType | None) -> NoReturn:

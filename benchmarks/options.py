@@ -27,12 +27,17 @@ WORKLOADS: Final = {
     "busy": "the same with 1,800 more transactions a second beside them",
     "streamed": "one transaction of 10 M rows, streamed, and small ones beside it",
     "interleaved": "500 open transactions of 10,000 rows each",
+    "visible": "the same over three tables: commit to visible",
+    "scattered": "1,000 updates at random into tables of 1, 10 and 50 M rows",
+    "keyless": "100,000 updates of a table without a key, and of one with a key",
+    "fragments": "reading a table after 1,000 commits of 200 rows",
+    "tpcb": "pgbench, scale 10: 1,000/s for --seconds, then as much as can be followed",
     "tables": "500 small tables: their copy, a round of changes, nothing",
     "idle": "a node with ten tables and nothing to do",
 }
 """Name to what it measures, in the order in which they run."""
 
-OPT_IN: Final = frozenset({"cores"})
+OPT_IN: Final = frozenset({"cores", "scattered", "fragments", "tpcb"})
 """Only when they are named: they would make the whole run too long."""
 
 
@@ -45,7 +50,7 @@ class Options:
     rows_scale: float
     """1 is the size that the targets are about."""
     seconds: int
-    """Length of ``latency`` and of ``busy``."""
+    """Length of ``latency``, ``busy``, ``visible`` and ``tpcb``."""
     idle_seconds: int
     json: Path | None
     node: bool
@@ -80,7 +85,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         "--seconds",
         type=int,
         default=30,
-        help="length of latency and of busy (default 30)",
+        help="length of latency, busy, visible and tpcb (default 30)",
     )
     parser.add_argument(
         "--idle-seconds", type=int, default=30, help="length of idle (default 30)"

@@ -7,6 +7,8 @@ pg_replication_origin_status of the subscriber, which moves when readers can see
 A transaction arrived with the first look that shows a position beyond its mark: figures are
 too large by up to the time between two looks, never too small.
 
+``visible`` is the same over three tables in turn.
+
 ``busy`` is the same, for as long, with 1,800 more transactions a second beside them, which pgbench
 commits. That 2,000/s are no worse than 200/s is read as: the 99th percentile of what is confirmed
 has the same bound. How many there were is in the table: a source that does not reach the rate makes
@@ -41,7 +43,6 @@ from benchmarks.stage import (
 from benchmarks.usage import Usage
 from wal2lake.pg.client import Client
 
-_TABLE: Final = "single"
 _ROWS: Final = 100_000
 _PER_SECOND: Final = 200
 
@@ -63,11 +64,34 @@ class Load:
     """One of the two workloads."""
 
     name: str
-    beside_per_second: int
+    beside_per_second: int = 0
     """Transactions that are committed beside those that are measured."""
+    tables: int = 1
+    """Which the transactions take in turn."""
+    visible_p50: Target | None = None
+    visible_p99: Target | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the tables, unqualified."""
+        return tuple(f"single{i}" for i in range(self.tables))
+
+    @property
+    def qualified(self) -> str:
+        """The list of them."""
+        return ", ".join(f"{workload.SCHEMA}.{name}" for name in self.names)
 
 
-LOADS: Final = (Load("latency", 0), Load("busy", 1800))
+LOADS: Final = (
+    Load("latency"),
+    Load("busy", beside_per_second=1800),
+    Load(
+        "visible",
+        tables=3,
+        visible_p50=Target(at_most=2000.0),
+        visible_p99=Target(at_most=5000.0),
+    ),
+)
 
 _FLUSHED_P99: Final = Target(at_most=100.0)
 """Milliseconds; of both."""
@@ -92,21 +116,21 @@ def run(stage: Stage, load: Load) -> None:
     publication = f"bench_{load.name}"
     rows = stage.options.scaled(_ROWS)
     with stage.at_source() as source:
-        source.rows(workload.create_table(_TABLE))
-        source.rows(workload.insert_rows(_TABLE, 1, rows))
-        source.rows(
-            f"create publication {publication} for table {workload.SCHEMA}.{_TABLE}"
-        )
+        for table in load.names:
+            source.rows(workload.create_table(table))
+            source.rows(workload.insert_rows(table, 1, rows))
+        source.rows(f"create publication {publication} for table {load.qualified}")
     with stage.at_native() as native:
-        native.rows(workload.create_table(_TABLE))
+        for table in load.names:
+            native.rows(workload.create_table(table))
     measured = {peer.name: _measure(stage, load, peer, rows) for peer in stage.peers()}
-    _report(Comparison(stage, load.name, measured))
+    _report(load, Comparison(stage, load.name, measured))
     with stage.at_source() as source:
         source.rows(f"drop publication {publication}")
-        source.rows(f"drop table {workload.SCHEMA}.{_TABLE}")
+        source.rows(f"drop table {load.qualified}")
 
 
-def _report(found: Comparison[_Measured]) -> None:
+def _report(load: Load, found: Comparison[_Measured]) -> None:
     for percent in (50, 99):
         found.add(
             f"commit to flush confirmed, p{percent}",
@@ -119,6 +143,7 @@ def _report(found: Comparison[_Measured]) -> None:
             f"commit to visible, p{percent}",
             "ms",
             lambda m, p=percent: milliseconds(m.visible, p),  # type: ignore[misc]
+            load.visible_p50 if percent == 50 else load.visible_p99,
         )
     found.add("looked for every (mean)", "ms", lambda m: m.look_seconds * 1000)
     found.add(
@@ -151,7 +176,7 @@ def _measure(stage: Stage, load: Load, peer: Peer, rows: int) -> _Measured:
         _beside(stage, load, rows) as beside,
     ):
         started = time.perf_counter()
-        commits = _write(stage, rows, seconds)
+        commits = _write(stage, load, rows)
         lasted = time.perf_counter() - started
         usage.sample()
         cpu_cores = usage.cpu_seconds(peer.name) / lasted
@@ -163,13 +188,15 @@ def _measure(stage: Stage, load: Load, peer: Peer, rows: int) -> _Measured:
         watched = time.perf_counter() - started
     with peer.connected() as client, stage.at_source() as source:
         # What is beside them has gone on until now.
-        last = workload.marked(source, workload.update_rows(_TABLE, "id = 1"))
+        last = workload.marked(source, workload.update_rows(load.names[0], "id = 1"))
         wait_exactly(lambda: reached(client, name) > last, f"{name} has the rest, too")
-    assert_same(stage, peer, (workload.fingerprint(_TABLE),))
+    assert_same(stage, peer, tuple(map(workload.fingerprint, load.names)))
     with peer.connected() as client:
-        selects = [_select(client, 1 + i * 7 % rows) for i in range(_SELECTS)]
+        selects = [
+            _select(client, load.names[0], 1 + i * 7 % rows) for i in range(_SELECTS)
+        ]
         drop_subscription(client, name)
-        client.rows(f"drop table {workload.SCHEMA}.{_TABLE}")
+        client.rows(f"drop table {load.qualified}")
     return _Measured(
         flushed=delays(flushes, commits),
         visible=delays(sights, commits),
@@ -191,7 +218,7 @@ def _beside(stage: Stage, load: Load, rows: int) -> Iterator[list[int]]:
     script = stage.folder / "beside.sql"
     script.write_text(
         f"\\set key random(1, {rows})\n"
-        f"update {workload.SCHEMA}.{_TABLE} set amount = amount + 1 where id = :key;\n"
+        f"update {workload.SCHEMA}.{load.names[0]} set amount = amount + 1 where id = :key;\n"
     )
     with subprocess.Popen(
         [
@@ -216,28 +243,33 @@ def _beside(stage: Stage, load: Load, rows: int) -> Iterator[list[int]]:
     counts.append(int(found[1]))
 
 
-def _write(stage: Stage, rows: int, seconds: int) -> list[Commit]:
+def _write(stage: Stage, load: Load, rows: int) -> list[Commit]:
     """Commit at the rate, as a client that is never ahead of the clock; a late one
     catches up. Returns moment and mark of each commit."""
     commits: list[Commit] = []
     with stage.at_source() as source:
-        (first,) = source.rows(f"select max(id) + 1 from {workload.SCHEMA}.{_TABLE}")[0]
+        first = max(
+            int(
+                str(source.rows(f"select max(id) + 1 from {workload.SCHEMA}.{t}")[0][0])
+            )
+            for t in load.names
+        )
         started = time.perf_counter()
-        for i in range(_PER_SECOND * seconds):
+        for i in range(_PER_SECOND * stage.options.seconds):
             pause = started + i / _PER_SECOND - time.perf_counter()
             if pause > 0:
                 time.sleep(pause)
+            table = load.names[i // 2 % load.tables]
             if i % 2:
-                statement = workload.update_rows(_TABLE, f"id = {1 + i * 31 % rows}")
+                statement = workload.update_rows(table, f"id = {1 + i * 31 % rows}")
             else:
-                key = int(str(first)) + i
-                statement = workload.insert_rows(_TABLE, key, key)
+                statement = workload.insert_rows(table, first + i, first + i)
             mark = workload.marked(source, statement)
             commits.append((time.perf_counter(), int(mark)))
     return commits
 
 
-def _select(client: Client, key: int) -> float:
+def _select(client: Client, table: str, key: int) -> float:
     started = time.perf_counter()
-    client.rows(f"select amount, note from {workload.SCHEMA}.{_TABLE} where id = {key}")
+    client.rows(f"select amount, note from {workload.SCHEMA}.{table} where id = {key}")
     return time.perf_counter() - started

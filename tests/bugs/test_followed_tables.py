@@ -10,12 +10,14 @@ catalog has NOT NULL before our rows have values.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from wal2lake.apply.schema.diff import Renamed, difference
 from wal2lake.apply.schema.follow import SchemaFollower
 from wal2lake.catalog import (
     AddColumn,
@@ -287,3 +289,124 @@ def test_not_null_is_left_out_where_rows_are_still_to_be_filled(
     node = cast(Any, SimpleNamespace(catalog=mirror.catalog))
     altertable.follow(node, ORDERS, changes, replaced=False)
     assert tried == [changes, [DropColumn("b"), AddColumn(ColumnDef("c", TEXT))]]
+
+
+def required(found: RemoteSchema, name: str) -> RemoteSchema:
+    return replace(
+        found,
+        attributes=tuple(
+            replace(a, not_null=a.not_null or a.name == name) for a in found.attributes
+        ),
+    )
+
+
+def test_not_null_waits_for_rows_of_the_time_before(mirror: Mirror) -> None:
+    now = required(schema(1, "orders", "abc"), "b")
+    mirror.catalog.note_sent(SUB, [replace(sent(100, now), settled=Lsn(400))])
+    assert mirror.follow(table("ab"))
+    added = mirror.altering.made[0]
+    assert isinstance(added, AddColumn)
+    assert len(mirror.altering.made) == 1, "rows up to 400 may have null"
+    # Another change comes before, with columns that are asked for later.
+    later = replace(now, attributes=now.attributes, namespace="other")
+    mirror.catalog.note_sent(SUB, [replace(sent(300, later), settled=Lsn(600))])
+    assert mirror.follow(table("abc"))
+    assert len(mirror.altering.made) == 1
+    subscription = mirror.catalog.subscription(SUB)
+    assert subscription is not None
+    mirror.follower.refresh(subscription)
+    assert mirror.follower.due(mirror.catalog.rels(SUB), Lsn(600)) is None
+    due = mirror.follower.due(mirror.catalog.rels(SUB), Lsn(601))
+    assert due is not None
+    assert due.at == Lsn(600)
+    mirror.follower.adopt(subscription, due, table("abc"))
+    assert mirror.altering.made[1:] == [SetNotNull("b", True)]
+    assert not mirror.follow(table("abc"))
+    words = [(one.change, one.outcome) for one in mirror.catalog.schema_history()]
+    assert words[-1] == ('ALTER COLUMN "b" SET NOT NULL', "changed")
+
+
+def test_not_null_that_is_dropped_meanwhile_never_comes(mirror: Mirror) -> None:
+    now = schema(1, "orders", "ab")
+    with_it = replace(sent(100, required(now, "b")), settled=Lsn(400))
+    mirror.catalog.note_sent(SUB, [with_it])
+    assert mirror.follow(table("ab"))
+    mirror.catalog.note_sent(SUB, [replace(sent(300, now), settled=Lsn(600))])
+    assert mirror.follow(table("ab"))
+    assert not mirror.follow(table("ab"))
+    assert mirror.altering.made == []
+
+
+def test_what_was_sent_of_tables_that_are_not_here_goes_with_the_floor(
+    mirror: Mirror,
+) -> None:
+    mirror.catalog.note_sent(
+        SUB, [sent(at, schema(9, "absent", "abc"[:n])) for n, at in enumerate((10, 20))]
+    )
+    mirror.catalog.note_sent(SUB, [sent(95, schema(9, "absent", "abc"))])
+    mirror.follow(table("ab"))
+    assert [int(one.at) for one in mirror.catalog.sent_schemas(SUB)] == [95]
+
+
+def test_a_table_that_is_paused_while_it_is_altered_stays_paused(
+    mirror: Mirror,
+) -> None:
+    """The copy that ALTER TABLE had asked for put it among the others again."""
+    mirror.catalog.publish(SUB, Lsn(95), {int(ORDERS): 2})
+    mirror.catalog.note_sent(SUB, [sent(100, schema(1, "orders", "abc", node=2))])
+    subscription = mirror.catalog.subscription(SUB)
+    assert subscription is not None
+    mirror.follower.refresh(subscription)
+    due = mirror.follower.due(mirror.catalog.rels(SUB), Lsn(1000))
+    assert due is not None
+    mirror.catalog.pause_table(SUB, ORDERS, Lsn(95), 2)
+    mirror.follower.adopt(subscription, due, table("ab"))
+    assert len(mirror.altering.made) == 1
+    rel = mirror.rel(ORDERS)
+    assert (rel.state, rel.paused, rel.epoch) == (SyncState.FINISHEDCOPY, True, 7)
+    # When it comes back its columns are there, and the copy is asked for.
+    mirror.catalog.resume_table(SUB, ORDERS)
+    assert mirror.follow(table("abc"))
+    assert len(mirror.altering.made) == 1
+    assert mirror.rel(ORDERS).state is SyncState.INIT
+
+
+def test_a_table_of_two_subscriptions_is_not_copied_anew(mirror: Mirror) -> None:
+    """It waited for a copy that was refused for ever."""
+    other = Oid(20001)
+    mirror.catalog.create_subscription(
+        Subscription(other, "o", Oid(10), True, "host=p", "o", ("p",)),
+        [SubscriptionRel(other, ORDERS, "public", "t", SyncState.READY, Lsn(5), 9)],
+        {int(ORDERS): 1},
+    )
+    mirror.catalog.create_table(table("ab"))
+    mirror.catalog.note_sent(SUB, [sent(100, schema(1, "orders", "abc", node=2))])
+    with pytest.raises(UsageError, match="another subscription fills") as refused:
+        mirror.follow(table("ab"))
+    assert refused.value.sqlstate == "55000"
+    assert "written all rows anew" in str(refused.value.detail)
+    assert (mirror.altering.made, mirror.rel(ORDERS).state) == ([], SyncState.READY)
+    # Where no copy is needed both may follow.
+    mirror.catalog.note_sent(SUB, [sent(100, schema(1, "orders", "abc"))])
+    assert mirror.follow(table("ab"))
+
+
+def test_names_that_are_changed_and_changed_back_in_one_backlog() -> None:
+    """The server is where it was: what it said meanwhile looks like a rename that others do not
+    see yet. Rows go under the right names, and are copied anew to be sure."""
+    before, now = schema(1, "orders", "abc"), schema(1, "orders", "abc")
+    for columns, renames in (
+        ("axc", [Renamed("b", "x")]),
+        ("acb", [Renamed("b", "b_"), Renamed("c", "b"), Renamed("b_", "c")]),
+    ):
+        first = sent(100, schema(1, "orders", columns))
+        found = difference(before, replace(first, schema=now))
+        assert list(found.steps) == renames
+        assert [a.number for a in found.after.attributes] == [1, 2, 3]
+        assert found.unknown is not None
+        back = difference(found.after, sent(200, now))
+        assert sum(isinstance(one, Renamed) for one in back.steps) == len(renames)
+        assert back.after == now
+        assert back.unknown is None
+        # One who looked in time knows.
+        assert difference(before, first).unknown is None

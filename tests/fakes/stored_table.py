@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from wal2lake.lake.delta.datafile import DataFileWriter
+from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.origins import COLUMNS, Marks, tagged
 from wal2lake.lake.port import FieldSpec, PhysicalField, TableState
 from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Uniqueness
@@ -50,6 +51,8 @@ class StoredTable:
             column_mapping=False,
             properties={"delta.enableDeletionVectors": "true"},
         )
+        self._index = KeyIndex(location / "_index", 1 << 30, least_rows=1)
+        self._plans = 0
         self.files: list[DataFile] = []
         share = -(-len(rows) // files) or 1
         for start in range(0, len(rows), share):
@@ -89,7 +92,9 @@ class StoredTable:
         memory: int,
         rules: Rules = AS_POSTGRESQL,
     ) -> Upsert | RowFailure:
-        """What a batch would change; ``memory`` in bytes."""
+        """What a batch would change; ``memory`` in bytes. Every second batch looks into an
+        index of keys."""
+        self._plans += 1
         size = sum(t.nbytes for t in staged)
         with Memory(memory).share(size) as share:
             return plan_upsert(
@@ -100,6 +105,7 @@ class StoredTable:
                 share,
                 f"{self.state.location}/spill",
                 rules=rules,
+                index=self._index if self._plans % 2 else None,
             )
 
     def commit(self, upsert: Upsert) -> None:

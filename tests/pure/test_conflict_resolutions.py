@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import random
 import uuid
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +20,20 @@ from tests.fakes.stored_table import StoredTable
 from tests.pure.test_upsert import ARROW, FIELDS, staged_tables
 
 from wal2lake.errors import Wal2LakeError
+from wal2lake.lake.expressions import Outcome, Pairs
 from wal2lake.lake.origins import LOCAL, LONG_AGO, Commits
 from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Seq
 from wal2lake.lake.tablefiles import DataFile, add_action
 from wal2lake.lake.upsert import Upsert, compact
 from wal2lake.lake.upsert.judging import Rules
 from wal2lake.model import ConflictType, Modified, Resolution
-from wal2lake.pgtypes import ConflictResolutions, Resolutions, check_tracked
-from wal2lake.pgtypes.choices.resolutions import _POSSIBLE
+from wal2lake.pgtypes import (
+    ConflictExpression,
+    ConflictResolutions,
+    Resolutions,
+    check_tracked,
+)
+from wal2lake.pgtypes.choices.resolutions import _BY_EXPRESSION, _POSSIBLE
 from wal2lake.testing.rowmodel import UNCHANGED, Event, HistoryShape, Row, history
 
 OURS, THEIRS = 7, 9
@@ -48,6 +56,60 @@ class Stored:
     time: int
 
 
+def merged(local: Row, remote: Row) -> Row:
+    """What ``Expressions`` below makes of both."""
+    return (*remote[:2], f"{local[2]}|{remote[2]}"[-40:], remote[3])
+
+
+def said(rule: Resolution, local: Row, remote: Row) -> Resolution:
+    """Of an expression; error: it fails."""
+    digest = zlib.crc32(repr((local[2], remote[2])).encode()) % 40
+    if rule is Resolution.MERGE:
+        return Resolution.ERROR if digest == 0 else rule
+    return (
+        Resolution.APPLY_REMOTE,
+        Resolution.KEEP_LOCAL,
+        Resolution.SKIP,
+        Resolution.ERROR if digest == 3 else Resolution.APPLY_REMOTE,
+    )[digest % 4]
+
+
+class Expressions:
+    """Spark's part."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def evaluate(
+        self,
+        fields: object,
+        required: object,
+        expression: ConflictExpression,
+        pairs: Pairs,
+    ) -> list[Outcome]:
+        found: list[Outcome] = []
+        self.asked.append(pairs.local.num_rows)
+        merges = expression.choice is None
+        rule = Resolution.MERGE if merges else Resolution.EXPRESSION
+        for i in range(pairs.local.num_rows):
+            part = pairs.part(i, 1)
+            local, remote = (
+                tuple(side.to_pylist()[0].values())
+                for side in (part.local, part.remote)
+            )
+            what = said(rule, local, remote)
+            if what is Resolution.ERROR:
+                return [*found, Outcome(error=("22012", "division by zero"))]
+            if merges:
+                row = part.remote.set_column(
+                    2, part.remote.schema.field(2), [[merged(local, remote)[2]]]
+                )
+                found.append(Outcome(row=row))
+            else:
+                found.append(Outcome(choice=what.value))
+        return found
+
+
 @dataclass
 class Model:
     """A subscriber that knows whose its rows are."""
@@ -57,8 +119,18 @@ class Model:
     tracks: bool
     met: list[tuple[int, ConflictType, Resolution]] = field(default_factory=list)
 
-    def ask(self, kind: ConflictType, event: Event, row: Stored | None) -> Resolution:
+    def ask(
+        self,
+        kind: ConflictType,
+        event: Event,
+        row: Stored | None,
+        remote: Row | None = None,
+    ) -> Resolution:
         rule = self.rules.of(kind)
+        if rule in (Resolution.EXPRESSION, Resolution.MERGE):
+            assert row is not None
+            assert remote is not None
+            rule = said(rule, row.row, remote)
         mine = time_of(event.lsn) if self.tracks else LONG_AGO
         if rule is Resolution.LAST_UPDATE_WINS:
             assert row is not None
@@ -77,6 +149,7 @@ class Model:
     def apply(self, event: Event) -> bool:
         """False: it stops."""
         go, stop = Resolution.APPLY_REMOTE, Resolution.ERROR
+        both = Resolution.MERGE
         time = time_of(event.lsn) if self.tracks else LONG_AGO
         origin = OURS if self.tracks else None
         if event.kind == "I":
@@ -85,10 +158,13 @@ class Model:
             what = (
                 go
                 if there is None
-                else self.ask(ConflictType.INSERT_EXISTS, event, there)
+                else self.ask(ConflictType.INSERT_EXISTS, event, there, event.new)
             )
-            if what is go:
-                self.rows[event.new[:2]] = Stored(event.new, origin, time)
+            if what in (go, both):
+                row = event.new
+                if what is both and there is not None:
+                    row = merged(there.row, row)
+                self.rows[event.new[:2]] = Stored(row, origin, time)
             return what is not stop
         if event.kind == "D":
             assert event.old is not None
@@ -97,27 +173,34 @@ class Model:
                 return self.ask(ConflictType.DELETE_MISSING, event, None) is not stop
             what = go
             if self.foreign(there):
-                what = self.ask(ConflictType.DELETE_ORIGIN_DIFFERS, event, there)
+                gone = (*event.old, None, None)
+                what = self.ask(ConflictType.DELETE_ORIGIN_DIFFERS, event, there, gone)
             if what is go:
                 del self.rows[event.old]
             return what is not stop
         assert event.new is not None
         source, key = event.old or event.new[:2], event.new[:2]
         there, what, before = self.rows.get(source), go, len(self.met)
+        new = tuple(
+            there.row[i] if value is UNCHANGED and there is not None else value
+            for i, value in enumerate(event.new)
+        )
         if there is None:
             what = self.ask(ConflictType.UPDATE_MISSING, event, None)
             if what is go and UNCHANGED in event.new:
                 return False
         elif self.foreign(there):
-            what = self.ask(ConflictType.UPDATE_ORIGIN_DIFFERS, event, there)
-        if what is go and key != source and key in self.rows:
-            what = self.ask(ConflictType.UPDATE_EXISTS, event, self.rows[key])
-            self.met[before:] = [(n, kind, what) for n, kind, _ in self.met[before:]]
-        if what is go:
-            new = tuple(
-                there.row[i] if value is UNCHANGED and there is not None else value
-                for i, value in enumerate(event.new)
-            )
+            what = self.ask(ConflictType.UPDATE_ORIGIN_DIFFERS, event, there, new)
+            new = merged(there.row, new) if what is both else new
+        if what in (go, both) and key != source and key in self.rows:
+            taken = self.rows[key]
+            what = self.ask(ConflictType.UPDATE_EXISTS, event, taken, new)
+            new = merged(taken.row, new) if what is both else new
+            if what not in (go, both):
+                self.met[before:] = [
+                    (n, kind, what) for n, kind, _ in self.met[before:]
+                ]
+        if what in (go, both):
             self.rows.pop(source, None)
             self.rows[key] = Stored(new, origin, time)
         return what is not stop
@@ -147,6 +230,18 @@ def test_a_batch_means_what_its_events_mean_one_by_one(
             for kind, possible in _POSSIBLE.items()
         }
     )
+    if rng.random() < 0.5:
+        asks = {
+            kind: ConflictExpression("", None if one is Resolution.MERGE else "")
+            for kind, possible in _BY_EXPRESSION.items()
+            for one in [rng.choice([None, *possible])]
+            if one is not None
+        }
+        by = {
+            kind: Resolution.MERGE if one.choice is None else Resolution.EXPRESSION
+            for kind, one in asks.items()
+        }
+        rules = Resolutions({**rules.chosen, **by}, asks)
     rows: dict[tuple[object, ...], Stored] = {}
     keys = [(a, b) for a in range(5) for b in range(3)]
     for by, tag in (
@@ -177,12 +272,22 @@ def test_a_batch_means_what_its_events_mean_one_by_one(
         staged_tables(events, shape_of(events), 2),
         UNTRUSTED,
         memory=1 << 20,
-        rules=Rules(rules, commits(events) if tracks else None),
+        rules=Rules(
+            rules,
+            commits(events) if tracks else None,
+            expressions=cast(Any, Expressions()),
+        ),
     )
     if stopped is not None:
         assert isinstance(plan, RowFailure)
         assert plan.seq == Seq(stopped.lsn, stopped.ordinal)
-        assert plan.conflict is model.met[-1][1]
+        if plan.sqlstate == "22012":
+            assert rules.of(model.met[-1][1]) in (
+                Resolution.EXPRESSION,
+                Resolution.MERGE,
+            )
+        else:
+            assert plan.conflict is model.met[-1][1]
         return
     assert isinstance(plan, Upsert), plan
     assert [(c.commit_lsn, c.type, c.resolution) for c in plan.conflicts] == model.met
@@ -285,6 +390,10 @@ def test_a_tables_own_resolutions_win() -> None:
         ("update_missing = keep_local", "not possible for update_missing"),
         ("delete_missing = apply_remote", "not possible for delete_missing"),
         ("delete_missing = skip, delete_missing = error", "more than one entry"),
+        ("insert_exists = ('skip')", "is of no table"),
+        ("insert_exists = merge", "not possible for insert_exists"),
+        ("a.b.update_missing = ('skip')", "update_missing cannot be resolved by"),
+        ("a.b.delete_origin_differs = set (a = 1)", "cannot be resolved by set"),
     ],
 )
 def test_what_makes_no_sense_is_refused(text: str, message: str) -> None:
@@ -294,11 +403,54 @@ def test_what_makes_no_sense_is_refused(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["insert_exists = last_update_wins", "update_origin_differs = skip"]
+    "text",
+    [
+        "s.t.insert_exists = ()",
+        "s.t.insert_exists = ('skip'",
+        "s.t.insert_exists = ('skip') or true",
+        "s.t.insert_exists = set (1 + 1)",
+        "s.t.insert_exists = set (a = )",
+        "s.t.insert_exists = set (a = 1, a = 2)",
+    ],
+)
+def test_what_is_no_expression_is_a_syntax_error(text: str) -> None:
+    with pytest.raises(Wal2LakeError) as caught:
+        ConflictResolutions.parse(text)
+    assert caught.value.sqlstate == "42601"
+
+
+def test_expressions_have_commas_quotes_and_parentheses_of_their_own() -> None:
+    option = ConflictResolutions.parse(
+        "update_missing = skip, s.\"T,(\".insert_exists = (if(local.a < remote.b, 'a,)',"
+        " 'it''s \\'(')), s.u.update_exists = SET (\"Qty=\" = coalesce(local.a, 1),"
+        " b = (local.`x(`=',')), s.u.insert_exists = skip"
+    )
+    found = option.of("s", "T,(").expressions[ConflictType.INSERT_EXISTS]
+    assert found.choice == "if(local.a < remote.b, 'a,)', 'it''s \\'(')"
+    other = option.of("s", "u")
+    assert other.expressions[ConflictType.UPDATE_EXISTS].values == (
+        ("Qty=", "coalesce(local.a, 1)"),
+        ("b", "(local.`x(`=',')"),
+    )
+    assert other.of(ConflictType.INSERT_EXISTS) is Resolution.SKIP
+    assert option.with_expressions == (("s", "T,("), ("s", "u"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "insert_exists = last_update_wins",
+        "update_origin_differs = skip",
+        "s.t.insert_exists = (if(local_commit_time is null, 'skip', 'error'))",
+        "s.t.update_origin_differs = set (a = local.a)",
+    ],
 )
 def test_what_needs_the_rows_origins_asks_for_them(text: str) -> None:
     check_tracked(text, tracked=True)
     check_tracked("insert_exists = skip", tracked=False)
+    check_tracked("s.t.insert_exists = set (a = local.a)", tracked=False)
+    # As it is without: nobody needs to know whose the row was.
+    check_tracked("update_origin_differs = apply_remote", tracked=False)
     with pytest.raises(Wal2LakeError, match="track_commit_timestamp") as caught:
         check_tracked(text, tracked=False)
     assert caught.value.sqlstate == "55000"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -28,6 +28,7 @@ from wal2lake.wire.pgoutput import (
     RollbackPrepared,
     StreamAbort,
     StreamCommit,
+    StreamPrepare,
     StreamStart,
     StreamStop,
     write_message,
@@ -35,6 +36,8 @@ from wal2lake.wire.pgoutput import (
 
 X, Y = Xid(700), Xid(701)
 END = Lsn(10_000)
+SEEN = Lsn(20_000)
+"""How far the publisher is."""
 
 
 class Noted:
@@ -42,9 +45,24 @@ class Noted:
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, int]] = []
+        self.kept: dict[Xid, list[Relation]] = {}
 
-    def note_sent(self, subid: Oid, sent: list[SentSchema]) -> None:
+    def note_sent(
+        self, subid: Oid, sent: list[SentSchema], ended: Sequence[Xid] = ()
+    ) -> None:
         self.sent += [(int(one.at), int(one.relation.relid)) for one in sent]
+        assert all(one.settled == SEEN for one in sent)
+        for xid in ended:
+            del self.kept[xid]
+
+    def keep_prepared(self, subid: Oid, xid: Xid, relations: list[Relation]) -> None:
+        self.kept[xid] = relations
+
+    def prepared_transactions(self, subid: Oid) -> list[Xid]:
+        return list(self.kept)
+
+    def prepared_relations(self, subid: Oid, xid: Xid) -> list[Relation]:
+        return self.kept[xid]
 
 
 class Server:
@@ -59,6 +77,9 @@ class Server:
             for relid in relids
             if relid != 99
         }
+
+    def position(self) -> Lsn:
+        return SEEN
 
 
 @pytest.fixture
@@ -138,6 +159,33 @@ def test_a_prepared_transaction_too(noted: Noted) -> None:
     one.note(gulp(RollbackPrepared(Lsn(500), END, 0, 0, X, "g")))
     one.note(gulp(CommitPrepared(Lsn(990), END, 0, Y, "g")))
     assert noted.sent == [(990, 2)]
+    assert noted.kept == {}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_is_prepared_is_asked_for_in_another_run(
+    noted: Noted, streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = keeper(noted, **FOLLOW)
+    if streamed:
+        one.note(gulp(StreamStart(X, True), described(1, X), described(2, Y)))
+        one.note(gulp(StreamStop(), StreamAbort(X, Y)))
+        one.note(gulp(StreamPrepare(Lsn(500), END, 0, X, "g")))
+    else:
+        begin = BeginPrepare(Lsn(500), END, 0, X, "g")
+        one.note(gulp(begin, described(1), Prepare(Lsn(500), END, 0, X, "g")))
+    assert noted.sent == []
+    commit = gulp(CommitPrepared(Lsn(990), END, 0, X, "g"))
+    # The publisher does not answer: the end comes again, in yet another run.
+    with monkeypatch.context() as patch:
+        patch.setattr(Server, "position", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            keeper(noted, **FOLLOW).note(commit)
+    keeper(noted, **FOLLOW).note(commit)
+    assert noted.sent == [(990, 1)]
+    assert noted.kept == {}
+    keeper(noted, **FOLLOW).note(commit)
+    assert noted.sent == [(990, 1)]
 
 
 def test_what_is_no_message_is_left_to_who_decodes_it(noted: Noted) -> None:

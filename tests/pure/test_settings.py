@@ -103,6 +103,35 @@ def test_paths_default_to_the_directory_and_urls_stay(tmp_path):
     assert found.warehouse == "s3a://b/w"
 
 
+def test_a_file_url_is_its_path(tmp_path):
+    text = (
+        '[spark]\nwarehouse = "file:///a%20b/w/"\n[log]\ndirectory = "file:///a%20b/l"'
+    )
+    found = load(write(tmp_path, text), {})
+    assert found.warehouse == "/a b/w"
+    assert found.log_directory == Path("/a b/l")
+    assert found.exchange_directory == tmp_path / "run"
+    for url in ("s3a://b/log", "file://elsewhere/log"):
+        with pytest.raises(ConfigurationError, match=r"log\.directory") as caught:
+            load(write(tmp_path, f'[log]\ndirectory = "{url}"'), {})
+        assert "mounted" in str(caught.value.detail)
+
+
+def test_a_cluster_wants_log_and_warehouse_in_a_place_of_all(tmp_path):
+    cluster = '[spark]\nmaster = "spark://m:7077"\n'
+    for text, missing in (
+        ("", "log.directory"),
+        ('warehouse = "/s/w"\n', "log.directory"),
+        ('[log]\ndirectory = "/s/l"\n', "spark.warehouse"),
+    ):
+        with pytest.raises(ConfigurationError, match=missing):
+            load(write(tmp_path, cluster + text), {})
+    text = f'{cluster}warehouse = "/s/w"\n[log]\ndirectory = "/s/l"\n'
+    found = load(write(tmp_path, text), {})
+    assert not found.spark.is_local
+    assert found.exchange_directory == Path("/s/l/spark")
+
+
 def test_spark_properties_pass_through_however_they_are_quoted(tmp_path):
     write(
         tmp_path,

@@ -9,9 +9,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from wal2lake.errors import ConfigurationError
@@ -19,8 +22,8 @@ from wal2lake.lake.spark.session import (
     Pool,
     SessionOptions,
     configuration,
-    jvm_alive,
     jvm_pid,
+    session_alive,
     start_session,
     use_pool,
 )
@@ -113,8 +116,19 @@ def test_the_session_has_postgresqls_semantics(spark_session: SparkSession) -> N
     row = spark_session.sql("select 1 as Id, 2 as id").first()
     assert row is not None
     assert row.__fields__ == ["Id", "id"]
-    assert jvm_alive(spark_session)
+    assert session_alive(spark_session)
     assert jvm_pid(spark_session) is not None
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_an_application_that_its_master_has_ended_is_no_session(stopped: bool) -> None:
+    spark: Any = Mock()
+    spark.sparkContext._gateway.proc.poll.return_value = None
+    spark.sparkContext.master = "spark://example:7077"
+    spark.sparkContext._jsc.sc.return_value.isStopped.return_value = stopped
+    assert session_alive(spark) is not stopped
+    spark.sparkContext._jsc.sc.side_effect = Py4JError("gone")
+    assert not session_alive(spark)
 
 
 def test_executors_run_this_python(spark_session: SparkSession) -> None:
@@ -174,6 +188,37 @@ def test_a_cluster_is_sent_the_jars(session_options: SessionOptions) -> None:
     assert len(settings["spark.jars"].split(",")) == len(session_options.jars)
     assert "spark.driver.extraClassPath" not in settings
     assert "spark.driver.bindAddress" not in settings
+
+
+def test_a_clusters_executors_have_the_drivers_rules_for_logging(
+    session_options: SessionOptions,
+) -> None:
+    options = replace(
+        session_options,
+        master="spark://example:7077",
+        exchange_dir=Path("/shared/a b"),
+        extra={"spark.executor.extraJavaOptions": "-Dx=y"},
+    )
+    assert configuration(options)["spark.executor.extraJavaOptions"] == (
+        "-Dlog4j2.configurationFile=file:///shared/a%20b/log4j2.properties -Dx=y"
+    )
+    alone = configuration(replace(options, master="local[2]"))
+    assert alone["spark.executor.extraJavaOptions"] == "-Dx=y"
+
+
+@pytest.mark.parametrize(
+    ("extra", "cores", "readers"),
+    [
+        ({"spark.cores.max": "6"}, 6, 5),
+        ({"spark.executor.instances": "2", "spark.executor.cores": "4"}, 8, 7),
+        ({"spark.cores.max": "1"}, 1, 1),
+    ],
+)
+def test_cores_of_a_cluster_are_those_of_its_settings(
+    session_options: SessionOptions, extra: dict[str, str], cores: int, readers: int
+) -> None:
+    options = replace(session_options, master="spark://example:7077", extra=extra)
+    assert (options.cores, options.readers) == (cores, readers)
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,9 @@ class ApplyWorker:
         start = min(start, decided)
         waiting = self._reader.above(start)
         if not waiting:
-            worked = self._settle(subscription, max(sealed, decided))
+            reached = max(sealed, decided)
+            worked = self._settle(subscription, reached)
+            worked = worked or self._follow_settled(subscription, reached)
             self._idle_at = None if worked else (sealed, change)
             return worked
         self._idle_at = None
@@ -255,6 +257,15 @@ class ApplyWorker:
         # What is known of the table is not so any more.
         self._tables.forget()
         self._seen_change = -1
+
+    def _follow_settled(self, subscription: Subscription, reached: Lsn) -> bool:
+        """Columns that become NOT NULL once all below ``reached`` has been applied."""
+        self._schemas.refresh(subscription)
+        due = self._schemas.due([t.rel for t in self._tables], Lsn(reached + 1))
+        if due is None or due.sent is not None:
+            return False
+        self._follow(subscription, due)
+        return True
 
     def _decided(self, floor: Lsn) -> Lsn:
         """Below it every transaction has been applied, or skipped where it may be."""

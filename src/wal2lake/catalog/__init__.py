@@ -70,6 +70,7 @@ from wal2lake.catalog.records import (
 from wal2lake.catalog.remote.schemas import (
     FollowedSchema,
     NotedSchemaChange,
+    Parsed,
     SchemaChange,
 )
 from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
@@ -105,6 +106,7 @@ __all__ = [
     "NewSource",
     "NotedConflict",
     "NotedSchemaChange",
+    "Parsed",
     "PastState",
     "PlannedColumn",
     "PlannedSlot",

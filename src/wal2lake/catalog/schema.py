@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 12
+VERSION: Final = 13
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -196,6 +196,18 @@ create table schema_change (
     outcome text not null, noted_at text not null);
 """
 
+_SCHEMAS_13: Final = """
+alter table sent_schema add column settled integer not null default 0;
+alter table followed_schema add column required text not null default '[]';
+alter table followed_schema add column settles integer not null default 0;
+create table prepared_relation (
+    subid integer not null references subscription(oid) on delete cascade,
+    xid integer not null, remote_relid integer not null, relation text not null,
+    primary key (subid, xid, remote_relid)) without rowid;
+"""
+"""``settled``: where NOT NULL at the publisher holds for all rows that come; ``settles``: where the
+columns ``required`` become NOT NULL here."""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -206,6 +218,7 @@ LATER: Final = (
     _ALTERED_10,
     _PAUSES_11,
     _SCHEMAS_12,
+    _SCHEMAS_13,
 )
 """What came after version 3, in order."""
 
@@ -262,6 +275,7 @@ alter table relation add column partition_of integer;
     10: LATER[6],
     11: LATER[7],
     12: LATER[8],
+    13: LATER[9],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

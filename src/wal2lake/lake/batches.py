@@ -23,6 +23,8 @@ from pyspark.sql import SparkSession
 
 from wal2lake.lake.batchport import Staged, StageRequest
 from wal2lake.lake.delta.datafile import discard_added
+from wal2lake.lake.expressions import Expressions
+from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.merge.merge import Merge, commit_merge, plan_merge
 from wal2lake.lake.merge.multiset import plan_multiset
 from wal2lake.lake.port import (
@@ -96,14 +98,17 @@ class Batches:
         staging: Path,
         cores: int,
         upsert_bytes: int,
+        index: KeyIndex | None = None,
     ) -> None:
         """``staging`` is emptied: what an earlier process staged was not committed.
         Changes of up to ``upsert_bytes``, all tables together, are applied in memory."""
         self._spark = spark
+        self._expressions = Expressions(spark)
         self._tables = tables
         self._staging = staging
         self._cores = cores
         self._memory = Memory(upsert_bytes)
+        self._index = index
         self._commits: Counter[str] = Counter()
         """By location, since its files were last looked at."""
         shutil.rmtree(staging, ignore_errors=True)
@@ -195,9 +200,14 @@ class Batches:
                         share,
                         str(directory),
                         rules=Rules(
-                            request.resolutions, request.commits, _unsent(request)
+                            request.resolutions,
+                            request.commits,
+                            _unsent(request),
+                            self._expressions,
+                            request.rules.required,
                         ),
                         shows_rows=request.shows_rows,
+                        index=self._index,
                     )
             except NotForUs:
                 break

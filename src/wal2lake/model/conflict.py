@@ -25,8 +25,8 @@ class ConflictType(StrEnum):
 
 
 class Resolution(StrEnum):
-    """What becomes of the change. The last two are rules only: by the time of both rows they
-    come to one of the two before."""
+    """What becomes of the change. The last three are rules only: by the time of both rows, or by
+    what an expression says of them, they come to one of those before."""
 
     ERROR = "error"
     """Its transaction stops the subscription."""
@@ -36,8 +36,11 @@ class Resolution(StrEnum):
     """It is applied: a row that is in its way is replaced, one that is not there inserted."""
     KEEP_LOCAL = "keep_local"
     """It is left out, for the row that is here."""
+    MERGE = "merge"
+    """The row here gets values that expressions make of both."""
     LAST_UPDATE_WINS = "last_update_wins"
     FIRST_UPDATE_WINS = "first_update_wins"
+    EXPRESSION = "expression"
 
 
 @dataclass(frozen=True, slots=True)

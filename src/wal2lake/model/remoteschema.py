@@ -15,7 +15,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
-from wal2lake.model.lsn import Lsn, Oid
+from wal2lake.model.lsn import INVALID_LSN, Lsn, Oid
 from wal2lake.model.relation import Column, Relation, ReplicaIdentity
 
 
@@ -127,6 +127,9 @@ class SentSchema:
     """The message."""
     schema: RemoteSchema
     """The server may be further: then it does not have these columns."""
+    settled: Lsn = INVALID_LSN
+    """What the publisher asks of rows (NOT NULL) holds for all that commit at or above it: so far
+    it was when it was asked. Rows that come before may be of a time without it."""
 
 
 def _attribute(read: dict[str, object]) -> RemoteAttribute:

@@ -307,6 +307,17 @@ class Publisher:
         nobody."""
         return describe_schemas(self.session, relids)
 
+    def position(self) -> Lsn:
+        """Whatever others can see now has committed below it."""
+        # A standby shows a commit before it says that it has replayed it.
+        text = self.session.value(
+            "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN"
+            " GREATEST(pg_catalog.pg_last_wal_receive_lsn(),"
+            " pg_catalog.pg_last_wal_replay_lsn())"
+            " ELSE pg_catalog.pg_current_wal_insert_lsn() END"
+        )
+        return Lsn.parse(str(text))
+
     def published_types(
         self, names: tuple[str, ...]
     ) -> list[tuple[str, str, str, Oid]]:

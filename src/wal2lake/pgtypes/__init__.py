@@ -26,8 +26,10 @@ from wal2lake.pgtypes.choices.policies import (
 )
 from wal2lake.pgtypes.choices.remedies import COPIED_ANEW, remedy
 from wal2lake.pgtypes.choices.resolutions import (
+    CONFLICT_CHOICES,
     CONFLICT_RESOLUTION,
     DEFAULT_RESOLUTIONS,
+    ConflictExpression,
     ConflictResolutions,
     Resolutions,
     check_tracked,
@@ -70,6 +72,7 @@ from wal2lake.pgtypes.timezone import zone_for
 
 __all__ = [
     "BUILT_IN",
+    "CONFLICT_CHOICES",
     "CONFLICT_RESOLUTION",
     "COPIED_ANEW",
     "DEFAULT_RESOLUTIONS",
@@ -80,6 +83,7 @@ __all__ = [
     "TYPE_MAPPINGS",
     "VALUE_POLICIES",
     "Coerced",
+    "ConflictExpression",
     "ConflictResolutions",
     "Conversion",
     "Failure",

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from wal2lake.errors import ConfigurationError
-from wal2lake.settings.sections import SECTIONS, Settings
+from wal2lake.settings.sections import SECTIONS, Settings, file_url_path
 
 FILE_NAME: Final = "wal2lake.toml"
 
@@ -67,7 +67,32 @@ def load(
             if (section, f.name) in given
         }
         sections[section] = kind(**values)
-    return Settings(directory=directory.absolute(), **sections)
+    settings = Settings(directory=directory.absolute(), **sections)
+    _check_places(settings)
+    return settings
+
+
+def _check_places(settings: Settings) -> None:
+    """Whether log and warehouse are where they can be."""
+    log, warehouse = settings.log.directory, settings.spark.warehouse
+    if "://" in log and file_url_path(log) is None:
+        raise ConfigurationError(
+            f'invalid value for parameter "log.directory": "{log}"',
+            detail="The change log needs a file system that is mounted here: a path, or a"
+            " URL like file:///mnt/shared/log.",
+            hint="Mount the shared storage on this machine and on those of the cluster.",
+        )
+    if settings.spark.is_local or (log and warehouse):
+        return
+    missing = "spark.warehouse" if log else "log.directory"
+    raise ConfigurationError(
+        f'parameter "{missing}" must be set for the Spark master'
+        f' "{settings.spark.master}"',
+        detail="Executors of a cluster read the change log and write the tables' files:"
+        " both must be in a directory that all of its machines mount under one name.",
+        hint='Set "directory" of [log] and "warehouse" of [spark], or a master on this'
+        " machine (local[*]).",
+    )
 
 
 def parameter_names() -> tuple[str, ...]:

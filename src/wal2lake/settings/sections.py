@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote, urlsplit
 
 T = TypeVar("T")
 
@@ -115,7 +116,8 @@ class LogSettings:
 
     directory: str = setting(
         "",
-        "Where the change log lives; empty: log/ in the node's directory.",
+        "Where the change log lives, a path or file: URL; empty: log/ in the node's"
+        " directory.",
         restart=True,
     )
     journal_file_bytes: int = setting(
@@ -253,6 +255,15 @@ class ApplySettings:
         maximum=768 * _MIB,
         restart=True,
     )
+    key_index_bytes: int = setting(
+        4 * 1024 * _MIB,
+        "Disk for where the integer keys of large tables are (8 to 16 bytes a row), so that"
+        " a few updates need not read all keys of their table. It is a cache: what was not"
+        " used for longest goes first, and a start begins with none. 0: no such thing.",
+        minimum=0,
+        maximum=_BYTES_MAX,
+        restart=True,
+    )
     log_conflict_values: bool = setting(
         False,
         "Reports of conflicts in the server log quote the rows' values, as PostgreSQL's"
@@ -309,6 +320,11 @@ class SparkSettings:
         restart=True,
     )
 
+    @property
+    def is_local(self) -> bool:
+        """Driver and executors are one process on this machine, not a cluster's."""
+        return self.master == "local" or self.master.startswith("local[")
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -325,15 +341,26 @@ class Settings:
     @property
     def log_directory(self) -> Path:
         """Where the change log lives."""
-        return self.directory / (self.log.directory or "log")
+        chosen = self.log.directory
+        return self.directory / (file_url_path(chosen) or chosen or "log")
 
     @property
     def warehouse(self) -> str:
         """URL or absolute path of the warehouse; no slash at the end."""
         chosen = self.spark.warehouse
+        # Hadoop takes a location's percent signs as they are, a URL's are an encoding.
+        chosen = file_url_path(chosen) or chosen
         if "://" in chosen:
             return chosen.rstrip("/")
         return str(self.directory / (chosen or "warehouse"))
+
+    @property
+    def exchange_directory(self) -> Path:
+        """What this process and Spark's executors write for each other, and nobody needs after
+        a restart: in a cluster it is where the log is, which all of its machines mount."""
+        if self.spark.is_local:
+            return self.run_directory
+        return self.log_directory / "spark"
 
     @property
     def run_directory(self) -> Path:
@@ -344,6 +371,14 @@ class Settings:
     def catalog_file(self) -> Path:
         """The catalog's SQLite file."""
         return self.directory / "catalog.sqlite"
+
+
+def file_url_path(text: str) -> str | None:
+    """The path of a ``file:`` URL, percent-decoded; None: it is none, or another host's."""
+    parts = urlsplit(text)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        return None
+    return unquote(parts.path) if parts.path.startswith("/") else None
 
 
 SECTIONS: Final[Mapping[str, type[Any]]] = MappingProxyType(

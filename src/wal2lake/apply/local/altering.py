@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from wal2lake.apply.local.visible import make_visible, rels_of
 from wal2lake.catalog import (
@@ -58,6 +58,8 @@ _FINISH_SECONDS: Final = 30.0
 
 _PAUSE_SECONDS: Final = 0.5
 """Between two attempts."""
+
+_Found = TypeVar("_Found")
 
 Publish = Callable[[Callable[[], None]], None]
 """Runs what makes a commit visible."""
@@ -185,11 +187,18 @@ def alter_table(
                     rows=rows,
                     operation=_OPERATION,
                 ).version
-            except Exception:
-                # What cannot be said now the next start finds out.
-                if _committed_at(catalog, tables, change) is None:
+            except Exception as error:
+                # Whoever goes on must know whether it is there: nobody else looks again.
+                found = _insist(lambda: _made(catalog, tables, change))
+                if found is None:
                     catalog.publish_local({}, number=number)
-                raise
+                    raise
+                get_logger().warning(
+                    "an ALTER TABLE has been committed, and not said so",
+                    location=table.location,
+                    reason=str(error),
+                )
+                version = found
             failpoint("alter.committed")
             _insist(
                 lambda: publish(lambda: _finish(catalog, tables, plan, number, version))
@@ -280,6 +289,14 @@ def _committed_at(
     return None
 
 
+def _made(catalog: Catalog, tables: TablePort, change: TableChange) -> int | None:
+    """As ``_committed_at``; the version is durable on return."""
+    version = _committed_at(catalog, tables, change)
+    if version is not None:
+        tables.sync(change.location, version)
+    return version
+
+
 def _finish(
     catalog: Catalog, tables: TablePort, plan: ColumnPlan, number: int, version: int
 ) -> None:
@@ -314,14 +331,13 @@ def _publish(
     )
 
 
-def _insist(step: Callable[[], None]) -> None:
+def _insist(step: Callable[[], _Found]) -> _Found:
     """What cannot be taken back: again and again, then the process ends, and the next one goes
     on with it before it lets anybody in."""
     deadline = time.monotonic() + _FINISH_SECONDS
     while True:
         try:
-            step()
-            return
+            return step()
         except Exception as error:
             get_logger().error("a commit is tried again", reason=str(error))
             if time.monotonic() > deadline:

@@ -49,6 +49,7 @@ from wal2lake.catalog import (
     ColumnDef,
     DropColumn,
     FollowedSchema,
+    Parsed,
     RenameColumn,
     SchemaChange,
     SetDefault,
@@ -61,6 +62,7 @@ from wal2lake.changelog import Manifest
 from wal2lake.changelog.manifest import RowsFile
 from wal2lake.errors import UsageError
 from wal2lake.model import (
+    INVALID_LSN,
     Column,
     Lsn,
     Oid,
@@ -92,12 +94,10 @@ class Due:
     """A description that a table of ours does not agree with yet."""
 
     rel: SubscriptionRel
-    sent: SentSchema
-
-    @property
-    def at(self) -> Lsn:
-        """The first transaction that needs it."""
-        return self.sent.at
+    sent: SentSchema | None
+    """None: columns become NOT NULL, for what has come before has been applied."""
+    at: Lsn
+    """The first transaction that needs it."""
 
 
 class SchemaFollower:
@@ -108,16 +108,26 @@ class SchemaFollower:
         self._subid = subid
         self._alter = alter
         self._sent: list[SentSchema] = []
+        self._parsed: Parsed = {}
         self._followed: dict[Oid, FollowedSchema] = {}
 
     def refresh(self, subscription: Subscription) -> None:
         """Read what the receiver has noted, before segments are chosen: what they need was
         noted before they were written."""
         if subscription.follows_schema:
-            self._sent = self._catalog.sent_schemas(self._subid)
+            self._sent = self._catalog.sent_schemas(self._subid, self._parsed)
             self._followed = self._catalog.followed_schemas(self._subid)
+            if self._is_behind(subscription.floor):
+                self._catalog.trim_sent(self._subid, subscription.floor)
         elif self._sent or self._followed:
-            self._sent, self._followed = [], {}
+            self._sent, self._followed, self._parsed = [], {}, {}
+
+    def _is_behind(self, floor: Lsn) -> bool:
+        """Is there something that nobody will ask for?"""
+        newest = {one.relation.relid: one.at for one in self._sent}
+        return any(
+            one.at < min(floor, newest[one.relation.relid]) for one in self._sent
+        )
 
     def due(self, rels: Sequence[SubscriptionRel], end: Lsn) -> Due | None:
         """The first that a batch of these tables, up to ``end``, cannot do without."""
@@ -127,8 +137,16 @@ class SchemaFollower:
         by_relid = {rel.relid: rel for rel in rels}
         owners = {one.schema.relid: ours for ours, one in self._followed.items()}
         first: Due | None = None
+        for relid, followed in self._followed.items():
+            at = followed.settles
+            if not followed.required or relid not in by_relid or at >= end:
+                continue
+            if first is None or at < first.at:
+                first = Due(by_relid[relid], None, at)
         for sent in self._sent:
-            if sent.at >= end or (first is not None and sent.at >= first.at):
+            if sent.at >= end or (first is not None and sent.at > first.at):
+                continue
+            if first is not None and sent.at == first.at and first.sent is not None:
                 continue
             owner = owners.get(sent.relation.relid)
             if owner is None:
@@ -138,9 +156,9 @@ class SchemaFollower:
                 # Under whatever name; a table of ours that has had this one is another's.
                 named = [by_relid[owner]] if owner in by_relid else []
             for rel in named:
-                followed = self._followed.get(rel.relid)
-                if followed is None or sent.at >= followed.begins:
-                    first = Due(rel, sent)
+                known = self._followed.get(rel.relid)
+                if known is None or sent.at >= known.begins:
+                    first = Due(rel, sent, sent.at)
                     break
         return first
 
@@ -187,7 +205,7 @@ class SchemaFollower:
                 for a in schema.attributes
             ),
         )
-        due = Due(rel, SentSchema(at, relation, schema))
+        due = Due(rel, SentSchema(at, relation, schema), at)
         self.adopt(subscription, due, table, copied=True)
         return True
 
@@ -208,6 +226,10 @@ class SchemaFollower:
         copies it, so nothing has to be copied anew."""
         rel, sent = due.rel, due.sent
         followed = self._followed.get(rel.relid)
+        if sent is None:
+            if followed is not None:
+                self._require(subscription, due, table, followed, finishing)
+            return
         known = followed is not None and followed.schema.relid == sent.relation.relid
         if followed is None or not known:
             # Nothing is known of what came before: the names have to do.
@@ -221,8 +243,17 @@ class SchemaFollower:
             self.refresh(subscription)
             return
         found = difference(followed.schema, sent)
+        if found.unknown is not None and not copied:
+            self._refuse_shared(table, found.unknown)
         made = followed.making is not None and followed.making != _definition(table)
-        changes = _Changes(subscription, table, found)
+        late = sent.settled > sent.at
+        changes = _Changes(
+            subscription,
+            table,
+            found,
+            followed.required,
+            sent.settled if late else None,
+        )
         if changes.wanted and not made:
             self._catalog.begin_steps(self._subid, rel.relid, _definition(table))
             try:
@@ -238,23 +269,89 @@ class SchemaFollower:
         name = (found.after.namespace, found.after.name)
         moved = name != (rel.remote_namespace, rel.remote_name)
         with finishing if finishing is not None else nullcontext():
+            if not copied and not self._is_member(rel):
+                # Paused meanwhile: what was made is known by the definition when it comes back.
+                return
             self._catalog.steps_made(
                 self._subid,
                 rel.relid,
-                FollowedSchema(found.after, Lsn(sent.at + 1), followed.schema),
+                FollowedSchema(
+                    found.after,
+                    Lsn(sent.at + 1),
+                    followed.schema,
+                    required=changes.required,
+                    settles=sent.settled if changes.required else INVALID_LSN,
+                ),
                 changes.noted,
                 at=sent.at,
                 remote=name if moved else None,
                 trusted=bool(changes.wanted) and trusted(),
                 recopy=found.unknown is not None and not copied,
             )
-        for one in changes.noted:
-            get_logger().info(
-                f'subscription "{subscription.name}" follows its publisher: table'
-                f' "{table.qualified}", {one.change}: {one.outcome}',
-                lsn=sent.at,
-            )
+        _tell(subscription, table, changes.noted, sent.at)
         self.refresh(subscription)
+
+    def _is_member(self, rel: SubscriptionRel) -> bool:
+        return any(
+            now.relid == rel.relid and now.epoch == rel.epoch and not now.paused
+            for now in self._catalog.rels(self._subid)
+        )
+
+    def _refuse_shared(self, table: TableDef, why: str) -> None:
+        """A copy would take the place of another subscription's rows."""
+        names = self._catalog.sharing(table)
+        subids = {r.subid for r in self._catalog.rels() if r.relid in names}
+        if len(subids) > 1:
+            raise UsageError(
+                f'cannot follow the publisher\'s ALTER TABLE of "{table.qualified}":'
+                " another subscription fills the table, too",
+                sqlstate="55000",
+                detail=f"{why[0].upper()}{why[1:]}, so the table would have to be copied"
+                " anew, and the rows of the other subscription would be gone.",
+                hint="Let one of the two have the table (ALTER SUBSCRIPTION ... DROP"
+                " PUBLICATION), or alter it here by hand, fill its rows, and set"
+                " schema_changes = manual for this subscription.",
+            )
+
+    def _require(
+        self,
+        subscription: Subscription,
+        due: Due,
+        table: TableDef,
+        followed: FollowedSchema,
+        finishing: AbstractContextManager[object] | None,
+    ) -> None:
+        """Columns become NOT NULL. Made twice, after a crash, it changes nothing."""
+        changes = _Changes(
+            subscription, table, Difference((), followed.schema), (), None
+        )
+        changes.require(followed.required)
+        if changes.wanted:
+            self._alter(table.oid, changes.wanted, replaced=False)
+        with finishing if finishing is not None else nullcontext():
+            self._catalog.steps_made(
+                self._subid,
+                due.rel.relid,
+                replace(followed, required=(), settles=INVALID_LSN),
+                changes.noted,
+                at=due.at,
+            )
+        _tell(subscription, table, changes.noted, due.at)
+        self.refresh(subscription)
+
+
+def _tell(
+    subscription: Subscription,
+    table: TableDef,
+    noted: Sequence[SchemaChange],
+    at: Lsn,
+) -> None:
+    for one in noted:
+        get_logger().info(
+            f'subscription "{subscription.name}" follows its publisher: table'
+            f' "{table.qualified}", {one.change}: {one.outcome}',
+            lsn=at,
+        )
 
 
 def _translated(
@@ -280,8 +377,15 @@ class _Changes:
     """Steps at the publisher as changes of our table, as far as it needs them."""
 
     def __init__(
-        self, subscription: Subscription, table: TableDef, found: Difference
+        self,
+        subscription: Subscription,
+        table: TableDef,
+        found: Difference,
+        required: tuple[int, ...],
+        settled: Lsn | None,
     ) -> None:
+        """``required``: see ``FollowedSchema``, of before. ``settled``: rows up to there may have
+        what NOT NULL forbids; None: none has."""
         self._mappings = TypeMappings.parse(subscription.type_mappings)
         self._policies = ValuePolicies.parse(subscription.value_policies)
         self._found = found
@@ -289,12 +393,32 @@ class _Changes:
         self._key = set(table.key)
         self.wanted: list[ColumnChange] = []
         self.noted: list[SchemaChange] = []
+        self._settled = settled
+        still = {a.number: a for a in found.after.attributes if a.not_null}
+        self._waiting = {n for n in required if n in still}
+        """Columns, by number, that become NOT NULL later."""
         for step in found.steps:
             self._note(_words(step), self._step(step))
+        if settled is None:
+            self.require(self.required)
+            self._waiting.clear()
         for partition in found.partitions:
             self._note(partition, "nothing: rows that come or go with it are not sent")
         if found.unknown is not None:
             self._note(found.unknown, "the table is copied anew")
+
+    @property
+    def required(self) -> tuple[int, ...]:
+        """See ``FollowedSchema``."""
+        return tuple(sorted(self._waiting))
+
+    def require(self, numbers: Sequence[int]) -> None:
+        """These columns are NOT NULL from now on."""
+        for number in numbers:
+            attribute = self._found.after.attribute(number)
+            if attribute is not None:
+                step = NullsAllowed(attribute.name, False)
+                self._note(_words(step), self._nulls(step))
 
     def _note(self, change: str, outcome: str) -> None:
         self.noted.append(SchemaChange(change, outcome))
@@ -323,6 +447,9 @@ class _Changes:
         if attribute.name in self._columns:
             return "the column is there already"
         column = self._like(attribute)
+        if column.not_null and self._settled is not None:
+            self._waiting.add(attribute.number)
+            column = replace(column, not_null=False)
         missing = attribute.missing
         there = None if missing is None else quote_literal(missing)
         self.wanted.append(AddColumn(replace(column, default=there)))
@@ -362,7 +489,7 @@ class _Changes:
         if kind == (column.type_oid, column.typmod, column.type_name, column.domain):
             return "the column takes it as it is"
         self.wanted.append(ChangeType(attribute.name, like))
-        self._columns[attribute.name] = like
+        self._columns[attribute.name] = replace(like, not_null=column.not_null)
         return "changed"
 
     def _nulls(self, step: NullsAllowed) -> str:
@@ -371,6 +498,11 @@ class _Changes:
             return "there is no such column"
         if column.not_null is not step.allowed or column.name in self._key:
             return "nothing to do"
+        if not step.allowed and self._settled is not None:
+            self._waiting.update(
+                a.number for a in self._found.after.attributes if a.name == step.name
+            )
+            return f"put off until all rows below {self._settled} have come"
         self.wanted.append(SetNotNull(step.name, not step.allowed))
         return "changed"
 

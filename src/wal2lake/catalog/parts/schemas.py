@@ -11,9 +11,10 @@ from wal2lake.catalog.remote import schemas
 from wal2lake.catalog.remote.schemas import (
     FollowedSchema,
     NotedSchemaChange,
+    Parsed,
     SchemaChange,
 )
-from wal2lake.model import Lsn, Oid, RemoteSchema, SentSchema
+from wal2lake.model import Lsn, Oid, Relation, RemoteSchema, SentSchema, Xid
 
 RelationName = tuple[str, str]
 
@@ -21,15 +22,48 @@ RelationName = tuple[str, str]
 class Schemas(Part):
     """For subscriptions that follow them."""
 
-    def note_sent(self, subid: Oid, sent: Sequence[SentSchema]) -> None:
-        """Relation messages have come, and this is what the publisher's catalog says."""
+    def note_sent(
+        self, subid: Oid, sent: Sequence[SentSchema], ended: Sequence[Xid] = ()
+    ) -> None:
+        """Relation messages have come, and this is what the publisher's catalog says.
+        ``ended``: prepared transactions that have, so nothing is kept for them any more."""
         with self._database.transaction() as transaction:
             schemas.note_sent(transaction, subid, sent)
+            schemas.forget_prepared(transaction, subid, ended)
 
-    def sent_schemas(self, subid: Oid) -> list[SentSchema]:
-        """Those that may not have been followed yet, and the newest of each relation."""
+    def sent_schemas(
+        self, subid: Oid, parsed: Parsed | None = None
+    ) -> list[SentSchema]:
+        """Those that may not have been followed yet, and the newest of each relation.
+        ``parsed``: what was parsed the last time; it is brought up to date."""
         with self._database.reading() as connection:
-            return schemas.sent_schemas(connection, subid)
+            return schemas.sent_schemas(
+                connection, subid, {} if parsed is None else parsed
+            )
+
+    def trim_sent(self, subid: Oid, floor: Lsn) -> None:
+        """What was noted for transactions below ``floor`` is not asked for any more, except for
+        the newest of each relation."""
+        with self._database.transaction() as transaction:
+            schemas.trim_sent(transaction, subid, floor)
+
+    def keep_prepared(
+        self, subid: Oid, xid: Xid, relations: Sequence[Relation]
+    ) -> None:
+        """Relation messages of a prepared transaction, until ``note_sent`` says that it has
+        ended."""
+        with self._database.transaction() as transaction:
+            schemas.keep_prepared(transaction, subid, xid, relations)
+
+    def prepared_transactions(self, subid: Oid) -> list[Xid]:
+        """Those for which relations are kept."""
+        with self._database.reading() as connection:
+            return list(schemas.prepared_relations(connection, subid))
+
+    def prepared_relations(self, subid: Oid, xid: Xid) -> list[Relation]:
+        """What is kept for one of them."""
+        with self._database.reading() as connection:
+            return schemas.prepared_relations(connection, subid).get(xid, [])
 
     def followed_schemas(self, subid: Oid) -> dict[Oid, FollowedSchema]:
         """What our tables, by OID, agree with."""

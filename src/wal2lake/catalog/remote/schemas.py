@@ -10,13 +10,25 @@ order.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from wal2lake.model import Lsn, Oid, RemoteSchema, SentSchema
+from wal2lake.model import (
+    INVALID_LSN,
+    Lsn,
+    Oid,
+    Relation,
+    RemoteSchema,
+    SentSchema,
+    Xid,
+)
 from wal2lake.model.remoteschema import relation_as_json, relation_from_json
+
+Parsed = dict[tuple[str, str], tuple[Relation, RemoteSchema]]
+"""What the texts of noted relations say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,10 @@ class FollowedSchema:
     """What came before: the transaction that altered the table may have rows of it."""
     making: str | None = None
     """The table as it was when the next steps were begun."""
+    required: tuple[int, ...] = ()
+    """Columns, by number, that are NOT NULL there, and become so here at ``settles``: rows that
+    come before may be of a time without it."""
+    settles: Lsn = INVALID_LSN
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +85,82 @@ def note_sent(
             continue
         connection.execute(
             "insert or replace into sent_schema (subid, remote_relid, at, relation,"
-            " schema) values (?, ?, ?, ?, ?)",
-            (subid, one.relation.relid, int(one.at), relation, schema),
+            " schema, settled) values (?, ?, ?, ?, ?, ?)",
+            (
+                subid,
+                one.relation.relid,
+                int(one.at),
+                relation,
+                schema,
+                int(one.settled),
+            ),
         )
 
 
-def sent_schemas(connection: sqlite3.Connection, subid: Oid) -> list[SentSchema]:
-    """All that were noted and not gone by, in order."""
+def sent_schemas(
+    connection: sqlite3.Connection, subid: Oid, parsed: Parsed
+) -> list[SentSchema]:
+    """All that were noted and not gone by, in order. ``parsed`` is kept by who asks again."""
+    rows = connection.execute(
+        "select at, relation, schema, settled from sent_schema where subid = ?"
+        " order by at",
+        (subid,),
+    ).fetchall()
+    wanted = {(row["relation"], row["schema"]) for row in rows}
+    for texts in [one for one in parsed if one not in wanted]:
+        del parsed[texts]
+    for relation, schema in wanted:
+        if (relation, schema) not in parsed:
+            parsed[relation, schema] = (
+                relation_from_json(relation),
+                RemoteSchema.parse(schema),
+            )
     return [
         SentSchema(
             Lsn(row["at"]),
-            relation_from_json(row["relation"]),
-            RemoteSchema.parse(row["schema"]),
+            *parsed[row["relation"], row["schema"]],
+            Lsn(row["settled"]),
         )
-        for row in connection.execute(
-            "select at, relation, schema from sent_schema where subid = ? order by at",
-            (subid,),
-        )
+        for row in rows
     ]
+
+
+def keep_prepared(
+    connection: sqlite3.Connection, subid: Oid, xid: Xid, relations: Iterable[Relation]
+) -> None:
+    """Relation messages of a transaction that is prepared."""
+    forget_prepared(connection, subid, [xid])
+    for one in relations:
+        connection.execute(
+            "insert into prepared_relation (subid, xid, remote_relid, relation)"
+            " values (?, ?, ?, ?)",
+            (subid, int(xid), one.relid, relation_as_json(one)),
+        )
+
+
+def prepared_relations(
+    connection: sqlite3.Connection, subid: Oid
+) -> dict[Xid, list[Relation]]:
+    """By transaction, those that were kept."""
+    found: dict[Xid, list[Relation]] = {}
+    for row in connection.execute(
+        "select xid, relation from prepared_relation where subid = ?", (subid,)
+    ):
+        found.setdefault(Xid(row["xid"]), []).append(
+            relation_from_json(row["relation"])
+        )
+    return found
+
+
+def forget_prepared(
+    connection: sqlite3.Connection, subid: Oid, xids: Iterable[Xid]
+) -> None:
+    """They have ended."""
+    for xid in xids:
+        connection.execute(
+            "delete from prepared_relation where subid = ? and xid = ?",
+            (subid, int(xid)),
+        )
 
 
 def followed_schemas(
@@ -99,6 +173,8 @@ def followed_schemas(
             Lsn(row["begins"]),
             None if row["previous"] is None else RemoteSchema.parse(row["previous"]),
             row["making"],
+            tuple(json.loads(row["required"])),
+            Lsn(row["settles"]),
         )
         for row in connection.execute(
             "select * from followed_schema where subid = ?", (subid,)
@@ -113,14 +189,16 @@ def set_followed(
     previous = followed.previous
     connection.execute(
         "insert or replace into followed_schema"
-        " (subid, relid, schema, begins, previous, making)"
-        " select subid, relid, ?, ?, ?, ? from subscription_rel"
+        " (subid, relid, schema, begins, previous, making, required, settles)"
+        " select subid, relid, ?, ?, ?, ?, ?, ? from subscription_rel"
         " where subid = ? and relid = ?",
         (
             followed.schema.as_json(),
             int(followed.begins),
             None if previous is None else previous.as_json(),
             followed.making,
+            json.dumps(followed.required),
+            int(followed.settles),
             subid,
             relid,
         ),
@@ -146,6 +224,16 @@ def gone_by(
         " and at < (select max(at) from sent_schema where subid = ?1"
         " and remote_relid = ?2)",
         (subid, remote_relid, int(at)),
+    )
+
+
+def trim_sent(connection: sqlite3.Connection, subid: Oid, floor: Lsn) -> None:
+    """Whatever comes is at or above ``floor``: of what is below only the newest is looked at."""
+    connection.execute(
+        "delete from sent_schema where subid = ?1 and at < ?2"
+        " and at < (select max(newer.at) from sent_schema newer where newer.subid = ?1"
+        " and newer.remote_relid = sent_schema.remote_relid)",
+        (subid, int(floor)),
     )
 
 

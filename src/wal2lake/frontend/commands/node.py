@@ -17,6 +17,7 @@ from wal2lake.frontend.commands.turns import Turns
 from wal2lake.lake import TablePort
 from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.branch.keys import Keys
+from wal2lake.lake.expressions import Expressions
 from wal2lake.lake.query import Queries
 from wal2lake.model import ObjectKind, Oid
 from wal2lake.pg import Check
@@ -56,6 +57,8 @@ class Node:
     keys: Keys
     changed: Callable[[], None]
     """Tell the supervisor that subscriptions have changed."""
+    expressions: Expressions | None = None
+    """Looks at those of ``conflict_resolution``; None: there is no lake."""
     snapshots: Snapshots = field(default_factory=Snapshots)
     """What statements see of commits that are under way."""
     ddl_lock: threading.RLock = field(default_factory=threading.RLock)

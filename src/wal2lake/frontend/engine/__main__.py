@@ -42,12 +42,14 @@ from wal2lake.lake.batches import Batches
 from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.branch.keys import Keys
 from wal2lake.lake.delta.tables import DeltaTables
+from wal2lake.lake.expressions import Expressions
+from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.query import Queries
 from wal2lake.lake.spark.executors import Executors
 from wal2lake.lake.spark.jars import JarSource, locate_jars
 from wal2lake.lake.spark.session import (
     SessionOptions,
-    jvm_alive,
+    session_alive,
     start_session,
     stop_session,
 )
@@ -113,21 +115,27 @@ class _Engine:
         options = SessionOptions(
             jars=locate_jars(JarSource.from_environment(environment), environment),
             local_dir=settings.run_directory / "spark",
+            exchange_dir=settings.exchange_directory,
             warehouse=settings.warehouse,
             master=settings.spark.master,
             driver_memory=settings.spark.driver_memory,
             extra={**for_executors, **settings.spark.conf},
         )
+        exchange = settings.exchange_directory
         spark = start_session(options)
         try:
             tables = DeltaTables(spark)
             locks = SubscriptionLocks()
+            index = KeyIndex(
+                settings.run_directory / "keyindex", settings.apply.key_index_bytes
+            )
             batches = Batches(
                 spark,
                 tables,
-                settings.run_directory / "staging",
+                exchange / "staging",
                 cores=options.cores,
                 upsert_bytes=settings.apply.upsert_bytes,
+                index=index,
             )
 
             def alter(
@@ -145,7 +153,7 @@ class _Engine:
                 settings,
                 tables,
                 Executors(spark),
-                options.cores,
+                options.readers,
                 alter,
                 defaults,
             )
@@ -155,11 +163,12 @@ class _Engine:
                 tables=tables,
                 queries=queries,
                 branches=Branches(spark, tables, queries),
-                keys=Keys(spark, tables, queries),
+                keys=Keys(spark, tables, queries, index),
                 apply=apply,
                 sync=sync,
                 locks=locks,
                 changed=lambda: _tell(settings, CHANGED),
+                expressions=Expressions(spark),
             )
             recover(node)
             unfinished = UnfinishedCommands(node)
@@ -173,9 +182,9 @@ class _Engine:
             _tell(settings, READY)
             get_logger().info("node is ready to accept connections")
             if not self._catalog.subscriptions():
-                warm_up(spark, settings.run_directory / "warm-up")
+                warm_up(spark, exchange / "warm-up")
             alive = self._wait(
-                lambda: jvm_alive(spark), (node, apply, sync, source, unfinished)
+                lambda: session_alive(spark), (node, apply, sync, source, unfinished)
             )
             self._listener.stop()
             unfinished.stop()
@@ -211,7 +220,7 @@ class _Engine:
             with suppress(BlockingIOError):
                 os.read(self._wake_read, 64)
             if not self._stopping and not alive():
-                get_logger().error("Spark's Java virtual machine has ended")
+                get_logger().error("Spark has ended")
                 return False
             if self._reloading:
                 self._reloading = False

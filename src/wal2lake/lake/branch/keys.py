@@ -30,6 +30,7 @@ from wal2lake.lake.branch.changes import Action
 from wal2lake.lake.branch.lookup import Files, find
 from wal2lake.lake.delta.fields import spark_type
 from wal2lake.lake.delta.tables import DeltaTables
+from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.port import TableState
 from wal2lake.lake.query import Queries, relation
 from wal2lake.lake.tablefiles import DataFile
@@ -56,9 +57,15 @@ class Keys:
     """On one session; safe for all threads."""
 
     def __init__(
-        self, spark: SparkSession, tables: DeltaTables, queries: Queries
+        self,
+        spark: SparkSession,
+        tables: DeltaTables,
+        queries: Queries,
+        index: KeyIndex | None = None,
     ) -> None:
+        """``index``: where keys of large files are."""
         self._spark = spark
+        self._index = index
         self._tables = tables
         self._queries = queries
 
@@ -76,7 +83,7 @@ class Keys:
         if not rows or (alone and rows == 1):
             return None
         with suppress(TooLarge, pa.ArrowInvalid):
-            return _here(state, coming, state, files, key, more_than=1)
+            return self._here(state, coming, state, files, key, more_than=1)
         with self._view(state, coming, key) as view:
             source = view
             if not alone:
@@ -110,7 +117,7 @@ class Keys:
             paths = frozenset(others)
             files = [file for file in files if file.key in paths]
         with suppress(TooLarge, pa.ArrowInvalid):
-            return _here(state, coming, newest, files, key, more_than=0)
+            return self._here(state, coming, newest, files, key, more_than=0)
         where = _between(key, _bounds(state, coming, key))
         ours = _in_files(add["path"] for add in added)
         theirs = _in_files(others)
@@ -149,27 +156,31 @@ class Keys:
         finally:
             self._spark.catalog.dropTempView(name)
 
+    def _here(
+        self,
+        state: TableState,
+        coming: Sequence[DataFile],
+        of: TableState,
+        files: Sequence[DataFile] | None,
+        key: Key,
+        *,
+        more_than: int,
+    ) -> pa.RecordBatch | None:
+        """Look it up in this process. TooLarge, or ArrowInvalid for values that only Spark can
+        read as their column's type: it is for Spark."""
+        if files is None or key.numerals.intersection(key.columns):
+            raise TooLarge
+        return find(
+            Files(state, coming),
+            Files(of, files),
+            key.columns,
+            more_than=more_than,
+            index=self._index,
+        )
+
     def _one(self, sql: str, job_group: str) -> pa.RecordBatch | None:
         with self._queries.run(sql, job_group=job_group).batches as batches:
             return next((batch for batch in batches if batch.num_rows), None)
-
-
-def _here(
-    state: TableState,
-    coming: Sequence[DataFile],
-    of: TableState,
-    files: Sequence[DataFile] | None,
-    key: Key,
-    *,
-    more_than: int,
-) -> pa.RecordBatch | None:
-    """Look it up in this process. TooLarge, or ArrowInvalid for values that only Spark can read
-    as their column's type: it is for Spark."""
-    if files is None or key.numerals.intersection(key.columns):
-        raise TooLarge
-    return find(
-        Files(state, coming), Files(of, files), key.columns, more_than=more_than
-    )
 
 
 def _alone(

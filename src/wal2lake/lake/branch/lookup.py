@@ -22,13 +22,14 @@ import numpy as np
 import pyarrow as pa
 
 from wal2lake.lake.delta.durability import local_path
+from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.port import TableState
 from wal2lake.lake.staging.changes import ChangeShape
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.keys import open_keys
 from wal2lake.lake.upsert.memory import TooLarge
-from wal2lake.lake.upsert.plan import MAX_SCANNED_BYTES, candidates, without_deleted
+from wal2lake.lake.upsert.plan import MAX_SCANNED_BYTES, candidates
 from wal2lake.lake.upsert.stored import StoredRows, is_readable
 
 _FEW: Final = 10_000
@@ -44,7 +45,12 @@ class Files:
 
 
 def find(
-    coming: Files, stored: Files, key: Sequence[str], *, more_than: int
+    coming: Files,
+    stored: Files,
+    key: Sequence[str],
+    *,
+    more_than: int,
+    index: KeyIndex | None = None,
 ) -> pa.RecordBatch | None:
     """A row ``k0``..: a key that ``coming`` brings and ``stored``, which has the same columns,
     has in more rows than that. None: there is none.
@@ -66,14 +72,8 @@ def find(
         shape = ChangeShape(coming.state.fields, places)
         given = (table.columns, np.zeros(0, np.int64))
         there = _opened(stored)
-        # Their compressed size needs no look at their footers.
         there.files = candidates(shape, stored.state, there.files, given)
-        if (
-            sum(file.size for file in there.files) > MAX_SCANNED_BYTES // 8
-            and there.scan_bytes(places) > MAX_SCANNED_BYTES
-        ):
-            raise TooLarge
-        found = without_deleted(keys.locate(there.scan(places)), there)
+        found = there.locate(keys, places, index, most_bytes=MAX_SCANNED_BYTES)
         often = np.bincount(found.key, minlength=keys.count) > more_than
         at = np.flatnonzero(often[keys.numbers])[:1]
     if not at.size:

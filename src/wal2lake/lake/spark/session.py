@@ -20,8 +20,12 @@ The settings in ``REQUIRED`` carry correctness (value semantics, Delta itself). 
 ``[spark]`` section that contradicts one is refused; everything else in it wins over our
 defaults.
 
-Sources: Spark 4.1 "Configuration", "Job Scheduling"; pyspark/java_gateway.py;
-PythonGatewayServer.scala (exit at end of input).
+With another master than a local one, executors are processes on other machines: jars are sent
+to them, and they run the Python that ``spark.pyspark.python`` names, by default that of this
+process, which has to be there under the same path. ``exchange_dir`` is what both sides see.
+
+Sources: Spark 4.1 "Configuration", "Job Scheduling", "Spark Standalone Mode";
+pyspark/java_gateway.py; PythonGatewayServer.scala (exit at end of input).
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -47,6 +52,9 @@ from wal2lake.errors import ConfigurationError, StorageError
 
 STOP_TIMEOUT_SECONDS = 20.0
 """Spark's own shutdown hooks take under two; then it is killed: commits are atomic."""
+
+_PYTHON: Final = "spark.pyspark.python"
+"""Spark's setting; only ``spark-submit`` of a Python program obeys it by itself."""
 
 DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 
@@ -75,6 +83,8 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.python.worker.reuse": "true",
     # Workers come with their imports, and no archive is read before each task.
     "spark.python.daemon.module": "wal2lake.executor",
+    # A path without a scheme is this machine's, whatever Hadoop's configuration says.
+    "spark.hadoop.fs.defaultFS": "file:///",
     # Snapshots of small logs: more partitions only cost task starts.
     "spark.databricks.delta.snapshotPartitions": "1",
     # History for a UI that is off; the default keeps a thousand plans in memory.
@@ -128,6 +138,10 @@ logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
 
+_LOGGING_FILE: Final = "log4j2.properties"
+
+_EXECUTOR_OPTIONS: Final = "spark.executor.extraJavaOptions"
+
 _PYSPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """They print each exception with its JVM stack before it is raised."""
 
@@ -151,6 +165,8 @@ class SessionOptions:
     warehouse: str
     """URL or absolute path; only for tables that a query creates without a location."""
     master: str = "local[*]"
+    exchange_dir: Path | None = None
+    """In a cluster: a directory that this process and all executors see; made if absent."""
     driver_memory: str = "1g"
     """JVM heap, in Java's notation."""
     extra: Mapping[str, str] = field(default_factory=dict)
@@ -170,8 +186,23 @@ class SessionOptions:
         return f"local[{2 * self.cores}]" if self.master == "local[*]" else self.master
 
     @property
+    def readers(self) -> int:
+        """How many ranges of initial copies may be read at a time: of a cluster's slots one
+        stays free of them."""
+        return self.cores if self.is_local else max(1, self.cores - 1)
+
+    @property
     def cores(self) -> int:
-        """What a local master names; this machine's cores otherwise."""
+        """What a local master names, or the settings of a cluster; this machine's cores
+        otherwise."""
+        if not self.is_local:
+            wanted = self.extra.get("spark.cores.max", "")
+            each = self.extra.get("spark.executor.cores", "")
+            executors = self.extra.get("spark.executor.instances", "")
+            if wanted.isdecimal():
+                return max(1, int(wanted))
+            if each.isdecimal() and executors.isdecimal():
+                return max(1, int(each) * int(executors))
         inside = self.master.removeprefix("local[").split("]")[0].split(",")[0]
         if self.master == "local":
             return 1
@@ -191,7 +222,7 @@ def start_session(options: SessionOptions) -> SparkSession:
     conf = SparkConf(loadDefaults=False)
     for key, value in configuration(options).items():
         conf.set(key, value)
-    _prepare_local_dir(options)
+    _prepare_directories(options)
     handler = signal.getsignal(signal.SIGINT)
     try:
         gateway = launch_gateway(conf, {"process_group": 0})
@@ -219,9 +250,10 @@ def start_session(options: SessionOptions) -> SparkSession:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)
-    if options.is_local:
-        # PySpark's default is whatever "python3" means on PATH.
-        context.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    # PySpark's default is whatever "python3" means on PATH.
+    context.pythonExec = options.extra.get(
+        _PYTHON, os.environ.get("PYSPARK_PYTHON", sys.executable)
+    )
     return SparkSession(context)
 
 
@@ -242,10 +274,18 @@ def jvm_pid(spark: SparkSession) -> int | None:
     return None if process is None else process.pid
 
 
-def jvm_alive(spark: SparkSession) -> bool:
-    """False once the JVM has died; the engine then ends too and is restarted."""
+def session_alive(spark: SparkSession) -> bool:
+    """False once the JVM has died, or has been told by a cluster's master that its application
+    is over; the engine then ends too and is restarted."""
     process = _process(spark)
-    return process is None or process.poll() is None
+    if process is not None and process.poll() is not None:
+        return False
+    if spark.sparkContext.master.startswith("local"):
+        return True
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except (Py4JError, ConnectionError):
+        return False
 
 
 def use_pool(spark: SparkSession, pool: Pool) -> None:
@@ -284,8 +324,13 @@ def configuration(options: SessionOptions) -> dict[str, str]:
     extra = dict(options.extra)
     extensions = [DELTA_EXTENSION]
     extensions += extra.pop("spark.sql.extensions", "").split(",")
-    jvm_options = [*_JVM_OPTIONS, _logging_option(options)]
+    jvm_options = [*_JVM_OPTIONS, _logging_option(options.local_dir)]
     jvm_options.append(extra.pop("spark.driver.extraJavaOptions", ""))
+    if options.exchange_dir is not None and not options.is_local:
+        # An executor's own words have rows' values in them, as the driver's would.
+        logging = _logging_option(options.exchange_dir)
+        given = extra.pop(_EXECUTOR_OPTIONS, "")
+        settings[_EXECUTOR_OPTIONS] = f"{logging} {given}".strip()
     jars_key, separator = (
         # A local JVM has them on its class path; a cluster's executors are sent them.
         ("spark.driver.extraClassPath", ":")
@@ -317,21 +362,25 @@ def _file_url(options: SessionOptions, name: str) -> str:
     return f"file://{options.local_dir.absolute() / name}"
 
 
-def _logging_option(options: SessionOptions) -> str:
-    path = options.local_dir.absolute() / "log4j2.properties"
+def _logging_option(directory: Path) -> str:
+    path = directory.absolute() / _LOGGING_FILE
     return f"-Dlog4j2.configurationFile={path.as_uri()}"
 
 
-def _prepare_local_dir(options: SessionOptions) -> None:
-    try:
-        options.local_dir.mkdir(parents=True, exist_ok=True)
-        (options.local_dir / "pools.xml").write_text(_POOLS)
-        (options.local_dir / "log4j2.properties").write_text(_LOGGING)
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot write Spark's local directory {options.local_dir}:"
-            f" {error.strerror}"
-        ) from error
+def _prepare_directories(options: SessionOptions) -> None:
+    places = [options.local_dir]
+    if options.exchange_dir is not None and not options.is_local:
+        places.append(options.exchange_dir)
+    for place in places:
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            (place / _LOGGING_FILE).write_text(_LOGGING)
+            if place is options.local_dir:
+                (place / "pools.xml").write_text(_POOLS)
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot write Spark's directory {place}: {error.strerror}"
+            ) from error
 
 
 def _process(spark: SparkSession) -> subprocess.Popen[bytes] | None:

@@ -127,6 +127,18 @@ def stop(
     row = table.slice(met.event, 1)
     seq = Seq(row.column("lsn")[0].as_py(), row.column("ord")[0].as_py())
     modified = judge.modified(met.stored, met.writer)
+    failed = judge.error(met)
+    if failed is not None:
+        key = (new_keys_of if met.type in _OF_NEW_KEYS else keys_of)(shape, row)[0]
+        return RowFailure(
+            seq,
+            None,
+            failed[0],
+            failed[1],
+            detail=f"The expression that resolves {met.type} could not be evaluated.",
+            key=key,
+            hint="Choose another conflict_resolution (ALTER SUBSCRIPTION ... SET).",
+        )
     if met.type in _OF_NEW_KEYS:
         inserted = met.type is ConflictType.INSERT_EXISTS
         key = new_keys_of(shape, row)[0]

@@ -10,16 +10,26 @@ written counts as older than every change. Of two of the same time the one that 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 
+from wal2lake.errors import InternalError
+from wal2lake.lake.expressions import Expressions, Outcome, Pairs, facts_table
 from wal2lake.lake.origins import LONG_AGO, UNKNOWN, Commits, Marks
+from wal2lake.lake.port import FieldSpec
 from wal2lake.lake.upsert.keys import Places
-from wal2lake.lake.upsert.lives import STORED, Index, Mask
+from wal2lake.lake.upsert.lives import STORED, HeldRow, Index, Mask, Met, Question
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import ConflictType, Modified, Resolution
 from wal2lake.pgtypes import DEFAULT_RESOLUTIONS, Resolutions
+
+_WITHOUT_KEY = (
+    "0A000",
+    "rows of a table without a primary key cannot be merged",
+)
 
 _LEFT_OUT = (Resolution.SKIP, Resolution.KEEP_LOCAL)
 
@@ -33,6 +43,10 @@ class Rules:
     """None: who has made a row is not kept."""
     unsent: frozenset[int] = field(default_factory=frozenset)
     """Columns that the publisher does not have, and that are null in rows without them."""
+    expressions: Expressions | None = None
+    """Where there are any among the resolutions."""
+    required: frozenset[str] = field(default_factory=frozenset)
+    """Columns that must not be null."""
 
     @property
     def are_postgresqls(self) -> bool:
@@ -60,14 +74,30 @@ class TableJudge:
         self._events = events
         self._stored = stored
         self._repeats = repeats
+        self._known: dict[tuple[ConflictType, int], Outcome] = {}
+        self._merged: dict[tuple[ConflictType, int], int] = {}
+        self._events_of: list[int] = []
+        """Of merged rows, whose numbers come after those of the events."""
         self.foreign = foreign
         self.unsent = rules.unsent
 
     def decide(
         self, kind: ConflictType, event: int, stored: int, writer: int
-    ) -> Resolution:
-        """By the rule for its type, and by time if that says so."""
+    ) -> Resolution | None:
+        """By the rule for its type, and by time if that says so. None: an expression has to see
+        the rows."""
         rule = self._rules.resolutions.of(kind)
+        if rule is Resolution.MERGE and self._repeats:
+            self._known[kind, event] = Outcome(error=_WITHOUT_KEY)
+        if rule in (Resolution.EXPRESSION, Resolution.MERGE):
+            known = self._known.get((kind, event))
+            if known is None:
+                return None
+            if known.error is not None:
+                return Resolution.ERROR
+            if known.choice is None:
+                return Resolution.MERGE
+            rule = Resolution(known.choice)
         if rule in (Resolution.LAST_UPDATE_WINS, Resolution.FIRST_UPDATE_WINS):
             mine, other = int(self._events.time_us[event]), self._time(stored, writer)
             last = rule is Resolution.LAST_UPDATE_WINS
@@ -78,15 +108,89 @@ class TableJudge:
             return Resolution.ERROR
         return rule
 
+    def merged(self, kind: ConflictType, event: int) -> int:
+        """The number of the merged row."""
+        return self._merged[kind, event]
+
+    def error(self, met: Met) -> tuple[str, str] | None:
+        """SQLSTATE and message of an expression that could not say; None: it is a conflict that
+        is to stop."""
+        known = self._known.get((met.type, met.event))
+        return None if known is None else known.error
+
+    def event(self, number: int) -> int:
+        """The event of a merged row; an event's own number."""
+        count = len(self._events.time_us)
+        return number if number < count else self._events_of[number - count]
+
+    def answer(
+        self,
+        fields: Sequence[FieldSpec],
+        questions: Sequence[Question],
+        rows_of: Callable[[Sequence[HeldRow]], pa.Table],
+    ) -> tuple[pa.Table, list[int]] | None:
+        """Ask the expressions. ``rows_of``: the values of rows. Returns the merged rows, in the
+        order of their numbers, which go on from the last ones, and their events; None: there
+        are none."""
+        rows, events = [], []
+        for kind in dict.fromkeys(one.type for one in questions):
+            mine = [one for one in questions if one.type == kind]
+            said = self._ask(fields, kind, mine, rows_of)
+            for one, outcome in zip(mine, said, strict=False):
+                self._known[kind, one.event] = outcome
+                if outcome.row is not None:
+                    number = len(self._events.time_us) + len(self._events_of)
+                    self._merged[kind, one.event] = number
+                    self._events_of.append(one.event)
+                    rows.append(outcome.row)
+                    events.append(one.event)
+        return (pa.concat_tables(rows), events) if rows else None
+
+    def _ask(
+        self,
+        fields: Sequence[FieldSpec],
+        kind: ConflictType,
+        questions: Sequence[Question],
+        rows_of: Callable[[Sequence[HeldRow]], pa.Table],
+    ) -> list[Outcome]:
+        """Fewer, if one of them fails."""
+        asks = self._rules.expressions
+        if asks is None:
+            raise InternalError("nobody evaluates the expressions of a resolution")
+        who = [self._writer(one) for one in questions]
+        tracked = self._rules.commits is not None
+        mine = [int(self._events.time_us[one.event]) for one in questions]
+        facts = facts_table(
+            [None if one is None else one.time_us for one in who],
+            [time if tracked else None for time in mine],
+            [
+                None if one is None else f"pg_{one.origin}" if one.origin else "local"
+                for one in who
+            ],
+        )
+        pairs = Pairs(
+            rows_of([one.local for one in questions]),
+            rows_of([one.remote for one in questions]),
+            facts,
+        )
+        expression = self._rules.resolutions.expressions[kind]
+        return asks.evaluate(fields, self._rules.required, expression, pairs)
+
+    def _writer(self, question: Question) -> Modified | None:
+        row = question.local
+        if row.last == STORED:
+            return self.modified(row.base, STORED)
+        return self.modified(STORED, row.last)
+
     def modified(self, stored: int, writer: int) -> Modified | None:
         """Who has made the row that was met; None: not known."""
         if writer != STORED:
-            return self._events.at(writer)
+            return self._events.at(self.event(writer))
         return None if stored == STORED else self._stored.at(stored)
 
     def _time(self, stored: int, writer: int) -> int:
         if writer != STORED:
-            return int(self._events.time_us[writer])
+            return int(self._events.time_us[self.event(writer)])
         return LONG_AGO if stored == STORED else int(self._stored.time_us[stored])
 
 

@@ -47,6 +47,13 @@ class Places:
     row: Index
     """Row number in that file."""
 
+    @staticmethod
+    def joined(parts: Sequence[Places]) -> Places:
+        """All of them, one after the other."""
+        none = Places(*(np.zeros(0, np.int64),) * 3)
+        columns = ((p.key, p.file, p.row) for p in (none, *parts))
+        return Places(*map(np.concatenate, zip(*columns, strict=True)))
+
 
 _FEW: Final = 20_000
 """Keys that are looked up on one core: a table of a million takes it 20 ms."""
@@ -59,6 +66,8 @@ class Keys(Protocol):
     """For each key given, its number."""
     count: int
     """How many distinct keys there are."""
+    sought: Index | None
+    """The distinct keys in the order of their numbers, if they are few integers; else None."""
 
     def locate(self, scans: Iterable[pa.Table]) -> Places:
         """Find the keys in the table's files.
@@ -100,6 +109,9 @@ class _FewKeys:
         self._distinct = distinct.take(pc.sort_indices(distinct))
         self.numbers = self._find(column)
         self.count = len(self._distinct)
+        self.sought: Index | None = None
+        if pa.types.is_integer(column.type):
+            self.sought = self._distinct.to_numpy().astype(np.int64)
 
     def locate(self, scans: Iterable[pa.Table]) -> Places:
         """See ``Keys``."""
@@ -108,9 +120,8 @@ class _FewKeys:
             numbers = self._find(probe.column("k0"))
             here = np.flatnonzero(numbers >= 0)
             places = (probe.column(name).to_numpy()[here] for name in ("file", "row"))
-            found.append((numbers[here], *places))
-        none = (np.zeros(0, np.int64),) * 3
-        return Places(*map(np.concatenate, zip(none, *found, strict=True)))
+            found.append(Places(numbers[here], *places))
+        return Places.joined(found)
 
     def _find(self, column: pa.ChunkedArray) -> Index:
         """Each value's number; -1 if it is none of the keys."""
@@ -130,6 +141,7 @@ class _JoinedKeys:
         bitwise: bool = False,
     ) -> None:
         """See ``open_keys``."""
+        self.sought: Index | None = None
         self._bitwise = bitwise
         self._names = [f"k{i}" for i in range(len(columns))]
         self._database = duckdb.connect(
@@ -159,21 +171,15 @@ class _JoinedKeys:
 
     def locate(self, scans: Iterable[pa.Table]) -> Places:
         """See ``Keys``."""
-        found: list[dict[str, Any]] = []
+        found = []
         for probe in _grouped(scans):
             self._database.register("given", self._exact(probe))
-            found.append(
-                self._rows(
-                    f"select number, file, row from given join keys on {self._same}"
-                )
+            rows = self._rows(
+                f"select number, file, row from given join keys on {self._same}"
             )
+            found.append(Places(rows["number"], rows["file"], rows["row"]))
             self._database.unregister("given")
-        return Places(
-            *(
-                np.concatenate([np.zeros(0, np.int64), *(f[name] for f in found)])
-                for name in ("number", "file", "row")
-            )
-        )
+        return Places.joined(found)
 
     def _exact(self, table: pa.Table) -> pa.Table:
         """Floating point columns as the integers with their bits, if that is wanted."""

@@ -19,7 +19,7 @@ Sources: PostgreSQL worker.c (apply_handle_insert, _update, _delete).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -36,6 +36,9 @@ STORED: Final = -1
 """As the source of a value: what the table holds. As ``base``: no stored row."""
 
 NOT_MOVED: Final = -1
+
+_CHANGES: Final = (Resolution.APPLY_REMOTE, Resolution.MERGE)
+"""The event makes a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +80,43 @@ class Met:
     event: int
     type: ConflictType
     resolution: Resolution
-    """error, skip, apply_remote or keep_local."""
+    """error, skip, apply_remote, keep_local or merge."""
     stored: int = STORED
     """The key of the stored row that it met; STORED: none, or one of this batch."""
     writer: int = STORED
     """The event that wrote the row that it met; STORED: none, or a stored one."""
     incomplete: bool = False
     """It should be applied, but values of it were not sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRow:
+    """What a key holds at some event."""
+
+    base: int
+    """The key whose stored row it comes from; STORED: none."""
+    last: int
+    """The event that made it; STORED: it is as it is stored."""
+    sources: tuple[int, ...]
+    """By column of ``Events.unknown``: the event that knows, or STORED."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A conflict about which the judge does not know yet: both rows have to be looked at."""
+
+    event: int
+    type: ConflictType
+    local: HeldRow
+    remote: HeldRow
+    """What the event would make of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """All questions that do not depend on each other; reduce once more when they are answered."""
+
+    questions: tuple[Question, ...]
 
 
 class Judge(Protocol):
@@ -96,8 +129,13 @@ class Judge(Protocol):
 
     def decide(
         self, kind: ConflictType, event: int, stored: int, writer: int
-    ) -> Resolution:
-        """error, skip, apply_remote or keep_local; the row met is as in ``Met``."""
+    ) -> Resolution | None:
+        """error, skip, apply_remote, keep_local or merge; the row met is as in ``Met``. None: it
+        has to be asked with the rows."""
+        ...
+
+    def merged(self, kind: ConflictType, event: int) -> int:
+        """After merge: the number of the row, as if it were an event that knows all."""
         ...
 
 
@@ -112,11 +150,12 @@ class Stopped:
 
 def net_lives(
     events: Events, stored: Mask, *, unique: bool, judge: Judge | None = None
-) -> Lives | Stopped:
+) -> Lives | Stopped | Asked:
     """Reduce the events; ``stored`` says for each key whether the table has a row.
 
     With ``unique`` a row that meets another is a conflict, else it takes its place. Without a
-    ``judge`` that one stops, and changes of rows that are not there do nothing.
+    ``judge`` that one stops, and changes of rows that are not there do nothing. Asked: the judge
+    is to be told more first.
     """
     linked = np.zeros(len(stored), np.bool_)
     moved = events.old != NOT_MOVED
@@ -137,12 +176,17 @@ def net_lives(
         alone &= ~meets
     walked = linked[events.key]
     plain = np.flatnonzero(~walked & ~alone)
-    parts = [_reduce(events, plain, stored, unique=unique)]
+    parts: list[Lives | Stopped | Asked] = [
+        _reduce(events, plain, stored, unique=unique)
+    ]
     if alone.any():
         parts.append(_moved(events, np.flatnonzero(alone), stored, unique=unique))
     if walked.any():
         walk = _Walk(events, stored, unique=unique, judge=judge)
         parts.append(walk.run(np.flatnonzero(walked)))
+    for part in parts:
+        if isinstance(part, Asked):
+            return part
     stops = [one for one in parts if isinstance(one, Stopped)]
     if stops:
         return min(stops, key=lambda one: one.event)
@@ -262,14 +306,6 @@ def _reduce(
     )
 
 
-@dataclass(slots=True)
-class _Row:
-    base: int
-    last: int
-    """STORED: no event has touched it yet."""
-    sources: list[int]
-
-
 class _Walk:
     """Keys that key changes tie together, or that meet conflicts, one event at a time."""
 
@@ -281,14 +317,17 @@ class _Walk:
         self._unique = unique
         self._judge = judge
         self._columns = list(events.unknown)
-        self._rows: dict[int, _Row | None] = {}
+        self._rows: dict[int, HeldRow | None] = {}
         """What each key holds now; a key that is not here: what the table has."""
         self._missed: list[int] = []
         self._met: list[Met] = []
+        self._questions: list[Question] = []
+        self._undecided: set[int] = set()
+        """Keys of which it is not known what they hold."""
 
-    def run(self, chosen: Index) -> Lives | Stopped:
+    def run(self, chosen: Index) -> Lives | Stopped | Asked:
         """Apply the chosen events in order."""
-        events, width = self._events, len(self._columns)
+        events = self._events
         masks = [events.unknown[column][chosen].tolist() for column in self._columns]
         steps = zip(
             chosen.tolist(),
@@ -299,71 +338,107 @@ class _Walk:
         )
         for step, (event, op, key, old) in enumerate(steps):
             source = key if old == NOT_MOVED else old
-            if op == INSERT:
-                done = self._insert(event, key)
-            elif op == DELETE:
-                done = self._delete(event, key)
-            else:
-                unknown = [mask[step] for mask in masks]
-                done = self._update(event, source, key, unknown)
-            if done is Resolution.ERROR:
-                return Stopped(event, self._met[-1] if self._met else None)
-            if done is not Resolution.APPLY_REMOTE:
+            if self._undecided and not self._undecided.isdisjoint((source, key)):
+                self._undecided |= {source, key}
                 continue
             if op == INSERT:
-                self._rows[key] = _Row(STORED, event, [event] * width)
+                done, row = self._insert(event, key)
             elif op == DELETE:
-                self._rows[key] = None
+                done, row = self._delete(event, key), None
             else:
-                row = self._at(source)
-                if source != key:
-                    self._rows[source] = None
-                before = [event] * width if row is None else row.sources
-                self._rows[key] = _Row(
-                    STORED if row is None else row.base,
-                    event,
-                    [
-                        one if asks and row is not None else event
-                        for one, asks in zip(before, unknown, strict=True)
-                    ],
-                )
+                unknown = [mask[step] for mask in masks]
+                done, row = self._update(event, source, key, unknown)
+            if done is None:
+                self._undecided |= {source, key}
+                continue
+            if done is Resolution.ERROR:
+                if self._questions:
+                    break
+                return Stopped(event, self._met[-1] if self._met else None)
+            if done not in _CHANGES:
+                continue
+            if source != key:
+                self._rows[source] = None
+            self._rows[key] = row
+        if self._questions:
+            return Asked(tuple(self._questions))
         return self._result()
 
-    def _insert(self, event: int, key: int) -> Resolution:
-        row = self._at(key)
-        if row is None or not self._unique:
-            return Resolution.APPLY_REMOTE
-        return self._resolved(ConflictType.INSERT_EXISTS, event, row)
+    def _changed(
+        self, event: int, row: HeldRow | None, unknown: Sequence[bool]
+    ) -> HeldRow:
+        """What an UPDATE makes of a row, or without one."""
+        if row is None:
+            return self._new(event)
+        return HeldRow(
+            row.base,
+            event,
+            tuple(
+                one if asks else event
+                for one, asks in zip(row.sources, unknown, strict=True)
+            ),
+        )
 
-    def _delete(self, event: int, key: int) -> Resolution:
+    def _new(self, event: int) -> HeldRow:
+        return HeldRow(STORED, event, (event,) * len(self._columns))
+
+    def _decided(
+        self,
+        kind: ConflictType,
+        event: int,
+        found: Resolution | None,
+        remote: HeldRow,
+    ) -> HeldRow:
+        """The row that comes of it."""
+        if found is not Resolution.MERGE or self._judge is None:
+            return remote
+        return self._new(self._judge.merged(kind, event))
+
+    def _insert(self, event: int, key: int) -> tuple[Resolution | None, HeldRow]:
+        row, new = self._at(key), self._new(event)
+        if row is None or not self._unique:
+            return Resolution.APPLY_REMOTE, new
+        kind = ConflictType.INSERT_EXISTS
+        found = self._resolved(kind, event, row, new)
+        return found, self._decided(kind, event, found, new)
+
+    def _delete(self, event: int, key: int) -> Resolution | None:
         row = self._at(key)
         if row is None:
-            return self._resolved(ConflictType.DELETE_MISSING, event, None)
+            return self._resolved(ConflictType.DELETE_MISSING, event, None, None)
         if self._is_foreign(row):
-            return self._resolved(ConflictType.DELETE_ORIGIN_DIFFERS, event, row)
+            kind = ConflictType.DELETE_ORIGIN_DIFFERS
+            return self._resolved(kind, event, row, self._new(event))
         return Resolution.APPLY_REMOTE
 
     def _update(
         self, event: int, source: int, key: int, unknown: list[bool]
-    ) -> Resolution:
-        row, found = self._at(source), Resolution.APPLY_REMOTE
+    ) -> tuple[Resolution | None, HeldRow]:
+        row = self._at(source)
+        found: Resolution | None = Resolution.APPLY_REMOTE
+        new = self._changed(event, row, unknown)
         if row is None:
-            found = self._resolved(ConflictType.UPDATE_MISSING, event, None)
+            found = self._resolved(ConflictType.UPDATE_MISSING, event, None, None)
             if found is Resolution.APPLY_REMOTE and self._lacks_values(unknown):
                 self._met[-1] = replace(
                     self._met[-1], resolution=Resolution.ERROR, incomplete=True
                 )
-                return Resolution.ERROR
+                return Resolution.ERROR, new
         elif self._is_foreign(row):
-            found = self._resolved(ConflictType.UPDATE_ORIGIN_DIFFERS, event, row)
+            kind = ConflictType.UPDATE_ORIGIN_DIFFERS
+            found = self._resolved(kind, event, row, new)
+            new = self._decided(kind, event, found, new)
         taken = self._at(key) if source != key and self._unique else None
-        if found is Resolution.APPLY_REMOTE and taken is not None:
-            found = self._resolved(ConflictType.UPDATE_EXISTS, event, taken)
+        if found in _CHANGES and taken is not None:
+            kind = ConflictType.UPDATE_EXISTS
+            found = self._resolved(kind, event, taken, new)
+            new = self._decided(kind, event, found, new)
             for at in range(len(self._met) - 1, -1, -1):
                 if self._met[at].event != event:
                     break
-                self._met[at] = replace(self._met[at], resolution=found)
-        return found
+                if found is not None and found not in _CHANGES:
+                    self._met[at] = replace(self._met[at], resolution=found)
+        return found, new
 
     def _lacks_values(self, unknown: list[bool]) -> bool:
         unsent = () if self._judge is None else self._judge.unsent
@@ -372,13 +447,19 @@ class _Walk:
             for column, asks in zip(self._columns, unknown, strict=True)
         )
 
-    def _is_foreign(self, row: _Row) -> bool:
+    def _is_foreign(self, row: HeldRow) -> bool:
         judge = self._judge
         return (
             judge is not None and row.last == STORED and bool(judge.foreign[row.base])
         )
 
-    def _resolved(self, kind: ConflictType, event: int, row: _Row | None) -> Resolution:
+    def _resolved(
+        self,
+        kind: ConflictType,
+        event: int,
+        row: HeldRow | None,
+        remote: HeldRow | None,
+    ) -> Resolution | None:
         if self._judge is None:
             if kind in (ConflictType.INSERT_EXISTS, ConflictType.UPDATE_EXISTS):
                 return Resolution.ERROR
@@ -390,15 +471,17 @@ class _Walk:
                 (row.base, STORED) if row.last == STORED else (STORED, row.last)
             )
         found = self._judge.decide(kind, event, stored, writer)
-        self._met.append(Met(event, kind, found, stored, writer))
+        if found is not None:
+            self._met.append(Met(event, kind, found, stored, writer))
+        elif row is not None and remote is not None:
+            self._questions.append(Question(event, kind, row, remote))
         return found
 
-    def _at(self, key: int) -> _Row | None:
+    def _at(self, key: int) -> HeldRow | None:
         if key not in self._rows:
             found = bool(self._stored[key])
-            self._rows[key] = (
-                _Row(key, STORED, [STORED] * len(self._columns)) if found else None
-            )
+            nothing = (STORED,) * len(self._columns)
+            self._rows[key] = HeldRow(key, STORED, nothing) if found else None
         return self._rows[key]
 
     def _result(self) -> Lives:

@@ -23,7 +23,7 @@ right one goes. Only where an event finds no identical row, one that is equal by
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +34,7 @@ import pyarrow.compute as pc
 from wal2lake.errors import InternalError
 from wal2lake.lake.delta.datafile import DataFileWriter, discard_added, row_groups
 from wal2lake.lake.delta.deletionvectors import write_vectors
+from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.port import TableState
 from wal2lake.lake.staging.changes import (
     INSERT,
@@ -60,12 +61,19 @@ from wal2lake.lake.upsert.equality import (
     alike_scans,
     loose_columns,
 )
-from wal2lake.lake.upsert.judging import AS_POSTGRESQL, Rules, judge_for
+from wal2lake.lake.upsert.judging import (
+    AS_POSTGRESQL,
+    Rules,
+    TableJudge,
+    judge_for,
+)
 from wal2lake.lake.upsert.keys import Places, open_keys
 from wal2lake.lake.upsert.lives import (
     NOT_MOVED,
     STORED,
+    Asked,
     Events,
+    HeldRow,
     Lives,
     Stopped,
     net_lives,
@@ -152,11 +160,13 @@ def plan_upsert(
     *,
     rules: Rules = AS_POSTGRESQL,
     shows_rows: bool = False,
+    index: KeyIndex | None = None,
 ) -> Upsert | RowFailure:
     """Evaluate the batch; TooLarge: this table or batch is for Spark.
 
     ``share`` has room for the staged changes; temporary files go below ``directory``. With
-    ``shows_rows`` conflicts have the texts of the rows.
+    ``shows_rows`` conflicts have the texts of the rows. ``index`` knows where keys
+    are, and learns it.
     """
     by = rules.commits
     truncates = loaded.shape.truncate is not None
@@ -184,15 +194,13 @@ def plan_upsert(
             state,
             [] if truncates else candidates(loaded.shape, state, files, key_columns),
         )
-        # Their compressed size needs no look at their footers.
-        if (
-            not repeats
-            and not rules.resolutions.chosen
-            and sum(file.size for file in stored.files) > MAX_SCANNED_BYTES // 8
-            and stored.scan_bytes(loaded.shape.key) > MAX_SCANNED_BYTES
-        ):
-            raise TooLarge
-        places = without_deleted(keys.locate(stored.scan(loaded.shape.key)), stored)
+        bounded = not repeats and not rules.resolutions.chosen
+        places = stored.locate(
+            keys,
+            loaded.shape.key,
+            index,
+            most_bytes=MAX_SCANNED_BYTES if bounded else None,
+        )
         count = keys.count
     if repeats:
         missing = rules.resolutions.of(ConflictType.UPDATE_MISSING)
@@ -210,7 +218,14 @@ def plan_upsert(
     present[places.key] = True
     lsn = loaded.table.column("lsn").to_numpy()
     judge = judge_for(rules, lsn, places, count, stored, repeats=repeats)
-    lives = net_lives(events, present, unique=not uniqueness.trusted, judge=judge)
+    unique = not uniqueness.trusted
+    lives = net_lives(events, present, unique=unique, judge=judge)
+    while isinstance(lives, Asked):
+        if judge is None:
+            raise InternalError("a conflict is asked for without a judge")
+        loaded = _answered(loaded, lives, events, judge, places, stored, share)
+        lives = net_lives(events, present, unique=unique, judge=judge)
+    lsn = loaded.table.column("lsn").to_numpy()
     if isinstance(lives, Stopped):
         if judge is None or lives.met is None:
             return _conflict(loaded, lives.event, uniqueness)
@@ -268,7 +283,7 @@ def _by_equality(
     with open_keys(alike(given, loose), directory, bitwise=True) as keys:
         classes = keys.numbers
         scans = alike_scans(stored.scan(key), loose)
-        places = without_deleted(keys.locate(scans), stored)
+        places = stored.without_deleted(keys.locate(scans))
     if places.key.size:
         held = stored.fetch(places.file, places.row, key, share)
         given = [
@@ -358,17 +373,6 @@ def _may_hold(bounds: tuple[Any, Any] | None, values: npt.NDArray[Any]) -> bool:
     return at < len(values) and int(values[at]) <= bounds[1]
 
 
-def without_deleted(places: Places, stored: StoredRows) -> Places:
-    """Those whose rows are not in a deletion vector."""
-    keep = np.ones(len(places.key), np.bool_)
-    for number in np.unique(places.file).tolist():
-        gone = stored.deleted(stored.files[number])
-        if gone.size:
-            here = np.flatnonzero(places.file == number)
-            keep[here] = ~np.isin(places.row[here].astype(np.uint64), gone)
-    return Places(places.key[keep], places.file[keep], places.row[keep])
-
-
 def _conflict(loaded: Loaded, event: int, uniqueness: Uniqueness) -> RowFailure:
     table = loaded.table
     inserted = table.column("op")[event].as_py() == INSERT
@@ -389,6 +393,73 @@ def _inserted(loaded: Loaded) -> pa.Table:
         [loaded.table.column(f"n{i}") for i in range(len(fields))],
         names=[field.name for field in fields],
     )
+
+
+def _answered(
+    loaded: Loaded,
+    asked: Asked,
+    events: Events,
+    judge: TableJudge,
+    places: Places,
+    stored: StoredRows,
+    share: Share,
+) -> Loaded:
+    """The judge knows more; the rows that it has merged follow those of the events."""
+
+    def rows_of(rows: Sequence[HeldRow]) -> pa.Table:
+        return _held(loaded, rows, list(events.unknown), places, stored, share)
+
+    fields = loaded.shape.fields
+    merged = judge.answer(fields, asked.questions, rows_of)
+    if merged is None:
+        return loaded
+    values, of = merged
+    more = loaded.table.take(pa.array(of))
+    for i in range(len(fields)):
+        at = more.column_names.index(f"n{i}")
+        kind = loaded.table.schema.field(f"n{i}").type
+        more = more.set_column(at, f"n{i}", values.column(i).cast(kind))
+    return replace(loaded, table=pa.concat_tables([loaded.table, more]))
+
+
+def _held(
+    loaded: Loaded,
+    rows: Sequence[HeldRow],
+    unknown: Sequence[int],
+    places: Places,
+    stored: StoredRows,
+    share: Share,
+) -> pa.Table:
+    """The values of rows, all columns."""
+    last = np.array([row.last for row in rows], np.int64)
+    sources = {
+        column: np.array([row.sources[i] for row in rows], np.int64)
+        for i, column in enumerate(unknown)
+    }
+    taken = [sources.get(i, last) for i in range(len(loaded.shape.fields))]
+    taken = [np.where(last == STORED, STORED, one) for one in taken]
+    needs = np.zeros(len(rows), np.bool_)
+    for one in taken:
+        needs |= one == STORED
+    asked = np.flatnonzero(needs)
+    columns = list(range(len(taken)))
+    old: pa.Table | None = None
+    if asked.size:
+        order = np.argsort(places.key, kind="stable")
+        base = np.array([rows[i].base for i in asked.tolist()], np.int64)
+        at = order[np.searchsorted(places.key, base, sorter=order)]
+        old = stored.fetch(places.file[at], places.row[at], columns, share)
+    place = np.cumsum(needs) - 1 + loaded.table.num_rows
+    arrays = []
+    for i in columns:
+        values = loaded.table.column(f"n{i}")
+        if old is not None:
+            chunks = [*values.chunks, *old.column(i).chunks]
+            values = pa.chunked_array(chunks, values.type)
+        arrays.append(
+            values.take(pa.array(np.where(taken[i] == STORED, place, taken[i])))
+        )
+    return pa.table(arrays, names=[field.name for field in loaded.shape.fields])
 
 
 def _rows(

@@ -24,11 +24,13 @@ from wal2lake.errors import StorageError, Wal2LakeError
 from wal2lake.lake.delta.datafile import storage_error
 from wal2lake.lake.delta.deletionvectors import read_vector
 from wal2lake.lake.delta.durability import local_path
+from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.origins import COLUMNS, Marks, marks_in, tag_of
 from wal2lake.lake.port import FieldSpec, TableState
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import DataFile
-from wal2lake.lake.upsert.memory import Share
+from wal2lake.lake.upsert.keys import Keys, Places
+from wal2lake.lake.upsert.memory import Share, TooLarge
 from wal2lake.model import Modified
 from wal2lake.pgtypes import arrow_from_ddl
 
@@ -55,11 +57,80 @@ class StoredRows:
         self._state = state
         self.files = files
 
-    def scan(self, columns: Sequence[int]) -> Iterator[pa.Table]:
-        """Columns as ``k0``.. with ``file`` and ``row``, a row group at a time; deleted
-        rows too."""
+    def locate(
+        self,
+        keys: Keys,
+        columns: Sequence[int],
+        index: KeyIndex | None = None,
+        *,
+        most_bytes: int | None = None,
+    ) -> Places:
+        """Where the keys are stored, which these columns are; without deleted rows.
+
+        Files that ``index`` knows are not read, and it learns those that it would keep.
+        TooLarge if more than ``most_bytes`` of the others, not compressed, would be read."""
+        found, rest = [], []
         for number, file in enumerate(self.files):
-            parquet = self._open(file)
+            places = self._known(index, number, file, columns, keys)
+            if places is None:
+                rest.append(number)
+            else:
+                found.append(places)
+        # Their compressed size needs no look at their footers.
+        if (
+            most_bytes is not None
+            and sum(self.files[i].size for i in rest) > most_bytes // 8
+            and self.scan_bytes(columns, rest) > most_bytes
+        ):
+            raise TooLarge
+        found.append(keys.locate(self.scan(columns, rest)))
+        return self.without_deleted(Places.joined(found))
+
+    def _known(
+        self,
+        index: KeyIndex | None,
+        number: int,
+        file: DataFile,
+        columns: Sequence[int],
+        keys: Keys,
+    ) -> Places | None:
+        if index is None or keys.sought is None or not index.takes(file.rows):
+            return None
+        # A column that was renamed, or another one of the same file, is another name.
+        column = self._state.physical_fields[columns[0]].physical_name
+        name = f"{self._path(file)}\n{column}"
+        found = index.find(name, keys.sought)
+        if found is None:
+            read = pa.concat_tables(
+                self._typed(parquet, columns, group)
+                for parquet in [self._open(file)]
+                for group in range(parquet.metadata.num_row_groups)
+            ).column(0)
+            if read.null_count:
+                return None
+            index.add(name, read.to_numpy().astype(np.int64))
+            found = index.find(name, keys.sought)
+        if found is None:
+            return None
+        return Places(found[0], np.full(len(found[0]), number), found[1])
+
+    def without_deleted(self, places: Places) -> Places:
+        """Those whose rows are not in a deletion vector."""
+        keep = np.ones(len(places.key), np.bool_)
+        for number in np.unique(places.file).tolist():
+            gone = self.deleted(self.files[number])
+            if gone.size:
+                here = np.flatnonzero(places.file == number)
+                keep[here] = ~np.isin(places.row[here].astype(np.uint64), gone)
+        return Places(places.key[keep], places.file[keep], places.row[keep])
+
+    def scan(
+        self, columns: Sequence[int], numbers: Sequence[int] | None = None
+    ) -> Iterator[pa.Table]:
+        """Columns as ``k0``.. with ``file`` and ``row``, a row group at a time; deleted
+        rows too. Of all files, or of those with these numbers."""
+        for number in range(len(self.files)) if numbers is None else numbers:
+            parquet = self._open(self.files[number])
             first = 0
             for group in range(parquet.metadata.num_row_groups):
                 table = self._typed(parquet, columns, group)
@@ -70,11 +141,11 @@ class StoredRows:
                     "file", pa.array(np.full(len(rows), number))
                 ).append_column("row", pa.array(rows))
 
-    def scan_bytes(self, columns: Sequence[int]) -> int:
+    def scan_bytes(self, columns: Sequence[int], numbers: Sequence[int]) -> int:
         """What ``scan`` reads in all, not compressed."""
         return sum(
             self._group_bytes(parquet.metadata, group, columns)
-            for parquet in map(self._open, self.files)
+            for parquet in (self._open(self.files[number]) for number in numbers)
             for group in range(parquet.metadata.num_row_groups)
         )
 
@@ -204,10 +275,14 @@ class StoredRows:
                 arrays.append(pa.chunked_array([pa.nulls(read.num_rows, kind)]))
         return pa.table(arrays, names=[self._state.fields[i].name for i in columns])
 
-    def _open(self, file: DataFile) -> Any:
+    def _path(self, file: DataFile) -> str:
         path = file.path
-        if not (urlsplit(path).scheme or path.startswith("/")):
-            path = f"{self._state.location.rstrip('/')}/{path}"
+        if urlsplit(path).scheme or path.startswith("/"):
+            return path
+        return f"{self._state.location.rstrip('/')}/{path}"
+
+    def _open(self, file: DataFile) -> Any:
+        path = self._path(file)
         local = local_path(path)
         try:
             if local is not None:

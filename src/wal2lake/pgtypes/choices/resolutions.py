@@ -1,6 +1,12 @@
 """``conflict_resolution``: what becomes of a change that meets another row than the publisher's.
 
     update_missing = error, public.orders.insert_exists = apply_remote
+    public.orders.update_origin_differs = (case when remote.total > local.total
+        then 'apply_remote' else 'keep_local' end)
+    public.stock.insert_exists = set (qty = local.qty + remote.qty)
+
+The last two are Spark SQL over both rows: one that names a resolution, and one for each column that
+is not to have the publisher's value. They are of one table each, for they name its columns.
 
 Comes in: the option's text. Goes out: for a table, the resolution of each type of conflict;
 what nobody chooses is PostgreSQL's. A table is named as it is here, and its entries win over
@@ -9,13 +15,14 @@ those without one. Picklable and pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from wal2lake.errors import ConfigurationError, UsageError
 from wal2lake.model import ConflictType, Resolution
-from wal2lake.pgtypes.choices.entries import divided, names_in, parts_of
+from wal2lake.pgtypes.choices.entries import divided, names_in
 
 CONFLICT_RESOLUTION: Final = "conflict_resolution"
 
@@ -52,10 +59,45 @@ _DEFAULTS: Final[Mapping[ConflictType, Resolution]] = {
     ConflictType.DELETE_MISSING: Resolution.SKIP,
 }
 
+_BY_EXPRESSION: Final[Mapping[ConflictType, tuple[Resolution, ...]]] = {
+    ConflictType.INSERT_EXISTS: (Resolution.EXPRESSION, Resolution.MERGE),
+    ConflictType.UPDATE_EXISTS: (Resolution.EXPRESSION, Resolution.MERGE),
+    ConflictType.UPDATE_ORIGIN_DIFFERS: (Resolution.EXPRESSION, Resolution.MERGE),
+    ConflictType.DELETE_ORIGIN_DIFFERS: (Resolution.EXPRESSION,),
+}
+"""Where there are two rows; of one that is deleted there is nothing to merge."""
+
+CONFLICT_CHOICES: Final = (
+    Resolution.APPLY_REMOTE,
+    Resolution.KEEP_LOCAL,
+    Resolution.SKIP,
+    Resolution.ERROR,
+)
+"""What an expression may say."""
+
+COMMIT_FACTS: Final = ("local_commit_time", "remote_commit_time", "local_origin")
+"""What an expression may name besides the columns of both rows."""
+
+_NAMES_FACT: Final = re.compile(rf"\b(?:{'|'.join(COMMIT_FACTS)})\b", re.IGNORECASE)
+
+_SET: Final = re.compile(r"set\s*\(", re.IGNORECASE)
+
 _OF_ORIGINS: Final = (
     ConflictType.UPDATE_ORIGIN_DIFFERS,
     ConflictType.DELETE_ORIGIN_DIFFERS,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictExpression:
+    """Spark SQL over ``local`` and ``remote``, the rows that meet, and ``COMMIT_FACTS``."""
+
+    text: str
+    """As it was written."""
+    choice: str | None
+    """Names one of ``CONFLICT_CHOICES``; None: it merges."""
+    values: tuple[tuple[str, str], ...] = ()
+    """Columns, and what they get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +106,8 @@ class Resolutions:
 
     chosen: Mapping[ConflictType, Resolution] = field(default_factory=dict)
     """Only what is not PostgreSQL's."""
+    expressions: Mapping[ConflictType, ConflictExpression] = field(default_factory=dict)
+    """For those that are EXPRESSION or MERGE."""
 
     def of(self, kind: ConflictType) -> Resolution:
         """What becomes of a change that meets this."""
@@ -80,6 +124,7 @@ class _Entry:
     """Schema and name; empty: every table."""
     type: ConflictType
     resolution: Resolution
+    expression: ConflictExpression | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +137,7 @@ class ConflictResolutions:
     def parse(cls, text: str) -> ConflictResolutions:
         """Raises UsageError (22023)."""
         found: list[_Entry] = []
-        for part in parts_of(text):
+        for part in _pieces(text):
             entry = _entry(part)
             if any((e.table, e.type) == (entry.table, entry.type) for e in found):
                 raise UsageError(
@@ -104,12 +149,27 @@ class ConflictResolutions:
 
     def of(self, namespace: str, name: str) -> Resolutions:
         """Those of one table."""
-        chosen: dict[ConflictType, Resolution] = {}
+        chosen: dict[ConflictType, _Entry] = {}
         for table in ((), (namespace, name)):
-            chosen |= {e.type: e.resolution for e in self.entries if e.table == table}
+            chosen |= {e.type: e for e in self.entries if e.table == table}
         return Resolutions(
-            {kind: one for kind, one in chosen.items() if one is not _DEFAULTS[kind]}
+            {
+                kind: one.resolution
+                for kind, one in chosen.items()
+                if one.resolution is not _DEFAULTS[kind]
+            },
+            {
+                kind: one.expression
+                for kind, one in chosen.items()
+                if one.expression is not None
+            },
         )
+
+    @property
+    def with_expressions(self) -> tuple[tuple[str, str], ...]:
+        """Schema and name of the tables that have any."""
+        found = [e.table for e in self.entries if e.expression is not None]
+        return tuple((one[0], one[1]) for one in dict.fromkeys(found))
 
     @property
     def asks_for_origins(self) -> str | None:
@@ -118,7 +178,11 @@ class ConflictResolutions:
         for entry in self.entries:
             if entry.resolution in _BY_TIME:
                 return f'conflict resolution "{entry.resolution}"'
-            if entry.type in _OF_ORIGINS:
+            said = entry.expression
+            if said is not None and _NAMES_FACT.search(said.text) is not None:
+                return f'conflict resolution "{said.text}"'
+            by_origin = entry.type in _OF_ORIGINS
+            if by_origin and entry.resolution is not Resolution.APPLY_REMOTE:
                 return f'a resolution of "{entry.type}"'
         return None
 
@@ -144,10 +208,108 @@ def _entry(part: str) -> _Entry:
             hint="Write type = resolution or schema.table.type = resolution, separated"
             " by commas.",
         )
-    return _Entry(names[:-1], *_choice(names[-1], right))
+    kind = _type(names[-1])
+    expression = _expression(right)
+    if expression is None:
+        return _Entry(names[:-1], kind, _choice(kind, right))
+    resolution = (
+        Resolution.MERGE if expression.choice is None else Resolution.EXPRESSION
+    )
+    if resolution not in _BY_EXPRESSION.get(kind, ()):
+        raise UsageError(
+            f"{kind} cannot be resolved by {'set' if expression.values else 'expression'}",
+            detail="There are not two rows.",
+            hint=f"Available resolutions: {', '.join(_POSSIBLE[kind])}"
+            f"{', (expression)' if kind in _BY_EXPRESSION else ''}.",
+        )
+    if len(names) == 1:
+        raise UsageError(
+            f'expression in "{CONFLICT_RESOLUTION}" is of no table: "{part.strip()}"',
+            hint=f"Write schema.table.{kind} = ...",
+        )
+    return _Entry(names[:-1], kind, resolution, expression)
 
 
-def _choice(type_name: str, text: str) -> tuple[ConflictType, Resolution]:
+def _expression(text: str) -> ConflictExpression | None:
+    """None: it is a word. Raises UsageError (42601)."""
+    opens = _SET.match(text)
+    if opens is None and not text.startswith("("):
+        return None
+    start = text.index("(")
+    inner = text[start + 1 : -1].strip()
+    if _end_of(text, start) != len(text) - 1 or not inner:
+        raise _malformed(text)
+    if opens is None:
+        return ConflictExpression(text, inner)
+    values: dict[str, str] = {}
+    for piece in _pieces(inner):
+        at = next((m.end() for m in [_COLUMN.match(piece)] if m is not None), 0)
+        names, value = names_in(piece[: at - 1].strip()), piece[at:].strip()
+        if not at or names is None or len(names) != 1 or not value:
+            raise _malformed(text)
+        if names[0] in values:
+            raise UsageError(
+                f'multiple assignments to same column "{names[0]}"', sqlstate="42601"
+            )
+        values[names[0]] = value
+    return ConflictExpression(text, None, tuple(values.items()))
+
+
+def _malformed(text: str) -> UsageError:
+    return UsageError(
+        f'invalid expression in "{CONFLICT_RESOLUTION}": "{text}"',
+        sqlstate="42601",
+        hint="Write (expression), which is one of"
+        f" {', '.join(repr(str(one)) for one in CONFLICT_CHOICES)}, or set (column = expression,"
+        " ...), in Spark SQL over local.column and remote.column.",
+    )
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Between commas outside of quotes and parentheses. Raises UsageError (42601)."""
+    if not text.strip():
+        return
+    start = 0
+    for at, char in _outside(text):
+        if char == ",":
+            yield text[start:at]
+            start = at + 1
+    yield text[start:]
+
+
+def _end_of(text: str, start: int) -> int:
+    """Where the parenthesis that opens there closes; -1: nowhere."""
+    for at, char in _outside(text[start + 1 :]):
+        if char == ")":
+            return start + 1 + at
+    return -1
+
+
+def _outside(text: str) -> Iterator[tuple[int, str]]:
+    """Characters, with their places, that are inside no quotes and no parentheses but those that
+    close one that is open before."""
+    depth, quote, skips = 0, "", False
+    for at, char in enumerate(text):
+        if skips:
+            skips = False
+        elif quote:
+            # Of Spark's strings; a name of ours has none, outside of parentheses.
+            skips = char == "\\" and depth > 0 and quote != "`"
+            quote = "" if char == quote else quote
+        elif char in "'\"`":
+            quote = char
+        elif char == "(":
+            depth += 1
+        elif char == ")" and depth > 0:
+            depth -= 1
+        elif depth == 0:
+            yield at, char
+
+
+_COLUMN: Final = re.compile(r'\s*(?:"(?:[^"]|"")+"|[^\W\d][\w$]*)\s*=')
+
+
+def _type(type_name: str) -> ConflictType:
     try:
         kind = ConflictType(type_name)
     except ValueError:
@@ -161,6 +323,10 @@ def _choice(type_name: str, text: str) -> tuple[ConflictType, Resolution]:
             detail="It cannot occur: a table has one unique key, its primary key.",
             hint=f"Available types: {', '.join(_POSSIBLE)}.",
         )
+    return kind
+
+
+def _choice(kind: ConflictType, text: str) -> Resolution:
     try:
         resolution = Resolution(text.lower())
     except ValueError:
@@ -176,4 +342,4 @@ def _choice(type_name: str, text: str) -> tuple[ConflictType, Resolution]:
             else "There is no row on either side.",
             hint=f"Available resolutions: {', '.join(_POSSIBLE[kind])}.",
         )
-    return kind, resolution
+    return resolution

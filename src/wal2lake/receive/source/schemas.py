@@ -7,9 +7,12 @@ finds them. Only for subscriptions with schema_changes = follow.
     S R ... E ... c          asked when the commit comes: until then nobody else sees what
     b R ... P ... K          an ALTER in that transaction has done
 
+K may come in another run than P: at P the relations are kept in the catalog until then.
+
 They are recorded for the commit LSN of their transaction. ALTER TABLE excludes everybody else who
 writes to the table until it commits, so whatever commits before has the columns of before, and what
-commits later those of now. The server may be further already; apply sees that.
+commits later those of now. The server may be further already; apply sees that. How far it was
+is noted with them, for NOT NULL says nothing of rows that come before that.
 
 Called by the journal thread: it may wait for the server, the reader must not. A failure ends the
 run, and all of it is sent again: a relation's columns that are in the log have been asked for.
@@ -20,7 +23,7 @@ Source: pgoutput.c (maybe_send_schema: a streamed transaction has a Relation mes
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -35,10 +38,12 @@ from wal2lake.wire.copyboth import XLOGDATA_HEADER
 from wal2lake.wire.pgoutput import (
     BeginPrepare,
     CommitPrepared,
+    Prepare,
     RelationMessage,
     RollbackPrepared,
     StreamAbort,
     StreamCommit,
+    StreamPrepare,
     StreamStart,
     read_message,
 )
@@ -52,7 +57,7 @@ _COMMITS: Final = struct.Struct(">xQ")
 
 _OPENS: Final = b"BbSE"
 _ALWAYS: Final = _OPENS + b"R"
-_ENDS: Final = b"cAKr"
+_ENDS: Final = b"cAKrPp"
 
 
 class SchemaKeeper:
@@ -74,12 +79,21 @@ class SchemaKeeper:
         self._deferred: dict[Xid, dict[tuple[Oid, Xid], Relation]] = {}
         """Of transactions that have not committed, by relation and subtransaction; the newest
         of a relation last."""
+        self._prepared: set[Xid] | None = None
+        """Transactions whose relations the catalog keeps until their end; None: not looked up."""
+        self._ended: list[Xid] = []
+        """Of these, in the gulp in hand."""
 
     def note(self, gulp: Gulp) -> None:
         """Raises PublisherError, StorageError: then the gulp must not get into the log."""
         if not self._subscription.follows_schema:
             return
+        if self._prepared is None:
+            self._prepared = set(
+                self._catalog.prepared_transactions(self._subscription.oid)
+            )
         found: list[tuple[Lsn, Relation]] = []
+        self._ended = []
         for body in self._messages(gulp):
             try:
                 found += self._read(body)
@@ -88,6 +102,9 @@ class SchemaKeeper:
                 return
         if found:
             self._ask(found)
+        elif self._ended:
+            self._catalog.note_sent(self._subscription.oid, (), self._ended)
+        self._prepared.difference_update(self._ended)
 
     def _messages(self, gulp: Gulp) -> Iterable[bytes]:
         """Those that say something here."""
@@ -99,7 +116,7 @@ class SchemaKeeper:
         wanted = np.zeros(256, np.bool_)
         wanted[list(_ALWAYS + _ENDS)] = True
         chosen = wanted[kinds]
-        if not (kinds[chosen] == _RELATION).any() and not self._deferred:
+        if not (kinds[chosen] == _RELATION).any() and not self._open:
             # Of transactions that have nothing for us the last one may go on.
             last = np.flatnonzero(np.isin(kinds, list(_OPENS)))[-1:]
             chosen = np.zeros(len(kinds), np.bool_)
@@ -115,16 +132,18 @@ class SchemaKeeper:
             return []
         if kind == _RELATION:
             return self._relation(body)
-        if not self._deferred:
+        if not self._open:
             return []
         ended = read_message(body, parallel=self._is_parallel(body))
-        if isinstance(ended, StreamCommit | CommitPrepared):
-            deferred = self._deferred.pop(ended.xid, {})
-            newest = {relid: one for (relid, _), one in deferred.items()}
-            return [(ended.commit_lsn, one) for one in newest.values()]
-        if isinstance(ended, RollbackPrepared) or (
-            isinstance(ended, StreamAbort) and ended.xid == ended.subxid
-        ):
+        if isinstance(ended, StreamCommit):
+            return [(ended.commit_lsn, one) for one in self._newest(ended.xid)]
+        if isinstance(ended, CommitPrepared):
+            return [(ended.commit_lsn, one) for one in self._end(ended.xid)]
+        if isinstance(ended, Prepare | StreamPrepare):
+            self._keep(ended.xid, self._newest(ended.xid))
+        elif isinstance(ended, RollbackPrepared):
+            self._end(ended.xid)
+        elif isinstance(ended, StreamAbort) and ended.xid == ended.subxid:
             self._deferred.pop(ended.xid, None)
         elif isinstance(ended, StreamAbort):
             # The columns that a subtransaction had made have never been.
@@ -132,6 +151,29 @@ class SchemaKeeper:
             for key in [key for key in deferred if key[1] == ended.subxid]:
                 del deferred[key]
         return []
+
+    @property
+    def _open(self) -> bool:
+        """There are relations of transactions that have not ended."""
+        return bool(self._deferred or self._prepared)
+
+    def _newest(self, xid: Xid) -> list[Relation]:
+        deferred = self._deferred.pop(xid, {})
+        return list({relid: one for (relid, _), one in deferred.items()}.values())
+
+    def _keep(self, xid: Xid, relations: Sequence[Relation]) -> None:
+        """Those of a prepared transaction, until its end."""
+        if relations and self._prepared is not None:
+            self._catalog.keep_prepared(self._subscription.oid, xid, relations)
+            self._prepared.add(xid)
+
+    def _end(self, xid: Xid) -> Sequence[Relation]:
+        """What was kept of it. It is forgotten once the end has been noted: a run that fails
+        before sees the end again."""
+        if xid not in (self._prepared or ()):
+            return ()
+        self._ended.append(xid)
+        return self._catalog.prepared_relations(self._subscription.oid, xid)
 
     def _relation(self, body: bytes) -> list[tuple[Lsn, Relation]]:
         message = read_message(body, in_stream=self._in_block)
@@ -155,14 +197,22 @@ class SchemaKeeper:
     def _ask(self, found: list[tuple[Lsn, Relation]]) -> None:
         relids = tuple(dict.fromkeys(one.relid for _, one in found))
         with self._session() as session:
-            schemas = Publisher(session).schemas(relids)
+            publisher = Publisher(session)
+            schemas = publisher.schemas(relids)
+            settled = publisher.position()
         failpoint("schemas.asked")
         self._catalog.note_sent(
             self._subscription.oid,
             [
-                SentSchema(at, relation, schemas[relation.relid].published(relation))
+                SentSchema(
+                    at,
+                    relation,
+                    schemas[relation.relid].published(relation),
+                    settled,
+                )
                 for at, relation in found
                 # One that is gone will not get any further rows.
                 if relation.relid in schemas
             ],
+            self._ended,
         )

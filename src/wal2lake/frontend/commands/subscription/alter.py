@@ -22,6 +22,7 @@ from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.access import check_database_create
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.subscription.blocks import outside_block
+from wal2lake.frontend.commands.subscription.expressions import check_expressions
 from wal2lake.frontend.commands.subscription.owner import (
     altering,
     check_conninfo,
@@ -148,6 +149,7 @@ def alter_set(node: Node, caller: Caller, statement: AlterSubscriptionSet) -> st
             options.conflict_resolution,
             tracked=node.settings.apply.track_commit_timestamp,
         )
+        check_expressions(node, options.conflict_resolution)
         _set(node, caller, subscription, options)
         node.changed()
     return _COMMAND

@@ -40,6 +40,7 @@ from wal2lake.errors import (
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.subscription.blocks import outside_block
+from wal2lake.frontend.commands.subscription.expressions import check_expressions
 from wal2lake.frontend.commands.subscription.owner import (
     check_conninfo,
     check_may_create,
@@ -90,6 +91,7 @@ def create_subscription(
         options.conflict_resolution,
         tracked=node.settings.apply.track_commit_timestamp,
     )
+    check_expressions(node, options.conflict_resolution)
     outside_block(
         caller,
         "CREATE SUBSCRIPTION",
@@ -286,6 +288,9 @@ def _take_effect(
     with node.ddl_lock:
         now = _check_again(node, caller, statement, options)
         with made_targets(node, now, asked.wanted) as targets:
+            check_expressions(
+                node, options.conflict_resolution, [one.table for one in targets]
+            )
             _record(
                 node,
                 now,

@@ -1,0 +1,33 @@
+"""Expressions of ``conflict_resolution``, looked at before a subscription has them.
+
+In: the option's text. Out: PostgreSQL's error, or nothing. Those about a table that is not here yet
+are looked at when it is made, by CREATE SUBSCRIPTION; one that still cannot be evaluated when
+rows meet stops the subscription at their transaction. Called by CREATE and ALTER SUBSCRIPTION.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wal2lake.catalog import TableDef
+from wal2lake.frontend.commands.node import Node
+from wal2lake.pgtypes import ConflictResolutions
+
+
+def check_expressions(
+    node: Node, text: str, made: Sequence[TableDef] | None = None
+) -> None:
+    """Raises UsageError. ``made``: tables that the catalog may not know yet; without it those
+    that it knows."""
+    resolutions = ConflictResolutions.parse(text)
+    for namespace, name in resolutions.with_expressions:
+        if made is None:
+            table = node.catalog.table(namespace, name)
+        else:
+            here = [t for t in made if (t.namespace, t.name) == (namespace, name)]
+            table = here[0] if here else None
+        if table is None or node.expressions is None:
+            continue
+        fields = node.tables.state(table.location).fields
+        for expression in resolutions.of(namespace, name).expressions.values():
+            node.expressions.check(fields, table.key, expression)

@@ -1,0 +1,217 @@
+"""A Spark standalone cluster for tests: a master and workers of the installed PySpark.
+
+Comes in: a directory of its own. Goes out: the master's URL, and workers that can be killed one
+by one. Every process listens on 127.0.0.1 and dies with this one.
+
+Source: Spark 4.1 "Spark Standalone Mode".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Final
+
+from wal2lake.launch.processes import descendants, is_alive
+from wal2lake.testing.tied import tied
+from wal2lake.testing.waits import wait_until
+
+_MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
+_REGISTERED: Final = re.compile(r"Successfully registered with master")
+
+_HEAP: Final = "192m"
+"""Of the master and of each worker, which only start others."""
+
+_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a short life on few cores."""
+
+SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
+    }
+)
+"""Of Spark, for a driver beside the cluster."""
+
+
+class Worker:
+    """One worker, and the executors that it has started."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """Of its JVM."""
+        return self._process.pid
+
+    def has_below(self, pid: int) -> bool:
+        """Whether a process is an executor of it, or a Python worker of such a one."""
+        return pid in descendants(self.pid)
+
+    def kill(self) -> None:
+        """SIGKILL, with all that it has started, as when its machine dies."""
+        below = descendants(self.pid)
+        for pid in (self.pid, *below):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(30)
+        wait_until(
+            lambda: not any(map(is_alive, below)),
+            describe=f"processes {below} are gone",
+        )
+
+
+class Cluster:
+    """A context manager; leaving it kills every process."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        workers: int = 2,
+        cores: int = 1,
+        hidden: Path | None = None,
+    ) -> None:
+        """``cores``: of each worker; ``hidden``: a directory that they see empty, as another
+        machine would (where this process may make mount namespaces: see ``hides``)."""
+        self.directory = directory
+        self.workers: list[Worker] = []
+        self.url = ""
+        self._cores = cores
+        self._wanted = workers
+        self._hidden = hidden
+        self._master: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Cluster:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill them all; the directory stays."""
+        for worker in self.workers:
+            worker.kill()
+        if self._master is not None:
+            self._master.kill()
+            self._master.wait(30)
+
+    def log_text(self, name: str) -> str:
+        """What ``master``, ``worker1``, ``worker2`` ... has said."""
+        return (self.directory / f"{name}.log").read_text(errors="replace")
+
+    def _start(self) -> None:
+        self.directory.mkdir(parents=True)
+        self._master = self._run("master", "org.apache.spark.deploy.master.Master")
+        found = self._wait_for("master", self._master, _MASTER)
+        self.url = found[1]
+        for _ in range(self._wanted):
+            self.add_worker()
+        for number, worker in enumerate(self.workers, 1):
+            self._wait_for(f"worker{number}", worker._process, _REGISTERED)
+
+    def add_worker(self) -> None:
+        """Start one more; the master hears of it soon."""
+        name = f"worker{len(self.workers) + 1}"
+        own = self.directory / name
+        process = self._run(
+            name,
+            "org.apache.spark.deploy.worker.Worker",
+            *("--cores", str(self._cores), "--memory", "1g"),
+            *("--work-dir", str(own / "work"), self.url),
+            environ={"SPARK_LOCAL_DIRS": str(own / "local")},
+            before=_hiding(self._hidden),
+        )
+        self.workers.append(Worker(process))
+
+    def _run(
+        self,
+        name: str,
+        main: str,
+        *arguments: str,
+        environ: Mapping[str, str] = MappingProxyType({}),
+        before: Sequence[str] = (),
+    ) -> subprocess.Popen[bytes]:
+        spec = find_spec("pyspark")
+        assert spec is not None
+        assert spec.origin is not None
+        home = Path(spec.origin).parent
+        # What the node's processes are told is not what machines of a cluster are.
+        mine = {k: v for k, v in os.environ.items() if not k.startswith("WAL2LAKE_")}
+        with (self.directory / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                tied(
+                    *before,
+                    *(str(home / "bin" / "spark-class"), main),
+                    *("--host", "127.0.0.1", "--port", "0", "--webui-port", "0"),
+                    *arguments,
+                ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                env={
+                    **mine,
+                    "SPARK_HOME": str(home),
+                    "SPARK_DAEMON_MEMORY": _HEAP,
+                    "SPARK_DAEMON_JAVA_OPTS": _JAVA_OPTIONS,
+                    "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    "PYSPARK_PYTHON": sys.executable,
+                    **environ,
+                },
+            )
+
+    def _wait_for(
+        self, name: str, process: subprocess.Popen[bytes], text: re.Pattern[str]
+    ) -> re.Match[str]:
+        def said() -> re.Match[str] | None:
+            assert process.poll() is None, self.log_text(name)
+            return text.search(self.log_text(name))
+
+        found = wait_until(
+            said,
+            timeout_seconds=60,
+            describe=lambda: f"{name} is up; its log:\n{self.log_text(name)}",
+        )
+        assert found is not None
+        return found
+
+
+def hides() -> bool:
+    """Whether this process may give others a view of the file system of their own."""
+    program = shutil.which("unshare")
+    if program is None:
+        return False
+    return subprocess.run([program, "-m", "true"], capture_output=True).returncode == 0
+
+
+def _hiding(directory: Path | None) -> Sequence[str]:
+    """What a command is preceded by."""
+    program = shutil.which("unshare")
+    if directory is None or program is None or not hides():
+        return ()
+    over = 'mount -t tmpfs none "$0" && exec "$@"'
+    return (program, "-m", "sh", "-c", over, str(directory))

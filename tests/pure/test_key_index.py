@@ -1,0 +1,83 @@
+"""The index of keys finds what reading the keys would, and keeps to its disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal2lake.lake.keyindex import LEAST_ROWS, MOST_ROWS, KeyIndex
+
+_INTEGERS = st.integers(min_value=-(2**63), max_value=2**63 - 1) | st.integers(-9, 9)
+
+
+@given(
+    stored=st.lists(_INTEGERS, min_size=1, max_size=60),
+    sought=st.sets(_INTEGERS, max_size=30),
+    is_sorted=st.booleans(),
+)
+def test_the_rows_of_keys_are_those_that_hold_them(
+    tmp_path_factory, stored, sought, is_sorted
+):
+    index = KeyIndex(tmp_path_factory.mktemp("keys") / "index", 1 << 20)
+    held = sorted(stored) if is_sorted else stored
+    keys = sorted(sought | set(held[:3]))
+    index.add("file", np.array(held, np.int64))
+
+    positions, rows = index.find("file", np.array(keys, np.int64))
+
+    expected = {
+        (i, row)
+        for i, k in enumerate(keys)
+        for row in range(len(held))
+        if held[row] == k
+    }
+    assert len(rows) == len(expected)
+    assert set(zip(positions.tolist(), rows.tolist(), strict=True)) == expected
+
+
+def test_nothing_is_known_of_a_file_that_was_not_added(tmp_path: Path):
+    index = KeyIndex(tmp_path / "index", 1 << 20)
+    assert index.find("file", np.array([1])) is None
+
+
+def test_what_was_not_used_for_longest_makes_room(tmp_path: Path):
+    directory = tmp_path / "index"
+    index = KeyIndex(directory, 3 * 8_000)
+    keys = np.arange(1000)
+    for name in ("a", "b", "c"):
+        index.add(name, keys)
+    assert index.find("a", keys) is not None
+
+    index.add("d", keys)
+
+    assert index.find("b", keys) is None
+    assert all(index.find(name, keys) is not None for name in ("a", "c", "d"))
+    assert len(list(directory.iterdir())) == 3
+
+
+def test_a_file_that_is_larger_than_all_room_is_not_kept(tmp_path: Path):
+    index = KeyIndex(tmp_path / "index", 8_000)
+    index.add("small", np.arange(1000))
+    index.add("unsorted", np.arange(1000)[::-1].copy())
+    assert index.find("unsorted", np.array([1])) is None
+    assert index.find("small", np.array([1])) is not None
+
+
+def test_a_start_begins_with_nothing(tmp_path: Path):
+    directory = tmp_path / "index"
+    KeyIndex(directory, 1 << 20).add("file", np.arange(10))
+    index = KeyIndex(directory, 1 << 20)
+    assert index.find("file", np.array([1])) is None
+    assert not list(directory.iterdir())
+
+
+def test_files_that_are_kept(tmp_path: Path):
+    index = KeyIndex(tmp_path / "index", 1 << 20)
+    assert index.takes(LEAST_ROWS)
+    assert not index.takes(LEAST_ROWS - 1)
+    assert not index.takes(MOST_ROWS + 1)
+    assert not index.takes(None)
+    assert not KeyIndex(tmp_path / "none", 0).takes(LEAST_ROWS)
