@@ -259,12 +259,17 @@ def _described(
     index = found.table.key_name or f"{found.table.name}_pkey"
     detail = explanation(here.type, index, found.modified, exists)
     if values and here.key is not None:
-        name = "identity" if found.table.key else "identity full"
+        # FULL is the row's values, without the columns' names.
+        identity = (
+            f"identity {here.key}"
+            if found.table.key
+            else f"identity full ({here.key.partition(')=(')[2]}"
+        )
         shown = [
             f"key {here.key}" if unique else None,
             None if found.local is None else f"existing local row {found.local}",
             None if found.row is None else f"remote row {found.row}",
-            None if unique else f"replica {name} {here.key}",
+            None if unique else f"replica {identity}",
         ]
         text = "; ".join(one for one in shown if one is not None)
         detail += f"\n{text[0].upper()}{text[1:]}."

@@ -4,7 +4,7 @@ Comes in: names. Goes out: a refusal, in words that name the table. Asked before
 by ``wal2lake check``, when a subscription creates tables, and by CREATE TABLE.
 
 Spark finds columns regardless of case, so Delta refuses two that differ in nothing else, and
-a table of none. And files have columns of their own beside the table's.
+a table of none. Spark keeps two names for itself, and files have columns beside the table's.
 """
 
 from __future__ import annotations
@@ -17,20 +17,37 @@ from wal2lake.errors import DuplicateObjectError, FeatureNotSupportedError
 KEPT_NAMES: Final = ("_wal2lake_origin", "_wal2lake_xid", "_wal2lake_time")
 """Of columns that files have beside the table's, see ``lake.origins``."""
 
+SYSTEM_COLUMNS: Final = frozenset({"tableoid", "cmax", "xmax", "cmin", "xmin", "ctid"})
+"""Of every PostgreSQL table, so no publisher's table has another of such a name."""
+
+_OF_SPARK: Final = ("_metadata", "_tmp_metadata_row_index")
+"""What Spark calls the facts about a row's file, and a row's place in it: with a column of such
+a name in the table, Delta cannot tell which rows are deleted, and the table cannot be read."""
+
 _REMEDY: Final = "Leave it out with a column list of the publication, or rename it."
 
 
 def check_column_names(names: Iterable[str], table: str | None = None) -> None:
-    """0A000 (42701 for a name that is there twice, or kept) unless they can be the columns of a
-    table; ``table`` is what messages call it."""
+    """0A000 (42701 for a name that is there twice, kept, or a system column's) unless they
+    can be the columns of a table; ``table`` is what messages call it."""
     of_table = "" if table is None else f' of table "{table}"'
     seen: dict[str, str] = {}
     for name in names:
+        if name in SYSTEM_COLUMNS:
+            raise DuplicateObjectError(
+                f'column name "{name}" conflicts with a system column name',
+                sqlstate="42701",
+            )
         if name.lower() in KEPT_NAMES:
             raise DuplicateObjectError(
                 f'column name "{name}"{of_table} conflicts with a system column name',
                 detail="In a table's files columns of this name say who has written a row.",
                 sqlstate="42701",
+                hint=_REMEDY,
+            )
+        if name in _OF_SPARK:
+            raise FeatureNotSupportedError(
+                f'column "{name}"{of_table} has a name that Spark keeps for itself',
                 hint=_REMEDY,
             )
         if name.lower() not in seen:

@@ -16,11 +16,10 @@ from typing import Final
 
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
+from wal2lake.pgtypes.columnnames import SYSTEM_COLUMNS
 
 _MOST_COLUMNS: Final = 1600
 """MaxHeapAttributeNumber."""
-
-_SYSTEM_COLUMNS: Final = frozenset({"tableoid", "cmax", "xmax", "cmin", "xmin", "ctid"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +160,7 @@ class _Plan:
 
     def _rename(self, change: RenameColumn) -> None:
         name = change.name
-        if name in _SYSTEM_COLUMNS:
+        if name in SYSTEM_COLUMNS:
             raise FeatureNotSupportedError(f'cannot rename system column "{name}"')
         if all(one.column.name != name for one in self.columns):
             raise UndefinedObjectError(
@@ -202,7 +201,7 @@ class _Plan:
         self.columns[at] = replace(self.columns[at], column=column)
 
     def _find(self, name: str, verb: str) -> tuple[int, PlannedColumn]:
-        if name in _SYSTEM_COLUMNS:
+        if name in SYSTEM_COLUMNS:
             raise FeatureNotSupportedError(f'cannot {verb} system column "{name}"')
         for at, one in enumerate(self.columns):
             if one.column.name == name:
@@ -213,7 +212,7 @@ class _Plan:
         )
 
     def _refuse_taken(self, name: str) -> None:
-        if name in _SYSTEM_COLUMNS:
+        if name in SYSTEM_COLUMNS:
             raise UsageError(
                 f'column name "{name}" conflicts with a system column name',
                 sqlstate="42701",

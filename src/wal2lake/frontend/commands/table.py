@@ -200,9 +200,11 @@ def make_tables(
     tables: list[TableDef] = []
     if not wanted:
         return tables
-    taken = {table.location for table in node.catalog.tables()}
+    taken = {table.location.lower() for table in node.catalog.tables()}
     for new, oid in zip(wanted, node.catalog.new_oids(len(wanted)), strict=True):
         check_column_names((c.name for c in new.columns), new.qualified)
+        location = _free_location(node, oid, new, taken)
+        taken.add(location.lower())
         tables.append(
             TableDef(
                 oid,
@@ -211,7 +213,7 @@ def make_tables(
                 caller.role.oid,
                 new.columns,
                 new.key,
-                _free_location(node, oid, new, taken),
+                location,
                 new.key_name,
                 new.partition_key,
             )
@@ -264,9 +266,10 @@ def _reclaim(node: Node, location: str) -> None:
 
 
 def _free_location(node: Node, oid: Oid, new: NewTable, taken: Collection[str]) -> str:
-    """Where a table of that name belongs; beside it if one that has been renamed is there."""
+    """Where a table of that name belongs; beside it if one that has been renamed is there, or
+    one whose name differs in case only: not every file system tells them apart."""
     found = table_location(node.settings.warehouse, new.namespace, new.name)
-    return f"{found}%{oid}" if found in taken else found
+    return f"{found}%{oid}" if found.lower() in taken else found
 
 
 def table_location(warehouse: str, namespace: str, name: str) -> str:

@@ -1,0 +1,25 @@
+"""A report of a conflict named the columns of a replica identity FULL, which PostgreSQL's does
+not. Found by random changes beside a native subscriber."""
+
+from __future__ import annotations
+
+import io
+
+import structlog
+
+from wal2lake.apply.conflicts import Found, tell
+from wal2lake.catalog import TableDef
+from wal2lake.model import Conflict, ConflictType, Lsn, Oid, Resolution
+from wal2lake.observe import configure
+
+
+def test_is_its_values_alone() -> None:
+    log = io.StringIO()
+    configure("engine", stream=log)
+    key = "(n, v)=(1, it=(x))"
+    kind = ConflictType.UPDATE_MISSING
+    conflict = Conflict(Oid(1), kind, Resolution.SKIP, Lsn(1), key, 758, None, None, 1)
+    table = TableDef(Oid(1), "public", "plain", Oid(10), (), (), "/plain")
+    tell("pg_1", [Found(conflict, table, "(1, y)")], values=True, exists=bool)
+    structlog.reset_defaults()
+    assert "Remote row (1, y); replica identity full (1, it=(x))." in log.getvalue()
