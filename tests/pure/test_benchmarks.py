@@ -40,7 +40,7 @@ def test_names_run_in_their_order_and_once() -> None:
     assert options.scaled(1_000_000) == 100_000
     assert options.scaled(1) == 1
     assert not options.node
-    assert parse([*OPT_IN]).workloads == (*OPT_IN,)
+    assert parse([*OPT_IN]).workloads == tuple(n for n in WORKLOADS if n in OPT_IN)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from wal2lake.model.domain import Domain
 from wal2lake.model.fixed import BOOTSTRAP_SUPERUSER, DATABASE, DATABASE_OID
 from wal2lake.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid, Xid
 from wal2lake.model.partition import PartitionKey, PartitionStrategy
-from wal2lake.model.relation import Column, Relation, ReplicaIdentity
+from wal2lake.model.relation import SYSTEM_COLUMNS, Column, Relation, ReplicaIdentity
 from wal2lake.model.remoteschema import RemoteAttribute, RemoteSchema, SentSchema
 from wal2lake.model.syncstate import SyncState
 
@@ -23,6 +23,7 @@ __all__ = [
     "INVALID_OID",
     "NAMES",
     "PUBLIC",
+    "SYSTEM_COLUMNS",
     "Acl",
     "AclItem",
     "Coercion",

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from wal2lake.model.lsn import Oid
+
+SYSTEM_COLUMNS: Final = frozenset({"tableoid", "cmax", "xmax", "cmin", "xmin", "ctid"})
+"""Of every PostgreSQL table, so no publisher's table has another of such a name."""
 
 
 class ReplicaIdentity(Enum):

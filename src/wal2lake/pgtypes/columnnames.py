@@ -13,12 +13,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from wal2lake.errors import DuplicateObjectError, FeatureNotSupportedError
+from wal2lake.model import SYSTEM_COLUMNS
 
 KEPT_NAMES: Final = ("_wal2lake_origin", "_wal2lake_xid", "_wal2lake_time")
 """Of columns that files have beside the table's, see ``lake.origins``."""
-
-SYSTEM_COLUMNS: Final = frozenset({"tableoid", "cmax", "xmax", "cmin", "xmin", "ctid"})
-"""Of every PostgreSQL table, so no publisher's table has another of such a name."""
 
 _OF_SPARK: Final = ("_metadata", "_tmp_metadata_row_index")
 """What Spark calls the facts about a row's file, and a row's place in it: with a column of such

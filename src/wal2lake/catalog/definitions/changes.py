@@ -16,7 +16,7 @@ from typing import Final
 
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
-from wal2lake.pgtypes.columnnames import SYSTEM_COLUMNS
+from wal2lake.model import SYSTEM_COLUMNS
 
 _MOST_COLUMNS: Final = 1600
 """MaxHeapAttributeNumber."""
