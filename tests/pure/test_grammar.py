@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, Wal2LakeError
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    SqlSyntaxError,
+    UsageError,
+    Wal2LakeError,
+)
 from wal2lake.frontend.grammar import parse, quote_identifier, to_sql
 from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionEnabled,
@@ -294,7 +299,10 @@ def test_other_errors_are_postgresqls(sql: str, sqlstate: str, message: str) -> 
             "partitions of partitions",
         ),
         ("create table t (a int) partition by list (a) using x", "table access"),
-        ("create table t (a int) with (fillfactor = 70)", "storage parameters are"),
+        (
+            "create table t (a int) with (fillfactor = 70)",
+            'storage parameters like "fillfactor" are',
+        ),
         ("create table t as select 1", "CREATE TABLE AS is"),
         ("create temp table t (a int)", "temporary tables are"),
         ("create unlogged table t (a int)", "unlogged tables are"),
@@ -309,6 +317,51 @@ def test_what_a_lake_table_cannot_have_is_named(sql: str, what: str) -> None:
         parse(sql)
     assert caught.value.message.startswith(what)
     assert caught.value.sqlstate == "0A000"
+
+
+def test_storage_parameters_are_properties_of_delta() -> None:
+    found = parse(
+        "create table t (a int) with (delta.checkpointinterval = 020,"
+        " \"delta.enableDeletionVectors\" = off, delta.logRetentionDuration = '1 Day',"
+        " Delta.DeletedFileRetentionDuration = 'interval 3 weeks')"
+    )
+    assert isinstance(found, CreateTable)
+    assert found.parameters == (
+        ("delta.checkpointInterval", "20"),
+        ("delta.enableDeletionVectors", "false"),
+        ("delta.logRetentionDuration", "interval 1 days"),
+        ("delta.deletedFileRetentionDuration", "interval 3 weeks"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ("fill = 1", 'unrecognized parameter "fill"'),
+        ("delta.appendOnly = true", 'unrecognized parameter "delta.appendonly"'),
+        ("x.y = 1", 'unrecognized parameter namespace "x"'),
+        (
+            "delta.checkpointInterval",
+            'invalid value for storage parameter "delta.checkpointInterval": "true"',
+        ),
+        (
+            "delta.logRetentionDuration = '1 month'",
+            'invalid value for storage parameter "delta.logRetentionDuration": "1 month"',
+        ),
+        (
+            "delta.enableDeletionVectors = 2",
+            'invalid value for storage parameter "delta.enableDeletionVectors": "2"',
+        ),
+        (
+            "delta.checkpointInterval = 5, delta.checkpointInterval = 6",
+            'parameter "delta.checkpointInterval" specified more than once',
+        ),
+    ],
+)
+def test_wrong_storage_parameters(parameters: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(f"create table t (a int) with ({parameters})")
+    assert (caught.value.message, caught.value.sqlstate) == (message, "22023")
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,8 @@ class TableDef:
     """The partitioned table whose default partition it is, and whose location it has."""
     acl: Acl | None = None
     """None: the defaults."""
+    parameters: tuple[tuple[str, str], ...] = ()
+    """Storage parameters of CREATE TABLE: the Delta table's properties."""
 
     @property
     def qualified(self) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 13
+VERSION: Final = 14
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -208,6 +208,10 @@ create table prepared_relation (
 """``settled``: where NOT NULL at the publisher holds for all rows that come; ``settles``: where the
 columns ``required`` become NOT NULL here."""
 
+_PARAMETERS_14: Final = """
+alter table relation add column parameters text not null default '[]';
+"""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -219,6 +223,7 @@ LATER: Final = (
     _PAUSES_11,
     _SCHEMAS_12,
     _SCHEMAS_13,
+    _PARAMETERS_14,
 )
 """What came after version 3, in order."""
 
@@ -276,6 +281,7 @@ alter table relation add column partition_of integer;
     11: LATER[7],
     12: LATER[8],
     13: LATER[9],
+    14: LATER[10],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

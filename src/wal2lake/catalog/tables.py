@@ -57,8 +57,8 @@ def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
     try:
         connection.execute(
             "insert into relation (oid, namespace, name, owner, location, columns, key,"
-            " key_name, partition_key, partition_of)"
-            " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " key_name, partition_key, partition_of, parameters)"
+            " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 table.oid,
                 table.namespace,
@@ -70,6 +70,7 @@ def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
                 table.key_name,
                 _recorded(table.partition_key),
                 table.partition_of,
+                json.dumps(table.parameters),
             ),
         )
     except sqlite3.IntegrityError as error:
@@ -121,6 +122,9 @@ def _table(row: sqlite3.Row) -> TableDef:
         partition_key=_partition_key(row["partition_key"]),
         partition_of=None if row["partition_of"] is None else Oid(row["partition_of"]),
         acl=Acl.decode(row["acl"]),
+        parameters=tuple(
+            (name, value) for name, value in json.loads(row["parameters"])
+        ),
     )
 
 

@@ -80,6 +80,8 @@ class NewTable:
     dimensions: tuple[int, ...] = ()
     """pg_attribute.attndims per column, where known."""
     partition_key: PartitionKey | None = None
+    parameters: tuple[tuple[str, str], ...] = ()
+    """Delta's properties that were asked for."""
 
     @property
     def qualified(self) -> str:
@@ -133,6 +135,7 @@ def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
             statement.key,
             statement.key_name,
             partition_key=statement.partition_key,
+            parameters=statement.parameters,
         )
         make_tables(node, caller, [new])
     return "CREATE TABLE"
@@ -216,6 +219,7 @@ def make_tables(
                 location,
                 new.key_name,
                 new.partition_key,
+                parameters=new.parameters,
             )
         )
     with ThreadPoolExecutor(_MAKERS, thread_name_prefix="create-table") as makers:
@@ -246,7 +250,10 @@ def _make_storage(node: Node, table: TableDef, dimensions: Sequence[int]) -> Non
     node.tables.create(
         table.location,
         field_specs(table.columns, dimensions),
-        {OWNER_PROPERTY: f"{node.catalog.system_identifier}:{table.oid}"},
+        {
+            **dict(table.parameters),
+            OWNER_PROPERTY: f"{node.catalog.system_identifier}:{table.oid}",
+        },
     )
 
 

@@ -277,6 +277,8 @@ class CreateTable:
     """The constraint's name, if it was given one."""
     if_not_exists: bool = False
     partition_key: PartitionKey | None = None
+    parameters: tuple[tuple[str, str], ...] = ()
+    """Storage parameters, names and values as Delta writes them."""
 
 
 @dataclass(frozen=True, slots=True)

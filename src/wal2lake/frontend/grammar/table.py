@@ -16,6 +16,7 @@ partitioned tables.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -85,11 +86,34 @@ _REFUSED_TABLE_OPTIONS: Final = {
     "partition": "partitioned tables",
     "tablespace": "tablespaces",
     "using": "table access methods",
-    "with": "storage parameters",
     "without": "WITHOUT OIDS",
     "as": "CREATE TABLE AS",
     "of": "typed tables",
 }
+
+
+_STORAGE_PARAMETERS: Final = {
+    name.lower(): name
+    for name in (
+        "delta.checkpointInterval",
+        "delta.deletedFileRetentionDuration",
+        "delta.enableDeletionVectors",
+        "delta.logRetentionDuration",
+    )
+}
+"""Delta's table properties that CREATE TABLE may set, by what PostgreSQL makes of their names."""
+
+_PERIOD: Final = re.compile(
+    r"(?:interval\s+)?(\d{1,6})\s+(hour|day|week)s?", re.IGNORECASE
+)
+
+_LONGEST_INTERVAL: Final = 10_000
+"""Commits that a reader without a checkpoint would have to read."""
+
+_OF_POSTGRESQL: Final = re.compile(
+    "fillfactor|parallel_workers|toast_tuple_target|user_catalog_table|vacuum_.*"
+    "|(log_)?autovacuum_.*"
+)
 
 
 _SINGULAR: Final = (
@@ -156,8 +180,75 @@ def create_table(cursor: Cursor) -> CreateTable | CreatePartition:
         cursor.expect_mark(")")
     partition_key = _partition_key(cursor)
     _refuse_options(cursor)
+    parameters = _storage_parameters(cursor)
+    _refuse_options(cursor)
     cursor.expect_end()
-    return _finish(table, if_not_exists, partition_key)
+    return _finish(table, if_not_exists, partition_key, parameters)
+
+
+def _storage_parameters(cursor: Cursor) -> tuple[tuple[str, str], ...]:
+    """WITH (name = value, ...): Delta's own names and values."""
+    if not cursor.take("with"):
+        return ()
+    cursor.expect_mark("(")
+    given = cursor.commas(lambda: _storage_parameter(cursor))
+    cursor.expect_mark(")")
+    names = [name for name, _ in given]
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise UsageError(
+                f'parameter "{name}" specified more than once', sqlstate="22023"
+            )
+    return given
+
+
+def _storage_parameter(cursor: Cursor) -> tuple[str, str]:
+    name = cursor.label()
+    if cursor.take_mark("."):
+        name += f".{cursor.label()}"
+    known = _STORAGE_PARAMETERS.get(name.lower())
+    if known is None:
+        space, _, rest = name.partition(".")
+        if _OF_POSTGRESQL.fullmatch(name) or space == "toast":
+            raise refused(f'storage parameters like "{name}"')
+        if rest and space != "delta":
+            text = f'unrecognized parameter namespace "{space}"'
+        else:
+            text = f'unrecognized parameter "{name}"'
+        raise UsageError(
+            text,
+            sqlstate="22023",
+            hint=f"Available: {', '.join(_STORAGE_PARAMETERS.values())}.",
+        )
+    value = "true"
+    if cursor.take_mark("="):
+        token = cursor.next()
+        if token.kind not in (TokenKind.STRING, TokenKind.INTEGER, TokenKind.WORD):
+            raise cursor.unexpected(token)
+        value = token.value
+    return known, _property_value(known, value)
+
+
+def _property_value(name: str, value: str) -> str:
+    """As Delta writes it. 22023 for what is none."""
+    wrong = UsageError(
+        f'invalid value for storage parameter "{name}": "{value}"', sqlstate="22023"
+    )
+    if name.endswith("Duration"):
+        period = _PERIOD.fullmatch(value.strip())
+        if period is None:
+            wrong.hint = 'Such as "30 days": hours, days or weeks.'
+            raise wrong
+        return f"interval {int(period[1])} {period[2].lower()}s"
+    if name.endswith("Interval"):
+        if not (value.isdecimal() and 1 <= int(value) <= _LONGEST_INTERVAL):
+            wrong.hint = f"Commits between two checkpoints: 1 to {_LONGEST_INTERVAL}."
+            raise wrong
+        return str(int(value))
+    if value.lower() not in ("true", "false", "on", "off"):
+        wrong.hint = "true or false."
+        raise wrong
+    return "true" if value.lower() in ("true", "on") else "false"
 
 
 def _partition(
@@ -499,7 +590,10 @@ def default_text(cursor: Cursor, *, whole: bool = False) -> str | None:
 
 
 def _finish(
-    table: TableClauses, if_not_exists: bool, partition_key: PartitionKey | None
+    table: TableClauses,
+    if_not_exists: bool,
+    partition_key: PartitionKey | None,
+    parameters: tuple[tuple[str, str], ...],
 ) -> CreateTable:
     """The checks that need the whole table, and the columns that the key makes NOT NULL."""
     seen: set[str] = set()
@@ -531,7 +625,13 @@ def _finish(
     if partition_key is not None:
         _check_partition_key(table.name.name, partition_key, seen, key)
     return CreateTable(
-        table.name, columns, key, table.key_name, if_not_exists, partition_key
+        table.name,
+        columns,
+        key,
+        table.key_name,
+        if_not_exists,
+        partition_key,
+        parameters,
     )
 
 

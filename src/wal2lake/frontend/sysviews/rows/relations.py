@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from wal2lake.catalog import TableDef
 from wal2lake.frontend.grammar import quote_identifier
 from wal2lake.frontend.sysviews.rows.facts import (
     BTREE_AM,
@@ -73,10 +74,17 @@ def pg_class(facts: Facts) -> Iterator[Row]:
             "relacl": facts.acl_text(relation.acl),
             "relreplident": "n" if is_index or table is None else "d",
             "relispartition": table is not None and table.partition_of is not None,
+            "reloptions": _options(relation.kind, table),
             "relpartbound": "DEFAULT"
             if relation.kind == "r" and table is not None and table.partition_of
             else None,
         }
+
+
+def _options(kind: str, table: TableDef | None) -> list[str] | None:
+    if kind not in "rp" or table is None or not table.parameters:
+        return None
+    return [f"{name}={value}" for name, value in table.parameters]
 
 
 def pg_inherits(facts: Facts) -> Iterator[Row]:

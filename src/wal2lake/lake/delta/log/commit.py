@@ -46,6 +46,8 @@ _PROPERTIES: Final = frozenset(
     {
         "delta.enableDeletionVectors",
         INTERVAL,
+        "delta.logRetentionDuration",
+        "delta.deletedFileRetentionDuration",
         "delta.columnMapping.mode",
         "delta.columnMapping.maxColumnId",
     }
