@@ -7,8 +7,9 @@ safe for all threads.
 What a batch costs is estimated from its work by *priors*, measured once on two cores, times a
 factor of this process and method: the ratio of what its batches took to what was estimated,
 averaged exponentially. So a machine with fast storage or many cores decides by what it has seen. A
-method that is possible and not chosen becomes slightly cheaper each time: it is tried again, for
-what made it dear may be gone.
+method that was dearer than its prior and is not chosen comes back to it little by little: it is
+tried again, for what made it dear may be gone. None is tried because it is unknown: a MERGE that
+memory would have done is seconds in which nothing becomes visible.
 
 Only two methods compete, an upsert in memory and a MERGE by Spark, for a batch that fits into
 memory and can meet no conflict; what the others are for leaves no choice.
@@ -111,8 +112,9 @@ class Costs:
         with self._lock:
             chosen = min(possible, key=lambda method: self.expected(method, work))
             for method in possible:
-                if method is not chosen:
-                    self._factors[method] *= _FORGETTING
+                dear = self._factors[method]
+                if method is not chosen and dear > 1.0:
+                    self._factors[method] = max(1.0, dear * _FORGETTING)
             return chosen
 
     def took(self, method: Method, work: Work, seconds: float) -> None:
