@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,13 +44,20 @@ def test_nothing_is_known_of_a_file_that_was_not_added(tmp_path: Path):
     assert index.find("file", np.array([1])) is None
 
 
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def test_what_was_not_used_for_longest_makes_room(tmp_path: Path):
     directory = tmp_path / "index"
     index = KeyIndex(directory, 3 * 8_000)
     keys = np.arange(1000)
     for name in ("a", "b", "c"):
         index.add(name, keys)
-    assert index.find("a", keys) is not None
+    assert index.knows("a")
 
     index.add("d", keys)
 
@@ -58,12 +66,53 @@ def test_what_was_not_used_for_longest_makes_room(tmp_path: Path):
     assert len(list(directory.iterdir())) == 3
 
 
+def test_what_was_used_lately_is_not_thrown_out_for_something_else(tmp_path: Path):
+    clock = Clock()
+    index = KeyIndex(tmp_path / "index", 3 * 16_000, clock=clock)
+    keys = np.arange(1000)
+    for name in ("a", "b", "c", "d"):
+        index.add(name, keys)
+    assert index.admits(1000)
+    assert not index.admits(1001)
+    clock.now += 301
+    assert index.knows("a")
+    assert index.admits(2500)
+    assert not index.admits(2501)
+
+
 def test_a_file_that_is_larger_than_all_room_is_not_kept(tmp_path: Path):
-    index = KeyIndex(tmp_path / "index", 8_000)
+    index = KeyIndex(tmp_path / "index", 8_000, least_rows=1)
     index.add("small", np.arange(1000))
     index.add("unsorted", np.arange(1000)[::-1].copy())
     assert index.find("unsorted", np.array([1])) is None
     assert index.find("small", np.array([1])) is not None
+    assert index.takes(500)
+    assert not index.takes(501)
+
+
+@pytest.mark.parametrize("damage", [b"", b"too short", None])
+def test_a_file_of_the_cache_that_cannot_be_read_is_forgotten(tmp_path: Path, damage):
+    clock = Clock()
+    index = KeyIndex(tmp_path / "index", 1 << 20, clock=clock)
+    index.add("file", np.arange(1000))
+    (path,) = (tmp_path / "index").iterdir()
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage)
+    assert index.find("file", np.array([1])) is None
+    assert not index.knows("file")
+    assert not index.admits(1)
+    clock.now += 61
+    assert index.admits(1)
+
+
+def test_a_cache_that_cannot_be_written_does_without(tmp_path: Path):
+    index = KeyIndex(tmp_path / "index", 1 << 20)
+    (tmp_path / "index").rmdir()
+    index.add("file", np.arange(1000))
+    assert index.find("file", np.array([1])) is None
+    assert not index.admits(1)
 
 
 def test_a_start_begins_with_nothing(tmp_path: Path):
@@ -75,7 +124,7 @@ def test_a_start_begins_with_nothing(tmp_path: Path):
 
 
 def test_files_that_are_kept(tmp_path: Path):
-    index = KeyIndex(tmp_path / "index", 1 << 20)
+    index = KeyIndex(tmp_path / "index", 1 << 40)
     assert index.takes(LEAST_ROWS)
     assert not index.takes(LEAST_ROWS - 1)
     assert not index.takes(MOST_ROWS + 1)

@@ -99,6 +99,8 @@ class _Staged:
     work: Work = NO_WORK
     seconds: float = 0.0
     """That its evaluation has taken."""
+    chosen: Method | None = None
+    """Of two that were possible."""
     committed: bool = field(default=False)
 
 
@@ -198,7 +200,14 @@ class Batches:
                     changes.found.rows, _read_bytes(request.state, changes, files)
                 )
                 began = time.monotonic()
-                planned = self._plan(request, changes, files, staged.work, directory)
+                if files is not None:
+                    staged.chosen = self._choice(request, changes, staged.work)
+                planned = self._plan(
+                    request,
+                    changes,
+                    None if staged.chosen is Method.MERGE else files,
+                    directory,
+                )
                 staged.seconds = time.monotonic() - began
                 if isinstance(planned, RowFailure):
                     staged.failures = (planned,)
@@ -219,27 +228,13 @@ class Batches:
         request: StageRequest,
         changes: StagedChanges,
         files: Sequence[DataFile] | None,
-        work: Work,
         directory: Path,
     ) -> Upsert | Merge | tuple[Merge, Sequence[RowConflict]] | RowFailure:
         name = f"{request.namespace}.{request.name}"
         uniqueness = Uniqueness(request.trusted, request.constraint, name)
         # Spark cannot resolve a conflict.
         resolves = bool(request.resolutions.chosen and changes.shape.key)
-        shape = changes.shape
         fits = True
-        if (
-            files is not None
-            and shape.key
-            and not (resolves or shape.repeats or shape.truncate)
-            and work.rows > _LEAST_CHOICE
-            # A MERGE does not tell of conflicts: here there are none.
-            and request.trusted
-            and request.commits is None
-            and self._memory.fits(changes.size)
-            and self._costs.choose((Method.UPSERT, Method.MERGE), work) is Method.MERGE
-        ):
-            files = None
         for alone in (False, True) if resolves else (False,):
             if files is None:
                 break
@@ -278,6 +273,23 @@ class Batches:
             self._spark, request.state, changes, uniqueness, request.commits
         )
 
+    def _choice(
+        self, request: StageRequest, changes: StagedChanges, work: Work
+    ) -> Method | None:
+        """The cheaper method for a batch that two are possible for; None: one is."""
+        shape = changes.shape
+        if (
+            shape.key
+            and not (request.resolutions.chosen or shape.repeats or shape.truncate)
+            and work.rows > _LEAST_CHOICE
+            # A MERGE does not tell of conflicts: here there are none.
+            and request.trusted
+            and request.commits is None
+            and self._memory.fits(changes.size)
+        ):
+            return self._costs.choose((Method.UPSERT, Method.MERGE), work)
+        return None
+
     def _expect_newest(self, state: TableState) -> None:
         newest = self._tables.state(state.location)
         expect_version(
@@ -315,7 +327,9 @@ class Batches:
         """What it was, and how long it took."""
         method = _method(staged)
         seconds += staged.seconds
-        self._costs.took(method, staged.work, seconds)
+        if method is staged.chosen:
+            # Others say nothing of batches that have a choice: most are of a few rows.
+            self._costs.took(method, staged.work, seconds)
         self._costs.count(
             cursor.app_id, staged.state.location, method, staged.work.rows, seconds
         )

@@ -55,6 +55,9 @@ _INDEXED_BY_DEFAULT: Final = 32
 
 _HIGHEST_ID: Final = "delta.columnMapping.maxColumnId"
 
+_FIRST_ID: Final = 2_147_483_000
+"""Of the columns in files of a table whose columns have ids: none that it gives to its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Commits:
@@ -131,8 +134,7 @@ def with_marks(metadata: Mapping[str, Any]) -> dict[str, Any]:
     own = len(schema["fields"])
     indexed = min(own, int(configuration.get(_INDEXED, _INDEXED_BY_DEFAULT)))
     configuration[_INDEXED] = str(indexed if indexed >= 0 else own)
-    highest = int(configuration.get(_HIGHEST_ID, 0))
-    for number, name in enumerate(COLUMNS, start=highest + 1):
+    for number, name in enumerate(COLUMNS, start=_FIRST_ID):
         mapped = {}
         if _HIGHEST_ID in configuration:
             mapped = {

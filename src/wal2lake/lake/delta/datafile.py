@@ -225,7 +225,7 @@ def physical_schema(schema: pa.Schema, physical: Sequence[PhysicalField]) -> pa.
 def remove_file(path: str) -> None:
     """Remove a file that no commit names; nothing happens if it cannot be."""
     local = local_path(path)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, pa.ArrowException):
         if local is not None:
             local.unlink()
         else:

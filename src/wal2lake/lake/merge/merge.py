@@ -48,7 +48,6 @@ from wal2lake.lake.branch.branches import Branch, Branches
 from wal2lake.lake.merge.netchange import NetChange, net_change
 from wal2lake.lake.origins import COLUMNS, Commits
 from wal2lake.lake.port import (
-    CommitConflict,
     Committed,
     Cursor,
     TablePort,
@@ -175,8 +174,8 @@ def _commit(
             operation = _write(merge, branch, marked=branches.is_marked(branch))
         failpoint("lake.merged")
         change = branches.net_change(branch)
-        branches.carry_over(branch, change.files)
         try:
+            branches.carry_over(branch, change.files)
             return tables.commit_changes(
                 location,
                 change.actions,
@@ -184,24 +183,35 @@ def _commit(
                 read_version=now.version,
                 operation=operation,
             )
-        except CommitConflict:
-            branches.take_back(branch, change.files)
+        except Exception:
+            if _is_not_there(tables, location, cursor):
+                branches.take_back(branch, change.files)
             raise
+
+
+def _is_not_there(tables: TablePort, location: str, cursor: Cursor) -> bool:
+    """Certainly no version has this batch, whatever the commit's answer was."""
+    try:
+        found = tables.state(location).cursor(cursor.app_id)
+    except Exception:
+        return False
+    return found is None or found < cursor.version
 
 
 @contextmanager
 def _branch(merge: Merge, branches: Branches, place: str) -> Iterator[Branch]:
-    """For this commit alone. What a crash leaves of it goes with the node's next start."""
-    location = merge.state.location
-    branch = branches.open(
-        location,
-        merge.state.version,
-        place,
-        f"merge {location}",
-        marked=merge.commits is not None,
-    )
+    """For this commit alone. What a crash leaves of it goes with the node's next start; names
+    that files have got in the table's directory by then are no version's, and VACUUM's."""
+    state = merge.state
+    branch = Branch(place, state.location, state.table_id, state.version)
     try:
-        yield branch
+        yield branches.open(
+            state.location,
+            state.version,
+            place,
+            f"merge {state.location}",
+            marked=merge.commits is not None,
+        )
     finally:
         branches.drop(branch)
 

@@ -102,8 +102,18 @@ def _are_sortable(state: TableState, key: Sequence[int]) -> bool:
 
 
 def _sorted(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[pa.Table]:
-    """All rows in order, as row groups."""
-    found = list(tables)
+    """All rows in order, as row groups; as they come, if they are larger in memory than
+    their files say: values that repeat are stored once."""
+    found: list[pa.Table] = []
+    coming = iter(tables)
+    size = 0
+    for table in coming:
+        found.append(table)
+        size += table.nbytes
+        if size > SORTED_BYTES:
+            yield from found
+            yield from coming
+            return
     if found:
         rows = pa.concat_tables(found)
         yield from row_groups(rows.sort_by([(name, "ascending") for name in names]))
@@ -132,8 +142,12 @@ def _is_small(file: DataFile) -> bool:
 
 
 def _is_rotten(file: DataFile) -> bool:
-    """Most of its rows are gone, and what is left is not too much."""
-    return file.deleted * 2 > (file.rows or 0) and _live_bytes(file) <= MOST_BYTES
+    """Most of its rows are gone, and neither what is left nor what is read is too much."""
+    return (
+        file.deleted * 2 > (file.rows or 0)
+        and _live_bytes(file) <= MOST_BYTES
+        and file.size <= 4 * MOST_BYTES
+    )
 
 
 def _live_bytes(file: DataFile) -> int:

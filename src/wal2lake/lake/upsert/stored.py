@@ -67,11 +67,12 @@ class StoredRows:
     ) -> Places:
         """Where the keys are stored, which these columns are; without deleted rows.
 
-        Files that ``index`` knows are not read, and it learns those that it would keep.
+        Files that ``index`` knows are not read, and it learns those for which it has room.
         TooLarge if more than ``most_bytes`` of the others, not compressed, would be read."""
+        names = {} if index is None else self._learned(index, columns, keys)
         found, rest = [], []
-        for number, file in enumerate(self.files):
-            places = self._known(index, number, file, columns, keys)
+        for number in range(len(self.files)):
+            places = self._known(index, number, names.get(number), keys)
             if places is None:
                 rest.append(number)
             else:
@@ -86,30 +87,44 @@ class StoredRows:
         found.append(keys.locate(self.scan(columns, rest)))
         return self.without_deleted(Places.joined(found))
 
-    def _known(
-        self,
-        index: KeyIndex | None,
-        number: int,
-        file: DataFile,
-        columns: Sequence[int],
-        keys: Keys,
-    ) -> Places | None:
-        if index is None or keys.sought is None or not index.takes(file.rows):
-            return None
+    def _learned(
+        self, index: KeyIndex, columns: Sequence[int], keys: Keys
+    ) -> dict[int, str]:
+        """Files about which the index can be asked now, by what it calls them."""
+        if keys.sought is None:
+            return {}
         # A column that was renamed, or another one of the same file, is another name.
         column = self._state.physical_fields[columns[0]].physical_name
-        name = f"{self._path(file)}\n{column}"
+        names = {
+            number: f"{self._path(file)}\n{column}"
+            for number, file in enumerate(self.files)
+            if index.takes(file.rows)
+        }
+        names = {n: name for n, name in names.items() if not index.refuses(name)}
+        missing = [number for number, name in names.items() if not index.knows(name)]
+        rows = sum(self.files[number].rows or 0 for number in missing)
+        if missing and not index.admits(rows):
+            return {n: name for n, name in names.items() if n not in missing}
+        for number in missing:
+            with index.learning:
+                read = pa.concat_tables(
+                    self._typed(parquet, columns, group)
+                    for parquet in [self._open(self.files[number])]
+                    for group in range(parquet.metadata.num_row_groups)
+                ).column(0)
+                if read.null_count or not len(read):
+                    index.refuse(names[number])
+                    continue
+                values = read.to_numpy().astype(np.int64, copy=False)
+                index.add(names[number], values)
+        return names
+
+    def _known(
+        self, index: KeyIndex | None, number: int, name: str | None, keys: Keys
+    ) -> Places | None:
+        if index is None or name is None or keys.sought is None:
+            return None
         found = index.find(name, keys.sought)
-        if found is None:
-            read = pa.concat_tables(
-                self._typed(parquet, columns, group)
-                for parquet in [self._open(file)]
-                for group in range(parquet.metadata.num_row_groups)
-            ).column(0)
-            if read.null_count:
-                return None
-            index.add(name, read.to_numpy().astype(np.int64))
-            found = index.find(name, keys.sought)
         if found is None:
             return None
         return Places(found[0], np.full(len(found[0]), number), found[1])
