@@ -3,8 +3,6 @@ column and of a thousand: copied, streamed, written and read at the front door."
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from tests.conftest import Database
 from tests.node.conftest import Subscribe
@@ -125,18 +123,6 @@ def play(source: Database, mirror: Mirror, tables: list[str]) -> None:
         ]
     )
     mirror.assert_equal(tables)
-
-
-@pytest.mark.slow
-def test_hard_names_are_merged_by_spark(
-    pg18: Database, make_node: Callable[..., Node]
-) -> None:
-    tables = prepare(pg18)
-    node = make_node(settings={"apply.upsert_bytes": 1}).start()
-    conninfo = pg18.conninfo().replace("'", "''")
-    node.sql(f"create subscription nm connection '{conninfo}' publication nm")
-    play(pg18, Mirror(node, pg18.conninfo(), "nm"), tables)
-    node.sql("drop subscription nm")
 
 
 def test_hard_names_and_widths(
