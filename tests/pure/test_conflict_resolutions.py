@@ -83,6 +83,7 @@ class Expressions:
     def evaluate(
         self,
         fields: object,
+        key: object,
         required: object,
         expression: ConflictExpression,
         pairs: Pairs,
@@ -411,12 +412,21 @@ def test_what_makes_no_sense_is_refused(text: str, message: str) -> None:
         "s.t.insert_exists = set (1 + 1)",
         "s.t.insert_exists = set (a = )",
         "s.t.insert_exists = set (a = 1, a = 2)",
+        "s.t.insert_exists = ('skip' -- because\n)",
+        "s.t.insert_exists = ('skip' /* because */)",
+        "s.t.insert_exists = set (a = 1 /* (( */ ) AS string) AS x -- )",
+        "s.t.insert_exists = set (a = '', b = 1 --1)",
     ],
 )
 def test_what_is_no_expression_is_a_syntax_error(text: str) -> None:
     with pytest.raises(Wal2LakeError) as caught:
         ConflictResolutions.parse(text)
     assert caught.value.sqlstate == "42601"
+
+
+def test_what_looks_like_a_comment_in_quotes_is_none() -> None:
+    text = """s.t.insert_exists = (concat('--', "/*", local.`--`, '\\'--', 1 - -1, 4 / 2))"""
+    assert len(ConflictResolutions.parse(text).with_expressions) == 1
 
 
 def test_expressions_have_commas_quotes_and_parentheses_of_their_own() -> None:

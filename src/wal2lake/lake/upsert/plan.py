@@ -410,7 +410,7 @@ def _answered(
         return _held(loaded, rows, list(events.unknown), places, stored, share)
 
     fields = loaded.shape.fields
-    merged = judge.answer(fields, asked.questions, rows_of)
+    merged = judge.answer(loaded.shape, asked.questions, rows_of)
     if merged is None:
         return loaded
     values, of = merged
