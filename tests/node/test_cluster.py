@@ -175,7 +175,7 @@ def test_a_node_on_a_cluster(
     ) == [("1", "c", "t"), ("3", "d", "t")]
 
     # ---- the node dies while executors have a large batch
-    assert "MERGE" not in operations(shared, "cl/item")
+    assert "merge" not in operations(shared, "cl/item")
     staging = shared / "log" / "spark" / "staging"
     pg18.transactions(
         [
@@ -197,7 +197,7 @@ def test_a_node_on_a_cluster(
     node.start(wait=False).wait_ready(SECONDS)
     mirror.caught_up(SECONDS)
     mirror.assert_equal(TABLES)
-    assert "MERGE" in operations(shared, "cl/item")
+    assert "merge" in operations(shared, "cl/item")
     assert not list(staging.iterdir())
     node.sql("drop subscription cl")
 

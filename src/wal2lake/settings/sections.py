@@ -374,9 +374,12 @@ class Settings:
 
 
 def file_url_path(text: str) -> str | None:
-    """The path of a ``file:`` URL, percent-decoded; None: it is none, or another host's."""
+    """The path of a ``file:`` URL, percent-decoded; None: it is none, or another host's, or has
+    more than a path (``#`` and ``?`` are %23 and %3F in one)."""
     parts = urlsplit(text)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        return None
+    if "#" in text or "?" in text:
         return None
     return unquote(parts.path) if parts.path.startswith("/") else None
 

@@ -112,11 +112,12 @@ class Cluster:
 
     def close(self) -> None:
         """Kill them all; the directory stays."""
-        for worker in self.workers:
-            worker.kill()
-        if self._master is not None:
-            self._master.kill()
-            self._master.wait(30)
+        with contextlib.ExitStack() as each:
+            if self._master is not None:
+                each.callback(self._master.wait, 30)
+                each.callback(self._master.kill)
+            for worker in self.workers:
+                each.callback(worker.kill)
 
     def log_text(self, name: str) -> str:
         """What ``master``, ``worker1``, ``worker2`` ... has said."""

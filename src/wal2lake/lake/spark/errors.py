@@ -68,9 +68,9 @@ _GONE: Final[Mapping[str, str]] = {
     "SparkContext was shut down": "Spark is shutting down",
     "stopped SparkContext": "Spark is shutting down",
     "Python worker exited unexpectedly": "a Python worker of Spark is gone",
-    "ExecutorLostFailure": "an executor of Spark is gone",
+    "ExecutorLostFailure (": "an executor of Spark is gone",
     "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND": "an executor of Spark is gone",
-    "FetchFailed": "an executor of Spark is gone",
+    "FetchFailed(": "an executor of Spark is gone",
     "Master removed our application": "Spark's master has ended the application",
 }
 """What says that nothing is wrong with the work: the one who did it has ended."""
