@@ -26,6 +26,7 @@ from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Seq
 from wal2lake.lake.tablefiles import DataFile, add_action
 from wal2lake.lake.upsert import Upsert, compact
 from wal2lake.lake.upsert.judging import Rules
+from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import ConflictType, Modified, Resolution
 from wal2lake.pgtypes import (
     ConflictExpression,
@@ -83,6 +84,7 @@ class Expressions:
     def evaluate(
         self,
         fields: object,
+        key: object,
         required: object,
         expression: ConflictExpression,
         pairs: Pairs,
@@ -365,6 +367,65 @@ def test_rows_without_a_key_are_put_where_they_are_missing(tmp_path: Path) -> No
     assert sorted(table.read()) == [(1, 1), (4, 4)]
 
 
+class KeepsLocal(Expressions):
+    """Says what it has seen, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[object] = []
+
+    def evaluate(
+        self,
+        fields: object,
+        key: object,
+        required: object,
+        expression: ConflictExpression,
+        pairs: Pairs,
+    ) -> list[Outcome]:
+        self.asked.append(pairs.local.num_rows)
+        self.seen += pairs.local.to_pylist()
+        return [Outcome(choice="keep_local")] * pairs.local.num_rows
+
+
+def test_a_stored_row_that_is_met_again_and_again_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [(1, 0, "x", "y"), (2, 0, "z", "y")]
+    table = StoredTable(tmp_path / "t", FIELDS, ARROW, rows, 1)
+    events = [
+        Event(lsn, 0, "I", (key, 0, "new", "new"))
+        for lsn, key in enumerate((1, 1, 2, 1, 2, 1), 1)
+    ]
+    fetched: list[int] = []
+    fetch = StoredRows.fetch
+
+    def counted(self: StoredRows, file: Any, row: Any, *rest: Any) -> pa.Table:
+        fetched.append(len(row))
+        return fetch(self, file, row, *rest)
+
+    monkeypatch.setattr(StoredRows, "fetch", counted)
+    kind = ConflictType.INSERT_EXISTS
+    rules = Resolutions(
+        {kind: Resolution.EXPRESSION}, {kind: ConflictExpression("", "")}
+    )
+    asks = KeepsLocal()
+    shape = shape_of(events)
+    found = table.plan(
+        shape,
+        staged_tables(events, shape, 1),
+        UNTRUSTED,
+        memory=1 << 20,
+        rules=Rules(rules, expressions=cast(Any, asks)),
+    )
+    assert isinstance(found, Upsert)
+    assert len(found.conflicts) == 6
+    assert asks.asked == [2, 2, 1, 1]
+    names = [field.name for field in FIELDS]
+    one, two = (dict(zip(names, row, strict=True)) for row in rows)
+    assert asks.seen == [one, two, one, two, one, one]
+    assert fetched == [2]
+
+
 def test_a_tables_own_resolutions_win() -> None:
     option = ConflictResolutions.parse(
         'update_missing = ERROR, "My".t.update_missing = skip,'
@@ -411,12 +472,21 @@ def test_what_makes_no_sense_is_refused(text: str, message: str) -> None:
         "s.t.insert_exists = set (1 + 1)",
         "s.t.insert_exists = set (a = )",
         "s.t.insert_exists = set (a = 1, a = 2)",
+        "s.t.insert_exists = ('skip' -- because\n)",
+        "s.t.insert_exists = ('skip' /* because */)",
+        "s.t.insert_exists = set (a = 1 /* (( */ ) AS string) AS x -- )",
+        "s.t.insert_exists = set (a = '', b = 1 --1)",
     ],
 )
 def test_what_is_no_expression_is_a_syntax_error(text: str) -> None:
     with pytest.raises(Wal2LakeError) as caught:
         ConflictResolutions.parse(text)
     assert caught.value.sqlstate == "42601"
+
+
+def test_what_looks_like_a_comment_in_quotes_is_none() -> None:
+    text = """s.t.insert_exists = (concat('--', "/*", local.`--`, '\\'--', 1 - -1, 4 / 2))"""
+    assert len(ConflictResolutions.parse(text).with_expressions) == 1
 
 
 def test_expressions_have_commas_quotes_and_parentheses_of_their_own() -> None:

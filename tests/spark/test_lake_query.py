@@ -93,6 +93,20 @@ def test_describing_a_command_does_not_run_it(
     assert lake.state(location).version == 1
 
 
+def test_a_text_is_not_a_template(
+    queries: Queries, lake: DeltaTables, spark_session: SparkSession, location: str
+) -> None:
+    text = "${env:HOME} ${system:user.dir} ${spark.app.name} ${hivevar:x}"
+    assert rows(queries, f"select '{text}' as t", "template") == [{"t": text}]
+    lake.create(location, [FieldSpec("t", "string")])
+    sql = f"insert into {relation(location)} values ('{text}')"
+    list(queries.run(sql, job_group="template").batches)
+    found = rows(queries, f"select t from {relation(location)}", "template")
+    assert found == [{"t": text}]
+    other = spark_session.newSession()
+    assert other.sql(f"select '{text}' as t").first() == (text,)
+
+
 def test_a_version_can_be_read_as_of(
     queries: Queries, lake: DeltaTables, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ from wal2lake.pgtypes.choices.policies import (
 )
 from wal2lake.pgtypes.choices.remedies import COPIED_ANEW, remedy
 from wal2lake.pgtypes.choices.resolutions import (
+    COMMIT_FACTS,
     CONFLICT_CHOICES,
     CONFLICT_RESOLUTION,
     DEFAULT_RESOLUTIONS,
@@ -72,6 +73,7 @@ from wal2lake.pgtypes.timezone import zone_for
 
 __all__ = [
     "BUILT_IN",
+    "COMMIT_FACTS",
     "CONFLICT_CHOICES",
     "CONFLICT_RESOLUTION",
     "COPIED_ANEW",

@@ -63,6 +63,8 @@ REQUIRED: Final[Mapping[str, str]] = {
     # PostgreSQL's arithmetic raises errors where Spark's old one gave null.
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
+    # A text is a text: "${env:X}" in one is not for the parser to replace.
+    "spark.sql.variable.substitute": "false",
     # "Id" and id are two columns of a PostgreSQL table.
     "spark.sql.caseSensitive": "true",
     # Dates before 1582 are proleptic Gregorian in PostgreSQL as in Parquet.

@@ -19,7 +19,7 @@ import pyarrow as pa
 from wal2lake.errors import InternalError
 from wal2lake.lake.expressions import Expressions, Outcome, Pairs, facts_table
 from wal2lake.lake.origins import LONG_AGO, UNKNOWN, Commits, Marks
-from wal2lake.lake.port import FieldSpec
+from wal2lake.lake.staging.changes import ChangeShape
 from wal2lake.lake.upsert.keys import Places
 from wal2lake.lake.upsert.lives import STORED, HeldRow, Index, Mask, Met, Question
 from wal2lake.lake.upsert.stored import StoredRows
@@ -125,7 +125,7 @@ class TableJudge:
 
     def answer(
         self,
-        fields: Sequence[FieldSpec],
+        shape: ChangeShape,
         questions: Sequence[Question],
         rows_of: Callable[[Sequence[HeldRow]], pa.Table],
     ) -> tuple[pa.Table, list[int]] | None:
@@ -135,7 +135,7 @@ class TableJudge:
         rows, events = [], []
         for kind in dict.fromkeys(one.type for one in questions):
             mine = [one for one in questions if one.type == kind]
-            said = self._ask(fields, kind, mine, rows_of)
+            said = self._ask(shape, kind, mine, rows_of)
             for one, outcome in zip(mine, said, strict=False):
                 self._known[kind, one.event] = outcome
                 if outcome.row is not None:
@@ -148,7 +148,7 @@ class TableJudge:
 
     def _ask(
         self,
-        fields: Sequence[FieldSpec],
+        shape: ChangeShape,
         kind: ConflictType,
         questions: Sequence[Question],
         rows_of: Callable[[Sequence[HeldRow]], pa.Table],
@@ -174,7 +174,9 @@ class TableJudge:
             facts,
         )
         expression = self._rules.resolutions.expressions[kind]
-        return asks.evaluate(fields, self._rules.required, expression, pairs)
+        key = [shape.fields[i].name for i in shape.key]
+        required = self._rules.required
+        return asks.evaluate(shape.fields, key, required, expression, pairs)
 
     def _writer(self, question: Question) -> Modified | None:
         row = question.local

@@ -220,10 +220,11 @@ def plan_upsert(
     judge = judge_for(rules, lsn, places, count, stored, repeats=repeats)
     unique = not uniqueness.trusted
     lives = net_lives(events, present, unique=unique, judge=judge)
+    met = _MetRows(places, stored, range(len(loaded.shape.fields)), share)
     while isinstance(lives, Asked):
         if judge is None:
             raise InternalError("a conflict is asked for without a judge")
-        loaded = _answered(loaded, lives, events, judge, places, stored, share)
+        loaded = _answered(loaded, lives, events, judge, met)
         lives = net_lives(events, present, unique=unique, judge=judge)
     lsn = loaded.table.column("lsn").to_numpy()
     if isinstance(lives, Stopped):
@@ -395,22 +396,54 @@ def _inserted(loaded: Loaded) -> pa.Table:
     )
 
 
+class _MetRows:
+    """Stored rows that an expression is to see: each is read, and counted, once, however often
+    in a row it is met."""
+
+    def __init__(
+        self, places: Places, stored: StoredRows, columns: Sequence[int], share: Share
+    ) -> None:
+        self._places = places
+        self._stored = stored
+        self._columns = list(columns)
+        self._share = share
+        self._at: dict[int, int] = {}
+        self._rows: pa.Table | None = None
+
+    def of(self, keys: Sequence[int]) -> pa.Table:
+        """Those of keys that the table has, all columns; TooLarge as ``StoredRows.fetch``."""
+        new = [key for key in dict.fromkeys(keys) if key not in self._at]
+        if new:
+            places = self._places
+            order = np.argsort(places.key, kind="stable")
+            found = np.searchsorted(places.key, np.array(new), sorter=order)
+            at = order[found]
+            rows = self._stored.fetch(
+                places.file[at], places.row[at], self._columns, self._share
+            )
+            if self._rows is not None:
+                rows = pa.concat_tables([self._rows, rows])
+            self._rows = rows
+            self._at |= {key: len(self._at) + i for i, key in enumerate(new)}
+        if self._rows is None:
+            raise InternalError("no stored row is asked for")
+        return self._rows.take(pa.array([self._at[key] for key in keys]))
+
+
 def _answered(
     loaded: Loaded,
     asked: Asked,
     events: Events,
     judge: TableJudge,
-    places: Places,
-    stored: StoredRows,
-    share: Share,
+    met: _MetRows,
 ) -> Loaded:
     """The judge knows more; the rows that it has merged follow those of the events."""
 
     def rows_of(rows: Sequence[HeldRow]) -> pa.Table:
-        return _held(loaded, rows, list(events.unknown), places, stored, share)
+        return _held(loaded, rows, list(events.unknown), met)
 
     fields = loaded.shape.fields
-    merged = judge.answer(fields, asked.questions, rows_of)
+    merged = judge.answer(loaded.shape, asked.questions, rows_of)
     if merged is None:
         return loaded
     values, of = merged
@@ -426,9 +459,7 @@ def _held(
     loaded: Loaded,
     rows: Sequence[HeldRow],
     unknown: Sequence[int],
-    places: Places,
-    stored: StoredRows,
-    share: Share,
+    met: _MetRows,
 ) -> pa.Table:
     """The values of rows, all columns."""
     last = np.array([row.last for row in rows], np.int64)
@@ -445,10 +476,7 @@ def _held(
     columns = list(range(len(taken)))
     old: pa.Table | None = None
     if asked.size:
-        order = np.argsort(places.key, kind="stable")
-        base = np.array([rows[i].base for i in asked.tolist()], np.int64)
-        at = order[np.searchsorted(places.key, base, sorter=order)]
-        old = stored.fetch(places.file[at], places.row[at], columns, share)
+        old = met.of([rows[i].base for i in asked.tolist()])
     place = np.cumsum(needs) - 1 + loaded.table.num_rows
     arrays = []
     for i in columns:

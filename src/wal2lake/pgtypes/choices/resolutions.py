@@ -239,6 +239,12 @@ def _expression(text: str) -> ConflictExpression | None:
     inner = text[start + 1 : -1].strip()
     if _end_of(text, start) != len(text) - 1 or not inner:
         raise _malformed(text)
+    if _has_comment(text):
+        raise UsageError(
+            f'comment in expression of "{CONFLICT_RESOLUTION}": "{text}"',
+            sqlstate="42601",
+            hint="Leave it out; write - -1 for a minus before a negative number.",
+        )
     if opens is None:
         return ConflictExpression(text, inner)
     values: dict[str, str] = {}
@@ -288,6 +294,19 @@ def _end_of(text: str, start: int) -> int:
 def _outside(text: str) -> Iterator[tuple[int, str]]:
     """Characters, with their places, that are inside no quotes and no parentheses but those that
     close one that is open before."""
+    return ((at, char) for at, char, depth in _unquoted(text) if depth == 0)
+
+
+def _has_comment(text: str) -> bool:
+    """Spark would read less than is written."""
+    bare = {at: char for at, char, _ in _unquoted(text)}
+    pairs = {char + bare.get(at + 1, "") for at, char in bare.items()}
+    return not pairs.isdisjoint(("--", "/*"))
+
+
+def _unquoted(text: str) -> Iterator[tuple[int, str, int]]:
+    """Characters that are inside no quotes, with their places and the number of parentheses around
+    them; of one that opens, those inside."""
     depth, quote, skips = 0, "", False
     for at, char in enumerate(text):
         if skips:
@@ -300,10 +319,12 @@ def _outside(text: str) -> Iterator[tuple[int, str]]:
             quote = char
         elif char == "(":
             depth += 1
+            yield at, char, depth
         elif char == ")" and depth > 0:
             depth -= 1
-        elif depth == 0:
-            yield at, char
+            yield at, char, depth + 1
+        else:
+            yield at, char, depth
 
 
 _COLUMN: Final = re.compile(r'\s*(?:"(?:[^"]|"")+"|[^\W\d][\w$]*)\s*=')

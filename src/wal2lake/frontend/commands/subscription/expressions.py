@@ -1,8 +1,9 @@
 """Expressions of ``conflict_resolution``, looked at before a subscription has them.
 
-In: the option's text. Out: PostgreSQL's error, or nothing. Those about a table that is not here yet
-are looked at when it is made, by CREATE SUBSCRIPTION; one that still cannot be evaluated when
-rows meet stops the subscription at their transaction. Called by CREATE and ALTER SUBSCRIPTION.
+In: the option's text. Out: PostgreSQL's error, or nothing. Of those about a table that is not here
+yet only what they are made of is looked at, and the rest when it is made, by CREATE SUBSCRIPTION;
+one that cannot be evaluated when rows meet stops the subscription at their transaction. Called
+by CREATE and ALTER SUBSCRIPTION.
 """
 
 from __future__ import annotations
@@ -26,8 +27,13 @@ def check_expressions(
         else:
             here = [t for t in made if (t.namespace, t.name) == (namespace, name)]
             table = here[0] if here else None
-        if table is None or node.expressions is None:
+        if node.expressions is None:
+            continue
+        expressions = resolutions.of(namespace, name).expressions.values()
+        if table is None:
+            for expression in expressions:
+                node.expressions.check_text(expression)
             continue
         fields = node.tables.state(table.location).fields
-        for expression in resolutions.of(namespace, name).expressions.values():
+        for expression in expressions:
             node.expressions.check(fields, table.key, expression)

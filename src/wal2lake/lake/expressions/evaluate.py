@@ -5,9 +5,11 @@ for each pair what the expression names, or the values that it makes, or why it 
 ``upsert`` while a batch is staged, and by the commands that set ``conflict_resolution``.
 
 An expression sees one pair of rows and what is known of their commits, and nothing else: what it
-says must be the same when a batch is repeated after a crash. So the analyzed plan has to be a
-projection of that pair, deterministic, without the time, the session or anything that Spark
-looks up elsewhere.
+says must be the same when a batch is repeated after a crash. So it is made of what ``allowed``
+allows, and the analyzed plan has to be a deterministic projection of that pair.
+
+It is looked at again before the first rows are given to it: the table may not have been here when
+it was set, or have had other columns.
 
 Only the rows that meet are given to Spark, in one job for all that can be decided at once. If that
 fails, it is halved until the first pair that fails is alone.
@@ -16,17 +18,19 @@ fails, it is halved until the first pair that fails is alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, cast
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StringType, StructType
 
-from wal2lake.errors import UsageError, Wal2LakeError, sqlstate_of
+from wal2lake.errors import StorageError, UsageError, Wal2LakeError, sqlstate_of
+from wal2lake.lake.expressions.allowed import check_analyzed, check_parsed, refused
 from wal2lake.lake.port import FieldSpec
-from wal2lake.lake.spark.errors import translated
+from wal2lake.lake.spark.errors import QUERY_CANCELED, translated
 from wal2lake.lake.spark.session import Pool, use_pool
 from wal2lake.lake.staging.convert import SentColumn, convert_column, mapping_of
 from wal2lake.model import Oid
@@ -39,29 +43,8 @@ _FACTS: Final = (
 
 _TEXT: Final = Oid(25)
 
-_REFUSED: Final = frozenset(
-    (
-        "current_date",
-        "curdate",
-        "current_time",
-        "current_timestamp",
-        "current_timestamp_like",
-        "now",
-        "localtimestamp",
-        "current_user",
-        "user",
-        "session_user",
-        "current_catalog",
-        "current_database",
-        "current_schema",
-        "current_timezone",
-        "version",
-        "java_method",
-        "reflect",
-        "try_reflect",
-    )
-)
-"""Deterministic to Spark, or not a matter of two rows."""
+_KEPT: Final = 256
+"""Expressions that have been looked at, of one state of their table."""
 
 _MISSING: Final = frozenset(("FIELD_NOT_FOUND", "UNRESOLVED_COLUMN"))
 
@@ -119,6 +102,12 @@ class Expressions:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        self._known: dict[object, tuple[str, str] | None] = {}
+
+    def check_text(self, expression: ConflictExpression) -> None:
+        """As ``check``, as far as that can be said without the table."""
+        with _looked_at(expression):
+            self._check_text(expression)
 
     def check(
         self,
@@ -128,79 +117,45 @@ class Expressions:
     ) -> None:
         """Raises UsageError: 42601, 42703, 42883, 42804, or 0A000 for what may say something else
         the next time."""
-        known = {field.name: field for field in fields}
-        for name, _ in expression.values:
-            if name not in known:
-                raise _no_column(name, fields)
-            if name in key or not _is_plain(known[name]):
-                raise UsageError(
-                    f'column "{name}" cannot be set by a conflict resolution',
-                    sqlstate="0A000",
-                    detail="It is in the primary key, which both rows have in common."
-                    if name in key
-                    else "Values of its type are not made here.",
-                )
-        try:
-            with translated():
-                try:
-                    frame = self._frame(None, fields)
-                    found = frame.selectExpr(*self._items(fields, expression))
-                    analyzed = found._jdf.queryExecution().analyzed()
-                    kind = found.schema.fields[0].dataType.simpleString()
-                except ParseException as error:
-                    raise UsageError(
-                        f'syntax error in "{expression.text}"',
-                        sqlstate="42601",
-                        detail=str(error).strip().splitlines()[0],
-                        hint="It is Spark SQL.",
-                    ) from None
-                except AnalysisException as error:
-                    condition = (error.getCondition() or "").split(".")[0]
-                    if condition not in _MISSING:
-                        raise
-                    name = (error.getMessageParameters() or {}).get(
-                        "fieldName",
-                        (error.getMessageParameters() or {}).get("objectName", ""),
-                    )
-                    raise _no_column(name.replace("`", ""), fields) from None
-                names = sorted(set(_names(analyzed)) & _REFUSED)
-                source = analyzed.children().head()
-                is_pair = (
-                    analyzed.nodeName() == "Project"
-                    and source.children().isEmpty()
-                    and analyzed.subqueries().isEmpty()
-                )
-                deterministic = bool(analyzed.deterministic())
-        except UsageError:
-            raise
-        except Wal2LakeError as error:
-            raise UsageError(
-                f'invalid expression in "conflict_resolution": "{expression.text}"',
-                sqlstate=sqlstate_of(error) or "42601",
-                detail=str(error),
-            ) from None
-        if names or not is_pair or not deterministic:
-            what = f"{names[0]}()" if names else "random values, subqueries, aggregates"
-            raise UsageError(
-                f'expression in "conflict_resolution" is not deterministic: "'
-                f'{expression.text}"',
-                sqlstate="0A000",
-                detail=f"It uses {what}. A batch may be repeated, and must come to the"
-                " same.",
-                hint="Use the columns of local and remote, local_commit_time,"
-                " remote_commit_time and local_origin.",
+        _check_columns(fields, key, expression)
+        with _looked_at(expression, fields):
+            self._check_text(expression)
+            frame = self._frame(None, fields)
+            found = frame.selectExpr(*self._items(fields, expression))
+            plan = found._jdf.queryExecution().analyzed()
+            is_pair = (
+                plan.nodeName() == "Project"
+                and plan.children().head().children().isEmpty()
+                and plan.subqueries().isEmpty()
+                and bool(plan.deterministic())
             )
-        if expression.choice is not None and kind != "string":
+            if not is_pair:
+                raise refused(expression.text, "more than the two rows")
+            check_analyzed(self._spark, expression.text, plan)
+            kinds = [field.dataType for field in found.schema.fields]
+        if expression.choice is None:
+            row = cast(StructType, frame.schema["remote"].dataType)
+            wanted = [row[name].dataType for name, _ in expression.values]
+        else:
+            wanted = [StringType()]
+        if kinds != wanted:
             raise UsageError(
-                f'expression in "conflict_resolution" must be text, not {kind}:'
-                f' "{expression.text}"',
+                f'expression in "conflict_resolution" must be {_listed(wanted)}, not'
+                f' {_listed(kinds)}: "{expression.text}"',
                 sqlstate="42804",
-                hint=f"It names one of {', '.join(CONFLICT_CHOICES)}.",
+                hint=f"It names one of {', '.join(CONFLICT_CHOICES)}."
+                if expression.choice is not None
+                else None,
             )
+
+    def _check_text(self, expression: ConflictExpression) -> None:
+        for one in _parts(expression):
+            check_parsed(self._spark, one)
 
     def evaluate(
         self,
         fields: Sequence[FieldSpec],
+        key: Sequence[str],
         required: frozenset[str],
         expression: ConflictExpression,
         pairs: Pairs,
@@ -208,12 +163,37 @@ class Expressions:
         """One for each pair up to the first that fails, which is the last. ``required``: columns
         that must not be null."""
         use_pool(self._spark, Pool.APPLY)
+        wrong = self._checked(fields, key, expression)
+        if wrong is not None:
+            return [Outcome(error=wrong)]
         outcomes: list[Outcome] = []
         for outcome in self._outcomes(fields, required, expression, pairs):
             outcomes.append(outcome)
             if outcome.error is not None:
                 break
         return outcomes
+
+    def _checked(
+        self,
+        fields: Sequence[FieldSpec],
+        key: Sequence[str],
+        expression: ConflictExpression,
+    ) -> tuple[str, str] | None:
+        """What ``check`` says: SQLSTATE and message."""
+        asked = (expression, tuple(fields), tuple(key))
+        if asked not in self._known:
+            try:
+                self.check(fields, key, expression)
+                said = None
+            except UsageError as error:
+                if error.sqlstate == QUERY_CANCELED:
+                    raise
+                said = (sqlstate_of(error), error.message)
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            self._known[asked] = said
+            return said
+        return self._known[asked]
 
     def _outcomes(
         self,
@@ -227,16 +207,19 @@ class Expressions:
             with translated():
                 frame = self._frame(pairs, fields)
                 found = frame.selectExpr(*self._items(fields, expression)).toArrow()
-        except UsageError as error:
+        except Wal2LakeError as error:
+            if _is_of_the_work(error):
+                raise
             if count == 1:
-                yield Outcome(error=(sqlstate_of(error) or "22000", error.message))
+                yield Outcome(error=(sqlstate_of(error), error.message))
                 return
             half = count // 2
             for part in (pairs.part(0, half), pairs.part(half, count - half)):
                 yield from self._outcomes(fields, required, expression, part)
             return
         if expression.choice is not None:
-            yield from map(_chosen, found.column(0).to_pylist())
+            said = found.column(0).cast(pa.binary()).to_pylist()
+            yield from map(_chosen, said)
             return
         yield from self._merged(fields, required, expression, pairs, found)
 
@@ -318,19 +301,83 @@ def _no_column(name: str, fields: Sequence[FieldSpec]) -> UsageError:
     )
 
 
-def _names(node: Any) -> Iterator[str]:
-    """Of all expressions in a plan's node."""
-    expressions = node.expressions()
-    waiting = [expressions.apply(i) for i in range(expressions.size())]
-    while waiting:
-        one = waiting.pop()
-        yield one.prettyName().lower()
-        children = one.children()
-        waiting += [children.apply(i) for i in range(children.size())]
+def _parts(expression: ConflictExpression) -> list[str]:
+    if expression.choice is not None:
+        return [expression.choice]
+    return [value for _, value in expression.values]
 
 
-def _chosen(said: str | None) -> Outcome:
-    text = None if said is None else said.strip().lower()
+def _check_columns(
+    fields: Sequence[FieldSpec], key: Sequence[str], expression: ConflictExpression
+) -> None:
+    known = {field.name: field for field in fields}
+    for name, _ in expression.values:
+        if name not in known:
+            raise _no_column(name, fields)
+        if not key:
+            raise UsageError(
+                "rows of a table without a primary key cannot be merged",
+                sqlstate="0A000",
+                hint="Choose one of the rows: (expression).",
+            )
+        if name in key or not _is_plain(known[name]):
+            raise UsageError(
+                f'column "{name}" cannot be set by a conflict resolution',
+                sqlstate="0A000",
+                detail="It is in the primary key, which both rows have in common."
+                if name in key
+                else "Values of its type are not made here.",
+            )
+
+
+@contextmanager
+def _looked_at(
+    expression: ConflictExpression, fields: Sequence[FieldSpec] = ()
+) -> Iterator[None]:
+    """What Spark says of it, as errors of the user's."""
+    try:
+        with translated():
+            try:
+                yield
+            except ParseException as error:
+                raise UsageError(
+                    f'syntax error in "{expression.text}"',
+                    sqlstate="42601",
+                    detail=str(error).strip().splitlines()[0],
+                    hint="It is Spark SQL.",
+                ) from None
+            except AnalysisException as error:
+                condition = (error.getCondition() or "").split(".")[0]
+                if condition not in _MISSING:
+                    raise
+                said = error.getMessageParameters() or {}
+                name = said.get("fieldName", said.get("objectName", ""))
+                raise _no_column(name.replace("`", ""), fields) from None
+    except UsageError:
+        raise
+    except Wal2LakeError as error:
+        if _is_of_the_work(error):
+            raise
+        raise UsageError(
+            f'invalid expression in "conflict_resolution": "{expression.text}"',
+            sqlstate=sqlstate_of(error),
+            detail=error.message,
+        ) from None
+
+
+def _is_of_the_work(error: Wal2LakeError) -> bool:
+    """It is not the expression that is wrong: an interruption, a disk, another's commit."""
+    return isinstance(error, StorageError) or error.sqlstate == QUERY_CANCELED
+
+
+def _listed(kinds: Sequence[DataType]) -> str:
+    names = [one.simpleString().replace("string", "text") for one in kinds]
+    return ", ".join(names)
+
+
+def _chosen(said: bytes | None) -> Outcome:
+    """Of a text, which Spark may have made of bytes that are none."""
+    text = None if said is None else said.decode(errors="replace").strip().lower()
     if text in CONFLICT_CHOICES:
         return Outcome(choice=text)
     what = "null" if said is None else "another word"
@@ -347,10 +394,28 @@ def _as_stored(
     column: pa.ChunkedArray, field: FieldSpec
 ) -> tuple[pa.Array, dict[int, tuple[str, str]]]:
     """Values as the column's type has them; those that it does not take."""
-    mapping = mapping_of(field)
     values = column.combine_chunks()
+    try:
+        return _converted(values, field)
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        if len(values) == 1:
+            text = f'value of column "{field.name}" cannot be stored'
+            kind = mapping_of(field).arrow_type
+            return pa.nulls(1, kind), {0: ("22000", text)}
+    done = [_as_stored(column.take(pa.array([i])), field) for i in range(len(values))]
+    bad = {i: one[0] for i, (_, one) in enumerate(done) if one}
+    return pa.concat_arrays([array for array, _ in done]), bad
+
+
+def _converted(
+    values: pa.Array, field: FieldSpec
+) -> tuple[pa.Array, dict[int, tuple[str, str]]]:
+    mapping = mapping_of(field)
     if not pa.types.is_string(mapping.arrow_type):
-        return values.cast(mapping.arrow_type), {}
+        done = values.cast(mapping.arrow_type)
+        # Spark's texts may be bytes that are none, in an array as well.
+        done.validate(full=True)
+        return done, {}
     sent = SentColumn(values.cast(pa.string()).cast(pa.binary()), None, _TEXT)
     done = convert_column(sent, field, mapping)
     return done.array, {b.row: (b.sqlstate, b.message) for b in done.bad}

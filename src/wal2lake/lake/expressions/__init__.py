@@ -1,0 +1,8 @@
+"""Expressions of users that resolve conflicts.
+
+``evaluate`` looks at them and has Spark evaluate them; ``allowed`` says what they may be made of.
+"""
+
+from wal2lake.lake.expressions.evaluate import Expressions, Outcome, Pairs, facts_table
+
+__all__ = ["Expressions", "Outcome", "Pairs", "facts_table"]
