@@ -326,6 +326,28 @@ def test_not_null_waits_for_rows_of_the_time_before(mirror: Mirror) -> None:
     assert words[-1] == ('ALTER COLUMN "b" SET NOT NULL', "changed")
 
 
+def test_not_null_that_waits_is_not_forgotten_by_a_copy(mirror: Mirror) -> None:
+    now = required(schema(1, "orders", "abc"), "c")
+    mirror.catalog.note_sent(SUB, [replace(sent(100, now), settled=Lsn(400))])
+    assert mirror.follow(table("ab"))
+    mirror.catalog.start_following(SUB, {ORDERS: now}, Lsn(200))
+    followed = mirror.catalog.followed_schemas(SUB)[ORDERS]
+    assert (followed.required, followed.settles) == ((3,), Lsn(400))
+    # Of a column that may be null there by now, nothing waits.
+    mirror.catalog.start_following(SUB, {ORDERS: schema(1, "orders", "abc")}, Lsn(300))
+    assert mirror.catalog.followed_schemas(SUB)[ORDERS].required == ()
+
+
+def test_not_null_of_a_column_that_was_added_before_a_crash_waits(
+    mirror: Mirror,
+) -> None:
+    now = required(schema(1, "orders", "abc"), "c")
+    mirror.catalog.note_sent(SUB, [replace(sent(100, now), settled=Lsn(400))])
+    assert mirror.follow(table("abc"))
+    assert mirror.altering.made == []
+    assert mirror.catalog.followed_schemas(SUB)[ORDERS].required == (3,)
+
+
 def test_not_null_that_is_dropped_meanwhile_never_comes(mirror: Mirror) -> None:
     now = schema(1, "orders", "ab")
     with_it = replace(sent(100, required(now, "b")), settled=Lsn(400))

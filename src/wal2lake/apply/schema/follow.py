@@ -60,7 +60,7 @@ from wal2lake.catalog import (
 )
 from wal2lake.changelog import Manifest
 from wal2lake.changelog.manifest import RowsFile
-from wal2lake.errors import UsageError
+from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.model import (
     INVALID_LSN,
     Column,
@@ -262,7 +262,7 @@ class SchemaFollower:
                     changes.wanted,
                     replaced=rel.replaces if copied else found.unknown is not None,
                 )
-            except UsageError:
+            except Wal2LakeError:
                 # Nothing was done: a definition that is another one later is its user's work.
                 self._catalog.begin_steps(self._subid, rel.relid, None)
                 raise
@@ -444,7 +444,11 @@ class _Changes:
         return column_like(source, attribute, self._mappings, self._policies).column
 
     def _add(self, attribute: RemoteAttribute) -> str:
-        if attribute.name in self._columns:
+        here = self._columns.get(attribute.name)
+        if here is not None:
+            # By whoever: by us, before a crash, perhaps.
+            if attribute.not_null and not here.not_null:
+                self._waiting.add(attribute.number)
             return "the column is there already"
         column = self._like(attribute)
         if column.not_null and self._settled is not None:

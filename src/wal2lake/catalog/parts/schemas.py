@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from wal2lake.catalog import subscriptions
 from wal2lake.catalog.parts.copies import copy_anew
@@ -74,10 +75,19 @@ class Schemas(Part):
         self, subid: Oid, found: Mapping[Oid, RemoteSchema], begins: Lsn
     ) -> None:
         """Our tables, by OID, have these columns; what commits at or above ``begins`` may have
-        others."""
+        others. NOT NULL that waits goes on to wait."""
         with self._database.transaction() as transaction:
+            before = schemas.followed_schemas(transaction, subid)
             for relid, schema in found.items():
                 followed = FollowedSchema(schema, begins)
+                known = before.get(relid)
+                if known is not None and known.schema.relid == schema.relid:
+                    still = {a.number for a in schema.attributes if a.not_null}
+                    required = tuple(n for n in known.required if n in still)
+                    if required:
+                        followed = replace(
+                            followed, required=required, settles=known.settles
+                        )
                 schemas.set_followed(transaction, subid, relid, followed)
 
     def begin_steps(self, subid: Oid, relid: Oid, making: str | None) -> None:
