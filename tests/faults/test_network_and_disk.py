@@ -17,6 +17,7 @@ from wal2lake.observe.failpoints import VARIABLE, arm
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
+from wal2lake.testing.positions import END_OF_WAL
 from wal2lake.testing.postgres import PostgresServer
 from wal2lake.testing.proxy import TcpProxy
 from wal2lake.testing.waits import WaitTimeout, wait_until
@@ -276,7 +277,7 @@ def test_a_log_near_its_limit_is_reported_long_before_receiving_pauses(
         return pg18.psql(
             f"insert into public.t select i, (select string_agg(md5((i * j)::text), '')"
             f" from generate_series(1, 8) j) from generate_series({first}, {written}) i;"
-            " select pg_current_wal_insert_lsn()"
+            + END_OF_WAL
         ).splitlines()[-1]
 
     def flushed(lsn: str) -> bool:

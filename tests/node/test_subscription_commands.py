@@ -13,6 +13,7 @@ from wal2lake.pg.client import Client, Failure
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
+from wal2lake.testing.positions import END_OF_WAL
 from wal2lake.testing.proxy import TcpProxy
 from wal2lake.testing.waits import wait_until
 
@@ -465,7 +466,7 @@ def test_an_unpublished_table_moves_all_three_positions_at_the_source(
     publish(pg18, "v2", "create table v2.unpublished (id int)")
     subscribe(pg18, "v2").synced()
     pg18.psql("insert into v2.unpublished select generate_series(1, 10000)")
-    target = pg18.psql("select pg_current_wal_insert_lsn()")
+    target = pg18.psql(END_OF_WAL)
     state = wait_until(
         lambda: pg18.psql(
             "select state, sync_state, write_lsn >= flush_lsn, flush_lsn >= replay_lsn,"

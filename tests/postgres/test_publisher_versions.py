@@ -24,6 +24,7 @@ from wal2lake.pg import CopyBothStream, Publisher, Session, connect
 from wal2lake.pgtypes import numeric_typmod
 from wal2lake.receive.walreceiver import WalReceiver
 from wal2lake.settings import LogSettings, Settings
+from wal2lake.testing.positions import END_OF_WAL
 from wal2lake.testing.waits import wait_until
 from wal2lake.wire.columnar import Decoder
 
@@ -444,7 +445,7 @@ class Receiver:
 
 
 def position(database: Database) -> Lsn:
-    return Lsn.parse(database.psql("select pg_current_wal_insert_lsn()"))
+    return Lsn.parse(database.psql(END_OF_WAL))
 
 
 def test_a_small_subscription_from_the_slot_to_sealed_segments(

@@ -19,6 +19,7 @@ from wal2lake.model import Lsn, Oid
 from wal2lake.receive.source.slotcheck import UnusableSlot
 from wal2lake.receive.walreceiver import WalReceiver
 from wal2lake.settings import Settings
+from wal2lake.testing.positions import END_OF_WAL
 from wal2lake.testing.postgres import PostgresServer
 from wal2lake.testing.waits import wait_until
 
@@ -91,7 +92,7 @@ class Receiver:
 
     def caught_up(self) -> None:
         """All that is there now is confirmed, of tables that are not published too."""
-        target = self.psql("select pg_current_wal_insert_lsn()")
+        target = self.psql(END_OF_WAL)
         wait_until(
             lambda: (
                 self.failure or self._facts(f"confirmed_flush_lsn >= '{target}'") == "t"

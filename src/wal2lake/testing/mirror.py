@@ -2,7 +2,7 @@
 
 ``caught_up`` waits as PostgreSQL's own tests do (``wait_for_catchup``): until the
 source's pg_stat_replication shows the subscription's replay position at or past the
-source's present WAL position. ``differences`` then compares tables row by row, as text.
+source's present end of WAL. ``differences`` then compares tables row by row, as text.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from wal2lake.errors import PublisherError
 from wal2lake.pg import Session, connect
 from wal2lake.testing.node import Node
+from wal2lake.testing.positions import END_OF_WAL
 from wal2lake.testing.waits import wait_until
 
 
@@ -31,7 +32,7 @@ class Mirror:
 
     def caught_up(self, timeout_seconds: float = 120.0) -> str:
         """Wait; returns the LSN that was waited for."""
-        target = self._ask("select pg_current_wal_insert_lsn()")
+        target = self._ask(END_OF_WAL)
 
         def reached() -> bool:
             answer = self._ask(

@@ -1,0 +1,17 @@
+"""Positions in a real server's WAL that a test waits for."""
+
+from __future__ import annotations
+
+END_OF_WAL = """\
+select case
+  when (l - '0/0') % current_setting('wal_block_size')::int = 24 then l - 24::numeric
+  when (l - '0/0') % pg_size_bytes(current_setting('wal_segment_size')) = 40
+    then l - 40::numeric
+  else l end
+from pg_current_wal_insert_lsn() l"""
+"""The end of the last record that has been inserted, PostgreSQL 14 on.
+
+At the end of a page pg_current_wal_insert_lsn() is already behind the next page's header
+(24 bytes, 40 in the first page of a segment: xlog_internal.h), where nothing has been written:
+a walsender, and so a subscriber, gets there with the next record only.
+"""
