@@ -540,3 +540,24 @@ class PastState:
     """Position and time of the newest state that there is."""
     oldest: tuple[Lsn, str] | None
     """Of the oldest one that was looked at; without ``vector``, of the oldest one that is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationSlot:
+    """pg_replication_slots: what a client of the publisher's log still needs."""
+
+    name: str
+    plugin: str
+    restart_lsn: Lsn
+    """The log is kept from here on."""
+    confirmed_lsn: Lsn
+    """The client has everything that committed below."""
+    temporary: int = 0
+    """The session whose it is; 0: it stays."""
+    two_phase: bool = False
+    failover: bool = False
+    two_phase_at: Lsn | None = None
+    invalidation: str | None = None
+    """Why it can be used no more, in PostgreSQL's words."""
+    inactive_since: str | None = None
+    """ISO 8601; None: it is in use."""

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 14
+VERSION: Final = 15
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -212,6 +212,16 @@ _PARAMETERS_14: Final = """
 alter table relation add column parameters text not null default '[]';
 """
 
+_SLOTS_15: Final = """
+create table replication_slot (
+    name text primary key, plugin text not null,
+    temporary integer not null, two_phase integer not null,
+    failover integer not null, restart_lsn integer not null,
+    confirmed_lsn integer not null, two_phase_at integer,
+    invalidation text, inactive_since text) without rowid;
+"""
+"""``temporary``: the session whose it is; 0: it stays."""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -224,6 +234,7 @@ LATER: Final = (
     _SCHEMAS_12,
     _SCHEMAS_13,
     _PARAMETERS_14,
+    _SLOTS_15,
 )
 """What came after version 3, in order."""
 
@@ -282,6 +293,7 @@ alter table relation add column partition_of integer;
     12: LATER[8],
     13: LATER[9],
     14: LATER[10],
+    15: LATER[11],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

@@ -16,7 +16,7 @@ talks to a server, knows who applies what it keeps.
 """
 
 from wal2lake.changelog.log import ChangeLog
-from wal2lake.changelog.manifest import LogFile, Manifest, MessagesFile, RowsFile
+from wal2lake.changelog.manifest import Captured, LogFile, Manifest, MessagesFile, RowsFile
 from wal2lake.changelog.messages import MessageHistory
 from wal2lake.changelog.reader import LogReader
 from wal2lake.changelog.retention import (
@@ -31,12 +31,14 @@ from wal2lake.changelog.retention import (
     history_bytes,
     log_size,
 )
+from wal2lake.changelog.segments import SegmentWriter, open_writer
 from wal2lake.changelog.spool.prepared import (
     PreparedTransaction,
     prepared_transactions,
 )
 
 __all__ = [
+    "Captured",
     "ChangeLog",
     "Held",
     "Inventory",
@@ -52,8 +54,10 @@ __all__ = [
     "Retention",
     "RowsFile",
     "SegmentFacts",
+    "SegmentWriter",
     "check_limit",
     "history_bytes",
     "log_size",
+    "open_writer",
     "prepared_transactions",
 ]

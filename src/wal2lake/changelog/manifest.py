@@ -99,6 +99,15 @@ class MessagesFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Captured:
+    """How far the tables' own commits are in a publisher's log."""
+
+    versions: Mapping[int, int]
+    """By relation OID; what each table has done up to this version is in the log."""
+    last_xid: int
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """One sealed segment: whole transactions, in commit order, and the messages between
     them."""
@@ -119,6 +128,8 @@ class Manifest:
     transactions_file: LogFile
     files: tuple[RowsFile, ...]
     messages_files: tuple[MessagesFile, ...] = ()
+    captured: Captured | None = None
+    """None: the log of a subscription."""
 
     @property
     def log_files(self) -> tuple[LogFile, ...]:
@@ -137,7 +148,7 @@ class Manifest:
 
 def encode(manifest: Manifest) -> bytes:
     """The manifest's file."""
-    members = {
+    members: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "number": manifest.number,
         "first_commit_lsn": str(manifest.first_commit_lsn),
@@ -151,6 +162,11 @@ def encode(manifest: Manifest) -> bytes:
             encode_messages_file(file) for file in manifest.messages_files
         ],
     }
+    if manifest.captured is not None:
+        members["captured"] = {
+            "versions": {str(k): v for k, v in manifest.captured.versions.items()},
+            "last_xid": manifest.captured.last_xid,
+        }
     return seal(members)
 
 
@@ -195,7 +211,15 @@ def decode(content: bytes, path: Path) -> Manifest:
             decode_messages_file(m)
             for m in (members["messages_files"] if version > _WITHOUT_MESSAGES else ())
         ),
+        captured=_decode_captured(members.get("captured")),
     )
+
+
+def _decode_captured(found: Mapping[str, Any] | None) -> Captured | None:
+    if found is None:
+        return None
+    versions = {int(k): int(v) for k, v in found["versions"].items()}
+    return Captured(versions, int(found["last_xid"]))
 
 
 def _encode_file(file: LogFile) -> dict[str, Any]:

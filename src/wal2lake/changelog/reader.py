@@ -102,6 +102,19 @@ class LogReader:
                 raise files.storage_error("read file", path, error) from error
             raise manifest.corrupt(path, f"{error}".rstrip(".") + ".") from error
 
+    def batches(self, file: LogFile) -> Iterator[Any]:
+        """A file as pyarrow.RecordBatches, in order; pages are checked. Errors as ``read``."""
+        path = self.path(file)
+        try:
+            with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
+                yield from parquet.iter_batches()
+        except FileNotFoundError as error:
+            raise manifest.corrupt(path, "The file is missing.") from error
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(error, OSError) and error.errno:
+                raise files.storage_error("read file", path, error) from error
+            raise manifest.corrupt(path, f"{error}".rstrip(".") + ".") from error
+
     def operations(self, rows: RowsFile) -> tuple[Any, Any]:
         """Commit LSN and operation of each row that counts, as NumPy arrays."""
         by = "xid" if rows.streamed else "commit_lsn"

@@ -37,6 +37,7 @@ import numpy as np
 
 from wal2lake.changelog import files, manifest, parquet
 from wal2lake.changelog.manifest import (
+    Captured,
     LogFile,
     Manifest,
     MessagesFile,
@@ -108,6 +109,8 @@ class SegmentWriter:
         self._next_k = 0
         self._buffered = 0
         self._unusable = False
+        self.captured = last.captured if last else None
+        """What the next manifest says of it; a publisher's log only."""
 
     @property
     def sealed_lsn(self) -> Lsn:
@@ -384,6 +387,7 @@ class SegmentWriter:
             transactions_file=transactions_file,
             files=rows,
             messages_files=messages,
+            captured=self.captured,
         )
 
     def _check_usable(self) -> None:

@@ -187,6 +187,11 @@ class TablePort(Protocol):
         """The newest version, read from storage now."""
         ...
 
+    def state_at(self, location: str, version: int) -> TableState:
+        """An earlier version's definition, without cursors. StorageError if the log does not have
+        it any more."""
+        ...
+
     def version_at(self, location: str, time: datetime) -> int | None:
         """The newest version at ``time`` (with an offset); None: there was none yet, or it is
         not kept any more."""

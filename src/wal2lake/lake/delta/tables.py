@@ -38,7 +38,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -63,7 +63,7 @@ from wal2lake.lake.delta.log.checkpoints import Checkpoints, is_due
 from wal2lake.lake.delta.log.commit import Change, is_ours_to_write, write_next
 from wal2lake.lake.delta.log.known import LISTED_FILES, KnownVersions, stamp
 from wal2lake.lake.delta.log.place import Object
-from wal2lake.lake.delta.log.version import Version, read_actions
+from wal2lake.lake.delta.log.version import Version, read_actions, state_of
 from wal2lake.lake.delta.schemachange import (
     MODE,
     missing_features,
@@ -167,6 +167,24 @@ class DeltaTables:
             return newest.state
         with self._delta.calling(location):
             return self._delta.state_of(location, self._delta.existing(location))
+
+    def state_at(self, location: str, version: int) -> TableState:
+        """See TablePort."""
+        newest = self.state(location)
+        later = self.actions(location, version + 1, newest.version)
+        if not any("metaData" in action for commit in later for action in commit):
+            return replace(newest, version=version, cursors={})
+        for number in range(version, -1, -1):
+            (commit,) = self.actions(location, number, number)
+            if not commit:
+                break
+            for action in commit:
+                if "metaData" in action:
+                    return state_of(location, action["metaData"], version, {})
+        raise StorageError(
+            f'the definition of version {version} of the table at "{location}" is not kept',
+            sqlstate="58P01",
+        )
 
     def newest(self, location: str) -> Version | None:
         """The newest version of a local table, from its log; None: Delta must be asked."""

@@ -265,6 +265,30 @@ class StoredRows:
                     table = table.filter(pa.array(~np.isin(rows, gone)))
                 yield table
 
+    def picked(
+        self,
+        number: int,
+        wanted: npt.NDArray[np.uint64] | None,
+        columns: Sequence[int],
+    ) -> Iterator[pa.Table]:
+        """Rows of one file by their numbers, or all that are not deleted, a row group at a
+        time."""
+        file = self.files[number]
+        parquet = self._open(file)
+        gone = self.deleted(file) if wanted is None else None
+        first = 0
+        for group in range(parquet.metadata.num_row_groups):
+            rows = parquet.metadata.row_group(group).num_rows
+            numbers = np.arange(first, first + rows, dtype=np.uint64)
+            first += rows
+            if gone is None:
+                here = np.isin(numbers, wanted)
+            else:
+                here = ~np.isin(numbers, gone)
+            if here.any():
+                table = self._typed(parquet, columns, group)
+                yield table if here.all() else table.filter(pa.array(here))
+
     def deleted(self, file: DataFile) -> npt.NDArray[np.uint64]:
         """Row numbers that are gone."""
         if file.vector is None:

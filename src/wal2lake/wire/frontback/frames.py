@@ -77,6 +77,13 @@ class FrameReader:
         """Bytes fed and not yet given out."""
         return len(self._buffer) - self._start
 
+    def take_rest(self) -> bytes:
+        """All of that."""
+        rest = bytes(self._buffer[self._start :])
+        self._buffer.clear()
+        self._start = 0
+        return rest
+
     @property
     def next_kind(self) -> bytes:
         """Of the next frame, as far as it has come; empty if nothing has."""

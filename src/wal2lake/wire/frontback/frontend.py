@@ -348,6 +348,17 @@ class FrontendReader:
         self._frames = FrameReader(_limits(max_message_bytes), peer="frontend")
         self._broken: ProtocolViolation | None = None
 
+    @classmethod
+    def after_startup(cls) -> FrontendReader:
+        """For a conversation whose startup packet somebody else has read."""
+        reader = cls()
+        reader._startup = None
+        return reader
+
+    def take_rest(self) -> bytes:
+        """What was fed and not given out, for whoever goes on reading."""
+        return self._frames.take_rest()
+
     def feed(self, data: bytes) -> None:
         """Append what the socket gave."""
         if self._startup is not None:

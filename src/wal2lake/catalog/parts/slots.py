@@ -1,0 +1,126 @@
+"""``Catalog``'s methods about replication slots; see ``store``."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, datetime
+
+from wal2lake.catalog.parts.part import Part
+from wal2lake.catalog.records import ReplicationSlot
+from wal2lake.errors import DuplicateObjectError
+from wal2lake.model import Lsn
+
+
+class Slots(Part):
+    """Slots of the publisher's log. Positions only grow."""
+
+    def slots(self) -> list[ReplicationSlot]:
+        """All of them, by name."""
+        with self._database.reading() as connection:
+            rows = connection.execute("select * from replication_slot order by name")
+            return [_slot(row) for row in rows]
+
+    def slot(self, name: str) -> ReplicationSlot | None:
+        """One by name."""
+        with self._database.reading() as connection:
+            row = connection.execute(
+                "select * from replication_slot where name = ?", (name,)
+            ).fetchone()
+            return None if row is None else _slot(row)
+
+    def create_slot(self, slot: ReplicationSlot) -> None:
+        """42710 if the name is taken."""
+        with self._database.transaction() as transaction:
+            try:
+                transaction.execute(
+                    "insert into replication_slot (name, plugin, temporary, two_phase,"
+                    " failover, restart_lsn, confirmed_lsn, two_phase_at, inactive_since)"
+                    " values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        slot.name,
+                        slot.plugin,
+                        slot.temporary,
+                        slot.two_phase,
+                        slot.failover,
+                        slot.restart_lsn,
+                        slot.confirmed_lsn,
+                        slot.two_phase_at,
+                        _now(),
+                    ),
+                )
+            except sqlite3.IntegrityError:
+                raise DuplicateObjectError(
+                    f'replication slot "{slot.name}" already exists', sqlstate="42710"
+                ) from None
+
+    def drop_slot(self, name: str) -> bool:
+        """Whether there was one."""
+        with self._database.transaction() as transaction:
+            found = transaction.execute(
+                "delete from replication_slot where name = ?", (name,)
+            )
+            return found.rowcount > 0
+
+    def drop_temporary_slots(self, session: int | None = None) -> None:
+        """Those of a session that has ended; None: of all that were before this engine."""
+        with self._database.transaction() as transaction:
+            transaction.execute(
+                "delete from replication_slot where temporary <> 0"
+                " and (? is null or temporary = ?)",
+                (session, session),
+            )
+
+    def confirm_slot(self, name: str, lsn: Lsn) -> None:
+        """Its client has everything below."""
+        with self._database.transaction() as transaction:
+            transaction.execute(
+                "update replication_slot set confirmed_lsn = max(confirmed_lsn, ?),"
+                " restart_lsn = max(restart_lsn, ?) where name = ?",
+                (lsn, lsn, name),
+            )
+
+    def alter_slot(
+        self,
+        name: str,
+        *,
+        failover: bool | None = None,
+        two_phase: bool | None = None,
+        two_phase_at: Lsn | None = None,
+    ) -> None:
+        """Other options; None: as it is."""
+        with self._database.transaction() as transaction:
+            transaction.execute(
+                "update replication_slot set failover = coalesce(?, failover),"
+                " two_phase = coalesce(?, two_phase),"
+                " two_phase_at = coalesce(?, two_phase_at) where name = ?",
+                (failover, two_phase, two_phase_at, name),
+            )
+
+    def invalidate_slot(self, name: str, reason: str) -> None:
+        """It can be used no more."""
+        with self._database.transaction() as transaction:
+            transaction.execute(
+                "update replication_slot set invalidation = ?"
+                " where name = ? and invalidation is null",
+                (reason, name),
+            )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def _slot(row: sqlite3.Row) -> ReplicationSlot:
+    at = row["two_phase_at"]
+    return ReplicationSlot(
+        name=row["name"],
+        plugin=row["plugin"],
+        restart_lsn=Lsn(row["restart_lsn"]),
+        confirmed_lsn=Lsn(row["confirmed_lsn"]),
+        temporary=row["temporary"],
+        two_phase=bool(row["two_phase"]),
+        failover=bool(row["failover"]),
+        two_phase_at=None if at is None else Lsn(at),
+        invalidation=row["invalidation"],
+        inactive_since=row["inactive_since"],
+    )

@@ -1,0 +1,93 @@
+"""A commit of a table's log, as far as it changes rows. Pure.
+
+Comes in: the actions of one version, as JSON objects. Goes out: a ``TableCommit``: each file whose
+rows are others now, as it was and as it is, and who has committed.
+
+Delta's change data feed says the same where it is switched on; the actions say it of every commit,
+by whomever. An action with ``dataChange`` false (OPTIMIZE, a compaction) moves rows and changes none.
+
+Source: Delta transaction log protocol, "Actions", "Deletion Vectors".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wal2lake.lake.tablefiles import DataFile
+
+_TRUNCATES: Final = frozenset({"truncate", "TRUNCATE"})
+"""What commits that empty a table are called: by us, and by Delta."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """One file of the table. None where it is not a file of that version."""
+
+    before: DataFile | None
+    after: DataFile | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableCommit:
+    """One version."""
+
+    version: int
+    time_ms: int
+    """When, since 1970; 0: it does not say."""
+    operation: str
+    """Our own word for it, or Delta's."""
+    cursors: Mapping[str, int]
+    """Applications whose cursor it carries."""
+    touched: tuple[Touched, ...]
+    metadata: Mapping[str, Any] | None
+    """The table's definition, if it is another one from here on."""
+
+    @property
+    def truncates(self) -> bool:
+        """All rows of before are gone; what it brings came after that."""
+        return self.operation in _TRUNCATES
+
+    @property
+    def changes_rows(self) -> bool:
+        """There is something to say of it."""
+        return bool(self.touched) or self.truncates
+
+
+def read_commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
+    """What the actions of ``version`` mean."""
+    info: Mapping[str, Any] = {}
+    metadata: Mapping[str, Any] | None = None
+    cursors: dict[str, int] = {}
+    gone: dict[str, DataFile] = {}
+    came: dict[str, DataFile] = {}
+    for action in actions:
+        for kind, body in action.items():
+            if kind == "commitInfo":
+                info = body
+            elif kind == "metaData":
+                metadata = body
+            elif kind == "txn":
+                cursors[str(body["appId"])] = int(body["version"])
+            elif kind == "remove" and body.get("dataChange", True):
+                file = DataFile(body)
+                gone[file.key] = file
+            elif kind == "add" and body.get("dataChange", True):
+                file = DataFile(body)
+                came[file.key] = file
+    touched = [
+        Touched(before, after)
+        for before, after in (
+            (gone.get(key), came.get(key)) for key in dict.fromkeys([*gone, *came])
+        )
+        if before is None or after is None or before.vector != after.vector
+    ]
+    return TableCommit(
+        version,
+        int(info.get("timestamp") or 0),
+        str(info.get("userMetadata") or info.get("operation") or ""),
+        cursors,
+        tuple(touched),
+        metadata,
+    )

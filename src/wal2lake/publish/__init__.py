@@ -1,0 +1,11 @@
+"""The publisher half: from commits of tables to subscribers.
+
+    capture/     what tables have committed becomes transactions in the publisher's log
+    decoding/    transactions of that log, in commit order, for a slot
+    plugins/     what an output plugin is, and those that are built in
+    walsender/   a process for each client that streams
+    slots        who needs which part of the log
+
+Takes: the tables' own logs, publications. Gives: a stream of messages to each client. Owns: the log
+below ``log/publish`` and the slots. Never: writes a table. docs/decisions/0014 says why it is so.
+"""

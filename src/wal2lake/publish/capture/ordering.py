@@ -1,0 +1,102 @@
+"""Which commits of tables are one transaction, and in which order transactions come. Pure.
+
+Comes in: for each table its commits since the last look, all of which readers see together. Goes
+out: transactions, each of one or more commits, such that each table's own order is kept; beyond
+that, by time.
+
+Commits belong together if they are of one batch of a subscription, or of one transaction of the
+front door; what they carry says which. A table that is in such a group twice (two names of one
+batch there are not, but a batch may be applied in two commits) has both in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from wal2lake.lake.capture.commits import TableCommit
+from wal2lake.model import Oid
+
+_SUBSCRIPTION: Final = re.compile(r"wal2lake:(\d+):(\d+):(\d+)")
+_SEVERAL: Final = re.compile(r"local transaction \d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A subscription whose batch a transaction is."""
+
+    subid: Oid
+    end: int
+    """The position at its publisher behind the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """One transaction to be."""
+
+    commits: tuple[tuple[Oid, TableCommit], ...]
+    source: Source | None
+    """None: it began here."""
+
+    @property
+    def time_ms(self) -> int:
+        """When it was complete, since 1970."""
+        return max(commit.time_ms for _, commit in self.commits)
+
+
+def source_of(commit: TableCommit, node: int) -> Source | None:
+    """The subscription of ``node`` whose batch it carries."""
+    for name, position in commit.cursors.items():
+        found = _SUBSCRIPTION.fullmatch(name)
+        if found is not None and int(found[1]) == node:
+            return Source(Oid(int(found[2])), position)
+    return None
+
+
+def in_order(
+    tables: Mapping[Oid, Sequence[TableCommit]], node: int
+) -> list[Captured]:
+    """All their commits. ``node``: its system identifier."""
+    queues = {relid: deque(commits) for relid, commits in tables.items() if commits}
+    members: dict[Hashable, set[Oid]] = {}
+    for relid, commits in tables.items():
+        for commit in commits:
+            members.setdefault(_group(relid, commit, node), set()).add(relid)
+    found = []
+    while queues:
+        heads = {
+            relid: _group(relid, queue[0], node) for relid, queue in queues.items()
+        }
+        # A group may go if it is first at each of its tables. Locks give groups of several tables
+        # one order; if somebody else's clock or hand broke it, the oldest goes alone.
+        ready = [
+            relid
+            for relid, group in heads.items()
+            if all(heads.get(other) == group for other in members[group])
+        ]
+        first = min(
+            ready or heads, key=lambda relid: (queues[relid][0].time_ms, int(relid))
+        )
+        group = heads[first]
+        taken = []
+        for relid in sorted(members[group] if ready else {first}):
+            queue = queues.get(relid)
+            while queue and _group(relid, queue[0], node) == group:
+                taken.append((relid, queue.popleft()))
+            if not queue:
+                queues.pop(relid, None)
+        members[group] -= {relid for relid, _ in taken}
+        found.append(Captured(tuple(taken), source_of(taken[0][1], node)))
+    return found
+
+
+def _group(relid: Oid, commit: TableCommit, node: int) -> Hashable:
+    source = source_of(commit, node)
+    if source is not None:
+        return source
+    if _SEVERAL.fullmatch(commit.operation):
+        return commit.operation
+    return relid, commit.version

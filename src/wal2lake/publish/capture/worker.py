@@ -1,0 +1,268 @@
+"""The thread that captures.
+
+    tables' logs ──▶ what readers see now ──▶ transactions ──▶ segments ──▶ walsenders are told
+                     (one moment)             (ordering)       (writer)
+
+It looks when it is told that something was committed, and every ``LOOK_SECONDS``, since writers
+outside the node tell nobody. While no slot is there it does nothing; the first slot begins at what
+is visible then.
+
+Whoever needs all of now to be captured (a slot that is made, a SELECT of the log's position) asks
+for ``catch_up``: the answer is where the log ends and which versions that end is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from wal2lake.catalog import Catalog, TableDef
+from wal2lake.errors import Wal2LakeError
+from wal2lake.lake import TablePort, TableState
+from wal2lake.lake.capture.commits import TableCommit, read_commit
+from wal2lake.lake.capture.rows import Memory, row_changes
+from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
+from wal2lake.observe import failpoint, get_logger
+from wal2lake.publish.capture.ordering import Captured, in_order
+from wal2lake.publish.capture.writer import LogWriter
+
+LOOK_SECONDS: Final = 1.0
+"""How soon a commit of somebody outside is found; a guess."""
+
+_RETRY_SECONDS: Final = 5.0
+
+_EPOCH_MS: Final = 946_684_800_000
+"""2000-01-01 UTC, in milliseconds since 1970."""
+
+_UNKNOWN_ROWS: Final = 1 << 32
+"""Of a file that does not say how many it has: positions are plentiful."""
+
+Visible = Callable[[Sequence[TableDef]], Mapping[Oid, int]]
+"""The version of each table that readers see, all at one moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """An end of the log, and the exact state of all captured tables there."""
+
+    lsn: Lsn
+    versions: Mapping[Oid, int]
+
+
+@dataclass(slots=True)
+class _Request:
+    done: threading.Event = field(default_factory=threading.Event)
+    point: Point | None = None
+    error: BaseException | None = None
+
+
+class Capture:
+    """Of one node. ``start`` it, ``stop`` it; the rest may be called from any thread."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        tables: TablePort,
+        visible: Visible,
+        wanted: Callable[[], Sequence[TableDef]],
+        directory: Path,
+        memory: Memory,
+        segment_bytes: int,
+        sealed: Callable[[Lsn], None],
+    ) -> None:
+        """``wanted``: the tables that anybody needs captured, none while there is no slot;
+        ``sealed`` is told each new end of the log."""
+        self._catalog = catalog
+        self._tables = tables
+        self._visible = visible
+        self._wanted = wanted
+        self._directory = directory
+        self._memory = memory
+        self._segment_bytes = segment_bytes
+        self._sealed = sealed
+        self._log = get_logger().bind(worker="capture")
+        self._wake = threading.Condition()
+        self._asked: list[_Request] = []
+        self._told = self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
+        self._writer: LogWriter | None = None
+        self._states: dict[Oid, TableState] = {}
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> None:
+        """End between two transactions; what is not sealed is captured again."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join(timeout_seconds)
+
+    def tell(self) -> None:
+        """Something was committed."""
+        with self._wake:
+            self._told = True
+            self._wake.notify()
+
+    def catch_up(self, timeout_seconds: float) -> Point:
+        """Capture all that is visible now; raises what went wrong, or TimeoutError."""
+        request = _Request()
+        with self._wake:
+            self._asked.append(request)
+            self._wake.notify()
+        if not request.done.wait(timeout_seconds):
+            raise TimeoutError("the change log of the publisher is busy")
+        if request.error is not None:
+            raise request.error
+        assert request.point is not None
+        return request.point
+
+    def end(self) -> Lsn | None:
+        """Where the log ends now; None: it has not been opened."""
+        writer = self._writer
+        return None if writer is None else writer.sealed
+
+    # ---- the thread ------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause = LOOK_SECONDS
+        while True:
+            with self._wake:
+                if not (self._told or self._asked or self._stopping):
+                    self._wake.wait(pause)
+                if self._stopping:
+                    return
+                self._told = False
+                asked, self._asked = self._asked, []
+            try:
+                point = self._look(bool(asked))
+                pause = LOOK_SECONDS
+                for one in asked:
+                    one.point = point
+            except Exception as error:
+                pause = _RETRY_SECONDS
+                # What was read again is read again: the log and its state are as at the start.
+                self._writer = None
+                for one in asked:
+                    one.error = error
+                if isinstance(error, Wal2LakeError):
+                    self._log.error("capture stopped", error=error)
+                else:
+                    self._log.error("capture stopped", exc_info=error)
+            finally:
+                for one in asked:
+                    one.done.set()
+
+    def _look(self, must: bool) -> Point | None:
+        wanted = self._wanted()
+        if not wanted and not must:
+            return None
+        if self._writer is None:
+            self._writer = LogWriter(self._directory, self._segment_bytes)
+        writer = self._writer
+        visible = self._visible(wanted)
+        by_oid = {table.oid: table for table in wanted}
+        # A table that joins, or comes back, begins at what is visible.
+        before = {
+            relid: writer.versions.get(int(relid), version)
+            for relid, version in visible.items()
+        }
+        commits = {
+            relid: self._commits(by_oid[relid], before[relid], version)
+            for relid, version in visible.items()
+            if version > before[relid]
+        }
+        node = self._catalog.system_identifier
+        for transaction in in_order(commits, node):
+            self._capture(transaction, by_oid, writer)
+        writer.versions = {int(k): v for k, v in visible.items()}
+        failpoint("capture.read")
+        if writer.seal() is not None:
+            failpoint("capture.sealed")
+            self._sealed(writer.sealed)
+        return Point(writer.sealed, dict(visible))
+
+    def _commits(self, table: TableDef, first: int, last: int) -> list[TableCommit]:
+        found = []
+        read = self._tables.actions(table.location, first + 1, last)
+        for version, actions in enumerate(read, first + 1):
+            if not actions:
+                raise _unreadable(table, version)
+            commit = read_commit(version, actions)
+            if commit.changes_rows or commit.metadata is not None:
+                found.append(commit)
+        return found
+
+    def _capture(
+        self, transaction: Captured, tables: Mapping[Oid, TableDef], writer: LogWriter
+    ) -> None:
+        origin = None
+        if transaction.source is not None:
+            source = transaction.source
+            origin = f"pg_{int(source.subid)}", Lsn(source.end)
+        at_most = sum(_at_most(commit) for _, commit in transaction.commits)
+        writer.transaction(
+            (transaction.time_ms - _EPOCH_MS) * 1000,
+            origin,
+            self._changes(transaction, tables),
+            at_most,
+        )
+
+    def _changes(
+        self, transaction: Captured, tables: Mapping[Oid, TableDef]
+    ) -> Iterator[tuple[Relation, pa.RecordBatch | None]]:
+        for relid, commit in transaction.commits:
+            table = self._catalog.table_at(tables[relid], commit.version)
+            state = self._state(table, commit)
+            relation = relation_of(table, state)
+            key = [
+                i for i, c in enumerate(relation.columns) if c.name in set(table.key)
+            ]
+            if commit.truncates:
+                yield relation, None
+            for batch in row_changes(state, commit, relation, key, self._memory):
+                yield relation, batch
+
+    def _state(self, table: TableDef, commit: TableCommit) -> TableState:
+        """The table's definition in the commit's version."""
+        return self._tables.state_at(table.location, commit.version)
+
+
+def relation_of(table: TableDef, state: TableState) -> Relation:
+    """A table as its changes are sent: the columns that both know."""
+    present = {field.name for field in state.fields}
+    identity = ReplicaIdentity.DEFAULT
+    whole = identity is ReplicaIdentity.FULL
+    return Relation(
+        relid=table.oid,
+        namespace=table.namespace,
+        name=table.name,
+        identity=identity,
+        columns=tuple(
+            Column(c.name, c.type_oid, c.typmod, whole or c.name in table.key)
+            for c in table.columns
+            if c.name in present
+        ),
+    )
+
+
+def _at_most(commit: TableCommit) -> int:
+    """How many changes it can be."""
+    files: list[Any] = [
+        file for one in commit.touched for file in (one.before, one.after) if file
+    ]
+    return 1 + sum(_UNKNOWN_ROWS if f.rows is None else f.rows for f in files)
+
+
+def _unreadable(table: TableDef, version: int) -> Wal2LakeError:
+    return Wal2LakeError(
+        f'version {version} of table "{table.qualified}" cannot be captured',
+        sqlstate="55000",
+        detail="The table's own log does not have it any more.",
+    )

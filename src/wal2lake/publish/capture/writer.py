@@ -1,0 +1,133 @@
+"""Transactions into the segments of the publisher's log.
+
+In: one transaction after the other, its rows by relation as batches. Out: segments; where the log
+ends. One thread owns a LogWriter.
+
+Rows carry the position of their commit, which is above all changes, and how many there are is known
+when the last one has been read. So it is taken far enough ahead for as many as there can be, and a
+transaction of any size goes by as a stream: its rows wait as the segment writer keeps them, in memory
+and, beyond ``segment_bytes``, in files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from wal2lake.changelog import Captured, Manifest, SegmentWriter, open_writer
+from wal2lake.errors import InternalError
+from wal2lake.model import Lsn, Relation
+from wal2lake.publish.capture.positions import FIRST, commit_of, end_of
+from wal2lake.wire.columnar import ChangeBlock, Decoded, no_messages, no_transactions
+from wal2lake.wire.columnar.timeline import TRANSACTIONS_SCHEMA
+
+_TRUNCATE = ord("T")
+
+
+class LogWriter:
+    """The publisher's log, from its end on."""
+
+    def __init__(self, directory: Path, segment_bytes: int) -> None:
+        """Continue the log in ``directory``, which is made if there is none."""
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._segments: SegmentWriter = open_writer(
+            directory, segment_bytes=segment_bytes
+        )
+        self._end = max(self._segments.sealed_lsn, FIRST)
+        found = self._segments.captured
+        self.versions = {} if found is None else dict(found.versions)
+        """Each table's version up to which it is captured."""
+        self._last_xid = 1000 if found is None else found.last_xid
+
+    @property
+    def end(self) -> Lsn:
+        """Where the next transaction begins."""
+        return self._end
+
+    @property
+    def sealed(self) -> Lsn:
+        """Everything below is in segments."""
+        return max(self._segments.sealed_lsn, FIRST)
+
+    def transaction(
+        self,
+        time_us: int,
+        origin: tuple[str, Lsn] | None,
+        changes: Iterator[tuple[Relation, pa.RecordBatch | None]],
+        at_most: int,
+    ) -> int:
+        """Add one; returns the number of its changes, 0: there was none and nothing is added.
+
+        ``time_us``: since 2000-01-01 UTC. Of ``changes`` None is a TRUNCATE of the relation;
+        there are no more than ``at_most``. After an exception nothing of it is there.
+        """
+        commit = commit_of(self._end, at_most)
+        count = 0
+        try:
+            for relation, batch in changes:
+                if batch is None:
+                    batch = _truncation(len(relation.columns))
+                if batch.num_rows:
+                    self._add(relation, batch, commit, count)
+                    count += batch.num_rows
+            if count > at_most:
+                raise InternalError(
+                    f"a transaction of {at_most} changes at most has {count}"
+                )
+        except BaseException:
+            self._segments.discard_open()
+            raise
+        if count:
+            self._commit(time_us, origin, commit, count)
+        return count
+
+    def _add(
+        self, relation: Relation, batch: pa.RecordBatch, commit: Lsn, first: int
+    ) -> None:
+        rows = batch.num_rows
+        placed = batch.add_column(
+            0, "ordinal", pa.array(np.arange(first, first + rows))
+        ).add_column(0, "commit_lsn", pa.array(np.full(rows, int(commit), np.int64)))
+        block = ChangeBlock(relation, {}, placed)
+        self._segments.add(Decoded([block], no_messages(), no_transactions(), None))
+        self._segments.relieve()
+
+    def _commit(
+        self, time_us: int, origin: tuple[str, Lsn] | None, commit: Lsn, count: int
+    ) -> None:
+        self._last_xid = self._last_xid % 0xFFFFFFFF + 1
+        ended = pa.RecordBatch.from_pylist(
+            [
+                {
+                    "xid": self._last_xid,
+                    "commit_lsn": int(commit),
+                    "end_lsn": int(end_of(commit)),
+                    "commit_time": time_us,
+                    "origin": None if origin is None else origin[0],
+                    "origin_lsn": None if origin is None else int(origin[1]),
+                    "changes": count,
+                }
+            ],
+            schema=TRANSACTIONS_SCHEMA,
+        )
+        self._segments.add(Decoded([], no_messages(), ended, end_of(commit)))
+        self._end = end_of(commit)
+
+    def seal(self) -> Manifest | None:
+        """Make all that was added visible and durable, with ``versions`` as they are now."""
+        self._segments.captured = Captured(dict(self.versions), self._last_xid)
+        return self._segments.seal()
+
+
+def _truncation(columns: int) -> pa.RecordBatch:
+    none = pa.nulls(1, pa.binary())
+    return pa.RecordBatch.from_pydict(
+        {
+            "op": pa.array([_TRUNCATE], pa.uint8()),
+            "old": pa.array([0], pa.uint8()),
+            **{f"c{i}": none for i in range(columns)},
+        }
+    )

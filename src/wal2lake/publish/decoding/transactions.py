@@ -1,0 +1,137 @@
+"""From segments to transactions.
+
+In: the publisher's log, and from where on. Out: ``Transaction`` after ``Transaction``, in commit
+order, each with its changes by runs: neighbouring rows of one relation, as a slice of the log's own
+columns. Whoever wants single rows takes them from there.
+
+Memory is that of one row group of each relation of a segment.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from wal2lake.changelog import LogReader, Manifest, RowsFile
+from wal2lake.model import Lsn, Relation, Xid
+from wal2lake.publish.capture.positions import start_of
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring changes of one relation."""
+
+    relation: Relation
+    rows: pa.Table
+    """In the log's layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One, without its changes."""
+
+    xid: Xid
+    first_lsn: Lsn
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    commit_time: int
+    """Microseconds since 2000-01-01 UTC."""
+    origin: str | None
+    """The replication origin through which it came; None: it began here."""
+    origin_lsn: Lsn
+    changes: int
+
+
+def transactions_above(
+    reader: LogReader, start: Lsn
+) -> Iterator[tuple[Transaction, Iterator[Run]]]:
+    """Those that commit at or above ``start`` and are in the log now. The changes of one must be
+    read, or left, before the next is asked for."""
+    for manifest in reader.above(start):
+        yield from _of_segment(reader, manifest, start)
+
+
+def _of_segment(
+    reader: LogReader, manifest: Manifest, start: Lsn
+) -> Iterator[tuple[Transaction, Iterator[Run]]]:
+    if manifest.last_commit_lsn < start:
+        return
+    sources = [_Rows(reader, file) for file in manifest.files]
+    for found in reader.read(manifest.transactions_file).to_pylist():
+        commit = Lsn(found["commit_lsn"])
+        if commit < start:
+            continue
+        transaction = Transaction(
+            Xid(found["xid"]),
+            start_of(commit, found["changes"]),
+            commit,
+            Lsn(found["end_lsn"]),
+            found["commit_time"],
+            found["origin"],
+            Lsn(found["origin_lsn"] or 0),
+            found["changes"],
+        )
+        yield transaction, _merged(sources, commit)
+
+
+class _Rows:
+    """One rows file, read in order."""
+
+    def __init__(self, reader: LogReader, file: RowsFile) -> None:
+        self.relation = file.relation
+        self._batches = reader.batches(file.file)
+        self._held: Any = None
+
+    def pieces(self, commit: Lsn) -> Iterator[tuple[int, pa.Table, Any]]:
+        """Rows of one transaction, in pieces: first ordinal, rows, ordinals. Those of earlier
+        ones are passed over."""
+        while True:
+            if self._held is None or not self._held.num_rows:
+                self._held = next(self._batches, None)
+                if self._held is None:
+                    return
+            lsns = self._held.column("commit_lsn").to_numpy()
+            first, last = np.searchsorted(lsns, [int(commit), int(commit) + 1])
+            rows = self._held.slice(int(first), int(last - first))
+            more = int(last) == len(lsns)
+            self._held = self._held.slice(int(last))
+            if rows.num_rows:
+                ordinals = rows.column("ordinal").to_numpy()
+                yield int(ordinals[0]), rows, ordinals
+            if not more:
+                return
+
+
+def _merged(sources: list[_Rows], commit: Lsn) -> Iterator[Run]:
+    """The changes of one transaction by their ordinals."""
+    waiting: list[tuple[int, int, pa.Table, Any]] = []
+    pieces = [source.pieces(commit) for source in sources]
+
+    def take(number: int) -> None:
+        found = next(pieces[number], None)
+        if found is not None:
+            heapq.heappush(waiting, (found[0], number, found[1], found[2]))
+
+    for number in range(len(sources)):
+        take(number)
+    while waiting:
+        _, number, rows, ordinals = heapq.heappop(waiting)
+        if not waiting:
+            yield Run(sources[number].relation, rows)
+            take(number)
+            continue
+        # Up to where another relation goes on.
+        end = int(np.searchsorted(ordinals, waiting[0][0]))
+        yield Run(sources[number].relation, rows.slice(0, end))
+        if end < len(ordinals):
+            heapq.heappush(
+                waiting,
+                (int(ordinals[end]), number, rows.slice(end), ordinals[end:]),
+            )
+        else:
+            take(number)

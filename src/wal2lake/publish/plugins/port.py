@@ -1,0 +1,151 @@
+"""What an output plugin is.
+
+A plugin turns the transactions of one slot into messages. It is an object; an installed package
+offers a class of such objects as an entry point in the group ``wal2lake.output_plugins``, and the
+setting ``publish.output_plugin_libraries`` allows it by that name.
+
+Callbacks come in PostgreSQL's order, from one thread:
+
+    startup                       once, with the options of START_REPLICATION
+      begin                       for each transaction that is not filtered, in commit order
+        change | truncate         in the order in which they were made
+      commit
+    shutdown                      once
+
+Output goes to ``context.write``; what one callback writes in several calls are several messages.
+Text plugins say so in ``is_text``: the SQL functions that return text take no others. An exception
+ends this decoding, with the slot's and the callback's name as context, and nothing else.
+
+Source: PostgreSQL manual, 47.6 "Logical Decoding Output Plugins".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from wal2lake.model import Lsn, Relation
+from wal2lake.publish.decoding.transactions import Run, Transaction
+
+Values = tuple[bytes | None, ...]
+"""Of one row, as PostgreSQL's text, in the order of the relation's columns; None is NULL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row's."""
+
+    op: str
+    """I, U or D."""
+    lsn: Lsn
+    new: Values | None
+    """The row as it is now."""
+    old: Values | None
+    """The row as it was, or only its key (the others NULL); None: not known."""
+    is_key: bool
+    """``old`` is only a key."""
+
+
+@dataclass(slots=True)
+class Context:
+    """What callbacks are given."""
+
+    slot: str
+    plugin: str
+    """Its name."""
+    write: Callable[[bytes, Lsn, bool], None]
+    """A message, its position, and whether it is the last one of its callback."""
+
+
+class OutputPlugin(Protocol):
+    """See the module. ``Base`` has a default for what is optional."""
+
+    is_text: bool
+    """Messages are text in the client's encoding."""
+
+    def startup(self, context: Context, options: Mapping[str, str | None]) -> None:
+        """Begin; raises UsageError for options that it does not have."""
+        ...
+
+    def begin(self, context: Context, transaction: Transaction) -> None:
+        """A transaction begins."""
+        ...
+
+    def change(
+        self,
+        context: Context,
+        transaction: Transaction,
+        relation: Relation,
+        change: Change,
+    ) -> None:
+        """A row."""
+        ...
+
+    def run(self, context: Context, transaction: Transaction, run: Run) -> bool:
+        """Many neighbouring rows at once, column by column; False: call ``change`` for each."""
+        ...
+
+    def truncate(
+        self,
+        context: Context,
+        transaction: Transaction,
+        relations: tuple[Relation, ...],
+        options: int,
+        lsn: Lsn,
+    ) -> None:
+        """TRUNCATE of tables; ``options``: 1 CASCADE, 2 RESTART IDENTITY."""
+        ...
+
+    def commit(self, context: Context, transaction: Transaction) -> None:
+        """It ends."""
+        ...
+
+    def message(
+        self,
+        context: Context,
+        transaction: Transaction | None,
+        lsn: Lsn,
+        prefix: str,
+        content: bytes,
+    ) -> None:
+        """pg_logical_emit_message; without a transaction where it belongs to none."""
+        ...
+
+    def filter_by_origin(self, origin: str | None) -> bool:
+        """True: transactions that came through it are not wanted."""
+        ...
+
+    def shutdown(self, context: Context) -> None:
+        """The end."""
+        ...
+
+
+class Base:
+    """What a plugin may leave out."""
+
+    is_text = True
+
+    def startup(self, context: Context, options: Mapping[str, str | None]) -> None:
+        """Takes no options."""
+
+    def run(self, context: Context, transaction: Transaction, run: Run) -> bool:
+        """Row by row."""
+        return False
+
+    def message(
+        self,
+        context: Context,
+        transaction: Transaction | None,
+        lsn: Lsn,
+        prefix: str,
+        content: bytes,
+    ) -> None:
+        """Messages are left out."""
+
+    def filter_by_origin(self, origin: str | None) -> bool:
+        """All are wanted."""
+        return False
+
+    def shutdown(self, context: Context) -> None:
+        """Nothing to do."""

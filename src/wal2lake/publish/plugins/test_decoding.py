@@ -1,0 +1,205 @@
+"""PostgreSQL's example plugin: a line of text for each event.
+
+Options as there: include-xids, include-timestamp, force-binary, skip-empty-xacts, only-local,
+include-rewrites, stream-changes.
+
+Source: contrib/test_decoding/test_decoding.c.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from wal2lake.errors import UsageError
+from wal2lake.model import Lsn, Relation
+from wal2lake.pgtypes.registry.pg_type import format_type
+from wal2lake.publish.decoding.transactions import Transaction
+from wal2lake.publish.plugins.port import Base, Change, Context, Values
+
+_BARE: Final = frozenset({20, 21, 23, 26, 700, 701, 1700})
+"""Types whose values are printed without quotes."""
+
+_BITS: Final = frozenset({1560, 1562})
+
+_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+
+_PLAIN: Final = re.compile(r"[a-z_][a-z0-9_$]*")
+
+_TRUE: Final = ("true", "yes", "on", "1", "t", "y", "tru", "tr", "ye")
+_FALSE: Final = ("false", "no", "off", "0", "f", "n", "fals", "fal", "fa", "of")
+
+
+class TestDecoding(Base):
+    """See the module."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self._xids = True
+        self._timestamp = False
+        self._skip_empty = False
+        self._only_local = False
+        self._begun = False
+
+    def startup(self, context: Context, options: Mapping[str, str | None]) -> None:
+        """Take the options."""
+        for name, value in options.items():
+            if name == "include-xids":
+                self._xids = _boolean(name, value)
+            elif name == "include-timestamp":
+                self._timestamp = _boolean(name, value)
+            elif name == "skip-empty-xacts":
+                self._skip_empty = _boolean(name, value)
+            elif name == "only-local":
+                self._only_local = _boolean(name, value)
+            elif name == "force-binary":
+                self.is_text = not _boolean(name, value, missing=False)
+            elif name in ("include-rewrites", "stream-changes"):
+                # There are no rewrites of tables here, nor transactions in progress.
+                _boolean(name, value, missing=False)
+            else:
+                raise UsageError(
+                    f'option "{name}" = "{value or "(null)"}" is unknown',
+                    sqlstate="22023",
+                )
+
+    def filter_by_origin(self, origin: str | None) -> bool:
+        """only-local."""
+        return self._only_local and origin is not None
+
+    def begin(self, context: Context, transaction: Transaction) -> None:
+        """BEGIN, at once or before the first change."""
+        self._begun = False
+        if not self._skip_empty:
+            self._begin(context, transaction)
+
+    def _begin(self, context: Context, transaction: Transaction) -> None:
+        self._begun = True
+        text = f"BEGIN {int(transaction.xid)}" if self._xids else "BEGIN"
+        context.write(text.encode(), transaction.first_lsn, True)
+
+    def commit(self, context: Context, transaction: Transaction) -> None:
+        """COMMIT."""
+        if not self._begun:
+            return
+        text = f"COMMIT {int(transaction.xid)}" if self._xids else "COMMIT"
+        if self._timestamp:
+            at = _EPOCH + timedelta(microseconds=transaction.commit_time)
+            shown = at.strftime("%Y-%m-%d %H:%M:%S")
+            if at.microsecond:
+                shown += f".{at.microsecond:06}".rstrip("0")
+            text += f" (at {shown}+00)"
+        context.write(text.encode(), transaction.end_lsn, True)
+
+    def change(
+        self,
+        context: Context,
+        transaction: Transaction,
+        relation: Relation,
+        change: Change,
+    ) -> None:
+        """``table s.t: UPDATE: old-key: ... new-tuple: ...``"""
+        if not self._begun:
+            self._begin(context, transaction)
+        text = f"table {_name(relation)}:".encode()
+        if change.op == "I":
+            text += b" INSERT:" + _tuple(relation, change.new)
+        elif change.op == "U":
+            text += b" UPDATE:"
+            if change.old is not None:
+                text += b" old-key:" + _tuple(relation, change.old, skip_nulls=True)
+                text += b" new-tuple:"
+            text += _tuple(relation, change.new)
+        else:
+            text += b" DELETE:"
+            if change.old is None:
+                text += b" (no-tuple-data)"
+            else:
+                text += _tuple(relation, change.old, skip_nulls=True)
+        context.write(text, change.lsn, True)
+
+    def truncate(
+        self,
+        context: Context,
+        transaction: Transaction,
+        relations: tuple[Relation, ...],
+        options: int,
+        lsn: Lsn,
+    ) -> None:
+        """``table s.a, s.b: TRUNCATE: (no-flags)``"""
+        if not self._begun:
+            self._begin(context, transaction)
+        names = ", ".join(map(_name, relations))
+        flags = [
+            word
+            for bit, word in ((2, "restart_seqs"), (1, "cascade"))
+            if options & bit
+        ]
+        shown = " ".join(flags) or "(no-flags)"
+        context.write(f"table {names}: TRUNCATE: {shown}".encode(), lsn, True)
+
+    def message(
+        self,
+        context: Context,
+        transaction: Transaction | None,
+        lsn: Lsn,
+        prefix: str,
+        content: bytes,
+    ) -> None:
+        """``message: transactional: 1 prefix: p, sz: 3 content:abc``"""
+        if transaction is not None and not self._begun:
+            self._begin(context, transaction)
+        head = (
+            f"message: transactional: {int(transaction is not None)} prefix: {prefix},"
+            f" sz: {len(content)} content:"
+        )
+        context.write(head.encode() + content, lsn, True)
+
+
+def _boolean(name: str, value: str | None, *, missing: bool = True) -> bool:
+    if value is None:
+        return missing
+    lowered = value.strip().lower()
+    if lowered in _TRUE:
+        return True
+    if lowered in _FALSE:
+        return False
+    raise UsageError(
+        f'could not parse value "{value}" for parameter "{name}"', sqlstate="22023"
+    )
+
+
+def _name(relation: Relation) -> str:
+    return f"{_quoted(relation.namespace)}.{_quoted(relation.name)}"
+
+
+def _quoted(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+
+
+def _tuple(
+    relation: Relation, values: Values | None, *, skip_nulls: bool = False
+) -> bytes:
+    if values is None:
+        return b" (no-tuple-data)"
+    parts = []
+    for column, value in zip(relation.columns, values, strict=True):
+        if value is None and skip_nulls:
+            continue
+        kind = format_type(column.type_oid)
+        head = f" {_quoted(column.name)}[{kind}]:".encode()
+        if value is None:
+            parts.append(head + b"null")
+        elif int(column.type_oid) in _BARE:
+            parts.append(head + value)
+        elif int(column.type_oid) in _BITS:
+            parts.append(head + b"B'" + value + b"'")
+        elif int(column.type_oid) == 16:
+            parts.append(head + (b"true" if value == b"t" else b"false"))
+        else:
+            parts.append(head + b"'" + value.replace(b"'", b"''") + b"'")
+    return b"".join(parts)
+

@@ -1,0 +1,225 @@
+"""Replication slots: who needs which part of the publisher's log.
+
+In: commands and SQL functions. Out: PostgreSQL's answers and errors. A slot is a row of the
+catalog; who uses it at the moment is known here, since nobody uses one across a restart.
+
+A slot begins at the end of all that was visible when it was made, which capture gives with the
+versions of the tables there: an exact snapshot.
+
+Source: src/backend/replication/slot.c, slotfuncs.c, logicalfuncs.c; reference 4.1.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from wal2lake.catalog import Catalog, ReplicationSlot
+from wal2lake.errors import UndefinedObjectError, UsageError
+from wal2lake.model import Lsn
+from wal2lake.publish.capture.worker import Capture, Point
+
+_NAME: Final = re.compile(r"[a-z0-9_]+")
+_NAME_BYTES: Final = 63
+
+_CATCH_UP_SECONDS: Final = 600.0
+"""For capture to reach what is visible: another bound than a client's patience is not known."""
+
+
+class SlotManager:
+    """Of one node. Safe for all threads."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        capture: Capture,
+        most: Callable[[], int],
+        released: Callable[[], None],
+    ) -> None:
+        """``most``: max_replication_slots; ``released`` is told that less of the log may be
+        needed."""
+        self._catalog = catalog
+        self._capture = capture
+        self._most = most
+        self._released = released
+        self._lock = threading.Lock()
+        self._users: dict[str, int] = {}
+
+    def create(
+        self,
+        name: str,
+        plugin: str,
+        *,
+        session: int,
+        temporary: bool = False,
+        two_phase: bool = False,
+        failover: bool = False,
+    ) -> tuple[ReplicationSlot, Point]:
+        """A new slot, and the state of all tables at its consistent point."""
+        check_name(name)
+        with self._lock:
+            # First, so that capture knows that it is needed; nothing reads it before it is done.
+            if self._catalog.slot(name) is not None:
+                raise UsageError(
+                    f'replication slot "{name}" already exists', sqlstate="42710"
+                )
+            if len(self._catalog.slots()) >= self._most():
+                raise UsageError(
+                    "all replication slots are in use",
+                    sqlstate="53400",
+                    hint='Free one or increase "max_replication_slots".',
+                )
+            before = ReplicationSlot(
+                name,
+                plugin,
+                Lsn(0),
+                Lsn(0),
+                session if temporary else 0,
+                two_phase,
+                failover,
+            )
+            self._catalog.create_slot(before)
+            self._users[name] = session
+        try:
+            point = self._capture.catch_up(_CATCH_UP_SECONDS)
+            self._catalog.confirm_slot(name, point.lsn)
+            if two_phase:
+                self._catalog.alter_slot(name, two_phase_at=point.lsn)
+        except BaseException:
+            self._catalog.drop_slot(name)
+            raise
+        finally:
+            self._release(name)
+        made = self._catalog.slot(name)
+        assert made is not None
+        return made, point
+
+    def drop(self, name: str, session: int, *, wait: Callable[[], None] | None) -> None:
+        """``wait``, called again and again until nobody uses it any more; None: refuse then."""
+        with self.using(name, session, wait=wait, invalid=True):
+            self._catalog.drop_slot(name)
+        self._released()
+
+    def alter(
+        self,
+        name: str,
+        session: int,
+        *,
+        failover: bool | None = None,
+        two_phase: bool | None = None,
+    ) -> None:
+        """ALTER_REPLICATION_SLOT."""
+        with self.using(name, session) as slot:
+            if slot.temporary and failover:
+                raise UsageError(
+                    "cannot enable failover for a temporary replication slot",
+                    sqlstate="0A000",
+                )
+            self._catalog.alter_slot(
+                name,
+                failover=failover,
+                two_phase=two_phase,
+                two_phase_at=slot.confirmed_lsn if two_phase else None,
+            )
+
+    def advance(self, name: str, session: int, to: Lsn) -> Lsn:
+        """pg_replication_slot_advance; where it is then."""
+        if not to:
+            raise UsageError("invalid target WAL LSN", sqlstate="22023")
+        with self.using(name, session) as slot:
+            if to < slot.confirmed_lsn:
+                raise UsageError(
+                    f"cannot advance replication slot to {to}, minimum is"
+                    f" {slot.confirmed_lsn}",
+                    sqlstate="55000",
+                )
+            reached = min(to, self._capture.catch_up(_CATCH_UP_SECONDS).lsn)
+            self._catalog.confirm_slot(name, reached)
+        self._released()
+        return reached
+
+    def confirm(self, name: str, lsn: Lsn) -> None:
+        """Its user has everything below."""
+        self._catalog.confirm_slot(name, lsn)
+        self._released()
+
+    def need(self, name: str) -> ReplicationSlot:
+        """42704 if there is none."""
+        slot = self._catalog.slot(name)
+        if slot is None:
+            raise UndefinedObjectError(
+                f'replication slot "{name}" does not exist', sqlstate="42704"
+            )
+        return slot
+
+    def user_of(self, name: str) -> int | None:
+        """The session that uses it now."""
+        with self._lock:
+            return self._users.get(name)
+
+    @contextmanager
+    def using(
+        self,
+        name: str,
+        session: int,
+        *,
+        wait: Callable[[], None] | None = None,
+        invalid: bool = False,
+    ) -> Iterator[ReplicationSlot]:
+        """Alone, for as long as that lasts; 55006 if somebody else does. ``invalid``: an
+        invalidated one will do."""
+        while True:
+            with self._lock:
+                slot = self.need(name)
+                user = self._users.get(name)
+                if user is None and slot.temporary and slot.temporary != session:
+                    user = slot.temporary
+                if user is None or user == session:
+                    self._users[name] = session
+                    break
+            if wait is None:
+                raise UsageError(
+                    f'replication slot "{name}" is active for PID {user}',
+                    sqlstate="55006",
+                )
+            wait()
+        try:
+            if slot.invalidation is not None and not invalid:
+                raise UsageError(
+                    f'can no longer access replication slot "{name}"',
+                    sqlstate="55000",
+                    detail="This replication slot has been invalidated due to"
+                    f' "{slot.invalidation}".',
+                )
+            yield slot
+        finally:
+            self._release(name)
+
+    def end_session(self, session: int) -> None:
+        """Its temporary slots go."""
+        self._catalog.drop_temporary_slots(session)
+        self._released()
+
+    def _release(self, name: str) -> None:
+        with self._lock:
+            self._users.pop(name, None)
+
+
+def check_name(name: str) -> None:
+    """42602 if PostgreSQL would not have it."""
+    if not name:
+        raise UsageError('replication slot name "" is too short', sqlstate="42602")
+    if len(name.encode()) > _NAME_BYTES:
+        raise UsageError(
+            f'replication slot name "{name}" is too long', sqlstate="42622"
+        )
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f'replication slot name "{name}" contains invalid character',
+            sqlstate="42602",
+            hint="Replication slot names may only contain lower case letters, numbers,"
+            " and the underscore character.",
+        )

@@ -1,0 +1,103 @@
+"""The process of one walsender: ``python -m wal2lake.publish.walsender TASK``.
+
+TASK is ``Task`` as JSON; the client's socket, the pipe that says that the log has grown, and the
+pipe for the outcome are inherited descriptors. What it has to say at its end goes there as JSON: how
+it ended, what the client had sent behind its CopyDone (hex), or the error that the client is to see.
+
+SIGTERM: send what is there, then end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from types import FrameType
+
+from wal2lake.catalog import Catalog
+from wal2lake.changelog import LogReader
+from wal2lake.errors import Wal2LakeError
+from wal2lake.model import Lsn
+from wal2lake.observe import configure, get_logger
+from wal2lake.publish.decoding.driver import Decoding, callback_context
+from wal2lake.publish.plugins.loading import load_plugin
+from wal2lake.publish.plugins.port import Context
+from wal2lake.publish.walsender.page import Page
+from wal2lake.publish.walsender.starting import Task
+from wal2lake.publish.walsender.stream import End, Stream
+
+
+def main(arguments: list[str]) -> int:
+    """Run one stream; the exit code says nothing, the outcome does."""
+    task = Task.from_json(arguments[0])
+    configure("walsender")
+    outcome: dict[str, object]
+    try:
+        end, left = _stream(task)
+        outcome = {"end": end.name, "left": left.hex()}
+    except Wal2LakeError as error:
+        outcome = {
+            "end": "ERROR",
+            "message": error.message,
+            "sqlstate": error.sqlstate,
+            "detail": error.detail,
+            "hint": error.hint,
+            "context": error.context,
+        }
+    with os.fdopen(task.outcome_fd, "w") as pipe:
+        json.dump(outcome, pipe)
+    return 0
+
+
+def _stream(task: Task) -> tuple[End, bytes]:
+    catalog = Catalog(Path(task.catalog))
+    connection = socket.socket(fileno=task.socket_fd)
+    page = Page(Path(task.page))
+    plugin = load_plugin(task.plugin, task.allowed)
+    streams: list[Stream] = []
+
+    def write(payload: bytes, lsn: Lsn, last: bool) -> None:
+        streams[0].write(payload, lsn, last)
+
+    context = Context(task.slot, task.plugin, write)
+    try:
+        plugin.startup(context, task.options)
+    except Wal2LakeError as error:
+        error.context = callback_context(context, plugin, "startup")
+        raise
+    reader = LogReader(Path(task.log))
+    decoding = Decoding(reader, plugin, context, Lsn(task.start))
+    stream = Stream(
+        connection,
+        task.grown_fd,
+        reader,
+        decoding,
+        page,
+        lambda lsn: catalog.confirm_slot(task.slot, lsn),
+        task.timeout_ms / 1000,
+        get_logger().bind(slot=task.slot),
+    )
+    streams.append(stream)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stream.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        end = stream.run()
+        plugin.shutdown(context)
+        return end, stream.left
+    except Wal2LakeError:
+        stream.drain()
+        raise
+    finally:
+        page.close()
+        catalog.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,73 @@
+"""The positions of one walsender, shared by mapped memory.
+
+``run/walsender-<pid>.page``: native 64-bit words, each with one writer, the walsender. Readers are
+the system views, synchronous commits, and whoever advances the slot. They may see two words of
+different moments.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from wal2lake.model import Lsn
+
+_SIZE: Final = 4096
+_WORDS: Final = ("sent", "write", "flush", "apply", "reply_time", "streaming")
+_INDEX: Final = {name: i for i, name in enumerate(_WORDS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """One reading; 0: nothing yet."""
+
+    sent: Lsn
+    write: Lsn
+    flush: Lsn
+    apply: Lsn
+    reply_time: int
+    """Of the client's last word: microseconds since 2000-01-01 UTC."""
+    streaming: bool
+    """It has caught up once."""
+
+
+class Page:
+    """The mapped file."""
+
+    def __init__(self, path: Path) -> None:
+        """Map it; made if missing."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(descriptor).st_size < _SIZE:
+                os.ftruncate(descriptor, _SIZE)
+            self._map = mmap.mmap(descriptor, _SIZE)
+        finally:
+            os.close(descriptor)
+        self._view = memoryview(self._map)
+        self._words = self._view.cast("Q")
+
+    def set(self, **words: int) -> None:
+        """Store words by name; only the walsender may."""
+        for name, value in words.items():
+            self._words[_INDEX[name]] = int(value)
+
+    def read(self) -> Positions:
+        """All of them."""
+        sent, write, flush, apply, at, streaming = self._words[: len(_WORDS)]
+        return Positions(
+            Lsn(sent), Lsn(write), Lsn(flush), Lsn(apply), at, bool(streaming)
+        )
+
+    def close(self) -> None:
+        """Unmap; the file stays."""
+        self._words.release()
+        self._view.release()
+        self._map.close()
+
+
+def page_path(directory: Path, pid: int) -> Path:
+    """Where it is below the node's ``run/``; ``pid``: the session's."""
+    return directory / f"walsender-{pid}.page"

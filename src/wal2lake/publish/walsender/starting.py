@@ -1,0 +1,194 @@
+"""The engine's side of walsenders: start one, wait for its end, know who is there.
+
+In: a client that wants to stream, and its slot. Out: how that ended. While the process runs nobody
+in the engine touches the client's socket; the thread of its session waits here.
+
+A pipe to each process gets a byte when the log has grown; its end tells the process that the engine
+has ended. Safe for all threads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wal2lake.errors import InternalError, Wal2LakeError
+from wal2lake.publish.walsender.page import Page, Positions, page_path
+
+_STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a walsender is started for."""
+
+    slot: str
+    plugin: str
+    start: int
+    """Transactions that commit at or above are sent."""
+    options: Mapping[str, str | None]
+    allowed: tuple[str, ...]
+    """Plugins that are not built in and may be used."""
+    catalog: str
+    log: str
+    page: str
+    timeout_ms: int
+    socket_fd: int = -1
+    grown_fd: int = -1
+    outcome_fd: int = -1
+
+    def to_json(self) -> str:
+        """For the command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Task:
+        """The inverse."""
+        found = json.loads(text)
+        return cls(**{**found, "allowed": tuple(found["allowed"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a stream ended."""
+
+    done: bool
+    """By CopyDone: the connection goes on."""
+    left: bytes = b""
+    """What the client has sent behind it."""
+
+
+@dataclass(slots=True)
+class _Running:
+    pid: int
+    slot: str
+    process: subprocess.Popen[bytes]
+    grown: int
+    page: Page
+    about: Any = field(default=None)
+
+
+class Walsenders:
+    """Those of one engine."""
+
+    def __init__(self, run_directory: Path) -> None:
+        self._run_directory = run_directory
+        self._lock = threading.Lock()
+        self._running: dict[int, _Running] = {}
+
+    def page_of(self, pid: int) -> str:
+        """Where the positions of a session's walsender are."""
+        return str(page_path(self._run_directory, pid))
+
+    def stream(self, pid: int, socket_fd: int, task: Task, about: Any = None) -> Outcome:
+        """Run one to its end, in the session's thread. ``pid``: the session's; ``about``: what
+        the views want to know of it. Raises the error that the client is to see."""
+        grown_read, grown_write = os.pipe()
+        outcome_read, outcome_write = os.pipe()
+        os.set_blocking(grown_write, False)
+        path = Path(task.page)
+        path.unlink(missing_ok=True)
+        page = Page(path)
+        fds = (socket_fd, grown_read, outcome_write)
+        sent = Task(
+            **{
+                **asdict(task),
+                "socket_fd": socket_fd,
+                "grown_fd": grown_read,
+                "outcome_fd": outcome_write,
+            }
+        )
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "wal2lake.publish.walsender", sent.to_json()],
+                pass_fds=fds,
+                stdin=subprocess.DEVNULL,
+            )
+        finally:
+            os.close(grown_read)
+            os.close(outcome_write)
+        with self._lock:
+            self._running[pid] = _Running(
+                pid, task.slot, process, grown_write, page, about
+            )
+        try:
+            with os.fdopen(outcome_read, "rb") as pipe:
+                text = pipe.read()
+            process.wait()
+            return _outcome(text)
+        finally:
+            with self._lock:
+                del self._running[pid]
+            os.close(grown_write)
+            page.close()
+            path.unlink(missing_ok=True)
+
+    def grown(self) -> None:
+        """The log has."""
+        with self._lock:
+            for one in self._running.values():
+                # A pipe that is full says it already.
+                with suppress(BlockingIOError, BrokenPipeError):
+                    os.write(one.grown, b"g")
+
+    def user_of(self, slot: str) -> int | None:
+        """The session that streams from a slot."""
+        with self._lock:
+            return next((o.pid for o in self._running.values() if o.slot == slot), None)
+
+    def positions(self) -> list[tuple[int, str, Positions, Any]]:
+        """Of each: session, slot, positions, what ``stream`` was told about it."""
+        with self._lock:
+            return [
+                (o.pid, o.slot, o.page.read(), o.about) for o in self._running.values()
+            ]
+
+    def end(self, pid: int) -> None:
+        """Cut a session's off (pg_terminate_backend)."""
+        self._signal(signal.SIGKILL, lambda one: one.pid == pid)
+
+    def stop(self) -> None:
+        """The node stops: all send what is there, then end."""
+        self._signal(signal.SIGTERM, lambda _: True)
+        with self._lock:
+            processes = [one.process for one in self._running.values()]
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_SECONDS)
+        self._signal(signal.SIGKILL, lambda _: True)
+
+    def _signal(self, number: int, which: Callable[[_Running], bool]) -> None:
+        with self._lock:
+            for one in self._running.values():
+                if which(one):
+                    with suppress(ProcessLookupError):
+                        one.process.send_signal(number)
+        self.grown()
+
+
+def _outcome(text: bytes) -> Outcome:
+    if not text:
+        # Killed, or it has died: its log says why.
+        return Outcome(False)
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise InternalError("a walsender has said nothing sensible") from error
+    if found["end"] == "ERROR":
+        raise Wal2LakeError(
+            found["message"],
+            sqlstate=found["sqlstate"],
+            detail=found["detail"],
+            hint=found["hint"],
+            context=found["context"],
+        )
+    return Outcome(found["end"] == "DONE", bytes.fromhex(found["left"]))

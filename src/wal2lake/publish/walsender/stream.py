@@ -1,0 +1,286 @@
+"""What a walsender does from START_REPLICATION to its end: PostgreSQL's WalSndLoop.
+
+    log ──▶ decoding ──▶ plugin ──▶ XLogData ──▶ client
+                                                   │ status updates, CopyDone
+    page (mapped memory) ◀── write, flush, apply ──┘
+
+It sleeps in one poll on two descriptors: the client's socket, and a pipe that gets a byte whenever
+the log has grown. The end of that pipe is the end of the engine.
+
+Keepalives: after each look at the log that has sent nothing, at the log's end, so that positions go
+on where nothing is published; and at half of ``wal_sender_timeout``, with a wish for an answer.
+
+Source: src/backend/replication/walsender.c; reference 3.7, 4.2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Final
+
+from wal2lake.changelog import LogReader
+from wal2lake.errors import ProtocolViolation
+from wal2lake.model import Lsn
+from wal2lake.publish.decoding.driver import Decoding
+from wal2lake.publish.walsender.page import Page
+from wal2lake.wire.copyboth import (
+    HotStandbyFeedback,
+    Keepalive,
+    StandbyStatus,
+    read_from_client,
+    write_keepalive,
+)
+from wal2lake.wire.frontback import FrontendReader, write_backend
+from wal2lake.wire.frontback.backend import CopyMode, CopyResponse
+
+_SEND_BYTES: Final = 256 * 1024
+"""What is gathered before it is sent: a client that reads in large gulps is a faster one."""
+
+_RECEIVE_BYTES: Final = 64 * 1024
+
+_CONFIRM_SECONDS: Final = 1.0
+"""Between two times that the slot learns what the client has: after a crash that much is sent
+again."""
+
+_EPOCH_SECONDS: Final = 946_684_800
+
+
+class End(Enum):
+    """Why a stream ended."""
+
+    DONE = 0
+    """The client has said CopyDone: the connection goes on with commands."""
+    GONE = 1
+    """The client has gone, or says nothing any more."""
+    ORDERED = 2
+    """The node is stopping, and the client has been sent everything."""
+
+
+class Stream:
+    """One client's."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        grown: int,
+        reader: LogReader,
+        decoding: Decoding,
+        page: Page,
+        confirm: Callable[[Lsn], None],
+        timeout_seconds: float,
+        log: Any,
+    ) -> None:
+        """``grown``: the pipe's reading end. ``confirm`` takes a position into the slot.
+        ``timeout_seconds``: without a word of the client; 0: for ever."""
+        connection.setblocking(False)
+        self._socket = connection
+        self._grown = grown
+        self._reader = reader
+        self._decoding = decoding
+        self._page = page
+        self._confirm = confirm
+        self._timeout = timeout_seconds
+        self._log = log
+        self._frames = FrontendReader.after_startup()
+        self._announced = Lsn(0)
+        """The client has been told of a position at or above."""
+        self._out = bytearray()
+        self._poll = select.poll()
+        self._poll.register(grown, select.POLLIN)
+        self._heard = time.monotonic()
+        self._asked = False
+        self._flush = self._confirmed = Lsn(0)
+        self._confirmed_at = 0.0
+        self._end: End | None = None
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Send what is there, then end."""
+        self._stopping = True
+
+    @property
+    def left(self) -> bytes:
+        """What the client has sent behind its CopyDone."""
+        return self._frames.take_rest()
+
+    def write(self, payload: bytes, lsn: Lsn, last: bool) -> None:
+        """A plugin's message."""
+        at = lsn if last else Lsn(0)
+        self._announced = max(self._announced, lsn)
+        head = int(at).to_bytes(8, "big")
+        self._data(b"w" + head + head + _now().to_bytes(8, "big", signed=True) + payload)
+
+    def run(self) -> End:
+        """Until it ends."""
+        self._out += write_backend(CopyResponse(CopyMode.BOTH, 0))
+        while self._end is None:
+            self._hear()
+            self._decoding.advance(self._go_on)
+            if self._end is not None:
+                break
+            end = self._log_end()
+            caught_up = self._decoding.position >= end
+            if caught_up and end > self._announced:
+                self._keepalive(end, False)
+            self._page.set(sent=self._decoding.position)
+            if caught_up:
+                self._page.set(streaming=1)
+                if self._stopping:
+                    return self._finish()
+            self._send()
+            if caught_up:
+                self._wait()
+        with contextlib.suppress(OSError):
+            self._send_some()
+        self._tell_slot(force=True)
+        return self._end
+
+    def drain(self) -> None:
+        """Send what is gathered, before an error that ends the stream: messages stay whole."""
+        self._end = None
+        self._send()
+
+    # ---- out ---------------------------------------------------------------------
+
+    def _data(self, payload: bytes) -> None:
+        self._out += b"d" + (len(payload) + 4).to_bytes(4, "big") + payload
+        if len(self._out) >= _SEND_BYTES:
+            self._send()
+
+    def _keepalive(self, end: Lsn, reply: bool) -> None:
+        self._announced = max(self._announced, end)
+        self._data(write_keepalive(Keepalive(end, _now(), reply)))
+
+    def _send(self) -> None:
+        """All that is gathered; meanwhile the client is heard."""
+        while self._out and self._end is None:
+            if not self._send_some():
+                self._poll.register(self._socket, select.POLLIN | select.POLLOUT)
+                self._poll.poll(self._until_timeout())
+                self._hear()
+
+    def _send_some(self) -> bool:
+        try:
+            done = self._socket.send(self._out)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._end = End.GONE
+            return True
+        del self._out[:done]
+        return True
+
+    def _go_on(self) -> bool:
+        """Between two transactions."""
+        self._hear()
+        return self._end is None
+
+    def _finish(self) -> End:
+        """The node is stopping: what is there is sent; CommandComplete says that it is all."""
+        self._out += b"C" + (4 + 7).to_bytes(4, "big") + b"COPY 0\0"
+        self._send()
+        self._tell_slot(force=True)
+        return End.ORDERED
+
+    # ---- in ----------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """For the log or the client."""
+        self._poll.register(self._socket, select.POLLIN)
+        for descriptor, _ in self._poll.poll(self._until_timeout()):
+            if descriptor == self._grown and not os.read(self._grown, 4096):
+                # The engine has ended.
+                self._end = End.GONE
+        self._check_timeout()
+
+    def _until_timeout(self) -> int:
+        """Milliseconds until something must be done."""
+        soon = _CONFIRM_SECONDS if self._flush > self._confirmed else 10.0
+        if self._timeout:
+            limit = self._timeout if self._asked else self._timeout / 2
+            soon = min(soon, max(0.0, self._heard + limit - time.monotonic()))
+        return int(soon * 1000) + 1
+
+    def _check_timeout(self) -> None:
+        if not self._timeout:
+            return
+        silent = time.monotonic() - self._heard
+        if silent >= self._timeout:
+            self._log.info("terminating walsender process due to replication timeout")
+            self._end = End.GONE
+        elif silent >= self._timeout / 2 and not self._asked:
+            self._asked = True
+            self._keepalive(self._log_end(), True)
+
+    def _hear(self) -> None:
+        """All that the client has said."""
+        while self._end is None:
+            try:
+                data = self._socket.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                break
+            except OSError:
+                self._end = End.GONE
+                return
+            if not data:
+                self._end = End.GONE
+                return
+            self._heard = time.monotonic()
+            self._asked = False
+            self._frames.feed(data)
+            while self._end is None and (frame := self._frames.next_frame()):
+                self._message(frame.kind, frame.body)
+        self._tell_slot()
+
+    def _message(self, kind: bytes, body: bytes) -> None:
+        if kind == b"d":
+            self._payload(body)
+        elif kind == b"c":
+            self._out += b"c\0\0\0\4"
+            self._send()
+            self._end = self._end or End.DONE
+        elif kind == b"X":
+            self._end = End.GONE
+        else:
+            raise ProtocolViolation(
+                f"invalid standby message type \"{kind.decode('latin-1')}\""
+            )
+
+    def _payload(self, body: bytes) -> None:
+        found = read_from_client(body)
+        if isinstance(found, StandbyStatus):
+            self._flush = max(self._flush, found.flush_lsn)
+            self._page.set(
+                write=found.write_lsn,
+                flush=found.flush_lsn,
+                apply=found.apply_lsn,
+                reply_time=_now(),
+            )
+            if found.reply_requested:
+                self._keepalive(self._decoding.position, False)
+        elif not isinstance(found, HotStandbyFeedback):
+            # A subscriber of PostgreSQL 19 asks where the primary is: here.
+            self._keepalive(self._decoding.position, False)
+
+    def _tell_slot(self, *, force: bool = False) -> None:
+        if self._flush <= self._confirmed:
+            return
+        now = time.monotonic()
+        if force or now - self._confirmed_at >= _CONFIRM_SECONDS:
+            self._confirm(self._flush)
+            self._confirmed, self._confirmed_at = self._flush, now
+
+    def _log_end(self) -> Lsn:
+        newest = self._reader.newest()
+        return self._decoding.position if newest is None else newest.sealed_lsn
+
+
+def _now() -> int:
+    """Microseconds since 2000-01-01 UTC."""
+    return time.time_ns() // 1000 - _EPOCH_SECONDS * 1_000_000
