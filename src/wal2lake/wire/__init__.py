@@ -10,6 +10,7 @@ Never: a socket, a file, a clock, a policy.
     copyboth    the CopyData payloads around them, both directions
     stream      the rules between messages; the scalar reader that keeps them
     columnar    the same rules for whole buffers, into Arrow: the hot path. Needs NumPy
+    encoder     the way back, from Arrow to pieces for a socket. Needs NumPy
     frontback   the frontend/backend protocol 3.0
     scram       SCRAM-SHA-256, both sides
 
