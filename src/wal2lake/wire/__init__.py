@@ -10,6 +10,8 @@ Never: a socket, a file, a clock, a policy.
     copyboth    the CopyData payloads around them, both directions
     stream      the rules between messages; the scalar reader that keeps them
     columnar    the same rules for whole buffers, into Arrow: the hot path. Needs NumPy
+    encoder     the way back, from Arrow to pieces for a socket. Needs NumPy
+    replication the replication commands, text to values and back
     frontback   the frontend/backend protocol 3.0
     scram       SCRAM-SHA-256, both sides
 

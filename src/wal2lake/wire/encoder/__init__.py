@@ -1,0 +1,36 @@
+"""From the log layout back to pgoutput and to the socket, column by column: the hot path out.
+
+Takes record batches in the log layout (columnar/decoder.py describes it) and single messages,
+gives CopyData frames. rows writes the messages of a relation's rows, payloads those of
+transactions and what else stands between rows, sending weaves them into the order of the
+stream. It is the inverse of wire/columnar. Imports NumPy and pyarrow.
+"""
+
+from __future__ import annotations
+
+from wal2lake.wire.encoder.payloads import (
+    AFTER,
+    BEFORE,
+    Payloads,
+    begins,
+    commits,
+    messages,
+    truncates,
+)
+from wal2lake.wire.encoder.rows import LARGEST_MESSAGE, RowsEncoder
+from wal2lake.wire.encoder.sending import FRAME_HEADER, Source, frames
+
+__all__ = [
+    "AFTER",
+    "BEFORE",
+    "FRAME_HEADER",
+    "LARGEST_MESSAGE",
+    "Payloads",
+    "RowsEncoder",
+    "Source",
+    "begins",
+    "commits",
+    "frames",
+    "messages",
+    "truncates",
+]

@@ -1,0 +1,150 @@
+"""Messages that stand between rows: transactions, TRUNCATE, descriptions, whatever is written.
+
+Out: Payloads, a Source of ``sending.frames``: messages with their places in the stream. A place is
+(commit LSN, ordinal), as in the log layout; BEFORE and AFTER are the ordinals of what opens and
+ends a transaction. At one and the same place the source that is given first comes first: so a
+Relation message has the place of the row that it describes.
+
+Begin and Commit have a fixed size and are written for all transactions at once, TRUNCATE and
+everything else one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from wal2lake.errors import InternalError
+from wal2lake.model import Lsn, Oid, Xid
+from wal2lake.wire.encoder.rows import Bytes, Ints, big_endian, fixed_array, offsets_of
+from wal2lake.wire.pgoutput import Message, Truncate, write_message
+
+BEFORE: Final = -1
+"""The ordinal of a Begin, and of an Origin behind it."""
+AFTER: Final = (1 << 63) - 1
+"""The ordinal of a Commit."""
+
+_CASCADE: Final = 1
+_RESTART_IDENTITY: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Payloads:
+    """Messages in ascending places; one element per message."""
+
+    commit_lsn: Ints
+    ordinal: Ints
+    lsns: Ints
+    """Of their XLogData."""
+    payloads: Any
+    """Arrow binary array without nulls."""
+
+    @property
+    def sizes(self) -> Ints:
+        """Bytes of each."""
+        return np.diff(offsets_of(self.payloads))
+
+    def encode(self, first: int, last: int) -> Any:
+        """Messages [first, last)."""
+        return self.payloads.slice(first, last - first)
+
+
+def begins(
+    commit_lsn: Ints, commit_time: Ints, xid: Ints, *, lsns: Ints | None = None
+) -> Payloads:
+    """A Begin for each transaction, in commit order. ``commit_time`` in microseconds since
+    2000-01-01 UTC; ``lsns``: of the XLogData, without it the commit LSNs."""
+    blocks = [
+        _kinds(b"B", commit_lsn),
+        big_endian(commit_lsn, ">u8"),
+        big_endian(commit_time, ">i8"),
+        big_endian(xid, ">u4"),
+    ]
+    ordinal = np.full(len(commit_lsn), BEFORE, np.int64)
+    return Payloads(
+        commit_lsn, ordinal, commit_lsn if lsns is None else lsns, _joined(blocks)
+    )
+
+
+def commits(commit_lsn: Ints, end_lsn: Ints, commit_time: Ints) -> Payloads:
+    """A Commit for each transaction, in commit order; their XLogData has the end LSN."""
+    blocks = [
+        _kinds(b"C\0", commit_lsn),
+        big_endian(commit_lsn, ">u8"),
+        big_endian(end_lsn, ">u8"),
+        big_endian(commit_time, ">i8"),
+    ]
+    ordinal = np.full(len(commit_lsn), AFTER, np.int64)
+    return Payloads(commit_lsn, ordinal, end_lsn, _joined(blocks))
+
+
+def messages(written: Iterable[tuple[Lsn, int, Lsn, Message]]) -> Payloads:
+    """Any messages: (commit LSN, ordinal, LSN of the XLogData, message), in ascending places."""
+    placed = list(written)
+    return Payloads(
+        np.array([int(one[0]) for one in placed], np.int64),
+        np.array([one[1] for one in placed], np.int64),
+        np.array([int(one[2]) for one in placed], np.int64),
+        pa.array([write_message(one[3]) for one in placed], pa.binary()),
+    )
+
+
+def truncates(
+    batches: Sequence[tuple[Oid, Any]],
+    *,
+    commit_lsn: Lsn | None = None,
+    streamed: bool = False,
+) -> Payloads:
+    """The TRUNCATEs in batches of the log layout. Relations at the same place have been emptied by
+    one statement, so they share a message, in the order of the batches.
+
+    ``commit_lsn`` and ``streamed`` as for RowsEncoder. The XLogData has the commit LSN.
+    """
+    found: dict[tuple[int, int], tuple[list[Oid], int, Xid | None]] = {}
+    for relid, whole in batches:
+        rows = whole.column("op").to_numpy(zero_copy_only=False) == ord("T")
+        if not rows.any():
+            continue
+        for row in _truncate_columns(whole).filter(pa.array(rows)).to_pylist():
+            lsn = row["commit_lsn"] if commit_lsn is None else int(commit_lsn)
+            xid = Xid(row["xid"]) if streamed else None
+            options = row.get("options", 0)
+            relids, known, of = found.setdefault(
+                (lsn, row["ordinal"]), ([], options, xid)
+            )
+            if (known, of) != (options, xid):
+                raise InternalError(f"one TRUNCATE has two kinds of options at {lsn}")
+            relids.append(relid)
+    return messages(
+        (
+            Lsn(lsn),
+            ordinal,
+            Lsn(lsn),
+            Truncate(
+                tuple(relids),
+                bool(options & _CASCADE),
+                bool(options & _RESTART_IDENTITY),
+                xid,
+            ),
+        )
+        for (lsn, ordinal), (relids, options, xid) in sorted(
+            found.items(), key=lambda one: one[0]
+        )
+    )
+
+
+def _truncate_columns(batch: Any) -> Any:
+    names = ("commit_lsn", "xid", "ordinal", "options")
+    return batch.select([name for name in names if name in batch.schema.names])
+
+
+def _kinds(kind: bytes, like: Ints) -> Bytes:
+    return np.tile(np.frombuffer(kind, np.uint8), (len(like), 1))
+
+
+def _joined(blocks: list[Bytes]) -> Any:
+    return fixed_array(np.concatenate(blocks, axis=1))

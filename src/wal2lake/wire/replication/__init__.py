@@ -1,0 +1,65 @@
+"""Replication commands: text to values and back, for either end of a replication connection.
+
+Takes the text of a simple query, gives a frozen dataclass, or the error that a walsender
+raises; and writes the text again. scanner finds tokens, commands is the grammar (start there),
+slotoptions and pgoutputoptions are what stands in the parentheses. Whatever
+``is_replication_command`` denies is SQL.
+"""
+
+from __future__ import annotations
+
+from wal2lake.wire.replication.commands import (
+    AlterReplicationSlot,
+    BaseBackup,
+    Command,
+    CreateReplicationSlot,
+    DropReplicationSlot,
+    IdentifySystem,
+    ReadReplicationSlot,
+    Show,
+    StartLogical,
+    StartPhysical,
+    TimelineHistory,
+    UploadManifest,
+    is_replication_command,
+    read_command,
+    write_command,
+)
+from wal2lake.wire.replication.pgoutputoptions import (
+    OriginFilter,
+    PgoutputOptions,
+    Streaming,
+    read_pgoutput_options,
+    write_pgoutput_options,
+)
+from wal2lake.wire.replication.slotoptions import (
+    Option,
+    Snapshot,
+    validate_slot_name,
+)
+
+__all__ = [
+    "AlterReplicationSlot",
+    "BaseBackup",
+    "Command",
+    "CreateReplicationSlot",
+    "DropReplicationSlot",
+    "IdentifySystem",
+    "Option",
+    "OriginFilter",
+    "PgoutputOptions",
+    "ReadReplicationSlot",
+    "Show",
+    "Snapshot",
+    "StartLogical",
+    "StartPhysical",
+    "Streaming",
+    "TimelineHistory",
+    "UploadManifest",
+    "is_replication_command",
+    "read_command",
+    "read_pgoutput_options",
+    "validate_slot_name",
+    "write_command",
+    "write_pgoutput_options",
+]

@@ -1,0 +1,182 @@
+"""The tokens of replication commands.
+
+They are not SQL's: keywords are in upper case only, there are no comments and no ``E''``, and an
+LSN is a token. Tokens are found one by one as the parser asks for them, so that of two errors
+the first one is reported.
+
+Source: src/backend/replication/repl_scanner.l. A doubled ``"`` inside of a quoted identifier stands
+for one, as since the minor releases of August 2026.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from wal2lake.errors import InternalError, SqlSyntaxError
+
+COMMANDS: Final = frozenset(
+    {
+        "ALTER_REPLICATION_SLOT",
+        "BASE_BACKUP",
+        "CREATE_REPLICATION_SLOT",
+        "DROP_REPLICATION_SLOT",
+        "IDENTIFY_SYSTEM",
+        "READ_REPLICATION_SLOT",
+        "SHOW",
+        "START_REPLICATION",
+        "TIMELINE_HISTORY",
+        "UPLOAD_MANIFEST",
+    }
+)
+"""Keywords that begin a replication command."""
+
+KEYWORDS: Final = COMMANDS | {
+    "EXPORT_SNAPSHOT",
+    "LOGICAL",
+    "NOEXPORT_SNAPSHOT",
+    "PHYSICAL",
+    "RESERVE_WAL",
+    "SLOT",
+    "TEMPORARY",
+    "TIMELINE",
+    "TWO_PHASE",
+    "USE_SNAPSHOT",
+    "WAIT",
+}
+
+NAME_BYTES: Final = 63
+"""NAMEDATALEN - 1: longer identifiers are truncated."""
+
+_MAX_UINT32: Final = (1 << 32) - 1
+_MAX_UINT64: Final = (1 << 64) - 1
+
+
+class Kind(Enum):
+    """What a token is."""
+
+    KEYWORD = "keyword"
+    IDENT = "identifier"
+    STRING = "string"
+    NUMBER = "number"
+    """0 to 2**32 - 1."""
+    LSN = "lsn"
+    """A number of 64 bits."""
+    CHARACTER = "character"
+    """Any other character, by itself."""
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """``text``: an identifier's or a string's content, or the keyword or character itself."""
+
+    kind: Kind
+    text: str = ""
+    number: int = 0
+
+
+_SPACE: Final = re.compile(r"[ \t\n\r\f\v]*")
+_LSN: Final = re.compile(r"([0-9A-Fa-f]+)/([0-9A-Fa-f]+)")
+_NUMBER: Final = re.compile(r"[0-9]+")
+# Any character beyond ASCII may stand in an identifier.
+_IDENT: Final = re.compile(r"[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_$\x80-\U0010ffff]*")
+_UPPER: Final = {c: c + 32 for c in range(ord("A"), ord("Z") + 1)}
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """The tokens up to END; raises SqlSyntaxError where a quoted one does not end."""
+    at = 0
+    while True:
+        at = _spaces_end(text, at)
+        if at == len(text):
+            yield Token(Kind.END)
+            return
+        if text[at] in "\"'":
+            content, at = _quoted(text, at)
+            yield (
+                Token(Kind.STRING, content)
+                if text[at - 1] == "'"
+                else Token(Kind.IDENT, truncated(content))
+            )
+        elif match := _LSN.match(text, at):
+            # An identifier or a number can only be a beginning of it, and the longest wins.
+            at = match.end()
+            high, low = (_wrapped(int(half, 16)) for half in match.groups())
+            yield Token(Kind.LSN, number=high << 32 | low)
+        elif match := _NUMBER.match(text, at):
+            at = match.end()
+            yield Token(Kind.NUMBER, number=_wrapped(_decimal(match[0])))
+        elif match := _IDENT.match(text, at):
+            at = match.end()
+            word = match[0]
+            yield (
+                Token(Kind.KEYWORD, word)
+                if word in KEYWORDS
+                else Token(Kind.IDENT, folded(word))
+            )
+        else:
+            at += 1
+            yield Token(Kind.CHARACTER, text[at - 1])
+
+
+def is_replication_command(text: str) -> bool:
+    """Whether the text begins with a replication command's keyword; everything else is SQL."""
+    match = _IDENT.match(text, _spaces_end(text, 0))
+    return match is not None and match[0] in COMMANDS
+
+
+def folded(word: str) -> str:
+    """An identifier that was not quoted."""
+    return truncated(word.translate(_UPPER))
+
+
+def truncated(name: str) -> str:
+    """As much of an identifier as a name holds."""
+    return name.encode("utf-8", "surrogatepass")[:NAME_BYTES].decode("utf-8", "ignore")
+
+
+def quoted_ident(name: str) -> str:
+    """An identifier as this grammar reads it."""
+    return _written(name, '"')
+
+
+def quoted_string(text: str) -> str:
+    """A string as this grammar reads it: a backslash is nothing special."""
+    return _written(text, "'")
+
+
+def _written(text: str, quote: str) -> str:
+    if "\0" in text:
+        raise InternalError("a command cannot hold a NUL byte")
+    return quote + text.replace(quote, quote * 2) + quote
+
+
+def _spaces_end(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+def _quoted(text: str, at: int) -> tuple[str, int]:
+    """The content from a quote on, and the position behind it."""
+    quote, parts, start = text[at], [], at + 1
+    while (stop := text.find(quote, start)) >= 0:
+        parts.append(text[start:stop])
+        if text[stop + 1 : stop + 2] != quote:
+            return quote.join(parts), stop + 1
+        start = stop + 2
+    raise SqlSyntaxError("unterminated quoted string")
+
+
+def _decimal(digits: str) -> int:
+    # int() refuses thousands of digits; twenty are too many already.
+    significant = digits.lstrip("0")
+    return int(significant or "0") if len(significant) <= 20 else _MAX_UINT64
+
+
+def _wrapped(number: int) -> int:
+    """As strtoul() and an assignment to 32 bits leave it."""
+    return min(number, _MAX_UINT64) & _MAX_UINT32

@@ -1,0 +1,146 @@
+"""Options in parentheses, and those of slots: CREATE_ and ALTER_REPLICATION_SLOT.
+
+In: options as the grammar found them. Out: values, or the error that a walsender raises, in the
+order in which it looks at them.
+
+Sources: src/backend/replication/walsender.c (parseCreateReplSlotOptions,
+ParseAlterReplSlotOptions), commands/define.c, replication/slot.c.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from wal2lake.errors import SqlSyntaxError, UsageError
+from wal2lake.wire.replication.scanner import NAME_BYTES
+
+_SLOT_NAME: Final = re.compile(r"[a-z0-9_]+\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """``name`` is in lower case unless it was quoted."""
+
+    name: str
+    value: str | int | None = None
+
+    def boolean(self) -> bool:
+        """True without a value; raises SqlSyntaxError for what is no Boolean."""
+        if self.value is None:
+            return True
+        if isinstance(self.value, int):
+            if self.value in (0, 1):
+                return bool(self.value)
+        elif (word := _lower(self.value)) in _BOOLEANS:
+            return _BOOLEANS[word]
+        raise SqlSyntaxError(f"{self.name} requires a Boolean value")
+
+    def string(self) -> str:
+        """Raises SqlSyntaxError without a value."""
+        if self.value is None:
+            raise SqlSyntaxError(f"{self.name} requires a parameter")
+        return str(self.value)
+
+
+_BOOLEANS: Final = {"true": True, "on": True, "false": False, "off": False}
+
+
+def _lower(word: str) -> str:
+    # str.lower would take the Kelvin sign for a k.
+    return word.lower() if word.isascii() else word
+
+
+def conflicting() -> SqlSyntaxError:
+    """An option is there twice, or does not go with the rest."""
+    return SqlSyntaxError("conflicting or redundant options")
+
+
+class Snapshot(Enum):
+    """What CREATE_REPLICATION_SLOT does with the snapshot at the slot's start."""
+
+    EXPORT = "export"
+    """Its name is answered; it lives until the connection's next command."""
+    USE = "use"
+    """The transaction that runs the command reads it."""
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateOptions:
+    """Of CREATE_REPLICATION_SLOT."""
+
+    snapshot: Snapshot = Snapshot.EXPORT
+    two_phase: bool = False
+    failover: bool = False
+    reserve_wal: bool = False
+
+
+def read_create_options(options: Iterable[Option], *, logical: bool) -> CreateOptions:
+    """Raises UsageError."""
+    snapshot, flags = None, dict[str, bool]()
+    for option in options:
+        name = option.name
+        if name not in ("snapshot", "reserve_wal", "two_phase", "failover"):
+            raise unrecognized("option", name)
+        if logical == (name == "reserve_wal"):
+            raise conflicting()
+        if name in flags or (name == "snapshot" and snapshot is not None):
+            raise conflicting()
+        if name == "snapshot":
+            snapshot = _snapshot(option)
+        else:
+            flags[name] = option.boolean()
+    return CreateOptions(snapshot or Snapshot.EXPORT, **flags)
+
+
+def _snapshot(option: Option) -> Snapshot:
+    value = option.string()
+    try:
+        return Snapshot(value)
+    except ValueError:
+        raise UsageError(
+            "unrecognized value for CREATE_REPLICATION_SLOT option"
+            f' "{option.name}": "{value}"'
+        ) from None
+
+
+def read_alter_options(options: Iterable[Option]) -> tuple[bool | None, bool | None]:
+    """failover and two_phase of ALTER_REPLICATION_SLOT, None where it is left; raises
+    UsageError."""
+    found: dict[str, bool] = {}
+    for option in options:
+        if option.name not in ("failover", "two_phase"):
+            raise unrecognized("option", option.name)
+        if option.name in found:
+            raise conflicting()
+        found[option.name] = option.boolean()
+    return found.get("failover"), found.get("two_phase")
+
+
+def unrecognized(what: str, name: str) -> UsageError:
+    """An option that nobody knows."""
+    return UsageError(f"unrecognized {what}: {name}", sqlstate="XX000")
+
+
+def validate_slot_name(name: str) -> None:
+    """Raises UsageError for a name that no slot may have. PostgreSQL looks at it when it makes a
+    slot, after the command's options."""
+    if not name:
+        raise UsageError(
+            f'replication slot name "{name}" is too short', sqlstate="42602"
+        )
+    if len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES:
+        raise UsageError(
+            f'replication slot name "{name}" is too long', sqlstate="42622"
+        )
+    if not _SLOT_NAME.match(name):
+        raise UsageError(
+            f'replication slot name "{name}" contains invalid character',
+            sqlstate="42602",
+            hint="Replication slot names may only contain lower case letters, numbers,"
+            " and the underscore character.",
+        )
