@@ -40,6 +40,8 @@ from wal2lake.wire.pgoutput import (
     Message,
     Origin,
     RelationMessage,
+    StreamStart,
+    StreamStop,
     Truncate,
     TupleData,
     TypeMessage,
@@ -243,6 +245,28 @@ def test_a_row_of_a_stream_block_is_written_as_postgresql_did() -> None:
     batch = block.batch.append_column("xid", pa.array([0x30F], pa.int64()))
     encoder = RowsEncoder(described.relid, batch, range(4), streamed=True)
     assert encoder.encode(0, 1).to_pylist() == [bytes.fromhex(STREAMED)]
+
+
+def test_a_stream_block_is_woven_between_its_start_and_its_stop() -> None:
+    described, xid, at = relation(5), Xid(9), Lsn(70)
+    sent = [Insert(Oid(5), (b"%d" % i, None)) for i in range(4)]
+    batch = _block([RelationMessage(described), *sent]).batch
+    batch = batch.append_column("xid", pa.array([9] * 4, pa.int64()))
+    encoder = RowsEncoder(
+        Oid(5), batch.drop_columns(["commit_lsn"]), [0, 1], commit_lsn=at, streamed=True
+    )
+    opened = [StreamStart(xid, True), RelationMessage(described, xid)]
+    again = StreamStart(xid, False)
+    before = messages([(at, 0, at, m) for m in opened] + [(at, 2, at, again)])
+    stop = StreamStop()
+    after = messages([(at, 1, at, stop), (at, 3, at, stop)])
+    rows_ = [replace(row, xid=xid) for row in sent]
+    assert [
+        one.message for one in _sent(frames([before, encoder, after], 0), 1 << 20)
+    ] == [
+        write_message(one)
+        for one in (*opened, *rows_[:2], stop, again, *rows_[2:], stop)
+    ]
 
 
 def test_truncates_of_a_stream_block_carry_their_xid() -> None:

@@ -11,7 +11,7 @@ Never: a socket, a file, a clock, a policy.
     stream      the rules between messages; the scalar reader that keeps them
     columnar    the same rules for whole buffers, into Arrow: the hot path. Needs NumPy
     encoder     the way back, from Arrow to pieces for a socket. Needs NumPy
-    replication the replication commands, text to values and back
+    replication replication commands, text to values and back; the server's side of CopyBoth
     frontback   the frontend/backend protocol 3.0
     scram       SCRAM-SHA-256, both sides
 

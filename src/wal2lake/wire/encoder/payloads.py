@@ -3,7 +3,8 @@
 Out: Payloads, a Source of ``sending.frames``: messages with their places in the stream. A place is
 (commit LSN, ordinal), as in the log layout; BEFORE and AFTER are the ordinals of what opens and
 ends a transaction. At one and the same place the source that is given first comes first: so a
-Relation message has the place of the row that it describes.
+Relation message has the place of the row that it describes, and a Stream Stop that of the last row
+of its block, in a source behind the rows.
 
 Begin and Commit have a fixed size and are written for all transactions at once, TRUNCATE and
 everything else one by one.

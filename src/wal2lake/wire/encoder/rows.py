@@ -48,7 +48,7 @@ class _Column:
     kind: Bytes
     sent: Bools | None
     """Where there is a value, None: everywhere."""
-    lengths: Ints
+    lengths: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class RowsEncoder:
         return parts.joined()
 
 
-def big_endian(numbers: Ints, kind: str) -> Bytes:
+def big_endian(numbers: Ints | NDArray[np.int32], kind: str) -> Bytes:
     """The bytes of n numbers, as n rows."""
     width = np.dtype(kind).itemsize
     return numbers.astype(kind).view(np.uint8).reshape(len(numbers), width)
@@ -273,7 +273,7 @@ def _column(
     kind = np.full(rows, _TEXT, np.uint8)
     if binary is not None:
         kind[binary] = _BINARY
-    lengths = np.diff(offsets_of(values))
+    lengths = np.diff(offsets_of(values)).astype(np.int32)
     if values.null_count == 0 and present is None and unchanged is None:
         return _Column(values, kind, None, lengths)
     sent = values.is_valid().to_numpy(zero_copy_only=False)
@@ -286,7 +286,7 @@ def _column(
         kind[unchanged] = _UNCHANGED
     if int(sent.sum()) + values.null_count != rows:
         raise InternalError("rows are not in the log layout: a value that is not sent")
-    return _Column(values, kind, sent, np.where(sent, lengths, 0))
+    return _Column(values, kind, sent, np.where(sent, lengths, np.int32(0)))
 
 
 def _numbers(batch: Any, name: str) -> Any:

@@ -5,8 +5,9 @@ them. Out: pieces of bounded size, each of whole frames:
 
     'd'  Int32 length  'w'  Int64 LSN  Int64 LSN  Int64 send time  message
 
-Only the plan (places and sizes) is made for everything at once: 40 bytes a message or so. Rows are
-written piece by piece, and since a source ascends, a piece needs one run of each source.
+Only the plan (places and sizes) is made for everything at once, some 60 bytes a message and 6 a
+value, so the caller gives as many rows as it wants to hold: a row group, say. Rows are written
+piece by piece, and since a source ascends, a piece needs one run of each source.
 
 Source: PostgreSQL manual 54.4 (XLogData), 54.7 (CopyData).
 """
@@ -34,6 +35,8 @@ _COPY_HEADER: Final = 5
 FRAME_HEADER: Final = _COPY_HEADER + XLOGDATA_HEADER
 """Bytes of a frame before its message."""
 
+_LARGEST_PIECE: Final = 1 << 30
+"""Arrow's binary arrays have 32-bit offsets."""
 _PIECE_BYTES: Final = 1 << 20
 """Fits the processor's cache with all that it is made from, and is more than a socket takes."""
 
@@ -68,6 +71,7 @@ def frames(
     sources = [source for source in sources if len(source.ordinal)]
     if not sources:
         return
+    piece_bytes = min(piece_bytes, _LARGEST_PIECE)
     of, at = _order(sources)
     lsns = np.concatenate([source.lsns for source in sources])
     sizes = np.concatenate([source.sizes for source in sources])

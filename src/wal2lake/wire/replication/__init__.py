@@ -1,9 +1,10 @@
-"""Replication commands: text to values and back, for either end of a replication connection.
+"""Replication commands, text to values and back, and the server's side of CopyBoth.
 
 Takes the text of a simple query, gives a frozen dataclass, or the error that a walsender
 raises; and writes the text again. scanner finds tokens, commands is the grammar (start there),
 slotoptions and pgoutputoptions are what stands in the parentheses. Whatever
-``is_replication_command`` denies is SQL.
+``is_replication_command`` denies is SQL. conversation takes a client's frames while changes are
+sent to it, gives its positions and the answers.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ from wal2lake.wire.replication.commands import (
     read_command,
     write_command,
 )
+from wal2lake.wire.replication.conversation import (
+    FAREWELL,
+    TIMEOUT_TEXT,
+    Conversation,
+    Event,
+    Positions,
+)
 from wal2lake.wire.replication.pgoutputoptions import (
     OriginFilter,
     PgoutputOptions,
@@ -33,21 +41,28 @@ from wal2lake.wire.replication.pgoutputoptions import (
     write_pgoutput_options,
 )
 from wal2lake.wire.replication.slotoptions import (
+    CreateOptions,
     Option,
     Snapshot,
     validate_slot_name,
 )
 
 __all__ = [
+    "FAREWELL",
+    "TIMEOUT_TEXT",
     "AlterReplicationSlot",
     "BaseBackup",
     "Command",
+    "Conversation",
+    "CreateOptions",
     "CreateReplicationSlot",
     "DropReplicationSlot",
+    "Event",
     "IdentifySystem",
     "Option",
     "OriginFilter",
     "PgoutputOptions",
+    "Positions",
     "ReadReplicationSlot",
     "Show",
     "Snapshot",
