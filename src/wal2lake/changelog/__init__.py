@@ -16,7 +16,13 @@ talks to a server, knows who applies what it keeps.
 """
 
 from wal2lake.changelog.log import ChangeLog
-from wal2lake.changelog.manifest import Captured, LogFile, Manifest, MessagesFile, RowsFile
+from wal2lake.changelog.manifest import (
+    Captured,
+    LogFile,
+    Manifest,
+    MessagesFile,
+    RowsFile,
+)
 from wal2lake.changelog.messages import MessageHistory
 from wal2lake.changelog.reader import LogReader
 from wal2lake.changelog.retention import (

@@ -37,7 +37,6 @@ import numpy as np
 
 from wal2lake.changelog import files, manifest, parquet
 from wal2lake.changelog.manifest import (
-    Captured,
     LogFile,
     Manifest,
     MessagesFile,

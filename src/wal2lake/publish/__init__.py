@@ -1,5 +1,6 @@
 """The publisher half: from commits of tables to subscribers.
 
+    driver       transactions to a plugin's callbacks
     capture/     what tables have committed becomes transactions in the publisher's log
     decoding/    transactions of that log, in commit order, for a slot
     plugins/     what an output plugin is, and those that are built in

@@ -146,6 +146,14 @@ class SlotManager:
         self._catalog.confirm_slot(name, lsn)
         self._released()
 
+    def all(self) -> list[ReplicationSlot]:
+        """All of them."""
+        return self._catalog.slots()
+
+    def released(self) -> None:
+        """Less of the log may be needed."""
+        self._released()
+
     def need(self, name: str) -> ReplicationSlot:
         """42704 if there is none."""
         slot = self._catalog.slot(name)

@@ -327,6 +327,33 @@ class SparkSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishSettings:
+    """Serving tables to subscribers."""
+
+    max_replication_slots: int = setting(
+        10, "Replication slots at a time.", minimum=0, maximum=262143
+    )
+    wal_sender_timeout_ms: int = setting(
+        60_000,
+        "A client that says nothing for so long is cut off; 0: never.",
+        minimum=0,
+        maximum=_INT_MAX,
+    )
+    output_plugin_libraries: str = setting(
+        "",
+        "Output plugins that may be used beside those that are built in: names of entry"
+        " points of installed packages, commas between them.",
+    )
+    capture_bytes: int = setting(
+        256 * _MIB,
+        "Memory for the comparison of a commit's old and new rows; what is more goes to"
+        " disk.",
+        minimum=64 * _MIB,
+        maximum=_BYTES_MAX,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of the node in ``directory``."""
 
@@ -336,6 +363,7 @@ class Settings:
     log: LogSettings = LogSettings()
     subscription: SubscriptionSettings = SubscriptionSettings()
     apply: ApplySettings = ApplySettings()
+    publish: PublishSettings = PublishSettings()
     spark: SparkSettings = SparkSettings()
 
     @property
@@ -343,6 +371,11 @@ class Settings:
         """Where the change log lives."""
         chosen = self.log.directory
         return self.directory / (file_url_path(chosen) or chosen or "log")
+
+    @property
+    def publish_log_directory(self) -> Path:
+        """The log of what this node publishes."""
+        return self.log_directory / "publish"
 
     @property
     def warehouse(self) -> str:
@@ -388,6 +421,7 @@ SECTIONS: Final[Mapping[str, type[Any]]] = MappingProxyType(
     {
         "node": NodeSettings,
         "log": LogSettings,
+        "publish": PublishSettings,
         "subscription": SubscriptionSettings,
         "apply": ApplySettings,
         "spark": SparkSettings,

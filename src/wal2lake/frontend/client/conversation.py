@@ -59,6 +59,10 @@ class Conversation:
             self._receive(timeout_s)
         return frame
 
+    def feed(self, data: bytes) -> None:
+        """What somebody else has read of this client."""
+        self._reader.feed(data)
+
     def _receive(self, timeout_s: float | None) -> None:
         data = self.transport.read(timeout_s)
         if not data:

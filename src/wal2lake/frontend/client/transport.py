@@ -138,6 +138,10 @@ class Transport:
         connection.setblocking(True)
         return connection
 
+    def fileno(self) -> int:
+        """The socket's descriptor, for a process that talks to the client meanwhile."""
+        return self._socket.fileno()
+
     def wake(self) -> None:
         """From any thread: a reader sees the end of the stream."""
         with contextlib.suppress(OSError):

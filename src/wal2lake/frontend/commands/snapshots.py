@@ -52,10 +52,16 @@ class Snapshots:
         self._commits: list[_Commit] = []
         self._live: weakref.WeakSet[Snapshot] = weakref.WeakSet()
 
-    def take(self, catalog: Catalog, tables: TablePort) -> Snapshot:
-        """What is visible now."""
+    def take(
+        self,
+        catalog: Catalog,
+        tables: TablePort,
+        versions: Mapping[str, int] | None = None,
+    ) -> Snapshot:
+        """What is visible now. ``versions``: of tables, by location, whose state is that of an
+        earlier snapshot."""
         with self._lock:
-            taken = Snapshot(self, catalog, tables, self._ended)
+            taken = Snapshot(self, catalog, tables, self._ended, versions or {})
             self._live.add(taken)
             return taken
 
@@ -99,14 +105,20 @@ class Snapshot:
     """One moment."""
 
     def __init__(
-        self, commits: Snapshots, catalog: Catalog, tables: TablePort, ended: int
+        self,
+        commits: Snapshots,
+        catalog: Catalog,
+        tables: TablePort,
+        ended: int,
+        versions: Mapping[str, int],
     ) -> None:
-        """``ended``: how many commits had. Made by ``Snapshots.take`` only."""
+        """``ended``: how many commits had; ``versions``: those that are given. Made by
+        ``Snapshots.take`` only."""
         self.ended = ended
         self._commits = commits
         self._catalog = catalog
         self._tables = tables
-        self._known: dict[str, int] = {}
+        self._known: dict[str, int] = dict(versions)
         self._vectors = catalog.newest_vectors()
         self._subids: defaultdict[Oid, list[Oid]] = defaultdict(list)
         if self._vectors:

@@ -18,7 +18,7 @@ from wal2lake.frontend.door.listener import Listener
 from wal2lake.frontend.door.reception import (
     ListenerSettings,
     ListenerState,
-    ReplicationClient,
+    ReplicationFactory,
 )
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "Listener",
     "ListenerSettings",
     "ListenerState",
-    "ReplicationClient",
+    "ReplicationFactory",
     "RoleSource",
     "SessionInfo",
 ]

@@ -33,7 +33,7 @@ from wal2lake.frontend.door.reception import (
     ListenerSettings,
     ListenerState,
     Reception,
-    ReplicationHandler,
+    ReplicationFactory,
 )
 from wal2lake.frontend.session import Interrupt
 from wal2lake.observe import get_logger
@@ -91,7 +91,7 @@ class Listener:
         door: Door,
         factory: BackendFactory,
         *,
-        replication: ReplicationHandler | None = None,
+        replication: ReplicationFactory | None = None,
     ) -> None:
         """Let clients in from now on."""
         self._reception.open(door, factory, replication)

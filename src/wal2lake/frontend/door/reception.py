@@ -45,7 +45,7 @@ from wal2lake.frontend.door.greeting import (
     negotiate,
     read_startup_message,
 )
-from wal2lake.frontend.session import Session
+from wal2lake.frontend.session import Replication, Session
 from wal2lake.frontend.session.interrupts import shutdown_error
 from wal2lake.wire.frontback import ErrorResponse
 
@@ -83,21 +83,8 @@ class ListenerSettings:
     """Lost probes until a connection is dead; 0: the system's default."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicationClient:
-    """A client of ``replication=database``, authenticated, AuthenticationOk sent.
-
-    Whoever takes it sends ParameterStatus, BackendKeyData and ReadyForQuery, and closes it.
-    """
-
-    conversation: Conversation
-    greeting: Greeting
-    pid: int
-    secret: bytes
-
-
-ReplicationHandler = Callable[[ReplicationClient], None]
-"""Runs in the connection's thread; the connection is closed when it returns."""
+ReplicationFactory = Callable[[Conversation, SessionContext, Backend], Replication]
+"""Makes what runs the replication commands of a connection with ``replication=database``."""
 
 
 class Reception:
@@ -113,7 +100,7 @@ class Reception:
         self._state = ListenerState.STARTING
         self._door: Door | None = None
         self._factory: BackendFactory | None = None
-        self._replication: ReplicationHandler | None = None
+        self._replication: ReplicationFactory | None = None
         self._ending = threading.Event()
 
     @property
@@ -125,7 +112,7 @@ class Reception:
         self,
         door: Door,
         factory: BackendFactory,
-        replication: ReplicationHandler | None,
+        replication: ReplicationFactory | None,
     ) -> None:
         """Let clients in from now on."""
         with self._lock:
@@ -180,9 +167,6 @@ class Reception:
             door, factory = self._check_open(connection)
             greeting = admit(conversation, startup, door)
             transport.deadline = None
-            if greeting.replication:
-                self._replicate(connection, conversation, greeting)
-                return
             session = self._begin(connection, conversation, greeting, factory, log)
         except OldProtocol as old:
             # Protocol 2: the letter, then text up to a NUL.
@@ -216,15 +200,6 @@ class Reception:
         assert door is not None and factory is not None
         return door, factory
 
-    def _replicate(
-        self, connection: Connection, conversation: Conversation, greeting: Greeting
-    ) -> None:
-        if self._replication is None:
-            raise FeatureNotSupportedError("replication connections are not supported")
-        self._replication(
-            ReplicationClient(conversation, greeting, connection.pid, connection.secret)
-        )
-
     def _begin(
         self,
         connection: Connection,
@@ -237,8 +212,10 @@ class Reception:
         door = self._door
         self._connections.admit(connection, greeting)
 
+        contexts: list[SessionContext] = []
+
         def make_backend(notice: Callable[[Notice], None]) -> Backend:
-            return factory(
+            contexts.append(
                 SessionContext(
                     pid=connection.pid,
                     user=greeting.role.name,
@@ -249,6 +226,16 @@ class Reception:
                     client_port=connection.transport.port,
                 )
             )
+            return factory(contexts[0])
+
+        replication = self._replication
+
+        def make_replication(backend: Backend) -> Replication:
+            if replication is None:
+                raise FeatureNotSupportedError(
+                    "replication connections are not supported"
+                )
+            return replication(conversation, contexts[0], backend)
 
         session = Session(
             conversation=conversation,
@@ -256,6 +243,7 @@ class Reception:
             make_backend=make_backend,
             max_bytes=self._settings.max_session_bytes,
             log=log.bind(user=greeting.role.name),
+            make_replication=make_replication if greeting.replication else None,
         )
         self._connections.begin(connection, session)
         if self._ending.is_set():

@@ -35,6 +35,7 @@ from wal2lake.frontend.commands.transaction.recovery import recover
 from wal2lake.frontend.door import AuthMethod, Door, Listener, ListenerSettings
 from wal2lake.frontend.engine.columndefaults import EvaluatedDefaults
 from wal2lake.frontend.engine.lakebackend import LakeBackend
+from wal2lake.frontend.engine.publishing import Publisher
 from wal2lake.frontend.engine.viewsource import ViewSource
 from wal2lake.frontend.parameters.node import node_parameters
 from wal2lake.frontend.sysviews import SystemCatalog
@@ -180,6 +181,8 @@ class _Engine:
             apply.start()
             sync.start()
             unfinished.start()
+            publisher = Publisher(node)
+            publisher.start()
             source = ViewSource(
                 self._catalog,
                 settings,
@@ -187,14 +190,16 @@ class _Engine:
                 sync.running,
                 batches.methods,
             )
-            self._open_doors(node, source)
+            self._open_doors(node, source, publisher)
             _tell(settings, READY)
             get_logger().info("node is ready to accept connections")
             if not self._catalog.subscriptions():
                 warm_up(spark, exchange / "warm-up")
             alive = self._wait(
-                lambda: session_alive(spark), (node, apply, sync, source, unfinished)
+                lambda: session_alive(spark),
+                (node, apply, sync, source, unfinished, publisher),
             )
+            publisher.stop()
             self._listener.stop()
             unfinished.stop()
             sync.stop()
@@ -203,7 +208,7 @@ class _Engine:
             stop_session(spark)
         return 0 if alive else 1
 
-    def _open_doors(self, node: Node, source: ViewSource) -> None:
+    def _open_doors(self, node: Node, source: ViewSource, publisher: Publisher) -> None:
         settings = self._settings
         system = SystemCatalog(source)
         door = Door(
@@ -220,7 +225,7 @@ class _Engine:
         def factory(context: SessionContext) -> Backend:
             return LakeBackend(node, system, context)
 
-        self._listener.ready(door, factory)
+        self._listener.ready(door, factory, replication=publisher.replication)
 
     def _wait(self, alive: Callable[[], bool], parts: Sequence[_Reloadable]) -> bool:
         """False: the JVM has died. True: told to stop."""

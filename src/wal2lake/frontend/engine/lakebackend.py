@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -438,6 +438,11 @@ class LakeBackend:
 
     def _rendering(self) -> Rendering:
         return Rendering.of(self._context.parameters)
+
+    def use_versions(self, versions: Mapping[str, int]) -> None:
+        """The transaction reads these versions of tables, by location."""
+        node = self._node
+        self._transaction.use(node.snapshots.take(node.catalog, node.tables, versions))
 
     def _snapshot(self) -> Snapshot:
         """Of a statement that begins."""

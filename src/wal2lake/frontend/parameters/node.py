@@ -38,6 +38,35 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
             Unit.NONE,
         ),
         text("data_directory", str(settings.directory), "The node's directory."),
+        text("data_directory_mode", "0700", "The permissions of that."),
+        # Positions in the publisher's log have no segments; clients compute file names with it.
+        text("wal_segment_size", "16MB", "What a file of the log would have."),
+        number(
+            "max_replication_slots",
+            settings.publish.max_replication_slots,
+            "Replication slots at a time.",
+            Unit.NONE,
+        ),
+        number(
+            "wal_sender_timeout",
+            settings.publish.wal_sender_timeout_ms,
+            "A client that says nothing for so long is cut off.",
+            Unit.MILLISECONDS,
+        ),
+        text(
+            "output_plugin_libraries",
+            ", ".join(
+                filter(
+                    None,
+                    [
+                        "pgoutput",
+                        "test_decoding",
+                        settings.publish.output_plugin_libraries,
+                    ],
+                )
+            ),
+            "Output plugins that may be used.",
+        ),
         text("wal_level", "logical", "What the change log is good for."),
         ParameterDefinition(
             "track_commit_timestamp",

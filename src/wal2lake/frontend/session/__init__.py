@@ -11,6 +11,6 @@ SQL beyond transaction control, SET and SHOW.
 """
 
 from wal2lake.frontend.session.interrupts import Interrupt
-from wal2lake.frontend.session.main import Session
+from wal2lake.frontend.session.main import Replication, Session
 
-__all__ = ["Interrupt", "Session"]
+__all__ = ["Interrupt", "Replication", "Session"]

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from wal2lake.errors import (
     FeatureNotSupportedError,
@@ -33,7 +33,7 @@ from wal2lake.errors import (
     UsageError,
     Wal2LakeError,
 )
-from wal2lake.frontend.backend import Backend, Notice, TransactionKind
+from wal2lake.frontend.backend import Backend, Notice, Outcome, TransactionKind
 from wal2lake.frontend.client.conversation import Conversation
 from wal2lake.frontend.client.diagnostics import (
     SessionEnd,
@@ -65,6 +65,7 @@ from wal2lake.wire.frontback import (
     TransactionStatus,
     read_frontend,
 )
+from wal2lake.wire.replication import is_replication_command
 
 _SKIPPED = frozenset((b"d", b"c", b"f"))
 """Left over from a copy that failed: PostgreSQL ignores them too."""
@@ -74,6 +75,18 @@ _ACTIVITIES = {
     TransactionStatus.BLOCK: "idle in transaction",
     TransactionStatus.FAILED: "idle in transaction (aborted)",
 }
+
+
+class Replication(Protocol):
+    """Runs the replication commands of one session."""
+
+    def run(self, text: str, transaction: Transaction) -> Outcome:
+        """One of them; raises TransportClosed if the client has gone."""
+        ...
+
+    def close(self) -> None:
+        """The session ends."""
+        ...
 
 
 class Session:
@@ -87,14 +100,19 @@ class Session:
         make_backend: Callable[[Callable[[Notice], None]], Backend],
         max_bytes: int,
         log: Any,
+        make_replication: Callable[[Backend], Replication] | None = None,
     ) -> None:
-        """``make_backend`` gets what its notices go to; ``max_bytes``: StatementTable's."""
+        """``make_backend`` gets what its notices go to; ``max_bytes``: StatementTable's.
+        ``make_replication``: the connection is one for replication."""
         self._conversation = conversation
         self._parameters = parameters
         self._log = log
         self._ready = False
         self._skipping = False
         self._backend = backend = make_backend(self.notice)
+        self._replication = (
+            None if make_replication is None else make_replication(backend)
+        )
         self.interrupts = Interrupts(backend.cancel, conversation.transport.wake)
         self._table = StatementTable(max_bytes)
         self._transaction = Transaction(backend, parameters)
@@ -213,6 +231,10 @@ class Session:
 
     def _extended_message(self, frame: Frame) -> None:
         try:
+            if self._replication is not None:
+                raise ProtocolViolation(
+                    "extended query protocol not supported in a replication connection"
+                )
             timeout_ms = self._parameters.number("statement_timeout")
             with self.interrupts.running(timeout_ms):
                 self._extended.handle(read_frontend(frame))
@@ -250,7 +272,12 @@ class Session:
             message = read_frontend(frame)
             assert isinstance(message, Query)
             encoding = self._parameters.raw("client_encoding")
-            statements = split_statements(decode_text(message.sql, encoding))
+            text = decode_text(message.sql, encoding)
+            if self._replication is not None and is_replication_command(text):
+                self._replicate(self._replication, text)
+                self._send_ready()
+                return
+            statements = split_statements(text)
             if not statements:
                 self._conversation.send(Signal.EMPTY_QUERY)
             kind = (
@@ -266,6 +293,13 @@ class Session:
             self._fail(error, offset=0 if statement is None else statement.offset)
         self._finish()
         self._send_ready()
+
+    def _replicate(self, replication: Replication, text: str) -> None:
+        self._log.info(f"received replication command: {text}")
+        with self.interrupts.running():
+            outcome = replication.run(text, self._transaction)
+        self._send_outcome(outcome)
+        self._conversation.send(CommandComplete(outcome.tag))
 
     def _simple_statement(
         self, statement: StatementText, kind: TransactionKind, is_last: bool
@@ -285,6 +319,10 @@ class Session:
         fields = prepared.fields
         formats = (Format.TEXT,) * len(fields or ())
         outcome = self._executor.run(prepared, (), formats, kind)
+        return self._send_outcome(outcome)
+
+    def _send_outcome(self, outcome: Outcome) -> str:
+        """Its notices and rows; gives the tag to be sent."""
         for notice in outcome.notices:
             self.notice(notice)
         if outcome.fields is None:
@@ -344,6 +382,7 @@ class Session:
             self._table.close_portals,
             self._transaction.close,
             self._backend.close,
+            *(() if self._replication is None else (self._replication.close,)),
         ):
             try:
                 step()

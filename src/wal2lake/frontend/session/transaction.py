@@ -104,6 +104,11 @@ class Transaction:
         return self._state in (_State.BLOCK, _State.FAILED)
 
     @property
+    def has_queried(self) -> bool:
+        """The block has had a statement that reads or writes."""
+        return self._queried
+
+    @property
     def failed(self) -> bool:
         """Only the end of the block is accepted."""
         return self._state is _State.FAILED

@@ -1,5 +1,5 @@
 """What a table's commits have done to its rows.
 
-    commits   a commit's actions: which files came, went, or lost rows (pure)
-    rows      the rows behind them, as INSERT, UPDATE and DELETE
+commits   a commit's actions: which files came, went, or lost rows (pure)
+rows      the rows behind them, as INSERT, UPDATE and DELETE
 """

@@ -3,8 +3,9 @@
 Comes in: the actions of one version, as JSON objects. Goes out: a ``TableCommit``: each file whose
 rows are others now, as it was and as it is, and who has committed.
 
-Delta's change data feed says the same where it is switched on; the actions say it of every commit,
-by whomever. An action with ``dataChange`` false (OPTIMIZE, a compaction) moves rows and changes none.
+Delta's change data feed says the same where it is switched on; the actions say it of every
+commit, by whomever. An action with ``dataChange`` false (OPTIMIZE, a compaction) moves rows and
+changes none.
 
 Source: Delta transaction log protocol, "Actions", "Deletion Vectors".
 """

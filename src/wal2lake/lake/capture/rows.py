@@ -232,12 +232,10 @@ def _compare(
             database.unregister("source")
         by = [f"v{i}" for i in (key or range(count))] + ["n"]
         on = " and ".join(f"g.{c} is not distinct from c.{c}" for c in by)
-        same = " and ".join(
-            f"g.v{i} is not distinct from c.v{i}" for i in range(count)
-        )
+        same = " and ".join(f"g.v{i} is not distinct from c.v{i}" for i in range(count))
         old = ", ".join(f"g.v{i} as g{i}" for i in range(count))
         new = ", ".join(f"c.v{i} as v{i}" for i in range(count))
-        found = database.execute(
+        found = database.sql(
             f"select case when c.n is null then {_DELETE}"
             f" when g.n is null then {_INSERT} else {_UPDATE} end as op, {old}, {new}"
             f" from gone g full join came c on {on}"

@@ -275,16 +275,13 @@ class StoredRows:
         time."""
         file = self.files[number]
         parquet = self._open(file)
-        gone = self.deleted(file) if wanted is None else None
+        rows_of_it = self.deleted(file) if wanted is None else wanted
         first = 0
         for group in range(parquet.metadata.num_row_groups):
             rows = parquet.metadata.row_group(group).num_rows
             numbers = np.arange(first, first + rows, dtype=np.uint64)
             first += rows
-            if gone is None:
-                here = np.isin(numbers, wanted)
-            else:
-                here = ~np.isin(numbers, gone)
+            here = np.isin(numbers, rows_of_it, invert=wanted is None)
             if here.any():
                 table = self._typed(parquet, columns, group)
                 yield table if here.all() else table.filter(pa.array(here))

@@ -56,9 +56,7 @@ def source_of(commit: TableCommit, node: int) -> Source | None:
     return None
 
 
-def in_order(
-    tables: Mapping[Oid, Sequence[TableCommit]], node: int
-) -> list[Captured]:
+def in_order(tables: Mapping[Oid, Sequence[TableCommit]], node: int) -> list[Captured]:
     """All their commits. ``node``: its system identifier."""
     queues = {relid: deque(commits) for relid, commits in tables.items() if commits}
     members: dict[Hashable, set[Oid]] = {}

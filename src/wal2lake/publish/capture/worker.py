@@ -21,7 +21,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from wal2lake.catalog import Catalog, TableDef
+from wal2lake.catalog import Catalog, ReplicationSlot, TableDef
+from wal2lake.changelog import Retention
 from wal2lake.errors import Wal2LakeError
 from wal2lake.lake import TablePort, TableState
 from wal2lake.lake.capture.commits import TableCommit, read_commit
@@ -73,10 +74,12 @@ class Capture:
         directory: Path,
         memory: Memory,
         segment_bytes: int,
-        sealed: Callable[[Lsn], None],
+        history_bytes: int,
+        sealed: Callable[[], None],
     ) -> None:
-        """``wanted``: the tables that anybody needs captured, none while there is no slot;
-        ``sealed`` is told each new end of the log."""
+        """``wanted``: the tables that anybody needs captured, none while there is no slot.
+        Of what no slot needs ``history_bytes`` are kept. ``sealed`` is told when the log has
+        grown."""
         self._catalog = catalog
         self._tables = tables
         self._visible = visible
@@ -91,7 +94,9 @@ class Capture:
         self._told = self._stopping = False
         self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
         self._writer: LogWriter | None = None
-        self._states: dict[Oid, TableState] = {}
+        self._retention = Retention(directory, history_bytes=history_bytes)
+        self._idle = not catalog.slots()
+        """Nobody needs what was committed so far."""
 
     def start(self) -> None:
         """Begin."""
@@ -160,12 +165,17 @@ class Capture:
                     one.done.set()
 
     def _look(self, must: bool) -> Point | None:
-        wanted = self._wanted()
-        if not wanted and not must:
+        slots = self._catalog.slots()
+        self._idle = self._idle or not slots
+        if not slots and not must:
             return None
         if self._writer is None:
             self._writer = LogWriter(self._directory, self._segment_bytes)
         writer = self._writer
+        if self._idle and slots:
+            writer.versions = {}
+            self._idle = False
+        wanted = self._wanted()
         visible = self._visible(wanted)
         by_oid = {table.oid: table for table in wanted}
         # A table that joins, or comes back, begins at what is visible.
@@ -185,8 +195,14 @@ class Capture:
         failpoint("capture.read")
         if writer.seal() is not None:
             failpoint("capture.sealed")
-            self._sealed(writer.sealed)
+            self._sealed()
+        self._trim(slots, writer)
         return Point(writer.sealed, dict(visible))
+
+    def _trim(self, slots: Sequence[ReplicationSlot], writer: LogWriter) -> None:
+        """What no slot needs any more goes; one that is just being made needs all."""
+        needed = [slot.restart_lsn for slot in slots if slot.invalidation is None]
+        self._retention.trim(min(needed, default=writer.sealed))
 
     def _commits(self, table: TableDef, first: int, last: int) -> list[TableCommit]:
         found = []

@@ -3,10 +3,10 @@
 In: one transaction after the other, its rows by relation as batches. Out: segments; where the log
 ends. One thread owns a LogWriter.
 
-Rows carry the position of their commit, which is above all changes, and how many there are is known
-when the last one has been read. So it is taken far enough ahead for as many as there can be, and a
-transaction of any size goes by as a stream: its rows wait as the segment writer keeps them, in memory
-and, beyond ``segment_bytes``, in files.
+Rows carry the position of their commit, which is above all changes, and how many there are is
+known when the last one has been read. So it is taken far enough ahead for as many as there can be,
+and a transaction of any size goes by as a stream: its rows wait as the segment writer keeps them,
+in memory and, beyond ``segment_bytes``, in files.
 """
 
 from __future__ import annotations

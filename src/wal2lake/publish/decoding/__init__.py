@@ -1,5 +1,4 @@
 """Transactions of the publisher's log, in commit order.
 
-    transactions   from segments: each transaction, and its changes in their order
-    context        what a plugin's callbacks are given, and where its output goes
+transactions   from segments: each transaction, and its changes in their order
 """

@@ -1,7 +1,7 @@
 """Output plugins: transactions to what a client reads.
 
-    port           what a plugin is: a documented Protocol
-    pgoutput       PostgreSQL's own, for subscribers
-    test_decoding  PostgreSQL's example: text
-    loading        by name: built in, or an installed package's entry point
+port           what a plugin is: a documented Protocol
+pgoutput       PostgreSQL's own, for subscribers
+test_decoding  PostgreSQL's example: text
+loading        by name: built in, or an installed package's entry point
 """

@@ -21,11 +21,11 @@ Source: PostgreSQL manual, 47.6 "Logical Decoding Output Plugins".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from wal2lake.model import Lsn, Relation
+from wal2lake.model import Lsn, Oid, Relation
 from wal2lake.publish.decoding.transactions import Run, Transaction
 
 Values = tuple[bytes | None, ...]
@@ -47,6 +47,18 @@ class Change:
     """``old`` is only a key."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """What publications together send of a table."""
+
+    publishes: frozenset[str]
+    """insert, update, delete, truncate."""
+    columns: frozenset[str] | None = None
+    """None: all."""
+    filters: object | None = None
+    """None: all rows."""
+
+
 @dataclass(slots=True)
 class Context:
     """What callbacks are given."""
@@ -56,6 +68,10 @@ class Context:
     """Its name."""
     write: Callable[[bytes, Lsn, bool], None]
     """A message, its position, and whether it is the last one of its callback."""
+    write_frames: Callable[[memoryview], None]
+    """Messages that are CopyData already (``wire.encoder.frames``)."""
+    sending: Callable[[Sequence[str]], Mapping[Oid, Sending]]
+    """What publications of these names send now, by table."""
 
 
 class OutputPlugin(Protocol):

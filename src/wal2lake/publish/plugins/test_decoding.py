@@ -134,9 +134,7 @@ class TestDecoding(Base):
             self._begin(context, transaction)
         names = ", ".join(map(_name, relations))
         flags = [
-            word
-            for bit, word in ((2, "restart_seqs"), (1, "cascade"))
-            if options & bit
+            word for bit, word in ((2, "restart_seqs"), (1, "cascade")) if options & bit
         ]
         shown = " ".join(flags) or "(no-flags)"
         context.write(f"table {names}: TRUNCATE: {shown}".encode(), lsn, True)
@@ -202,4 +200,3 @@ def _tuple(
         else:
             parts.append(head + b"'" + value.replace(b"'", b"''") + b"'")
     return b"".join(parts)
-

@@ -1,8 +1,9 @@
 """The process of one walsender: ``python -m wal2lake.publish.walsender TASK``.
 
 TASK is ``Task`` as JSON; the client's socket, the pipe that says that the log has grown, and the
-pipe for the outcome are inherited descriptors. What it has to say at its end goes there as JSON: how
-it ended, what the client had sent behind its CopyDone (hex), or the error that the client is to see.
+pipe for the outcome are inherited descriptors. What it has to say at its end goes there as JSON:
+how it ended, what the client had sent behind its CopyDone (hex), or the error that the client is to
+see.
 
 SIGTERM: send what is there, then end.
 """
@@ -14,17 +15,18 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
 from wal2lake.catalog import Catalog
 from wal2lake.changelog import LogReader
 from wal2lake.errors import Wal2LakeError
-from wal2lake.model import Lsn
+from wal2lake.model import Lsn, Oid
 from wal2lake.observe import configure, get_logger
-from wal2lake.publish.decoding.driver import Decoding, callback_context
+from wal2lake.publish.driver import Decoding, callback_context
 from wal2lake.publish.plugins.loading import load_plugin
-from wal2lake.publish.plugins.port import Context
+from wal2lake.publish.plugins.port import Context, Sending
 from wal2lake.publish.walsender.page import Page
 from wal2lake.publish.walsender.starting import Task
 from wal2lake.publish.walsender.stream import End, Stream
@@ -62,7 +64,14 @@ def _stream(task: Task) -> tuple[End, bytes]:
     def write(payload: bytes, lsn: Lsn, last: bool) -> None:
         streams[0].write(payload, lsn, last)
 
-    context = Context(task.slot, task.plugin, write)
+    def write_frames(data: memoryview) -> None:
+        streams[0].write_frames(data)
+
+    def sending(names: Sequence[str]) -> Mapping[Oid, Sending]:
+        everything = frozenset({"insert", "update", "delete", "truncate"})
+        return {table.oid: Sending(everything) for table in catalog.tables()}
+
+    context = Context(task.slot, task.plugin, write, write_frames, sending)
     try:
         plugin.startup(context, task.options)
     except Wal2LakeError as error:

@@ -89,7 +89,9 @@ class Walsenders:
         """Where the positions of a session's walsender are."""
         return str(page_path(self._run_directory, pid))
 
-    def stream(self, pid: int, socket_fd: int, task: Task, about: Any = None) -> Outcome:
+    def stream(
+        self, pid: int, socket_fd: int, task: Task, about: Any = None
+    ) -> Outcome:
         """Run one to its end, in the session's thread. ``pid``: the session's; ``about``: what
         the views want to know of it. Raises the error that the client is to see."""
         grown_read, grown_write = os.pipe()

@@ -27,7 +27,7 @@ from typing import Any, Final
 from wal2lake.changelog import LogReader
 from wal2lake.errors import ProtocolViolation
 from wal2lake.model import Lsn
-from wal2lake.publish.decoding.driver import Decoding
+from wal2lake.publish.driver import Decoding
 from wal2lake.publish.walsender.page import Page
 from wal2lake.wire.copyboth import (
     HotStandbyFeedback,
@@ -114,7 +114,15 @@ class Stream:
         at = lsn if last else Lsn(0)
         self._announced = max(self._announced, lsn)
         head = int(at).to_bytes(8, "big")
-        self._data(b"w" + head + head + _now().to_bytes(8, "big", signed=True) + payload)
+        self._data(
+            b"w" + head + head + _now().to_bytes(8, "big", signed=True) + payload
+        )
+
+    def write_frames(self, data: memoryview) -> None:
+        """Many of them, framed already."""
+        self._out += data
+        if len(self._out) >= _SEND_BYTES:
+            self._send()
 
     def run(self) -> End:
         """Until it ends."""
@@ -249,7 +257,7 @@ class Stream:
             self._end = End.GONE
         else:
             raise ProtocolViolation(
-                f"invalid standby message type \"{kind.decode('latin-1')}\""
+                f'invalid standby message type "{kind.decode("latin-1")}"'
             )
 
     def _payload(self, body: bytes) -> None:

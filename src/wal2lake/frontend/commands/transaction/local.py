@@ -98,6 +98,10 @@ class LocalTransaction:
             self._snapshot = node.snapshots.take(node.catalog, node.tables)
         return self._snapshot
 
+    def use(self, snapshot: Snapshot) -> None:
+        """What its statements read, of a transaction whose snapshot stays."""
+        self._snapshot = snapshot
+
     def ref(self, table: TableDef, snapshot: Snapshot) -> TableRef:
         """What a table's name means to a statement with that snapshot."""
         catalog = self._node.catalog

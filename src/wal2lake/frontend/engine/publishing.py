@@ -1,0 +1,124 @@
+"""The publisher half of the engine, put together.
+
+In: the node's parts. Out: capture and walsenders that run; what replication commands use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wal2lake.catalog import TableDef
+from wal2lake.errors import UndefinedObjectError
+from wal2lake.frontend.backend import Backend, SessionContext
+from wal2lake.frontend.client import Conversation
+from wal2lake.frontend.commands.node import Node
+from wal2lake.frontend.engine.lakebackend import LakeBackend
+from wal2lake.frontend.replication.commands import Publishing, ReplicationCommands
+from wal2lake.frontend.session import Replication
+from wal2lake.lake.capture.rows import Memory
+from wal2lake.model import Oid
+from wal2lake.publish.capture.worker import Capture, Point
+from wal2lake.publish.slots import SlotManager
+from wal2lake.publish.walsender.starting import Walsenders
+from wal2lake.settings import Settings
+
+
+class Publisher:
+    """Of one engine. ``start`` it when tables can be read, ``stop`` it before the doors close."""
+
+    def __init__(self, node: Node) -> None:
+        settings = node.settings
+        self._node = node
+        node.catalog.drop_temporary_slots()
+        self.walsenders = Walsenders(settings.run_directory)
+        self.capture = Capture(
+            node.catalog,
+            node.tables,
+            self._visible,
+            self._wanted,
+            settings.publish_log_directory,
+            Memory(settings.publish.capture_bytes, settings.run_directory / "capture"),
+            settings.log.segment_bytes,
+            settings.log.history_bytes,
+            self.walsenders.grown,
+        )
+        self.slots = SlotManager(
+            node.catalog,
+            self.capture,
+            lambda: self._settings.publish.max_replication_slots,
+            self.capture.tell,
+        )
+        self._settings = settings
+        self._exports = 0
+
+    def start(self) -> None:
+        """Capture goes on where it was."""
+        self.capture.start()
+
+    def stop(self) -> None:
+        """Walsenders send what is there, and end."""
+        self.capture.stop(10.0)
+        self.walsenders.stop()
+
+    def reload(self, settings: Settings) -> None:
+        """Obey these from now on."""
+        self._settings = settings
+
+    def replication(
+        self, conversation: Conversation, context: SessionContext, backend: Backend
+    ) -> Replication:
+        """For a session; see ``ReplicationFactory``."""
+        node = self._node
+        publishing = Publishing(
+            system_identifier=node.catalog.system_identifier,
+            capture=self.capture,
+            slots=self.slots,
+            walsenders=self.walsenders,
+            catalog_path=str(self._settings.catalog_file),
+            log_directory=str(self._settings.publish_log_directory),
+            timeout_ms=lambda: self._settings.publish.wal_sender_timeout_ms,
+            allowed=self._allowed,
+            locations=self._locations,
+            export=self._export,
+        )
+        assert isinstance(backend, LakeBackend)
+        return ReplicationCommands(
+            publishing,
+            conversation,
+            context.parameters,
+            context.pid,
+            backend.use_versions,
+            context,
+            lambda: None,
+        )
+
+    def _allowed(self) -> tuple[str, ...]:
+        names = self._settings.publish.output_plugin_libraries.split(",")
+        return tuple(name.strip() for name in names if name.strip())
+
+    def _locations(self, point: Point) -> Mapping[str, int]:
+        places = {t.oid: t.location for t in self._node.catalog.tables()}
+        return {
+            places[relid]: version
+            for relid, version in point.versions.items()
+            if relid in places
+        }
+
+    def _export(self, point: Point) -> str:
+        self._exports += 1
+        return f"{self._exports:08X}-{int(point.lsn) & 0xFFFFFFFF:08X}-1"
+
+    def _wanted(self) -> Sequence[TableDef]:
+        return [t for t in self._node.catalog.tables() if t.partition_of is None]
+
+    def _visible(self, tables: Sequence[TableDef]) -> Mapping[Oid, int]:
+        node = self._node
+        snapshot = node.snapshots.take(node.catalog, node.tables)
+        found = {}
+        for table in tables:
+            try:
+                found[table.oid] = snapshot.of(table)
+            except UndefinedObjectError:
+                # Dropped meanwhile.
+                continue
+        return found
