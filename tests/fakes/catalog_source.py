@@ -252,6 +252,12 @@ class FakeSource:
     def sessions(self) -> list[FakeSession]:
         return [FakeSession()]
 
+    def slots(self):
+        return ()
+
+    def walsenders(self):
+        return ()
+
     def table_bytes(self, relid: Oid) -> int | None:
         return self.sizes.get(relid)
 

@@ -150,6 +150,12 @@ class SlotManager:
         """All of them."""
         return self._catalog.slots()
 
+    def in_use(self) -> list[tuple[ReplicationSlot, int | None]]:
+        """All of them, each with the session that uses it now."""
+        found = self._catalog.slots()
+        with self._lock:
+            return [(one, self._users.get(one.name)) for one in found]
+
     def released(self) -> None:
         """Less of the log may be needed."""
         self._released()

@@ -189,6 +189,8 @@ class _Engine:
                 self._listener.sessions,
                 sync.running,
                 batches.methods,
+                publisher.slots.in_use,
+                publisher.walsenders.positions,
             )
             self._open_doors(node, source, publisher)
             _tell(settings, READY)

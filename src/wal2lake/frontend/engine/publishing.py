@@ -88,7 +88,6 @@ class Publisher:
             context.parameters,
             context.pid,
             backend.use_versions,
-            context,
             lambda: None,
         )
 

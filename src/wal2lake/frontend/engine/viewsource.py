@@ -22,6 +22,7 @@ from wal2lake.catalog import (
     NotedSchemaChange,
     Progress,
     ProgressFile,
+    ReplicationSlot,
     Role,
     RoleMember,
     SnapshotVector,
@@ -43,6 +44,7 @@ from wal2lake.frontend.sysviews import ActiveSession, LoggedMessage, LogReading
 from wal2lake.lake.methods import Method, Total
 from wal2lake.launch.wakeup import RELOAD, notify
 from wal2lake.model import Acl, Lsn, Oid
+from wal2lake.publish.walsender.page import Positions
 from wal2lake.settings import LogSettings, Settings
 from wal2lake.tablesync.attempt import RunningCopy
 
@@ -57,15 +59,20 @@ class ViewSource:
         sessions: Callable[[], Sequence[ActiveSession]],
         copies: Callable[[Oid], Sequence[RunningCopy]],
         methods: Callable[[str, str], Mapping[Method, Total]],
+        slots: Callable[[], Sequence[tuple[ReplicationSlot, int | None]]],
+        walsenders: Callable[[], Sequence[tuple[int, str, Positions]]],
     ) -> None:
         """``sessions`` tells who is connected now, ``copies`` what is being copied, ``methods``
-        how batches were written (``Batches.methods``)."""
+        how batches were written (``Batches.methods``), ``slots`` which there are and who uses
+        them, ``walsenders`` who streams."""
         self._catalog = catalog
         self._run_directory = settings.run_directory
         self._settings = settings
         self._sessions = sessions
         self._copies = copies
         self._methods = methods
+        self.slots = slots
+        self.walsenders = walsenders
         self._files: dict[Oid, ProgressFile] = {}
         self._histories: dict[Oid, MessageHistory] = {}
         self._inventories: dict[Oid, Inventory] = {}

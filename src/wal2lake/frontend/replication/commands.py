@@ -85,17 +85,15 @@ class ReplicationCommands:
         parameters: Parameters,
         pid: int,
         use_versions: Callable[[Mapping[str, int]], None],
-        about: object,
         check: Callable[[], None],
     ) -> None:
         """``use_versions`` makes the session's transaction read these versions of tables, by
-        location; ``about`` is for the views; ``check`` raises what ends a wait."""
+        location; ``check`` raises what ends a wait."""
         self._publishing = publishing
         self._conversation = conversation
         self._parameters = parameters
         self._pid = pid
         self._use_versions = use_versions
-        self._about = about
         self._check = check
 
     def run(self, text: str, transaction: Transaction) -> Outcome:
@@ -253,7 +251,6 @@ class ReplicationCommands:
                     page=publishing.walsenders.page_of(self._pid),
                     timeout_ms=publishing.timeout_ms(),
                 ),
-                self._about,
             )
         publishing.slots.released()
         if not outcome.done:

@@ -19,6 +19,7 @@ from wal2lake.catalog import (
     NotedConflict,
     NotedSchemaChange,
     Progress,
+    ReplicationSlot,
     Role,
     RoleMember,
     SnapshotVector,
@@ -38,6 +39,7 @@ from wal2lake.changelog import (
 )
 from wal2lake.lake.methods import Method, Total
 from wal2lake.model import Acl, Lsn, Oid
+from wal2lake.publish.walsender.page import Positions
 from wal2lake.settings import LogSettings
 from wal2lake.tablesync.attempt import RunningCopy
 
@@ -201,6 +203,14 @@ class CatalogSource(Protocol):
 
     def sessions(self) -> Sequence[ActiveSession]:
         """The clients connected now."""
+        ...
+
+    def slots(self) -> Sequence[tuple[ReplicationSlot, int | None]]:
+        """All replication slots, each with the session that uses it now."""
+        ...
+
+    def walsenders(self) -> Sequence[tuple[int, str, Positions]]:
+        """Who streams now: session, slot, positions."""
         ...
 
     def table_bytes(self, relid: Oid) -> int | None:

@@ -54,6 +54,7 @@ from wal2lake.frontend.sysviews.rows.cluster import CLUSTER_ROWS
 from wal2lake.frontend.sysviews.rows.facts import SECRET, Facts, build_facts
 from wal2lake.frontend.sysviews.rows.information_schema import INFORMATION_ROWS
 from wal2lake.frontend.sysviews.rows.log import LOG_ROWS
+from wal2lake.frontend.sysviews.rows.publishing import PUBLISHING_ROWS
 from wal2lake.frontend.sysviews.rows.relations import RELATION_ROWS, Row
 from wal2lake.frontend.sysviews.rows.replication import (
     GUARDED,
@@ -241,7 +242,9 @@ class SystemCatalog:
             maker = INFORMATION_ROWS.get(name)
         else:
             maker = RELATION_ROWS.get(name) or CLUSTER_ROWS.get(name)
-            moving = LIVE_ROWS.get(name) or LOG_ROWS.get(name)
+            moving = (
+                LIVE_ROWS.get(name) or LOG_ROWS.get(name) or PUBLISHING_ROWS.get(name)
+            )
             if moving is not None:
                 return (lambda: moving(moment)), None
             state = SUBSCRIPTION_ROWS.get(name)

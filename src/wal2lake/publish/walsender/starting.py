@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,6 @@ class _Running:
     process: subprocess.Popen[bytes]
     grown: int
     page: Page
-    about: Any = field(default=None)
 
 
 class Walsenders:
@@ -89,11 +88,9 @@ class Walsenders:
         """Where the positions of a session's walsender are."""
         return str(page_path(self._run_directory, pid))
 
-    def stream(
-        self, pid: int, socket_fd: int, task: Task, about: Any = None
-    ) -> Outcome:
-        """Run one to its end, in the session's thread. ``pid``: the session's; ``about``: what
-        the views want to know of it. Raises the error that the client is to see."""
+    def stream(self, pid: int, socket_fd: int, task: Task) -> Outcome:
+        """Run one to its end, in the session's thread. ``pid``: the session's. Raises the error
+        that the client is to see."""
         grown_read, grown_write = os.pipe()
         outcome_read, outcome_write = os.pipe()
         os.set_blocking(grown_write, False)
@@ -119,9 +116,7 @@ class Walsenders:
             os.close(grown_read)
             os.close(outcome_write)
         with self._lock:
-            self._running[pid] = _Running(
-                pid, task.slot, process, grown_write, page, about
-            )
+            self._running[pid] = _Running(pid, task.slot, process, grown_write, page)
         try:
             with os.fdopen(outcome_read, "rb") as pipe:
                 text = pipe.read()
@@ -147,12 +142,10 @@ class Walsenders:
         with self._lock:
             return next((o.pid for o in self._running.values() if o.slot == slot), None)
 
-    def positions(self) -> list[tuple[int, str, Positions, Any]]:
-        """Of each: session, slot, positions, what ``stream`` was told about it."""
+    def positions(self) -> list[tuple[int, str, Positions]]:
+        """Of each: session, slot, positions."""
         with self._lock:
-            return [
-                (o.pid, o.slot, o.page.read(), o.about) for o in self._running.values()
-            ]
+            return [(o.pid, o.slot, o.page.read()) for o in self._running.values()]
 
     def end(self, pid: int) -> None:
         """Cut a session's off (pg_terminate_backend)."""

@@ -1,0 +1,82 @@
+"""Rows about what this node publishes: its slots, and who streams from them.
+
+Comes in: the source's slots and walsenders. Goes out: rows as dicts by column name, made anew for
+each query.
+
+Sources: pg_get_replication_slots() in slotfuncs.c; pg_stat_get_wal_senders() in walsender.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from wal2lake.frontend.sysviews.rows.relations import Row
+from wal2lake.frontend.sysviews.rows.replication import Moment
+from wal2lake.model import DATABASE, DATABASE_OID
+
+_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+def pg_replication_slots(moment: Moment) -> Iterator[Row]:
+    """All of them."""
+    for slot, user in moment.source.slots():
+        lost = slot.invalidation is not None
+        since = slot.inactive_since
+        yield {
+            "slot_name": slot.name,
+            "plugin": slot.plugin,
+            "slot_type": "logical",
+            "datoid": DATABASE_OID,
+            "database": DATABASE,
+            "temporary": bool(slot.temporary),
+            "active": user is not None,
+            "active_pid": user,
+            "restart_lsn": None if lost else int(slot.restart_lsn) or None,
+            "confirmed_flush_lsn": int(slot.confirmed_lsn) or None,
+            "wal_status": "lost" if lost else "reserved",
+            "two_phase": slot.two_phase,
+            "two_phase_at": slot.two_phase_at,
+            "inactive_since": None
+            if user is not None or since is None
+            else datetime.fromisoformat(since),
+            "conflicting": False,
+            "invalidation_reason": slot.invalidation,
+            "failover": slot.failover,
+            "synced": False,
+        }
+
+
+def pg_stat_replication(moment: Moment) -> Iterator[Row]:
+    """Those that stream now."""
+    users = {role.name: role.oid for role in moment.facts.roles}
+    sessions = {one.pid: one for one in moment.source.sessions()}
+    for pid, _, positions in moment.source.walsenders():
+        session = sessions.get(pid)
+        if session is None:
+            continue
+        yield {
+            "pid": pid,
+            "usesysid": users.get(session.user),
+            "usename": session.user,
+            "application_name": session.application_name,
+            "client_addr": session.client_host or None,
+            "client_port": session.client_port if session.client_host else -1,
+            "backend_start": datetime.fromtimestamp(session.started_at, UTC),
+            "state": "streaming" if positions.streaming else "catchup",
+            "sent_lsn": int(positions.sent) or None,
+            "write_lsn": int(positions.write) or None,
+            "flush_lsn": int(positions.flush) or None,
+            "replay_lsn": int(positions.apply) or None,
+            "sync_priority": 0,
+            "sync_state": "async",
+            "reply_time": _EPOCH + timedelta(microseconds=positions.reply_time)
+            if positions.reply_time
+            else None,
+        }
+
+
+PUBLISHING_ROWS: Final[Mapping[str, Callable[[Moment], Iterator[Row]]]] = {
+    maker.__name__: maker for maker in (pg_replication_slots, pg_stat_replication)
+}
