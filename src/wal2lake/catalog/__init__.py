@@ -9,8 +9,7 @@ are in ``progress``), connects to anything, imports Spark or NumPy.
     records            the rows as values
     database, schema   the SQLite file, its transactions and tables
     namespaces, tables, comments, subscriptions, copies, published/, remote/    the SQL of each
-    namespaces, tables, comments, subscriptions, copies, published/    the SQL of each
-    definitions/       what ALTER TABLE does to a table's columns
+    definitions/       what ALTER TABLE does to a table's columns, and publications of them
     access/            roles, and what follows from them: who may do what
     progress           the positions of a running subscription, in a mapped file
 """
@@ -35,6 +34,12 @@ from wal2lake.catalog.definitions.changes import (
     SetDefault,
     SetNotNull,
     plan_changes,
+)
+from wal2lake.catalog.definitions.publications import (
+    Publication,
+    PublishedOperation,
+    PublishedSchema,
+    PublishedTable,
 )
 from wal2lake.catalog.progress import Progress, ProgressFile
 from wal2lake.catalog.records import (
@@ -74,7 +79,7 @@ from wal2lake.catalog.remote.schemas import (
     Parsed,
     SchemaChange,
 )
-from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
+from wal2lake.catalog.schema import PUBLICATION_CATALOG, SUBSCRIPTION_CATALOG
 from wal2lake.catalog.store import Catalog
 
 __all__ = [
@@ -84,6 +89,7 @@ __all__ = [
     "PG_CREATE_SUBSCRIPTION",
     "PG_READ_ALL_DATA",
     "PG_READ_ALL_STATS",
+    "PUBLICATION_CATALOG",
     "REMOTE_TYPES",
     "ROLE_FLAGS",
     "SOURCE_STARTED",
@@ -113,6 +119,10 @@ __all__ = [
     "PlannedSlot",
     "Progress",
     "ProgressFile",
+    "Publication",
+    "PublishedOperation",
+    "PublishedSchema",
+    "PublishedTable",
     "Recopy",
     "RenameColumn",
     "ReplicationSlot",

@@ -21,6 +21,7 @@ from wal2lake.model import (
     Lsn,
     Oid,
     PartitionKey,
+    ReplicaIdentity,
     SyncState,
 )
 
@@ -115,6 +116,8 @@ class TableDef:
     """None: the defaults."""
     parameters: tuple[tuple[str, str], ...] = ()
     """Storage parameters of CREATE TABLE: the Delta table's properties."""
+    replica_identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
+    """What old rows its UPDATEs and DELETEs send."""
 
     @property
     def qualified(self) -> str:
@@ -129,6 +132,23 @@ class TableDef:
     def column(self, name: str) -> ColumnDef | None:
         """The column of that exact name."""
         return next((c for c in self.columns if c.name == name), None)
+
+    @property
+    def index_name(self) -> str:
+        """The name of its primary key, constraint and index: makeObjectName()."""
+        cut = self.name.encode()[: 63 - len("_pkey")].decode(errors="ignore")
+        return self.key_name or f"{cut}_pkey"
+
+    @property
+    def identity_columns(self) -> tuple[str, ...] | None:
+        """The columns that tell which row is meant; None: all of them; empty: there is no
+        replica identity."""
+        match self.replica_identity:
+            case ReplicaIdentity.FULL:
+                return None
+            case ReplicaIdentity.NOTHING:
+                return ()
+        return self.key
 
 
 REMOTE_TYPES: Final = "remote_types"
@@ -512,6 +532,8 @@ class Altered:
     columns: tuple[ColumnDef, ...]
     key: tuple[str, ...]
     key_name: str | None
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Columns that have another name now: before, and now."""
 
 
 @dataclass(frozen=True, slots=True)

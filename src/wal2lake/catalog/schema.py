@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 15
+VERSION: Final = 16
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -26,6 +26,9 @@ PUBLIC_OID: Final = 2200
 
 SUBSCRIPTION_CATALOG: Final = Oid(6100)
 """OID of pg_subscription, as the classid of comments."""
+
+PUBLICATION_CATALOG: Final = Oid(6104)
+"""OID of pg_publication."""
 
 _ROLES_4: Final = """
 alter table role add column inherit integer not null default 1;
@@ -212,7 +215,26 @@ _PARAMETERS_14: Final = """
 alter table relation add column parameters text not null default '[]';
 """
 
-_SLOTS_15: Final = """
+_PUBLICATIONS_15: Final = """
+alter table relation add column replica_identity text not null default 'd';
+create table publication (
+    oid integer primary key, name text not null unique, owner integer not null,
+    all_tables integer not null, publishes text not null,
+    via_root integer not null, generated_columns text not null);
+create table publication_rel (
+    oid integer primary key,
+    pubid integer not null references publication(oid) on delete cascade,
+    relid integer not null, columns text, filter text,
+    filter_columns text not null,
+    unique (pubid, relid));
+create table publication_namespace (
+    oid integer primary key,
+    pubid integer not null references publication(oid) on delete cascade,
+    nspid integer not null, unique (pubid, nspid));
+"""
+"""``filter_columns``: what the numbers in ``filter`` stand for."""
+
+_SLOTS_16: Final = """
 create table replication_slot (
     name text primary key, plugin text not null,
     temporary integer not null, two_phase integer not null,
@@ -234,7 +256,8 @@ LATER: Final = (
     _SCHEMAS_12,
     _SCHEMAS_13,
     _PARAMETERS_14,
-    _SLOTS_15,
+    _PUBLICATIONS_15,
+    _SLOTS_16,
 )
 """What came after version 3, in order."""
 
@@ -294,6 +317,7 @@ alter table relation add column partition_of integer;
     13: LATER[9],
     14: LATER[10],
     15: LATER[11],
+    16: LATER[12],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

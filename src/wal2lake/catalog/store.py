@@ -21,6 +21,7 @@ from wal2lake.catalog.database import Database, create_database, take_oid
 from wal2lake.catalog.parts.attempts import Attempts
 from wal2lake.catalog.parts.copies import Copies
 from wal2lake.catalog.parts.objects import Objects
+from wal2lake.catalog.parts.publications import Publications
 from wal2lake.catalog.parts.published import Published
 from wal2lake.catalog.parts.schemas import Schemas
 from wal2lake.catalog.parts.slots import Slots
@@ -28,7 +29,16 @@ from wal2lake.catalog.parts.subscriptions import Subscriptions
 from wal2lake.model import Oid
 
 
-class Catalog(Objects, Subscriptions, Attempts, Copies, Published, Schemas, Slots):
+class Catalog(
+    Objects,
+    Publications,
+    Subscriptions,
+    Attempts,
+    Copies,
+    Published,
+    Schemas,
+    Slots,
+):
     """The durable facts of one node."""
 
     def __init__(self, path: Path, *, migrate: bool = False) -> None:

@@ -13,7 +13,14 @@ from typing import Any, Final
 
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError
-from wal2lake.model import Acl, Domain, Oid, PartitionKey, PartitionStrategy
+from wal2lake.model import (
+    Acl,
+    Domain,
+    Oid,
+    PartitionKey,
+    PartitionStrategy,
+    ReplicaIdentity,
+)
 
 _COLUMNS_KEPT: Final = 4096
 """Lists of columns that are decoded: they never change, and workers look at every table after each
@@ -109,6 +116,15 @@ def drop_table(connection: sqlite3.Connection, oid: Oid) -> None:
     connection.execute("delete from relation where oid = ?", (oid,))
 
 
+def set_replica_identity(
+    connection: sqlite3.Connection, oid: Oid, identity: ReplicaIdentity
+) -> None:
+    """ALTER TABLE ... REPLICA IDENTITY."""
+    connection.execute(
+        "update relation set replica_identity = ? where oid = ?", (identity.value, oid)
+    )
+
+
 def _table(row: sqlite3.Row) -> TableDef:
     return TableDef(
         oid=Oid(row["oid"]),
@@ -125,6 +141,7 @@ def _table(row: sqlite3.Row) -> TableDef:
         parameters=tuple(
             (name, value) for name, value in json.loads(row["parameters"])
         ),
+        replica_identity=ReplicaIdentity(row["replica_identity"]),
     )
 
 

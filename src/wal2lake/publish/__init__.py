@@ -5,6 +5,8 @@
     decoding/    transactions of that log, in commit order, for a slot
     plugins/     what an output plugin is, and those that are built in
     walsender/   a process for each client that streams
+    publications which tables and columns a publication has; what it asks of a replica identity
+    rowfilter/   expressions of WHERE: their tree, text, values, and the transform of UPDATE
     slots        who needs which part of the log
 
 Takes: the tables' own logs, publications. Gives: a stream of messages to each client. Owns: the log

@@ -160,9 +160,18 @@ def alter_table(
     """
     table = plan.before
     check_column_names((c.name for c in plan.after.columns), table.qualified)
+    renamed = tuple(
+        (one.source, one.column.name)
+        for one in plan.columns
+        if one.source is not None and one.source != one.column.name
+    )
     altered = [
         Altered(
-            relid, plan.after.columns, plan.after.key, _key_name(catalog, plan, relid)
+            relid,
+            plan.after.columns,
+            plan.after.key,
+            _key_name(catalog, plan, relid),
+            renamed,
         )
         for relid in catalog.sharing(table)
     ]

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
+from wal2lake.catalog.definitions.publications import follow_columns
 from wal2lake.catalog.records import Altered, TableDef
 from wal2lake.catalog.tables import columns_from_json
 from wal2lake.model import Oid
@@ -35,7 +36,8 @@ def alter(
 
 
 def redefine(connection: sqlite3.Connection, altered: Sequence[Altered]) -> None:
-    """What tables are from now on. Of one that is gone: nothing."""
+    """What tables are from now on, and what publications have of them. Of one that is gone:
+    nothing."""
     for one in altered:
         connection.execute(
             "update relation set columns = ?, key = ?, key_name = ? where oid = ?",
@@ -46,6 +48,8 @@ def redefine(connection: sqlite3.Connection, altered: Sequence[Altered]) -> None
                 one.relid,
             ),
         )
+        left = [column.name for column in one.columns]
+        follow_columns(connection, one.relid, dict(one.renamed), left)
 
 
 def as_of(connection: sqlite3.Connection, table: TableDef, version: int) -> TableDef:
@@ -80,6 +84,7 @@ def from_json(text: str | None) -> tuple[Altered, ...]:
             columns_from_json(json.dumps(one["columns"])),
             tuple(one["key"]),
             one["key_name"],
+            tuple((before, now) for before, now in one.get("renamed", ())),
         )
         for one in json.loads(text or "[]")
     )

@@ -9,7 +9,7 @@ from wal2lake.catalog import comments, namespaces, tables
 from wal2lake.catalog.access import roles
 from wal2lake.catalog.access.authority import Authority
 from wal2lake.catalog.access.targets import TargetRights
-from wal2lake.catalog.definitions import history
+from wal2lake.catalog.definitions import history, publications
 from wal2lake.catalog.parts.part import Part
 from wal2lake.catalog.records import (
     Altered,
@@ -20,7 +20,7 @@ from wal2lake.catalog.records import (
     Subscription,
     TableDef,
 )
-from wal2lake.model import Acl, Oid
+from wal2lake.model import Acl, Oid, ReplicaIdentity
 
 
 class Objects(Part):
@@ -140,6 +140,7 @@ class Objects(Part):
     def drop_namespace(self, name: str) -> None:
         """The schema must be empty; 3F000 if there is none."""
         with self._database.transaction() as transaction:
+            publications.forget_schema(transaction, name)
             namespaces.drop_namespace(transaction, name)
 
     def tables(self) -> list[TableDef]:
@@ -189,9 +190,18 @@ class Objects(Part):
                 tables.create_table(transaction, table)
 
     def drop_table(self, oid: Oid) -> None:
-        """Forget a table and its part in every subscription."""
+        """Forget a table and its part in every subscription and publication."""
         with self._database.transaction() as transaction:
+            publications.forget_table(transaction, oid)
             tables.drop_table(transaction, oid)
+
+    def set_replica_identity(
+        self, oids: Sequence[Oid], identity: ReplicaIdentity
+    ) -> None:
+        """ALTER TABLE ... REPLICA IDENTITY."""
+        with self._database.transaction() as transaction:
+            for oid in oids:
+                tables.set_replica_identity(transaction, oid, identity)
 
     def comments(self) -> list[Comment]:
         """All of them."""

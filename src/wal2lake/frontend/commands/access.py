@@ -67,11 +67,16 @@ def database_access(node: Node) -> tuple[Oid, Acl | None]:
 
 def check_database_create(node: Node, caller: Caller) -> None:
     """CREATE on the database."""
-    if caller.role.superuser:
+    check_database_create_for(node, caller.role)
+
+
+def check_database_create_for(node: Node, role: Role) -> None:
+    """The same of another role."""
+    if role.superuser:
         return
     owner, acl = database_access(node)
     authority = node.catalog.authority()
-    letters = authority.letters(caller.role.oid, ObjectKind.DATABASE, owner, acl)
+    letters = authority.letters(role.oid, ObjectKind.DATABASE, owner, acl)
     if "C" not in letters:
         raise denied_for("database", DATABASE)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -51,6 +51,11 @@ from wal2lake.frontend.commands.node import (
     need_schema,
     need_table,
 )
+from wal2lake.frontend.commands.publication.dependents import (
+    check_dropped_columns,
+    check_retyped_columns,
+    replica_identity,
+)
 from wal2lake.frontend.commands.transaction.commit import hold_tables
 from wal2lake.frontend.commands.transaction.local import scratch
 from wal2lake.frontend.grammar import quote_identifier
@@ -63,6 +68,7 @@ from wal2lake.frontend.grammar.altering.statements import (
     NotNullClause,
     RenameColumnOf,
     RenameTable,
+    ReplicaIdentityClause,
     SetTableSchema,
     TypeClause,
 )
@@ -102,7 +108,19 @@ def alter_columns(node: Node, caller: Caller, statement: AlterTable) -> str:
             return _TAG
         _check_partitions(node, table, statement.actions, only=statement.only)
         changes, using = _changes(caller, table, statement.actions)
-        _carry_out(node, caller, table, changes, using)
+        cascade = [
+            action.name
+            for action in statement.actions
+            if isinstance(action, DropColumnClause) and action.cascade
+        ]
+        identities = [
+            replica_identity(node, caller, table, action)
+            for action in statement.actions
+            if isinstance(action, ReplicaIdentityClause)
+        ]
+        _carry_out(node, caller, table, changes, using, cascade=cascade)
+        if identities:
+            node.catalog.set_replica_identity([table.oid], identities[-1])
     return _TAG
 
 
@@ -318,6 +336,8 @@ def _changes(
                     using[action.name] = action.using
                 anew = action.using is not None
                 changes.append(ChangeType(action.name, kind, anew))
+            case ReplicaIdentityClause():
+                continue
         plan_changes(table, changes)
     return changes, using
 
@@ -335,6 +355,8 @@ def _pass(action: AlterAction) -> int:
             return 1
         case AddColumnClause():
             return 2
+        case ReplicaIdentityClause():
+            return 5
 
 
 def _has_partition(node: Node, table: TableDef) -> bool:
@@ -405,10 +427,15 @@ def _carry_out(
     using: Mapping[str, str],
     *,
     replaced: bool = False,
+    cascade: Collection[str] = (),
 ) -> None:
     plan = plan_changes(table, changes)
     if plan.after == table and not changes:
         return
+    dropped = [one.name for one in changes if isinstance(one, DropColumn)]
+    retyped = [one.name for one in changes if isinstance(one, ChangeType)]
+    check_dropped_columns(node, caller, table, dropped, cascade=cascade)
+    check_retyped_columns(node, caller, table, retyped)
     place = f"{scratch(node)}/{uuid.uuid4().hex}"
     rewriting = _Rewriting(node, caller, plan, using, place, replaced=replaced)
     state = node.tables.state(table.location)

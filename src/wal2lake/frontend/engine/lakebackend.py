@@ -7,7 +7,7 @@
     SELECT over lake tables            Spark, at the published vector of each table
     INSERT UPDATE DELETE TRUNCATE      commands.dml, through Spark
     CREATE DROP ALTER GRANT ...        commands.table, commands.roles,
-                                       commands.subscription
+                                       commands.subscription, commands.publication
 
 A query is prepared without running it: Spark analyses it with the parameters as NULLs of
 their types, which gives Describe its columns.
@@ -42,13 +42,14 @@ from wal2lake.frontend.backend import (
     SessionContext,
     TransactionKind,
 )
-from wal2lake.frontend.commands import altertable, calls, roles
+from wal2lake.frontend.commands import altertable, calls, publication, roles
 from wal2lake.frontend.commands import subscription as subscriptions
 from wal2lake.frontend.commands import table as tables
 from wal2lake.frontend.commands.access import check_tables
 from wal2lake.frontend.commands.dml import run_dml, truncate, truncated_tables
 from wal2lake.frontend.commands.node import Caller, Node, need_table
 from wal2lake.frontend.commands.past import AsOf, PastVersions, refuse_to_write
+from wal2lake.frontend.commands.publication.dependents import check_writable
 from wal2lake.frontend.commands.snapshots import Snapshot
 from wal2lake.frontend.commands.transaction.local import (
     DefinitionChanged,
@@ -98,6 +99,7 @@ _DEFINITIONS: Final = {
     **tables.COMMANDS,
     **altertable.COMMANDS,
     **roles.COMMANDS,
+    **publication.COMMANDS,
 }
 
 _Used = dict[Oid, tuple[TableDef, str]]
@@ -360,6 +362,7 @@ class LakeBackend:
             write = translate_write(sql, resolver, bound, zone, target)
             used[write.table.oid] = (write.table, write.needs)
             check_tables(self._node.catalog, caller, used)
+            check_writable(self._node, write.table, write.verb)
             return run_dml(
                 self._node,
                 write,

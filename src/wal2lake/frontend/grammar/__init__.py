@@ -10,6 +10,7 @@ catalog, reads queries beyond their first words.
     cursor                     tokens, taken by gram.y's rules
     subscription, table        each statement's own rules
     access/                    roles, privileges, owners
+    publishing/                publications, and expressions of row filters
     statements, printing       the values, and their text again
     options                    what the options of a subscription may be
 """

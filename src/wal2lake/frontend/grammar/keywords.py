@@ -12,11 +12,12 @@ from __future__ import annotations
 from typing import Final
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
+    """Those between blanks."""
     return frozenset(text.split())
 
 
-RESERVED: Final = _words(
+RESERVED: Final = words(
     """
     all analyse analyze and any array as asc asymmetric both case cast check collate
     column constraint create current_catalog current_date current_role current_time
@@ -29,7 +30,7 @@ RESERVED: Final = _words(
 )
 """Never a name without quotes, except as a label."""
 
-TYPE_OR_FUNCTION: Final = _words(
+TYPE_OR_FUNCTION: Final = words(
     """
     authorization binary collation concurrently cross current_schema freeze full ilike
     inner is isnull join left like natural notnull outer overlaps right similar
@@ -38,7 +39,7 @@ TYPE_OR_FUNCTION: Final = _words(
 )
 """May name a type or a function, no column or table."""
 
-COLUMN_NAME: Final = _words(
+COLUMN_NAME: Final = words(
     """
     between bigint bit boolean char character coalesce dec decimal exists extract float
     greatest grouping inout int integer interval json json_array json_arrayagg

@@ -228,7 +228,8 @@ def _later(name: str, value: object) -> FeatureNotSupportedError:
 # ---- values ----------------------------------------------------------------------------
 
 
-def _boolean(option: Option) -> bool:
+def boolean_option(option: Option) -> bool:
+    """defGetBoolean()."""
     if option.value is None:
         return True
     word = option.value.text.lower()
@@ -260,7 +261,7 @@ def _streaming(option: Option) -> str:
     if option.value is not None and option.value.text.lower() == "parallel":
         return "parallel"
     try:
-        return "on" if _boolean(option) else "off"
+        return "on" if boolean_option(option) else "off"
     except SqlSyntaxError:
         raise SqlSyntaxError(
             f'{option.name} requires a Boolean value or "parallel"'
@@ -333,23 +334,23 @@ def _lsn(option: Option) -> Lsn | None:
 
 
 _READERS: Final[dict[str, Callable[[Option], Any]]] = {
-    "connect": _boolean,
-    "enabled": _boolean,
-    "create_slot": _boolean,
+    "connect": boolean_option,
+    "enabled": boolean_option,
+    "create_slot": boolean_option,
     "slot_name": _slot,
-    "copy_data": _boolean,
-    "refresh": _boolean,
-    "recopy": _boolean,
+    "copy_data": boolean_option,
+    "refresh": boolean_option,
+    "recopy": boolean_option,
     "synchronous_commit": _synchronous_commit,
-    "binary": _boolean,
+    "binary": boolean_option,
     "streaming": _streaming,
-    "two_phase": _boolean,
-    "disable_on_error": _boolean,
-    "password_required": _boolean,
-    "run_as_owner": _boolean,
-    "failover": _boolean,
+    "two_phase": boolean_option,
+    "disable_on_error": boolean_option,
+    "password_required": boolean_option,
+    "run_as_owner": boolean_option,
+    "failover": boolean_option,
     "origin": _origin,
-    "create_tables": _boolean,
+    "create_tables": boolean_option,
     "schema_changes": _schema_changes,
     "table_format": _table_format,
     "type_mappings": _type_mappings,

@@ -1,8 +1,8 @@
 """``parse``: the text of one statement as a value.
 
 Comes in: one statement (from ``split_statements``). Goes out: a ``Statement``. What this node
-executes from its own grammar (subscriptions, schemas, tables, roles) is parsed whole; for the rest
-only the leading words are read, to tell which command it is.
+executes from its own grammar (subscriptions, publications, schemas, tables, roles) is parsed whole;
+for the rest only the leading words are read, to tell which command it is.
 
 Sources: gram.y, stmt; src/include/tcop/cmdtaglist.h for the commands' names.
 """
@@ -21,6 +21,13 @@ from wal2lake.frontend.grammar.altering.parsing import alter_table
 from wal2lake.frontend.grammar.altering.statements import AlterTableStatement
 from wal2lake.frontend.grammar.cursor import Cursor
 from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error, tokens
+from wal2lake.frontend.grammar.publishing.parsing import (
+    alter_publication,
+    comment_on_publication,
+    create_publication,
+    drop_publication,
+)
+from wal2lake.frontend.grammar.publishing.statements import PublicationStatement
 from wal2lake.frontend.grammar.statements import Kind, Other, Statement
 from wal2lake.frontend.grammar.subscription import (
     alter_subscription,
@@ -36,7 +43,7 @@ from wal2lake.frontend.grammar.table import (
     truncate,
 )
 
-Parsed = Statement | AlterTableStatement | AccessStatement
+Parsed = Statement | AlterTableStatement | AccessStatement | PublicationStatement
 
 _OWN: Final[
     dict[
@@ -48,6 +55,10 @@ _OWN: Final[
     ("alter", "subscription"): alter_subscription,
     ("drop", "subscription"): drop_subscription,
     ("comment", "on", "subscription"): comment_on_subscription,
+    ("create", "publication"): create_publication,
+    ("alter", "publication"): alter_publication,
+    ("drop", "publication"): drop_publication,
+    ("comment", "on", "publication"): comment_on_publication,
     ("create", "schema"): create_schema,
     ("drop", "schema"): drop_schema,
     ("create", "table"): create_table,
@@ -67,7 +78,10 @@ _OWN: Final[
     **{("alter", word): alter_role(word.upper()) for word in ("role", "user", "group")},
 }
 
-_COMMENT: Final = ("comment", "on", "subscription")
+_COMMENTS: Final = (
+    ("comment", "on", "subscription"),
+    ("comment", "on", "publication"),
+)
 
 _OTHERS: Final = {
     "select": Kind.SELECT,
@@ -148,7 +162,6 @@ _OBJECTS: Final = (
     "owned",
     "policy",
     "procedure",
-    "publication",
     "role",
     "routine",
     "rule",
@@ -196,7 +209,7 @@ def parse(text: str) -> Parsed:
     word = first.value
     if word in ("create", "alter", "drop"):
         return _definition(text, lead)
-    for words in ((word,), _COMMENT):
+    for words in ((word,), *_COMMENTS):
         if words in _OWN and all(
             token.is_word(part) for token, part in zip(lead, words, strict=False)
         ):

@@ -19,6 +19,8 @@ from wal2lake.frontend.grammar.altering.statements import (
     RenameTable,
     SetTableSchema,
 )
+from wal2lake.frontend.grammar.publishing.printing import publication_sql
+from wal2lake.frontend.grammar.publishing.statements import PublicationStatement
 from wal2lake.frontend.grammar.quoting import fold, quote_identifier, quote_literal
 from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionConnection,
@@ -50,8 +52,12 @@ from wal2lake.model import PartitionKey
 from wal2lake.pgtypes.registry.pg_type import format_type
 
 
-def to_sql(statement: Statement | AlterTableStatement | AccessStatement) -> str:
+def to_sql(
+    statement: Statement | AlterTableStatement | AccessStatement | PublicationStatement,
+) -> str:
     """The statement's text, without a semicolon."""
+    if isinstance(statement, PublicationStatement):
+        return publication_sql(statement, _definition, _role)
     if isinstance(statement, AccessStatement):
         return access_to_sql(statement)
     match statement:

@@ -65,7 +65,7 @@ def create_subscription(cursor: Cursor) -> CreateSubscription:
     conninfo = cursor.string()
     cursor.expect("publication")
     publications = cursor.commas(cursor.name)
-    options = _with(cursor)
+    options = with_options(cursor)
     cursor.expect_end()
     return CreateSubscription(name, conninfo, publications, options)
 
@@ -105,9 +105,9 @@ def _alteration(cursor: Cursor, name: str) -> AlterSubscription:
         return AlterSubscriptionConnection(name, cursor.string())
     if cursor.take("refresh"):
         cursor.expect("publication")
-        return AlterSubscriptionRefresh(name, _with(cursor))
+        return AlterSubscriptionRefresh(name, with_options(cursor))
     if cursor.take("skip"):
-        return AlterSubscriptionSkip(name, _definition(cursor))
+        return AlterSubscriptionSkip(name, definition(cursor))
     if cursor.take("owner"):
         cursor.expect("to")
         return AlterSubscriptionOwner(name, cursor.role())
@@ -116,22 +116,24 @@ def _alteration(cursor: Cursor, name: str) -> AlterSubscription:
         return AlterSubscriptionRename(name, cursor.name())
     if cursor.token.is_word("set") and cursor.ahead(1).is_mark("("):
         cursor.next()
-        return AlterSubscriptionSet(name, _definition(cursor))
+        return AlterSubscriptionSet(name, definition(cursor))
     for change in PublicationChange:
         if cursor.take(change.value.lower()):
             cursor.expect("publication")
             publications = cursor.commas(cursor.name)
             return AlterSubscriptionPublication(
-                name, change, publications, _with(cursor)
+                name, change, publications, with_options(cursor)
             )
     raise cursor.unexpected()
 
 
-def _with(cursor: Cursor) -> tuple[Option, ...]:
-    return _definition(cursor) if cursor.take("with") else ()
+def with_options(cursor: Cursor) -> tuple[Option, ...]:
+    """[WITH (name [= value], ...)]."""
+    return definition(cursor) if cursor.take("with") else ()
 
 
-def _definition(cursor: Cursor) -> tuple[Option, ...]:
+def definition(cursor: Cursor) -> tuple[Option, ...]:
+    """``definition``: the options in their parentheses."""
     cursor.expect_mark("(")
     options = cursor.commas(lambda: _option(cursor))
     cursor.expect_mark(")")

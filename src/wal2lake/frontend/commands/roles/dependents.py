@@ -67,6 +67,8 @@ def _dependents(
         yield from of(table.oid, table.owner, table.acl, f"table {shown}")
     for sub in catalog.subscriptions():
         yield from of(sub.oid, sub.owner, None, f"subscription {sub.name}")
+    for pub in catalog.publications():
+        yield from of(pub.oid, pub.owner, None, f"publication {pub.name}")
     gone = {one.oid for one in dropped}
     for row in authority.members:
         if row.grantor == role.oid and not {row.roleid, row.member} & gone:

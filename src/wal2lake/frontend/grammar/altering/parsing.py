@@ -22,6 +22,7 @@ from wal2lake.frontend.grammar.altering.statements import (
     NotNullClause,
     RenameColumnOf,
     RenameTable,
+    ReplicaIdentityClause,
     SetTableSchema,
     TypeClause,
 )
@@ -35,11 +36,11 @@ from wal2lake.frontend.grammar.table import (
     column_type,
     default_text,
 )
+from wal2lake.model import ReplicaIdentity
 
 _REFUSED: Final = (
     "attach partition",
     "detach partition",
-    "replica identity",
     "enable",
     "disable",
     "cluster on",
@@ -152,13 +153,28 @@ def _alteration(cursor: Cursor, table: QualifiedName) -> AlterAction:
         cursor.take("column")
         missing_ok = cursor.if_exists()
         name = cursor.name()
-        cursor.cascade()
-        return DropColumnClause(name, missing_ok)
+        return DropColumnClause(name, missing_ok, cursor.cascade())
+    if cursor.take("replica", "identity"):
+        return _replica_identity(cursor)
     cursor.expect("alter")
     cursor.take("column")
     if cursor.token.kind is TokenKind.INTEGER:
         raise _NotHere("ALTER COLUMN ... SET STATISTICS")
     return _of_column(cursor, cursor.name())
+
+
+def _replica_identity(cursor: Cursor) -> ReplicaIdentityClause:
+    if cursor.take("using"):
+        cursor.expect("index")
+        return ReplicaIdentityClause(ReplicaIdentity.INDEX, cursor.name())
+    for identity in (
+        ReplicaIdentity.DEFAULT,
+        ReplicaIdentity.FULL,
+        ReplicaIdentity.NOTHING,
+    ):
+        if cursor.take(identity.name.lower()):
+            return ReplicaIdentityClause(identity)
+    raise cursor.unexpected()
 
 
 def _of_column(cursor: Cursor, name: str) -> AlterAction:

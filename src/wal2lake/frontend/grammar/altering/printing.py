@@ -18,6 +18,7 @@ from wal2lake.frontend.grammar.altering.statements import (
     NotNullClause,
     RenameColumnOf,
     RenameTable,
+    ReplicaIdentityClause,
     SetTableSchema,
     TypeClause,
 )
@@ -57,7 +58,13 @@ def _action(action: AlterAction, column: Callable[[ColumnClause], str]) -> str:
             return f"ADD COLUMN {there}{column(action.column)}"
         case DropColumnClause():
             there = "IF EXISTS " if action.if_exists else ""
-            return f"DROP COLUMN {there}{quote_identifier(action.name)}"
+            cascade = " CASCADE" if action.cascade else ""
+            return f"DROP COLUMN {there}{quote_identifier(action.name)}{cascade}"
+        case ReplicaIdentityClause():
+            if action.index is not None:
+                index = quote_identifier(action.index)
+                return f"REPLICA IDENTITY USING INDEX {index}"
+            return f"REPLICA IDENTITY {action.identity.name}"
         case NotNullClause():
             verb = "SET" if action.not_null else "DROP"
             return f"ALTER COLUMN {quote_identifier(action.name)} {verb} NOT NULL"

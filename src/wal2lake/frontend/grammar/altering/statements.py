@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wal2lake.frontend.grammar.statements import ColumnClause, QualifiedName
-from wal2lake.model import Oid
+from wal2lake.model import Oid, ReplicaIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,12 @@ class AddColumnClause:
 
 @dataclass(frozen=True, slots=True)
 class DropColumnClause:
-    """DROP COLUMN. RESTRICT and CASCADE mean the same: nothing depends on a column here."""
+    """DROP COLUMN."""
 
     name: str
     if_exists: bool = False
+    cascade: bool = False
+    """Publications whose column list or row filter has it lose the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,22 @@ class TypeClause:
     """The expression's text as written."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaIdentityClause:
+    """REPLICA IDENTITY DEFAULT | USING INDEX | FULL | NOTHING."""
+
+    identity: ReplicaIdentity
+    index: str | None = None
+    """Of USING INDEX."""
+
+
 AlterAction = (
-    AddColumnClause | DropColumnClause | NotNullClause | DefaultClause | TypeClause
+    AddColumnClause
+    | DropColumnClause
+    | NotNullClause
+    | DefaultClause
+    | TypeClause
+    | ReplicaIdentityClause
 )
 
 

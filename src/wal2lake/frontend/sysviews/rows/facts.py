@@ -111,7 +111,7 @@ def key_constraint_oid(table: TableDef) -> Oid:
 
 def key_name(table: TableDef) -> str:
     """The name of a table's primary key, constraint and index."""
-    return table.key_name or derived_name(table.name, None, "pkey")
+    return table.index_name
 
 
 def _not_null_name(table: TableDef, column: Attribute) -> str:

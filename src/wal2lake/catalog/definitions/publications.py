@@ -1,0 +1,248 @@
+"""Publications, and the tables and schemas that each of them names.
+
+In: a connection, and in writes a transaction on it. Out: ``Publication``. What a publication has in
+the end (partitions, all tables of a schema) is ``publish.publications``'s to say. Called by
+``store``.
+
+A row filter is kept as its tree (``publish.rowfilter.tree``), which is opaque here; the columns
+that it reads are beside it by name, so a renamed column is renamed here.
+
+Source: pg_publication.h, pg_publication_rel.h, pg_publication_namespace.h.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from wal2lake.catalog.database import take_oid
+from wal2lake.errors import DuplicateObjectError
+from wal2lake.model import INVALID_OID, Oid
+
+
+class PublishedOperation(StrEnum):
+    """What a publication may send; the value is its word in ``publish``."""
+
+    INSERT = "insert"
+    UPDATE = "update"
+    DELETE = "delete"
+    TRUNCATE = "truncate"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """pg_publication_rel: a table that a publication names."""
+
+    relid: Oid
+    columns: tuple[str, ...] | None = None
+    """The column list, in the table's order; None: all columns."""
+    filter: str | None = None
+    """The row filter's tree; None: all rows."""
+    filter_columns: tuple[str, ...] = ()
+    """The columns that the tree's numbers stand for."""
+    oid: Oid = INVALID_OID
+    """Of the row; the catalog gives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSchema:
+    """pg_publication_namespace: a schema all of whose tables are published."""
+
+    nspid: Oid
+    oid: Oid = INVALID_OID
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """pg_publication, with its rows in the two others."""
+
+    oid: Oid
+    name: str
+    owner: Oid
+    all_tables: bool = False
+    publishes: frozenset[PublishedOperation] = frozenset(PublishedOperation)
+    via_root: bool = False
+    """publish_via_partition_root."""
+    generated_columns: str = "n"
+    """n or s: none, stored. No lake table has a generated column."""
+    tables: tuple[PublishedTable, ...] = ()
+    schemas: tuple[PublishedSchema, ...] = ()
+
+    def table(self, relid: Oid) -> PublishedTable | None:
+        """Its row for a table that it names."""
+        return next((one for one in self.tables if one.relid == relid), None)
+
+
+def all_publications(connection: sqlite3.Connection) -> list[Publication]:
+    """By OID, each with its tables and schemas by theirs."""
+    tables: dict[int, list[PublishedTable]] = {}
+    for row in connection.execute("select * from publication_rel order by oid"):
+        tables.setdefault(row["pubid"], []).append(_table(row))
+    schemas: dict[int, list[PublishedSchema]] = {}
+    for row in connection.execute("select * from publication_namespace order by oid"):
+        found = PublishedSchema(Oid(row["nspid"]), Oid(row["oid"]))
+        schemas.setdefault(row["pubid"], []).append(found)
+    return [
+        Publication(
+            Oid(row["oid"]),
+            row["name"],
+            Oid(row["owner"]),
+            bool(row["all_tables"]),
+            frozenset(map(PublishedOperation, row["publishes"].split())),
+            bool(row["via_root"]),
+            row["generated_columns"],
+            tuple(tables.get(row["oid"], ())),
+            tuple(schemas.get(row["oid"], ())),
+        )
+        for row in connection.execute("select * from publication order by oid")
+    ]
+
+
+def create_publication(
+    connection: sqlite3.Connection, publication: Publication
+) -> None:
+    """With its tables and schemas; 42710 if the name is taken."""
+    try:
+        connection.execute(
+            "insert into publication (oid, name, owner, all_tables, publishes, via_root,"
+            " generated_columns) values (?, ?, ?, ?, ?, ?, ?)",
+            (
+                publication.oid,
+                publication.name,
+                publication.owner,
+                publication.all_tables,
+                _written(publication.publishes),
+                publication.via_root,
+                publication.generated_columns,
+            ),
+        )
+    except sqlite3.IntegrityError:
+        raise _taken(publication.name) from None
+    add_objects(connection, publication.oid, publication.tables, publication.schemas)
+
+
+def update_publication(
+    connection: sqlite3.Connection, oid: Oid, changes: Mapping[str, Any]
+) -> None:
+    """Fields of its own row; 42710 if a new name is taken."""
+    values = {
+        name: _written(value) if name == "publishes" else value
+        for name, value in changes.items()
+    }
+    names = ", ".join(f"{name} = ?" for name in values)
+    try:
+        connection.execute(
+            f"update publication set {names} where oid = ?", (*values.values(), oid)
+        )
+    except sqlite3.IntegrityError:
+        raise _taken(str(changes.get("name"))) from None
+
+
+def drop_publication(connection: sqlite3.Connection, oid: Oid) -> None:
+    """With its rows."""
+    connection.execute("delete from publication where oid = ?", (oid,))
+
+
+def add_objects(
+    connection: sqlite3.Connection,
+    pubid: Oid,
+    tables: Sequence[PublishedTable],
+    schemas: Sequence[PublishedSchema],
+) -> None:
+    """Tables and schemas that it does not name yet."""
+    for table in tables:
+        columns = None if table.columns is None else json.dumps(table.columns)
+        connection.execute(
+            "insert into publication_rel (oid, pubid, relid, columns, filter,"
+            " filter_columns) values (?, ?, ?, ?, ?, ?)",
+            (
+                take_oid(connection),
+                pubid,
+                table.relid,
+                columns,
+                table.filter,
+                json.dumps(table.filter_columns),
+            ),
+        )
+    for schema in schemas:
+        connection.execute(
+            "insert into publication_namespace (oid, pubid, nspid) values (?, ?, ?)",
+            (take_oid(connection), pubid, schema.nspid),
+        )
+
+
+def remove_objects(connection: sqlite3.Connection, oids: Collection[Oid]) -> None:
+    """Rows of tables and schemas, by their own OIDs."""
+    for oid in oids:
+        connection.execute("delete from publication_rel where oid = ?", (oid,))
+        connection.execute("delete from publication_namespace where oid = ?", (oid,))
+
+
+def forget_table(connection: sqlite3.Connection, relid: Oid) -> None:
+    """Of a table that is dropped."""
+    connection.execute("delete from publication_rel where relid = ?", (relid,))
+
+
+def forget_schema(connection: sqlite3.Connection, name: str) -> None:
+    """Of a schema that is dropped; its row is still there."""
+    connection.execute(
+        "delete from publication_namespace where nspid ="
+        " (select oid from namespace where name = ?)",
+        (name,),
+    )
+
+
+def follow_columns(
+    connection: sqlite3.Connection,
+    relid: Oid,
+    renamed: Mapping[str, str],
+    left: Collection[str],
+) -> None:
+    """What ALTER TABLE does to a table's column lists and row filters: names follow; a table
+    whose list or filter has a column that is gone (DROP COLUMN ... CASCADE) leaves the
+    publication. ``left``: the names that the table's columns have now."""
+    found = connection.execute(
+        "select * from publication_rel where relid = ?", (relid,)
+    ).fetchall()
+    for row in found:
+        columns = None if row["columns"] is None else json.loads(row["columns"])
+        read = json.loads(row["filter_columns"])
+        listed = columns and [renamed.get(name, name) for name in columns]
+        filtered = [renamed.get(name, name) for name in read]
+        if not set(listed or ()) | set(filtered) <= set(left):
+            connection.execute(
+                "delete from publication_rel where oid = ?", (row["oid"],)
+            )
+        elif (listed, filtered) != (columns, read):
+            connection.execute(
+                "update publication_rel set columns = ?, filter_columns = ?"
+                " where oid = ?",
+                (
+                    None if listed is None else json.dumps(listed),
+                    json.dumps(filtered),
+                    row["oid"],
+                ),
+            )
+
+
+def _table(row: sqlite3.Row) -> PublishedTable:
+    columns = row["columns"]
+    return PublishedTable(
+        Oid(row["relid"]),
+        None if columns is None else tuple(json.loads(columns)),
+        row["filter"],
+        tuple(json.loads(row["filter_columns"])),
+        Oid(row["oid"]),
+    )
+
+
+def _written(publishes: Collection[PublishedOperation]) -> str:
+    return " ".join(one.value for one in PublishedOperation if one in publishes)
+
+
+def _taken(name: str) -> DuplicateObjectError:
+    return DuplicateObjectError(f'publication "{name}" already exists')

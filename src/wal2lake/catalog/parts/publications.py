@@ -1,0 +1,61 @@
+"""``Catalog``'s methods about publications; see ``store``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from wal2lake.catalog import comments
+from wal2lake.catalog.definitions import publications
+from wal2lake.catalog.definitions.publications import (
+    Publication,
+    PublishedSchema,
+    PublishedTable,
+)
+from wal2lake.catalog.parts.part import Part
+from wal2lake.catalog.schema import PUBLICATION_CATALOG
+from wal2lake.model import Oid
+
+
+class Publications(Part):
+    """What leaves the node."""
+
+    def publications(self) -> list[Publication]:
+        """All of them, by OID."""
+        with self._database.reading() as connection:
+            return publications.all_publications(connection)
+
+    def publication_named(self, name: str) -> Publication | None:
+        """One by its name."""
+        found = (one for one in self.publications() if one.name == name)
+        return next(found, None)
+
+    def create_publication(self, publication: Publication) -> None:
+        """With its tables and schemas; 42710 if the name is taken."""
+        with self._database.transaction() as transaction:
+            publications.create_publication(transaction, publication)
+
+    def update_publication(self, oid: Oid, **changes: Any) -> None:
+        """Fields of its own row: ``name``, ``owner``, ``publishes``, ``via_root``,
+        ``generated_columns``; 42710 if a new name is taken."""
+        with self._database.transaction() as transaction:
+            publications.update_publication(transaction, oid, changes)
+
+    def change_objects(
+        self,
+        pubid: Oid,
+        removed: Collection[Oid] = (),
+        tables: Sequence[PublishedTable] = (),
+        schemas: Sequence[PublishedSchema] = (),
+    ) -> None:
+        """At one moment: rows of tables and schemas go, by their own OIDs, then others come."""
+        with self._database.transaction() as transaction:
+            publications.remove_objects(transaction, removed)
+            publications.add_objects(transaction, pubid, tables, schemas)
+
+    def drop_publications(self, oids: Collection[Oid]) -> None:
+        """All of them, with their comments."""
+        with self._database.transaction() as transaction:
+            for oid in oids:
+                publications.drop_publication(transaction, oid)
+                comments.set_comment(transaction, PUBLICATION_CATALOG, oid, None)

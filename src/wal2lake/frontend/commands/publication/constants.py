@@ -1,0 +1,168 @@
+"""Constants of row filters: their canonical text.
+
+Comes in: the text of a constant, and the type that the context gives it. Goes out: a constant that
+shows as PostgreSQL shows it. What is no value of the type is refused as its input function does.
+
+Source: the input functions in src/backend/utils/adt; make_const() in parse_node.c.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+import pyarrow as pa
+
+from wal2lake.errors import UsageError
+from wal2lake.frontend.query.values.moments import parse_timestamp
+from wal2lake.pgtypes import format_type
+from wal2lake.pgtypes.decode.conversion import Failures
+from wal2lake.pgtypes.decode.inputs import read_as
+from wal2lake.publish.rowfilter import Expression, Node
+from wal2lake.publish.rowfilter.operators import FLOATS, INTEGERS
+from wal2lake.publish.rowfilter.values import (
+    BOOL,
+    BYTEA,
+    DATE,
+    FLOAT4,
+    INT4,
+    INT8,
+    NUMERIC,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    UUID,
+    single,
+)
+
+UNKNOWN: Final = 705
+"""The type of a string constant before the context has given it one."""
+
+_INTEGER: Final = re.compile(r"\s*([+-]?[0-9]+)\s*\Z")
+_FLOAT: Final = re.compile(
+    r"\s*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf(?:inity)?)\s*\Z",
+    re.IGNORECASE,
+)
+_INFINITE: Final = ("infinity", "-infinity")
+
+
+def number(text: str) -> Expression:
+    """A number as written, with its sign."""
+    if re.fullmatch(r"-?[0-9]+", text):
+        value = int(text)
+        for kind in (INT4, INT8):
+            if abs(value) < 1 << (INTEGERS[kind] - 1):
+                return Expression(Node.CONST, kind, value=str(value))
+    return constant(text, NUMERIC, "UTC")
+
+
+def constant(text: str, kind: int, zone: str) -> Expression:
+    """``'text'`` as a value of the type; ``zone`` is the session's."""
+    return Expression(Node.CONST, kind, value=_canonical(text, kind, zone))
+
+
+def _canonical(text: str, kind: int, zone: str) -> str:
+    if kind in INTEGERS:
+        return _integer(text, kind)
+    if kind in FLOATS:
+        return _float(text, kind)
+    if kind in (DATE, TIMESTAMP, TIMESTAMPTZ):
+        return _moment(text, kind, zone)
+    if kind in (NUMERIC, UUID):
+        failures = Failures()
+        found = read_as(pa.array([text]), kind, -1, failures)[0].as_py()
+        if found is None:
+            raise _invalid(text, kind)
+        return str(found)
+    if kind == BOOL:
+        return _boolean(text)
+    if kind == BYTEA:
+        return _bytea(text)
+    return text
+
+
+def _invalid(text: str, kind: int) -> UsageError:
+    return UsageError(
+        f'invalid input syntax for type {format_type(kind)}: "{text}"',
+        sqlstate="22P02",
+    )
+
+
+def _out_of_range(text: str, kind: int, before: str = "value ") -> UsageError:
+    return UsageError(
+        f'{before}"{text}" is out of range for type {format_type(kind)}',
+        sqlstate="22003",
+    )
+
+
+def _integer(text: str, kind: int) -> str:
+    found = _INTEGER.match(text)
+    if found is None:
+        raise _invalid(text, kind)
+    value, limit = int(found[1]), 1 << (INTEGERS[kind] - 1)
+    if not -limit <= value < limit:
+        raise _out_of_range(text, kind)
+    return str(value)
+
+
+def _float(text: str, kind: int) -> str:
+    if not _FLOAT.match(text):
+        raise _invalid(text, kind)
+    value = float(text)
+    if kind == FLOAT4:
+        value = single(value)
+    if math.isinf(value) and "inf" not in text.lower():
+        raise _out_of_range(text.strip(), kind, before="")
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    shown = _shortest_single(value) if kind == FLOAT4 else repr(value)
+    return shown.removesuffix(".0")
+
+
+def _shortest_single(value: float) -> str:
+    """The fewest digits that are this real."""
+    for digits in range(1, 10):
+        shown = f"{value:.{digits}g}"
+        if single(float(shown)) == value:
+            return repr(float(shown))
+    return repr(value)
+
+
+def _boolean(text: str) -> str:
+    word = text.strip().lower()
+    for shown, words in (("true", "true yes on 1"), ("false", "false no off 0")):
+        for full in words.split():
+            if word and word != "o" and full.startswith(word):
+                return shown
+    raise _invalid(text, BOOL)
+
+
+def _bytea(text: str) -> str:
+    if text.startswith("\\x"):
+        digits = re.sub(r"\s", "", text[2:])
+        if len(digits) % 2 or re.search(r"[^0-9A-Fa-f]", digits):
+            raise UsageError("invalid hexadecimal data", sqlstate="22023")
+        return "\\x" + digits.lower()
+    if re.search(r"\\(?![0-3][0-7]{2}|\\)", text.replace("\\\\", "")):
+        raise UsageError("invalid input syntax for type bytea", sqlstate="22P02")
+    raw = re.sub(
+        rb"\\(\\|[0-3][0-7]{2})",
+        lambda m: b"\\" if m[1] == b"\\" else bytes([int(m[1], 8)]),
+        text.encode(),
+    )
+    return "\\x" + raw.hex()
+
+
+def _moment(text: str, kind: int, zone: str) -> str:
+    bare = text.strip().lower()
+    if bare in _INFINITE or bare == "+infinity":
+        return bare.lstrip("+")
+    if kind == DATE:
+        return parse_timestamp(text, None, "date")[:10]
+    shown = parse_timestamp(text, zone if kind == TIMESTAMPTZ else None)
+    moment, plus, _ = shown.partition("+")
+    if "." in moment:
+        moment = moment.rstrip("0").rstrip(".")
+    return moment + ("+00" if plus else "")

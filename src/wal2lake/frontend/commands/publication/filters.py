@@ -1,0 +1,300 @@
+"""The WHERE of a published table: from words to a typed tree, or PostgreSQL's refusal.
+
+Comes in: a ``Raw`` expression, the table, the session's TimeZone (of timestamptz constants). Goes
+out: a ``publish.rowfilter`` tree and the columns that it reads. Columns, constants, operators and
+functions are resolved as parse_oper.c and parse_coerce.c do, so that the tree shows as PostgreSQL's
+would. What PostgreSQL refuses is refused with its words; what it accepts and no row filter here
+computes is 0A000, with what is.
+
+Source: TransformPubWhereClauses() and check_simple_rowfilter_expr_walker() in publicationcmds.c;
+parse_expr.c, parse_oper.c, parse_coerce.c; the manual's chapter 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from wal2lake.catalog import TableDef
+from wal2lake.errors import UndefinedObjectError, UsageError
+from wal2lake.frontend.commands.publication.constants import UNKNOWN, constant, number
+from wal2lake.frontend.commands.publication.operations import (
+    Signature,
+    common_type,
+    function,
+    mutable,
+    not_simple,
+    operator,
+    prefix_operator,
+    refuse,
+    unsupported,
+)
+from wal2lake.frontend.grammar.keywords import words
+from wal2lake.frontend.grammar.publishing.expressions import Raw, RawKind
+from wal2lake.model import SYSTEM_COLUMNS
+from wal2lake.pgtypes import format_type
+from wal2lake.publish.rowfilter import Expression, Node
+from wal2lake.publish.rowfilter.operators import MOMENTS, TEXTS, can_cast
+from wal2lake.publish.rowfilter.values import BOOL, SUPPORTED, TEXT, TIMESTAMPTZ
+
+_DATATYPE_MISMATCH: Final = "42804"
+
+
+def analyse(raw: Raw, table: TableDef, zone: str) -> tuple[Expression, tuple[str, ...]]:
+    """The tree, and the names that its columns' numbers stand for."""
+    analysis = _Analysis(table, zone)
+    found = analysis.boolean(analysis.typed(raw), "PUBLICATION WHERE")
+    return found, tuple(analysis.columns)
+
+
+class _Analysis:
+    def __init__(self, table: TableDef, zone: str) -> None:
+        self.columns: list[str] = []
+        self._table = table
+        self._zone = zone
+
+    def typed(self, raw: Raw) -> Expression:
+        match raw.kind:
+            case RawKind.NAME:
+                return self._column(raw.names)
+            case RawKind.STRING:
+                return Expression(Node.CONST, UNKNOWN, value=raw.word)
+            case RawKind.NUMBER:
+                return number(raw.word)
+            case RawKind.WORD:
+                if raw.word == "null":
+                    return Expression(Node.CONST, UNKNOWN)
+                return Expression(Node.CONST, BOOL, value=raw.word)
+            case RawKind.OPERATOR:
+                return self._operator(raw)
+            case RawKind.BOOLEAN:
+                args = tuple(self.boolean(self.typed(a), raw.word) for a in raw.args)
+                return Expression(Node[raw.word], BOOL, args)
+            case RawKind.TEST:
+                return self._test(raw.word, self.typed(raw.args[0]))
+            case RawKind.DISTINCT:
+                return self._distinct(raw)
+            case RawKind.IN:
+                return self._in(raw)
+            case RawKind.CALL:
+                return self._call(raw)
+            case RawKind.COALESCE:
+                args = tuple(self.typed(a) for a in raw.args)
+                kind = common_type(args, "COALESCE")
+                return Expression(Node.COALESCE, kind, self._all(args, kind))
+            case RawKind.NULLIF:
+                return self._nullif(raw)
+            case RawKind.CASE:
+                return self._case(raw)
+            case RawKind.CAST:
+                return self._cast(self.typed(raw.args[0]), raw.type_oid, raw.typmod)
+            case RawKind.OTHER:
+                raise _other(raw.word)
+
+    def boolean(self, one: Expression, place: str) -> Expression:
+        """coerce_to_boolean()."""
+        if one.type_oid == UNKNOWN:
+            return self._coerced(one, BOOL)
+        if one.type_oid != BOOL:
+            raise UsageError(
+                f"argument of {place} must be type boolean, not type"
+                f" {format_type(one.type_oid)}",
+                sqlstate=_DATATYPE_MISMATCH,
+            )
+        return one
+
+    # ---- columns -------------------------------------------------------------------
+
+    def _column(self, names: Sequence[str]) -> Expression:
+        table, name = self._table, names[-1]
+        if len(names) > 1 and (
+            names[-2] != table.name or (len(names) > 2 and names[-3] != table.namespace)
+        ):
+            raise UndefinedObjectError(
+                f'missing FROM-clause entry for table "{names[-2]}"', sqlstate="42P01"
+            )
+        column = table.column(name)
+        if column is None:
+            if name in SYSTEM_COLUMNS:
+                raise refuse("System columns are not allowed.")
+            if len(names) == 1 and name == table.name:
+                raise refuse("User-defined types are not allowed.")
+            shown = f'"{name}"' if len(names) == 1 else ".".join(names)
+            raise UndefinedObjectError(
+                f"column {shown} does not exist", sqlstate="42703"
+            )
+        if column.type_name is not None or column.domain is not None:
+            raise refuse("User-defined types are not allowed.")
+        if name not in self.columns:
+            self.columns.append(name)
+        number = self.columns.index(name)
+        return Expression(Node.COLUMN, column.type_oid, value=number)
+
+    # ---- operators -----------------------------------------------------------------
+
+    def _operator(self, raw: Raw) -> Expression:
+        args = [self.typed(arg) for arg in raw.args]
+        if len(args) == 1:
+            kind = prefix_operator(raw.word, args[0].type_oid)
+            return Expression(Node.OPERATOR, kind, tuple(args), raw.word)
+        return self._applied(raw.word, args[0], args[1])
+
+    def _applied(self, name: str, left: Expression, right: Expression) -> Expression:
+        found = operator(name, left.type_oid, right.type_oid)
+        return Expression(
+            Node.OPERATOR, found.result, self._operands(found, left, right), name
+        )
+
+    def _operands(
+        self, found: Signature, left: Expression, right: Expression
+    ) -> tuple[Expression, ...]:
+        return self._coerced(left, found.left), self._coerced(right, found.right)
+
+    def _test(self, word: str, arg: Expression) -> Expression:
+        if word.endswith("NULL"):
+            if arg.type_oid == UNKNOWN:
+                arg = self._coerced(arg, TEXT)
+        else:
+            arg = self.boolean(arg, word)
+        return Expression(Node.TEST, BOOL, (arg,), word)
+
+    def _distinct(self, raw: Raw) -> Expression:
+        left, right = (self.typed(arg) for arg in raw.args)
+        for null, other in ((right, left), (left, right)):
+            if null.node is Node.CONST and null.value is None:
+                same = raw.word == "IS NOT"
+                return self._test("IS NULL" if same else "IS NOT NULL", other)
+        found = operator("=", left.type_oid, right.type_oid)
+        distinct = Expression(Node.DISTINCT, BOOL, self._operands(found, left, right))
+        if raw.word == "IS":
+            return distinct
+        return Expression(Node.NOT, BOOL, (distinct,))
+
+    def _in(self, raw: Raw) -> Expression:
+        """Constants are one array if there are several, the others are compared one by one."""
+        left, *items = (self.typed(arg) for arg in raw.args)
+        any_ = raw.word == "="
+        plain = [one for one in items if not list(one.columns())]
+        found: Expression | None = None
+        if len(plain) > 1:
+            kind = common_type([left, *plain], None)
+            resolved = operator(raw.word, left.type_oid, kind)
+            if resolved.right != kind:
+                # PostgreSQL would convert the array.
+                raise not_simple()
+            args = (self._coerced(left, resolved.left), *self._all(plain, kind))
+            node = Node.ANY if any_ else Node.ALL
+            found = Expression(node, BOOL, args, raw.word)
+            items = [one for one in items if list(one.columns())]
+        for item in items:
+            compared = self._applied(raw.word, left, item)
+            if found is None:
+                found = compared
+            else:
+                connective = Node.OR if any_ else Node.AND
+                found = Expression(connective, BOOL, (found, compared))
+        assert found is not None
+        return found
+
+    def _nullif(self, raw: Raw) -> Expression:
+        if len(raw.args) != 2:
+            raise unsupported("NULLIF of other than two values")
+        left, right = (self.typed(arg) for arg in raw.args)
+        found = operator("=", left.type_oid, right.type_oid)
+        args = self._operands(found, left, right)
+        return Expression(Node.NULLIF, args[0].type_oid, args)
+
+    # ---- calls and CASE ------------------------------------------------------------
+
+    def _call(self, raw: Raw) -> Expression:
+        args = [self.typed(arg) for arg in raw.args]
+        name = raw.names[-1]
+        found = function(raw.names, raw.word, [arg.type_oid for arg in args])
+        coerced = tuple(
+            self._coerced(arg, kind)
+            for arg, kind in zip(args, found.arguments, strict=True)
+        )
+        return Expression(Node.FUNCTION, found.result, coerced, name)
+
+    def _case(self, raw: Raw) -> Expression:
+        args = list(raw.args)
+        of = self.typed(args.pop(0)) if raw.word == "OF" else None
+        if of is not None and of.type_oid == UNKNOWN:
+            of = self._coerced(of, TEXT)
+        default = self.typed(args.pop()) if len(args) % 2 else None
+        whens = [self.typed(arg) for arg in args[::2]]
+        thens = [self.typed(arg) for arg in args[1::2]]
+        if of is None:
+            whens = [self.boolean(one, "CASE/WHEN") for one in whens]
+        else:
+            whens = [self._applied("=", of, one) for one in whens]
+        default = default or Expression(Node.CONST, UNKNOWN)
+        # ELSE comes first, as in PostgreSQL.
+        kind = common_type([default, *thens], "CASE")
+        pairs = [
+            part
+            for when, then in zip(whens, thens, strict=True)
+            for part in (when, self._coerced(then, kind))
+        ]
+        last = self._coerced(default, kind)
+        if of is None:
+            return Expression(Node.CASE, kind, (*pairs, last))
+        return Expression(Node.CASE_OF, kind, (of, *pairs, last))
+
+    # ---- types ---------------------------------------------------------------------
+
+    def _all(self, args: Sequence[Expression], kind: int) -> tuple[Expression, ...]:
+        return tuple(self._coerced(arg, kind) for arg in args)
+
+    def _coerced(self, one: Expression, kind: int) -> Expression:
+        """To a type that it can be implicitly."""
+        if one.type_oid == kind:
+            return one
+        if one.type_oid == UNKNOWN:
+            assert one.node is Node.CONST
+            if one.value is None:
+                return Expression(Node.CONST, kind)
+            return constant(str(one.value), kind, self._zone)
+        if not can_cast(one.type_oid, kind):
+            raise unsupported(
+                f"a cast from {format_type(one.type_oid)} to {format_type(kind)}"
+            )
+        return Expression(Node.CAST, kind, (one,))
+
+    def _cast(self, one: Expression, kind: int, typmod: int) -> Expression:
+        """Explicit."""
+        if kind not in SUPPORTED:
+            raise unsupported(f"type {format_type(kind)}")
+        source = one.type_oid
+        if source in (UNKNOWN, kind):
+            found = self._coerced(one, kind)
+            if typmod < 0:
+                return found
+            return Expression(Node.CAST, kind, (found,), typmod=typmod)
+        if source not in SUPPORTED:
+            raise unsupported(f"type {format_type(source)}")
+        if can_cast(source, kind):
+            return Expression(Node.CAST, kind, (one,), typmod=typmod)
+        if source in MOMENTS and kind in MOMENTS and TIMESTAMPTZ in (source, kind):
+            raise mutable()
+        if source in TEXTS or kind in TEXTS:
+            raise not_simple()
+        raise UsageError(
+            f"cannot cast type {format_type(source)} to {format_type(kind)}",
+            sqlstate="42846",
+        )
+
+
+_NOT_SIMPLE: Final = words(
+    """
+    SELECT EXISTS CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP LOCALTIME LOCALTIMESTAMP
+    CURRENT_ROLE CURRENT_USER SESSION_USER SYSTEM_USER USER CURRENT_CATALOG
+    CURRENT_SCHEMA
+    """
+)
+
+
+def _other(word: str) -> UsageError:
+    if word.startswith("$"):
+        return UndefinedObjectError(f"there is no parameter {word}", sqlstate="42P02")
+    return not_simple() if word in _NOT_SIMPLE else unsupported(word)

@@ -1,0 +1,481 @@
+"""The expression of a row filter from tokens, untyped.
+
+Comes in: a cursor at its first token. Goes out: a ``Raw`` tree, which knows the words and nothing
+of types; what it means is for ``commands.publication.filters`` to say. What no filter may have (a
+subquery, a parameter, an array) is a ``Raw`` of its own kind, so that the error comes where
+PostgreSQL has it: behind all syntax errors.
+
+    1  OR              6  BETWEEN IN LIKE ILIKE       11  COLLATE
+    2  AND             7  any other operator          12  a sign
+    3  NOT             8  + -                         13  ::
+    4  IS, ISNULL      9  * / %
+    5  < > = <= >= <>  10 ^
+
+Source: gram.y, a_expr, b_expr, c_expr, func_expr, case_expr and the precedences above them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.keywords import RESERVED, words
+from wal2lake.frontend.grammar.lexer import TokenKind
+from wal2lake.model import INVALID_OID, Oid
+from wal2lake.pgtypes.registry.type_names import parse_type_name
+
+
+class RawKind(Enum):
+    """What stands there; ``word`` and ``args`` of each."""
+
+    NAME = "name"
+    """``names``: a column, maybe qualified."""
+    STRING = "string"
+    NUMBER = "number"
+    """``word``: digits, with a sign if it had one."""
+    WORD = "word"
+    """true, false or null."""
+    OPERATOR = "operator"
+    BOOLEAN = "boolean"
+    """``word``: AND, OR or NOT."""
+    TEST = "test"
+    """``word``: IS NULL, IS NOT TRUE ..."""
+    DISTINCT = "distinct"
+    """``word``: IS [NOT] DISTINCT FROM."""
+    IN = "in"
+    """``word``: = or <>; the first arg is looked for."""
+    CALL = "call"
+    """``names``: of the function; ``word``: DISTINCT, * or OVER, or nothing."""
+    COALESCE = "coalesce"
+    NULLIF = "nullif"
+    CASE = "case"
+    """``word``: what is compared is the first arg (OF) or nothing is; pairs; ELSE, maybe."""
+    CAST = "cast"
+    """``type_oid`` and ``typmod``."""
+    OTHER = "other"
+    """What PostgreSQL's grammar has and no filter here; ``word`` names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """One node."""
+
+    kind: RawKind
+    args: tuple[Raw, ...] = ()
+    word: str = ""
+    names: tuple[str, ...] = ()
+    type_oid: Oid = INVALID_OID
+    typmod: int = -1
+
+
+_COMPARISONS: Final = ("<", ">", "=", "<=", ">=", "<>", "!=")
+_POWERS: Final = {"+": 8, "-": 8, "*": 9, "/": 9, "%": 9, "^": 10}
+_OR, _AND, _NOT, _IS, _COMPARES, _LIKE, _OPERATOR = range(1, 8)
+_COLLATE, _SIGN, _CAST = 11, 12, 13
+
+_TESTS: Final = ("null", "true", "false", "unknown")
+_LIKES: Final = {"like": "~~", "ilike": "~~*"}
+_VALUE_FUNCTIONS: Final = words(
+    """
+    current_date current_time current_timestamp localtime localtimestamp current_role
+    current_user session_user system_user user current_catalog current_schema
+    """
+)
+_CALLED_SPECIALLY: Final = words(
+    """
+    extract overlay position substring trim treat normalize xmlconcat xmlelement
+    xmlexists xmlforest xmlparse xmlpi xmlroot xmlserialize json json_array
+    json_arrayagg json_exists json_object json_objectagg json_query json_scalar
+    json_value merge_action grouping greatest least
+    """
+)
+_TYPE_WORDS: Final = words(
+    """
+    bigint bit boolean char character dec decimal double float int integer interval
+    national nchar numeric real smallint time timestamp varchar
+    """
+)
+
+
+def expression(cursor: Cursor) -> Raw:
+    """a_expr."""
+    return _binary(cursor, _OR)
+
+
+def _binary(cursor: Cursor, least: int, *, plain: bool = False) -> Raw:
+    """What binds at least so tightly. ``plain``: b_expr, which has no AND, IN, LIKE, IS NULL."""
+    left = _unary(cursor, least, plain=plain)
+    ceiling = 99
+    while True:
+        found = _power(cursor, plain=plain)
+        if found is None or found < least or found > ceiling:
+            if found is not None and found == _COMPARES and found >= least:
+                # They are not associative.
+                raise cursor.unexpected()
+            return left
+        left = _behind(cursor, left, found)
+        # After "a = b" another comparison is an error, after a test anything looser may come.
+        ceiling = found - 1 if found in (_COMPARES, _LIKE, _IS) else found
+
+
+def _power(cursor: Cursor, *, plain: bool) -> int | None:
+    """How tightly the next token binds what is before it; None: it does not."""
+    token = cursor.token
+    if token.is_mark("::"):
+        return _CAST
+    if token.kind is TokenKind.OPERATOR:
+        if token.value in _COMPARISONS:
+            return _COMPARES
+        return _POWERS.get(token.value, _OPERATOR)
+    if token.kind is not TokenKind.WORD or (plain and token.value != "is"):
+        return None
+    ahead = cursor.ahead(1)
+    if token.value == "not":
+        return (
+            _LIKE
+            if ahead.is_word("between", "in", "like", "ilike", "similar")
+            else None
+        )
+    return {
+        "or": _OR,
+        "and": _AND,
+        "is": _IS,
+        "isnull": _IS,
+        "notnull": _IS,
+        "between": _LIKE,
+        "in": _LIKE,
+        "like": _LIKE,
+        "ilike": _LIKE,
+        "similar": _LIKE,
+        "collate": _COLLATE,
+        "at": 11 if ahead.is_word("time", "local") else None,
+        "operator": _OPERATOR if ahead.is_mark("(") else None,
+    }.get(token.value)
+
+
+def _behind(cursor: Cursor, left: Raw, power: int) -> Raw:
+    token = cursor.next()
+    if token.is_mark("::"):
+        oid, typmod = _type(cursor)
+        return Raw(RawKind.CAST, (left,), type_oid=oid, typmod=typmod)
+    if token.kind is TokenKind.OPERATOR:
+        name = "<>" if token.value == "!=" else token.value
+        if cursor.token.is_word("any", "all", "some"):
+            cursor.next()
+            cursor.skip_parentheses()
+            return Raw(RawKind.OTHER, (left,), "ANY")
+        return Raw(RawKind.OPERATOR, (left, _binary(cursor, power + 1)), name)
+    match token.value:
+        case "or" | "and":
+            right = _binary(cursor, power + 1)
+            word = token.value.upper()
+            # Written one after the other they are one list, whatever the parentheses.
+            same = left.kind is RawKind.BOOLEAN and left.word == word
+            return Raw(
+                RawKind.BOOLEAN, (*(left.args if same else (left,)), right), word
+            )
+        case "isnull":
+            return Raw(RawKind.TEST, (left,), "IS NULL")
+        case "notnull":
+            return Raw(RawKind.TEST, (left,), "IS NOT NULL")
+        case "is":
+            return _is(cursor, left)
+        case "collate":
+            cursor.qualified_name()
+            return Raw(RawKind.OTHER, (left,), "COLLATE")
+        case "at":
+            if cursor.take("time"):
+                cursor.expect("zone")
+                return Raw(RawKind.OTHER, (left, _binary(cursor, 12)), "AT TIME ZONE")
+            cursor.expect("local")
+            return Raw(RawKind.OTHER, (left,), "AT LOCAL")
+        case "operator":
+            cursor.skip_parentheses()
+            return Raw(RawKind.OTHER, (left, _binary(cursor, 8)), "OPERATOR()")
+    return _matching(cursor, left, token.value)
+
+
+def _matching(cursor: Cursor, left: Raw, word: str) -> Raw:
+    negated = word == "not"
+    if negated:
+        word = cursor.next().value
+    match word:
+        case "between":
+            return _between(cursor, left, negated=negated)
+        case "in":
+            return _in(cursor, left, negated=negated)
+        case "similar":
+            cursor.expect("to")
+            pattern = _binary(cursor, _OPERATOR)
+            return Raw(RawKind.OTHER, (left, pattern), "SIMILAR TO")
+    pattern = _binary(cursor, _OPERATOR)
+    if cursor.take("escape"):
+        escape = _binary(cursor, _OPERATOR)
+        return Raw(RawKind.OTHER, (left, pattern, escape), "ESCAPE")
+    operator = ("!" if negated else "") + _LIKES[word]
+    return Raw(RawKind.OPERATOR, (left, pattern), operator)
+
+
+def _is(cursor: Cursor, left: Raw) -> Raw:
+    negated = cursor.take("not")
+    word = "IS NOT" if negated else "IS"
+    for test in _TESTS:
+        if cursor.take(test):
+            return Raw(RawKind.TEST, (left,), f"{word} {test.upper()}")
+    if cursor.take("distinct", "from"):
+        right = _binary(cursor, _COMPARES)
+        return Raw(RawKind.DISTINCT, (left, right), word)
+    if cursor.token.is_word("json", "document", "normalized", "nfc", "nfd"):
+        word = f"{word} {cursor.next().value.upper()}"
+        return Raw(RawKind.OTHER, (left,), word)
+    raise cursor.unexpected()
+
+
+def _between(cursor: Cursor, left: Raw, *, negated: bool) -> Raw:
+    symmetric = cursor.take("symmetric")
+    if not symmetric:
+        cursor.take("asymmetric")
+    low = _binary(cursor, _COMPARES, plain=True)
+    cursor.expect("and")
+    high = _binary(cursor, _OPERATOR)
+
+    def compared(operator: str, other: Raw) -> Raw:
+        return Raw(RawKind.OPERATOR, (left, other), operator)
+
+    def within(first: Raw, last: Raw) -> Raw:
+        if negated:
+            either = (compared("<", first), compared(">", last))
+            return Raw(RawKind.BOOLEAN, either, "OR")
+        both = (compared(">=", first), compared("<=", last))
+        return Raw(RawKind.BOOLEAN, both, "AND")
+
+    if not symmetric:
+        return within(low, high)
+    word = "AND" if negated else "OR"
+    return Raw(RawKind.BOOLEAN, (within(low, high), within(high, low)), word)
+
+
+def _in(cursor: Cursor, left: Raw, *, negated: bool) -> Raw:
+    if not cursor.token.is_mark("("):
+        raise cursor.unexpected()
+    if cursor.ahead(1).is_word("select", "values", "with", "table"):
+        cursor.skip_parentheses()
+        return Raw(RawKind.OTHER, (left,), "SELECT")
+    cursor.next()
+    items = cursor.commas(lambda: expression(cursor))
+    cursor.expect_mark(")")
+    return Raw(RawKind.IN, (left, *items), "<>" if negated else "=")
+
+
+# ---- what stands before an operator ----------------------------------------------------
+
+
+def _unary(cursor: Cursor, least: int, *, plain: bool) -> Raw:
+    token = cursor.token
+    if token.is_word("not") and not plain and least <= _NOT:
+        cursor.next()
+        return Raw(RawKind.BOOLEAN, (_binary(cursor, _NOT),), "NOT")
+    if token.kind is TokenKind.OPERATOR:
+        cursor.next()
+        if token.value not in ("+", "-"):
+            return Raw(RawKind.OPERATOR, (_binary(cursor, 8),), token.value)
+        inner = _binary(cursor, _SIGN)
+        if token.value == "-" and inner.kind is RawKind.NUMBER:
+            negative = inner.word.startswith("-")
+            word = inner.word[1:] if negative else "-" + inner.word
+            return Raw(RawKind.NUMBER, word=word)
+        return Raw(RawKind.OPERATOR, (inner,), token.value)
+    return _primary(cursor)
+
+
+def _primary(cursor: Cursor) -> Raw:
+    token = cursor.token
+    match token.kind:
+        case TokenKind.STRING:
+            return Raw(RawKind.STRING, word=cursor.next().value)
+        case TokenKind.INTEGER | TokenKind.FLOAT:
+            return Raw(RawKind.NUMBER, word=_number(cursor.next().value))
+        case TokenKind.PARAMETER:
+            return Raw(RawKind.OTHER, word=f"${cursor.next().value}")
+        case TokenKind.BITS:
+            cursor.next()
+            return Raw(RawKind.OTHER, word="bit string")
+        case TokenKind.QUOTED:
+            return _named(cursor)
+        case TokenKind.WORD:
+            return _word(cursor)
+    if not token.is_mark("("):
+        raise cursor.unexpected()
+    if cursor.ahead(1).is_word("select", "values", "with"):
+        cursor.skip_parentheses()
+        return Raw(RawKind.OTHER, word="SELECT")
+    cursor.next()
+    items = cursor.commas(lambda: expression(cursor))
+    cursor.expect_mark(")")
+    return items[0] if len(items) == 1 else Raw(RawKind.OTHER, items, "ROW")
+
+
+def _number(text: str) -> str:
+    digits = text.replace("_", "")
+    return str(int(digits, 0)) if digits[:2].lower() in ("0x", "0o", "0b") else digits
+
+
+def _word(cursor: Cursor) -> Raw:
+    word = cursor.token.value
+    ahead = cursor.ahead(1)
+    if word in ("true", "false", "null"):
+        cursor.next()
+        return Raw(RawKind.WORD, word=word)
+    if word in _VALUE_FUNCTIONS:
+        cursor.next()
+        if cursor.token.is_mark("("):
+            cursor.skip_parentheses()
+        return Raw(RawKind.OTHER, word=word.upper())
+    match word:
+        case "case":
+            return _case(cursor)
+        case "cast":
+            return _cast(cursor)
+        case "exists" | "array" | "row" if ahead.is_mark("(") or ahead.is_mark("["):
+            cursor.next()
+            if ahead.is_mark("["):
+                _skip_brackets(cursor)
+            else:
+                cursor.skip_parentheses()
+            return Raw(RawKind.OTHER, word=word.upper())
+        case "coalesce" | "nullif" if ahead.is_mark("("):
+            kind = RawKind.COALESCE if word == "coalesce" else RawKind.NULLIF
+            cursor.next()
+            return Raw(kind, _arguments(cursor))
+    if word in _CALLED_SPECIALLY and ahead.is_mark("("):
+        cursor.next()
+        cursor.skip_parentheses()
+        return Raw(RawKind.OTHER, word=f"{word}()")
+    typed = _typed_constant(cursor)
+    if typed is not None:
+        return typed
+    if word in RESERVED:
+        raise cursor.unexpected()
+    return _named(cursor)
+
+
+def _typed_constant(cursor: Cursor) -> Raw | None:
+    """``date '2020-01-01'``, ``timestamp with time zone '...'``."""
+    word = cursor.token.value
+    if cursor.ahead(1).kind is not TokenKind.STRING:
+        long = word in _TYPE_WORDS and (
+            cursor.ahead(1).is_mark("(")
+            or cursor.ahead(1).is_word("with", "without", "precision", "varying")
+        )
+        if not long:
+            return None
+    oid, typmod = _type(cursor)
+    text = Raw(RawKind.STRING, word=cursor.string())
+    return Raw(RawKind.CAST, (text,), type_oid=oid, typmod=typmod)
+
+
+def _named(cursor: Cursor) -> Raw:
+    """A column, or a call."""
+    names = [cursor.label()]
+    while cursor.take_mark("."):
+        if cursor.take_mark("*"):
+            return Raw(RawKind.OTHER, word="*")
+        names.append(cursor.label())
+    if not cursor.token.is_mark("("):
+        return Raw(RawKind.NAME, names=tuple(names))
+    word = ""
+    ahead = cursor.ahead(1)
+    args: tuple[Raw, ...] = ()
+    if ahead.is_mark("*"):
+        word = "*"
+        cursor.skip_parentheses()
+    elif ahead.is_word("distinct", "all", "variadic"):
+        word = "DISTINCT"
+        cursor.skip_parentheses()
+    else:
+        args = _arguments(cursor)
+    if cursor.take("filter"):
+        cursor.skip_parentheses()
+    if cursor.take("over"):
+        word = "OVER"
+        if cursor.token.is_mark("("):
+            cursor.skip_parentheses()
+        else:
+            cursor.name()
+    return Raw(RawKind.CALL, args, word, tuple(names))
+
+
+def _arguments(cursor: Cursor) -> tuple[Raw, ...]:
+    cursor.expect_mark("(")
+    if cursor.take_mark(")"):
+        return ()
+    items = cursor.commas(lambda: expression(cursor))
+    cursor.expect_mark(")")
+    return items
+
+
+def _case(cursor: Cursor) -> Raw:
+    cursor.expect("case")
+    args: list[Raw] = []
+    word = ""
+    if not cursor.token.is_word("when"):
+        word = "OF"
+        args.append(expression(cursor))
+    if not cursor.token.is_word("when"):
+        raise cursor.unexpected()
+    while cursor.take("when"):
+        args.append(expression(cursor))
+        cursor.expect("then")
+        args.append(expression(cursor))
+    if cursor.take("else"):
+        args.append(expression(cursor))
+    cursor.expect("end")
+    return Raw(RawKind.CASE, tuple(args), word)
+
+
+def _cast(cursor: Cursor) -> Raw:
+    cursor.expect("cast")
+    cursor.expect_mark("(")
+    inner = expression(cursor)
+    cursor.expect("as")
+    oid, typmod = _type(cursor)
+    cursor.expect_mark(")")
+    return Raw(RawKind.CAST, (inner,), type_oid=oid, typmod=typmod)
+
+
+def _type(cursor: Cursor) -> tuple[Oid, int]:
+    """Typename, and no token more."""
+    start = cursor.token.start
+    first = cursor.next()
+    if first.kind not in (TokenKind.WORD, TokenKind.QUOTED):
+        raise cursor.unexpected(first)
+    while cursor.take_mark("."):
+        cursor.label()
+    if first.is_word("double"):
+        cursor.expect("precision")
+    elif first.is_word("national"):
+        cursor.next()
+    if first.is_word("character", "char", "nchar", "bit", "national"):
+        cursor.take("varying")
+    if cursor.token.is_mark("("):
+        cursor.skip_parentheses()
+    if first.is_word("time", "timestamp"):
+        for word in ("with", "without"):
+            if cursor.at_words(word, "time", "zone"):
+                cursor.take(word, "time", "zone")
+    while cursor.token.is_mark("["):
+        _skip_brackets(cursor)
+    return parse_type_name(cursor.text[start : cursor.previous_end()])
+
+
+def _skip_brackets(cursor: Cursor) -> None:
+    cursor.expect_mark("[")
+    depth = 1
+    while depth:
+        token = cursor.token
+        if token.kind is TokenKind.END:
+            raise cursor.unexpected()
+        depth += token.is_mark("[") - token.is_mark("]")
+        cursor.next()

@@ -1,0 +1,207 @@
+"""Statements about publications from tokens.
+
+Comes in: a cursor behind CREATE PUBLICATION and its kin. Goes out: a statement. An object without
+a keyword is of the kind of the one before it.
+
+Source: gram.y, CreatePublicationStmt, PublicationObjSpec, AlterPublicationStmt and
+preprocess_pubobj_list().
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from wal2lake.errors import SqlSyntaxError
+from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.lexer import syntax_error
+from wal2lake.frontend.grammar.publishing.expressions import expression
+from wal2lake.frontend.grammar.publishing.statements import (
+    AlterPublicationObjects,
+    AlterPublicationOwner,
+    AlterPublicationRename,
+    AlterPublicationSet,
+    CommentOnPublication,
+    CreatePublication,
+    DropPublication,
+    ObjectsChange,
+    PublicationObject,
+    PublicationSchema,
+    PublicationStatement,
+    PublicationTable,
+    Where,
+)
+from wal2lake.frontend.grammar.statements import QualifiedName
+from wal2lake.frontend.grammar.subscription import definition, with_options
+
+
+def create_publication(cursor: Cursor) -> CreatePublication:
+    """CREATE PUBLICATION name [FOR ALL TABLES | FOR objects] [WITH (...)]."""
+    name = cursor.name()
+    all_tables = False
+    objects: tuple[PublicationObject, ...] = ()
+    if cursor.take("for"):
+        if cursor.token.is_word("all"):
+            cursor.expect("all", "tables")
+            all_tables = True
+        else:
+            objects = _objects(cursor)
+    options = with_options(cursor)
+    cursor.expect_end()
+    return CreatePublication(name, all_tables, objects, options)
+
+
+def alter_publication(cursor: Cursor) -> PublicationStatement:
+    """ALTER PUBLICATION name ..., all forms."""
+    name = cursor.name()
+    found: PublicationStatement
+    if cursor.take("owner"):
+        cursor.expect("to")
+        found = AlterPublicationOwner(name, cursor.role())
+    elif cursor.take("rename"):
+        cursor.expect("to")
+        found = AlterPublicationRename(name, cursor.name())
+    elif cursor.token.is_word("set") and cursor.ahead(1).is_mark("("):
+        cursor.next()
+        found = AlterPublicationSet(name, definition(cursor))
+    else:
+        for change in ObjectsChange:
+            if cursor.take(change.value.lower()):
+                found = AlterPublicationObjects(name, change, _objects(cursor))
+                break
+        else:
+            raise cursor.unexpected()
+    cursor.expect_end()
+    return found
+
+
+def drop_publication(cursor: Cursor) -> DropPublication:
+    """DROP PUBLICATION [IF EXISTS] names [CASCADE | RESTRICT]."""
+    if_exists = cursor.if_exists()
+    names = cursor.commas(cursor.name)
+    cursor.cascade()
+    cursor.expect_end()
+    return DropPublication(names, if_exists)
+
+
+def comment_on_publication(cursor: Cursor) -> CommentOnPublication:
+    """COMMENT ON PUBLICATION name IS '...' | NULL."""
+    name = cursor.name()
+    cursor.expect("is")
+    text = None if cursor.take("null") else cursor.string()
+    cursor.expect_end()
+    return CommentOnPublication(name, text)
+
+
+class _Keyword(Enum):
+    TABLE = "table"
+    SCHEMA = "schema"
+
+
+class _Objects:
+    """The list as it is read: errors about what may follow what come behind its syntax."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.cursor = cursor
+        self.found: list[PublicationObject] = []
+        self.last: _Keyword | None = None
+        self.error: SqlSyntaxError | None = None
+
+    def take(self) -> None:
+        cursor = self.cursor
+        start = cursor.token.start
+        if cursor.take("table"):
+            self.last = _Keyword.TABLE
+            self._table(start)
+        elif cursor.at_words("tables", "in"):
+            cursor.expect("tables", "in", "schema")
+            self.last = _Keyword.SCHEMA
+            self._schema(start)
+        elif self.last is None:
+            self._unnamed(start)
+            self._fail(
+                "invalid publication object list",
+                start,
+                detail="One of TABLE or TABLES IN SCHEMA must be specified before a"
+                " standalone table or schema name.",
+            )
+        elif self.last is _Keyword.TABLE:
+            if cursor.token.is_word("current_schema"):
+                cursor.next()
+                self._fail("invalid table name", start)
+            else:
+                self._table(start)
+        else:
+            table = self._unnamed(start)
+            if table is None:
+                self.found.append(PublicationSchema(None))
+            elif table.name.schema is not None or table.only:
+                self._fail("invalid schema name", start)
+            elif table.columns is not None:
+                self._fail("column specification not allowed for schema", start)
+            elif table.where is not None:
+                self._fail("WHERE clause not allowed for schema", start)
+            else:
+                self.found.append(PublicationSchema(table.name.name))
+
+    def _table(self, start: int) -> None:
+        table = _table(self.cursor)
+        self.found.append(table)
+
+    def _schema(self, start: int) -> None:
+        if self.cursor.take("current_schema"):
+            self.found.append(PublicationSchema(None))
+        else:
+            self.found.append(PublicationSchema(self.cursor.name()))
+
+    def _unnamed(self, start: int) -> PublicationTable | None:
+        """None: CURRENT_SCHEMA."""
+        if self.cursor.take("current_schema"):
+            return None
+        return _table(self.cursor, many_dots=self.last is not _Keyword.TABLE)
+
+    def _fail(self, message: str, start: int, **fields: str) -> None:
+        if self.error is None:
+            self.error = syntax_error(message, start, **fields)
+
+
+def _objects(cursor: Cursor) -> tuple[PublicationObject, ...]:
+    reading = _Objects(cursor)
+    cursor.commas(reading.take)
+    if reading.error is not None:
+        raise reading.error
+    return tuple(reading.found)
+
+
+def _table(cursor: Cursor, *, many_dots: bool = False) -> PublicationTable:
+    only = cursor.take("only")
+    in_parentheses = only and cursor.take_mark("(")
+    name = _name(cursor, many_dots=many_dots)
+    if in_parentheses:
+        cursor.expect_mark(")")
+    if not only:
+        cursor.take_mark("*")
+    columns = None
+    if cursor.take_mark("("):
+        columns = cursor.commas(cursor.name)
+        cursor.expect_mark(")")
+    where = None
+    if cursor.take("where"):
+        cursor.expect_mark("(")
+        start = cursor.token.start
+        found = expression(cursor)
+        text = cursor.text[start : cursor.previous_end()]
+        cursor.expect_mark(")")
+        where = Where(text, found)
+    return PublicationTable(name, columns, where, only)
+
+
+def _name(cursor: Cursor, *, many_dots: bool) -> QualifiedName:
+    """``many_dots``: a name that cannot be right anyway, however many parts it has."""
+    if not many_dots:
+        return cursor.qualified_name()
+    start = cursor.token.start
+    parts = [cursor.name()]
+    while cursor.take_mark("."):
+        parts.append(cursor.label())
+    schema = ".".join(parts[:-1]) if len(parts) > 1 else None
+    return QualifiedName(schema, parts[-1], start + 1)

@@ -1,0 +1,117 @@
+"""Statements about publications as values; see ``grammar.statements``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from wal2lake.frontend.grammar.publishing.expressions import Raw
+from wal2lake.frontend.grammar.statements import Option, QualifiedName, RoleName
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A row filter."""
+
+    text: str
+    """As written, without the parentheses around it."""
+    expression: Raw = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationTable:
+    """TABLE name [(columns)] [WHERE (...)]."""
+
+    name: QualifiedName
+    columns: tuple[str, ...] | None = None
+    where: Where | None = None
+    only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationSchema:
+    """TABLES IN SCHEMA name."""
+
+    name: str | None
+    """None: CURRENT_SCHEMA."""
+
+
+PublicationObject = PublicationTable | PublicationSchema
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePublication:
+    """CREATE PUBLICATION."""
+
+    name: str
+    all_tables: bool = False
+    objects: tuple[PublicationObject, ...] = ()
+    options: tuple[Option, ...] = ()
+
+
+class ObjectsChange(Enum):
+    """What ALTER PUBLICATION does with a list of objects."""
+
+    ADD = "ADD"
+    SET = "SET"
+    DROP = "DROP"
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPublicationObjects:
+    """ALTER PUBLICATION ... ADD | SET | DROP objects."""
+
+    name: str
+    change: ObjectsChange
+    objects: tuple[PublicationObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPublicationSet:
+    """ALTER PUBLICATION ... SET ( options )."""
+
+    name: str
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPublicationOwner:
+    """ALTER PUBLICATION ... OWNER TO."""
+
+    name: str
+    owner: RoleName
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPublicationRename:
+    """ALTER PUBLICATION ... RENAME TO."""
+
+    name: str
+    new_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropPublication:
+    """DROP PUBLICATION. CASCADE and RESTRICT mean the same: nothing depends on one."""
+
+    names: tuple[str, ...]
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommentOnPublication:
+    """COMMENT ON PUBLICATION ... IS; None: NULL."""
+
+    name: str
+    text: str | None
+
+
+PublicationStatement = (
+    CreatePublication
+    | AlterPublicationObjects
+    | AlterPublicationSet
+    | AlterPublicationOwner
+    | AlterPublicationRename
+    | DropPublication
+    | CommentOnPublication
+)

@@ -1,0 +1,224 @@
+"""A row filter's value for rows of texts.
+
+Comes in: the tree, and for each of its columns a BinaryArray of PostgreSQL texts (null is NULL).
+Goes out: for each row whether the filter is true; false and NULL are the same to who asks. An error
+of an operator (division by zero, a number out of range) is PostgreSQL's.
+
+The tree becomes one Python function of a row. Rows that have the same values in the columns that
+the filter reads have one answer, so each distinct value of a single column is looked at once.
+
+Source: pgoutput_row_filter_exec_expr() in pgoutput.c; execExpr.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from wal2lake.publish.rowfilter import operators
+from wal2lake.publish.rowfilter.tree import Expression, Node
+from wal2lake.publish.rowfilter.values import Value, reader
+
+Row = Sequence[Value]
+_Evaluator = Callable[[Row], Value]
+
+
+class Filter:
+    """One expression, ready to be asked. ``columns`` tells which of a table's columns it reads,
+    in the order in which ``matches`` takes them."""
+
+    def __init__(self, expression: Expression, columns: Sequence[str] = ()) -> None:
+        """``columns``: the names that the tree's numbers stand for."""
+        self.columns = tuple(columns)
+        types = dict(_types(expression))
+        count = max([len(columns), *(number + 1 for number in types)])
+        self._readers = [
+            reader(types[i]) if i in types else _unread for i in range(count)
+        ]
+        self._evaluate = _compiled(expression)
+
+    def matches(self, arrays: Sequence[pa.Array], rows: int) -> list[bool]:
+        """One answer a row; ``rows`` is how many there are."""
+        if not arrays:
+            return [self._evaluate(()) is True] * rows
+        if len(arrays) == 1:
+            codes = arrays[0].dictionary_encode()
+            known = self._answers([codes.dictionary])
+            null = self._evaluate((None,)) is True
+            return [null if i is None else known[i] for i in codes.indices.to_pylist()]
+        return self._answers(arrays)
+
+    def _answers(self, arrays: Sequence[pa.Array]) -> list[bool]:
+        values = [
+            [None if text is None else read(text) for text in array.to_pylist()]
+            for read, array in zip(self._readers, arrays, strict=True)
+        ]
+        return [self._evaluate(row) is True for row in zip(*values, strict=True)]
+
+
+def _types(expression: Expression) -> list[tuple[int, int]]:
+    if expression.node is Node.COLUMN:
+        assert isinstance(expression.value, int)
+        return [(expression.value, expression.type_oid)]
+    return [found for arg in expression.args for found in _types(arg)]
+
+
+def _unread(text: bytes) -> Value:
+    return text
+
+
+def _compiled(one: Expression) -> _Evaluator:
+    args = [_compiled(arg) for arg in one.args]
+    kinds = tuple(arg.type_oid for arg in one.args)
+    match one.node:
+        case Node.COLUMN:
+            at = one.value
+            assert isinstance(at, int)
+            return lambda row: row[at]
+        case Node.CONST:
+            text = one.value
+            constant = None
+            if text is not None:
+                constant = reader(one.type_oid)(str(text).encode())
+            return lambda row: constant
+        case Node.OPERATOR if len(args) == 1:
+            return _strict(operators.sign(str(one.value), kinds[0]), args)
+        case Node.OPERATOR:
+            left, right = kinds
+            compute = operators.operation(str(one.value), left, right, one.type_oid)
+            return _strict(compute, args)
+        case Node.FUNCTION:
+            compute = operators.function(str(one.value), kinds, one.type_oid)
+            return _strict(compute, args)
+        case Node.CAST:
+            return _strict(operators.cast(kinds[0], one.type_oid, one.typmod), args)
+        case Node.AND:
+            return _connected(args, stops_at=False)
+        case Node.OR:
+            return _connected(args, stops_at=True)
+        case Node.NOT:
+            return _strict(lambda a: not a, args)
+        case Node.TEST:
+            return _test(str(one.value), args[0])
+        case Node.DISTINCT:
+            left, right = kinds
+            return _distinct(operators.comparison("<>", left, right), *args)
+        case Node.ANY | Node.ALL:
+            compares = [
+                _strict(
+                    operators.comparison(str(one.value), kinds[0], kind), [args[0], arg]
+                )
+                for arg, kind in zip(args[1:], kinds[1:], strict=True)
+            ]
+            return _connected(compares, stops_at=one.node is Node.ANY)
+        case Node.COALESCE:
+            return _coalesce(args)
+        case Node.NULLIF:
+            left, right = kinds
+            same = _strict(operators.comparison("=", left, right), args)
+            return lambda row: None if same(row) is True else args[0](row)
+        case Node.CASE:
+            return _case(args)
+        case Node.CASE_OF:
+            return _case(args[1:])
+
+
+def _strict(compute: Callable[..., Value], args: Sequence[_Evaluator]) -> _Evaluator:
+    """NULL of NULL."""
+    if len(args) == 1:
+        (only,) = args
+
+        def unary(row: Row) -> Value:
+            value = only(row)
+            return None if value is None else compute(value)
+
+        return unary
+    left, right = args
+
+    def binary(row: Row) -> Value:
+        a = left(row)
+        if a is None:
+            return None
+        b = right(row)
+        return None if b is None else compute(a, b)
+
+    return binary
+
+
+def _connected(args: Sequence[_Evaluator], *, stops_at: bool) -> _Evaluator:
+    """AND and OR: what is behind the answer is not evaluated."""
+
+    def connected(row: Row) -> Value:
+        unknown = False
+        for arg in args:
+            value = arg(row)
+            if value is stops_at:
+                return stops_at
+            unknown = unknown or value is None
+        return None if unknown else not stops_at
+
+    return connected
+
+
+_TESTS: dict[str, tuple[Value, ...]] = {
+    "IS NULL": (None,),
+    "IS NOT NULL": (),
+    "IS TRUE": (True,),
+    "IS NOT TRUE": (False, None),
+    "IS FALSE": (False,),
+    "IS NOT FALSE": (True, None),
+    "IS UNKNOWN": (None,),
+    "IS NOT UNKNOWN": (True, False),
+}
+"""Values for which each is true."""
+
+
+def _test(word: str, arg: _Evaluator) -> _Evaluator:
+    if word == "IS NOT NULL":
+        return lambda row: arg(row) is not None
+    if word == "IS NULL":
+        return lambda row: arg(row) is None
+    accepted = _TESTS[word]
+
+    def test(row: Row) -> Value:
+        value = arg(row)
+        return any(value is one for one in accepted)
+
+    return test
+
+
+def _distinct(
+    differ: Callable[..., Value], left: _Evaluator, right: _Evaluator
+) -> _Evaluator:
+    def distinct(row: Row) -> Value:
+        a, b = left(row), right(row)
+        if a is None or b is None:
+            return a is not b
+        return differ(a, b)
+
+    return distinct
+
+
+def _coalesce(args: Sequence[_Evaluator]) -> _Evaluator:
+    def first(row: Row) -> Value:
+        for arg in args:
+            value = arg(row)
+            if value is not None:
+                return value
+        return None
+
+    return first
+
+
+def _case(args: Sequence[_Evaluator]) -> _Evaluator:
+    pairs = list(zip(args[:-1:2], args[1:-1:2], strict=True))
+    default = args[-1]
+
+    def case(row: Row) -> Value:
+        for when, then in pairs:
+            if when(row) is True:
+                return then(row)
+        return default(row)
+
+    return case

@@ -1,0 +1,392 @@
+"""What operators, functions and casts of row filters compute.
+
+Comes in: a name and the types of the operands, as the analysis has resolved them. Goes out: a
+function of Python values (``values``) that are not NULL. Called by ``evaluate``, once for each
+node.
+
+``SUPPORTED_OPERATORS`` and ``SUPPORTED_FUNCTIONS`` are what CREATE PUBLICATION accepts. Immutable
+in PostgreSQL and not among them is, for instance, numeric division, whose scale depends on the
+digits of both operands.
+
+Source: int.c, int8.c, numeric.c, float.c, varlena.c, varchar.c, date.c, like_match.c.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import Any, Final
+
+from wal2lake.errors import UsageError
+from wal2lake.pgtypes import format_type, numeric_precision_scale
+from wal2lake.publish.rowfilter.values import (
+    BPCHAR,
+    DATE,
+    DAY_MICROSECONDS,
+    FLOAT4,
+    FLOAT8,
+    INT2,
+    INT4,
+    INT8,
+    NUMERIC,
+    TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    VARCHAR,
+    Value,
+    single,
+)
+
+Function = Callable[..., Value]
+
+INTEGERS: Final = {INT2: 16, INT4: 32, INT8: 64}
+"""Their bits."""
+FLOATS: Final = (FLOAT4, FLOAT8)
+TEXTS: Final = (TEXT, VARCHAR, BPCHAR)
+
+COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+ARITHMETIC: Final = ("+", "-", "*", "/", "%")
+LIKES: Final = ("~~", "!~~")
+SUPPORTED_OPERATORS: Final = (*COMPARISONS, *ARITHMETIC, "||", *LIKES)
+SUPPORTED_FUNCTIONS: Final = (
+    "abs",
+    "char_length",
+    "character_length",
+    "length",
+    "mod",
+    "octet_length",
+)
+
+_DIGITS: Final = 400_000
+"""Longer than any product of two values of numeric."""
+_EXACT: Final = Context(prec=_DIGITS, traps=[])
+
+
+def operation(name: str, left: int, right: int, result: int) -> Function:
+    """A binary operator."""
+    if name in COMPARISONS:
+        return comparison(name, left, right)
+    if name == "||":
+        return operator.add
+    if name in LIKES:
+        return _not_like if name == "!~~" else _like
+    if DATE in (left, right):
+        return operator.add if name == "+" else operator.sub
+    if result in INTEGERS:
+        return _in_range(_INTEGER_OPERATIONS[name], result)
+    if result == NUMERIC:
+        return _NUMERIC_OPERATIONS[name]
+    return _float_operation(name, result)
+
+
+def sign(name: str, kind: int) -> Function:
+    """A unary + or -."""
+    if name == "+":
+        return lambda a: a
+    if kind in INTEGERS:
+        return _in_range(operator.neg, kind)
+    if kind == NUMERIC:
+        return lambda a: a if a.is_nan() else a.copy_negate()
+    return operator.neg
+
+
+def function(name: str, kinds: tuple[int, ...], result: int) -> Function:
+    """A function by its name."""
+    match name:
+        case "abs":
+            if result in INTEGERS:
+                return _in_range(abs, result)
+            return _numeric_abs if result == NUMERIC else abs
+        case "mod":
+            return operation("%", kinds[0], kinds[1], result)
+        case "octet_length":
+            return len
+        case _:
+            if kinds[0] == BPCHAR:
+                return lambda a: len(a.rstrip(b" ").decode())
+            return lambda a: len(a.decode())
+
+
+def _numeric_abs(a: Decimal) -> Decimal:
+    return a.copy_abs()
+
+
+def comparison(name: str, left: int, right: int) -> Function:
+    """NaN is equal to itself and above all others; char without the blanks at its end; a date is
+    a timestamp at midnight."""
+    compare = COMPARISONS[name]
+    if left in FLOATS or left == NUMERIC:
+        return lambda a, b: compare(*_ranked(a, b))
+    if left == right == BPCHAR:
+        return lambda a, b: compare(a.rstrip(b" "), b.rstrip(b" "))
+    if left != right and DATE in (left, right):
+        one = _midnight if left == DATE else _itself
+        other = _midnight if right == DATE else _itself
+        return lambda a, b: compare(one(a), other(b))
+    return compare
+
+
+def _ranked(a: Any, b: Any) -> tuple[Any, Any]:
+    if a == a and b == b:
+        return a, b
+    return a != a, b != b
+
+
+def _itself(a: Value) -> Value:
+    return a
+
+
+def _midnight(a: Value) -> Value:
+    return a * DAY_MICROSECONDS
+
+
+# ---- numbers ----------------------------------------------------------------------------
+
+
+def _in_range(compute: Function, kind: int) -> Function:
+    limit = 1 << (INTEGERS[kind] - 1)
+    name = format_type(kind)
+
+    def checked(*args: Value) -> Value:
+        found = compute(*args)
+        if not -limit <= found < limit:
+            raise UsageError(f"{name} out of range", sqlstate="22003")
+        return found
+
+    return checked
+
+
+def _by_zero() -> UsageError:
+    return UsageError("division by zero", sqlstate="22012")
+
+
+def _quotient(a: int, b: int) -> int:
+    """Towards zero."""
+    if not b:
+        raise _by_zero()
+    found = abs(a) // abs(b)
+    return found if (a < 0) == (b < 0) else -found
+
+
+def _remainder(a: int, b: int) -> int:
+    """With the sign of the dividend."""
+    if not b:
+        raise _by_zero()
+    found = abs(a) % abs(b)
+    return -found if a < 0 else found
+
+
+_INTEGER_OPERATIONS: Final[dict[str, Function]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _quotient,
+    "%": _remainder,
+}
+
+
+def _numeric_remainder(a: Decimal, b: Decimal) -> Decimal:
+    if not b and not a.is_nan():
+        raise _by_zero()
+    return _EXACT.remainder(a, b)
+
+
+_NUMERIC_OPERATIONS: Final[dict[str, Function]] = {
+    "+": _EXACT.add,
+    "-": _EXACT.subtract,
+    "*": _EXACT.multiply,
+    "%": _numeric_remainder,
+}
+
+
+def _float_operation(name: str, result: int) -> Function:
+    compute: Function = {
+        "+": operator.add,
+        "-": operator.sub,
+        "*": operator.mul,
+        "/": _float_quotient,
+    }[name]
+
+    def checked(a: float, b: float) -> float:
+        found: float = compute(a, b)
+        if result == FLOAT4:
+            found = single(found)
+        if math.isinf(found) and not (math.isinf(a) or math.isinf(b)):
+            raise UsageError("value out of range: overflow", sqlstate="22003")
+        if found == 0 and a and b and name in "*/" and not math.isinf(b):
+            raise UsageError("value out of range: underflow", sqlstate="22003")
+        return found
+
+    return checked
+
+
+def _float_quotient(a: float, b: float) -> float:
+    if b == 0:
+        if a != a:
+            return a
+        raise _by_zero()
+    return a / b
+
+
+# ---- text -------------------------------------------------------------------------------
+
+
+def _like(text: bytes, pattern: bytes) -> bool:
+    return _pattern(pattern).fullmatch(text.decode()) is not None
+
+
+def _not_like(text: bytes, pattern: bytes) -> bool:
+    return not _like(text, pattern)
+
+
+_patterns: dict[bytes, re.Pattern[str]] = {}
+_PATTERNS_KEPT: Final = 256
+"""Patterns are constants nearly always; those of a column must not pile up."""
+
+
+def _pattern(pattern: bytes) -> re.Pattern[str]:
+    known = _patterns.get(pattern)
+    if known is not None:
+        return known
+    parts, escaped = [], False
+    for char in pattern.decode():
+        if escaped:
+            parts.append(re.escape(char))
+            escaped = False
+        elif char == "\\":
+            escaped = True
+        else:
+            parts.append({"%": ".*", "_": "."}.get(char) or re.escape(char))
+    if escaped:
+        raise UsageError(
+            "LIKE pattern must not end with escape character", sqlstate="22025"
+        )
+    found = re.compile("".join(parts), re.DOTALL)
+    if len(_patterns) >= _PATTERNS_KEPT:
+        _patterns.clear()
+    _patterns[pattern] = found
+    return found
+
+
+# ---- casts ------------------------------------------------------------------------------
+
+
+def can_cast(source: int, target: int) -> bool:
+    """Whether there is a cast, explicit or not, that is immutable and computed here."""
+    return _cast(source, target) is not None
+
+
+def cast(source: int, target: int, typmod: int) -> Function:
+    """``source``'s values as ``target``'s."""
+    found = _itself if source == target else _cast(source, target)
+    assert found is not None
+    fit = _length(target, typmod)
+    if fit is None:
+        return found
+    return lambda a: fit(found(a))
+
+
+def _cast(source: int, target: int) -> Function | None:
+    numbers = (*INTEGERS, NUMERIC, *FLOATS)
+    if source == target:
+        return _itself
+    if source in TEXTS and target in TEXTS:
+        trims = source == BPCHAR
+        return (lambda a: a.rstrip(b" ")) if trims else _itself
+    if source in numbers and target in numbers:
+        return _number(source, target)
+    match source, target:
+        case (16, 23):
+            return int
+        case (23, 16):
+            return bool
+        case (1082, 1114):
+            return _midnight
+        case (1114, 1082):
+            return lambda a: a if math.isinf(a) else a // DAY_MICROSECONDS
+    return None
+
+
+def _number(source: int, target: int) -> Function:
+    if target in INTEGERS:
+        rounded: Function = _itself
+        if source not in INTEGERS:
+            rounded = _rounded if source == NUMERIC else round
+        name = format_type(target)
+
+        def whole(a: Value) -> int:
+            if source not in INTEGERS and not math.isfinite(a):
+                kind = "NaN" if a != a else "infinity"
+                raise UsageError(
+                    f"cannot convert {kind} to {name}"
+                    if source == NUMERIC
+                    else f"{name} out of range",
+                    sqlstate="0A000" if source == NUMERIC else "22003",
+                )
+            return int(rounded(a))
+
+        return _in_range(whole, target)
+    if target == NUMERIC:
+        if source in INTEGERS:
+            return Decimal
+        digits = 6 if source == FLOAT4 else 15
+        return lambda a: Decimal(f"{a:.{digits}g}")
+    if target == FLOAT4:
+        return _to_single
+    return float
+
+
+def _to_single(a: Value) -> float:
+    found = single(float(a))
+    if math.isinf(found) and math.isfinite(a):
+        raise UsageError("value out of range: overflow", sqlstate="22003")
+    return found
+
+
+def _rounded(a: Decimal) -> Decimal:
+    return a.quantize(Decimal(1), ROUND_HALF_UP, _EXACT)
+
+
+def _length(target: int, typmod: int) -> Function | None:
+    """What an explicit cast makes of a value that is too long, or not exact enough."""
+    if typmod < 0:
+        return None
+    if target in (VARCHAR, BPCHAR):
+        limit = typmod - 4
+
+        def cut(a: bytes) -> bytes:
+            found = a.decode()[:limit]
+            return (found if target == VARCHAR else found.ljust(limit)).encode()
+
+        return cut
+    if target != NUMERIC:
+        return None
+    limits = numeric_precision_scale(typmod)
+    assert limits is not None
+    precision, scale = limits
+
+    def scaled(a: Decimal) -> Decimal:
+        if a.is_nan():
+            return a
+        found = a
+        if a.is_finite():
+            found = a.quantize(Decimal((0, (1,), -scale)), ROUND_HALF_UP, _EXACT)
+        if not found.is_finite() or (found and found.adjusted() >= precision - scale):
+            raise UsageError("numeric field overflow", sqlstate="22003")
+        return found
+
+    return scaled
+
+
+NUMBERS: Final = (*INTEGERS, NUMERIC, *FLOATS)
+MOMENTS: Final = (DATE, TIMESTAMP, TIMESTAMPTZ)

@@ -1,0 +1,191 @@
+"""PostgreSQL's texts as Python values that are equal, ordered and computed as PostgreSQL's are.
+
+Comes in: the text of a value, as a session with DateStyle ISO sends it, and its type. Goes out:
+
+    bool                      bool
+    smallint integer bigint   int
+    numeric                   Decimal, NaN and infinities among them
+    real double precision     float
+    text varchar char bytea   bytes: they compare byte by byte (collation "C"); char with the
+                              blanks at its end
+    date                      int, days since 2000-01-01; infinity is ``math.inf``
+    timestamp timestamptz     int, microseconds since 2000-01-01 (UTC); the same
+    uuid                      bytes
+
+Every day of PostgreSQL's calendar is read, so Python's datetime is not used.
+
+Source: date2j() in datetime.c; the manual's chapter 8.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any, Final
+
+from wal2lake.errors import UsageError
+from wal2lake.pgtypes import format_type
+
+Value = Any
+"""One of those above; None is NULL."""
+
+BOOL, BYTEA, INT8, INT2, INT4, TEXT = 16, 17, 20, 21, 23, 25
+FLOAT4, FLOAT8, BPCHAR, VARCHAR = 700, 701, 1042, 1043
+DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, UUID = 1082, 1114, 1184, 1700, 2950
+
+SUPPORTED: Final = frozenset(
+    (
+        BOOL,
+        BYTEA,
+        INT8,
+        INT2,
+        INT4,
+        TEXT,
+        FLOAT4,
+        FLOAT8,
+        BPCHAR,
+        VARCHAR,
+        DATE,
+        TIMESTAMP,
+        TIMESTAMPTZ,
+        NUMERIC,
+        UUID,
+    )
+)
+"""Types that row filters can have."""
+
+DAY_MICROSECONDS: Final = 86_400_000_000
+
+_EPOCH: Final = 2_451_545
+"""POSTGRES_EPOCH_JDATE: the Julian day of 2000-01-01."""
+
+_DATE: Final = re.compile(r"(\d{4,7})-(\d\d)-(\d\d)( BC)?\Z", re.ASCII)
+_MOMENT: Final = re.compile(
+    r"(\d{4,7})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?"
+    r"(?:([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?)?( BC)?\Z",
+    re.ASCII,
+)
+
+
+def reader(type_oid: int) -> Callable[[bytes], Value]:
+    """From texts of that type; raises 22P02 for what is none. Of a type that is not
+    ``SUPPORTED`` a filter asks only whether the value is NULL."""
+    read = _READERS.get(type_oid, _same)
+    name = format_type(type_oid)
+
+    def checked(text: bytes) -> Value:
+        try:
+            return read(text)
+        except (ValueError, ArithmeticError):
+            raise UsageError(
+                f"invalid input syntax for type {name}", sqlstate="22P02"
+            ) from None
+
+    return checked
+
+
+def julian_day(year: int, month: int, day: int) -> int:
+    """date2j(): days, relative to 2000-01-01; ``year`` 0 is 1 BC."""
+    if month > 2:
+        month += 1
+        year += 4800
+    else:
+        month += 13
+        year += 4799
+    century = year // 100
+    found = year * 365 - 32167 + year // 4 - century + century // 4
+    return found + 7834 * month // 256 + day - _EPOCH
+
+
+def _bool(text: bytes) -> bool:
+    return {b"t": True, b"f": False, b"true": True, b"false": False}[text]
+
+
+def _checked_bool(text: bytes) -> bool:
+    try:
+        return _bool(text)
+    except KeyError:
+        raise ValueError from None
+
+
+def _numeric(text: bytes) -> Decimal:
+    return Decimal(text.decode("ascii"))
+
+
+def _bytea(text: bytes) -> bytes:
+    if text[:2] != b"\\x":
+        raise ValueError
+    return bytes.fromhex(text[2:].decode("ascii"))
+
+
+def _date(text: bytes) -> int | float:
+    shown = text.decode("ascii")
+    if shown.endswith("infinity"):
+        return -math.inf if shown.startswith("-") else math.inf
+    found = _DATE.match(shown)
+    if found is None:
+        raise ValueError
+    return _day(found[1], found[2], found[3], found[4])
+
+
+def _moment(text: bytes) -> int | float:
+    shown = text.decode("ascii")
+    if shown.endswith("infinity"):
+        return -math.inf if shown.startswith("-") else math.inf
+    found = _MOMENT.match(shown)
+    if found is None:
+        raise ValueError
+    seconds = int(found[4]) * 3600 + int(found[5]) * 60 + int(found[6])
+    if found[8]:
+        offset = int(found[9]) * 3600 + int(found[10] or 0) * 60 + int(found[11] or 0)
+        seconds += -offset if found[8] == "+" else offset
+    micros = int((found[7] or "").ljust(6, "0"))
+    day = _day(found[1], found[2], found[3], found[12])
+    return day * DAY_MICROSECONDS + seconds * 1_000_000 + micros
+
+
+def _day(year: str, month: str, day: str, before_christ: str | None) -> int:
+    number = 1 - int(year) if before_christ else int(year)
+    return julian_day(number, int(month), int(day))
+
+
+def _same(text: bytes) -> bytes:
+    return text
+
+
+def _single(text: bytes) -> float:
+    return single(float(text))
+
+
+def single(value: float) -> float:
+    """Rounded to what real has."""
+    try:
+        found: float = struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return found
+
+
+_READERS: Final[Mapping[int, Callable[[bytes], Value]]] = MappingProxyType(
+    {
+        BOOL: _checked_bool,
+        BYTEA: _bytea,
+        INT8: int,
+        INT2: int,
+        INT4: int,
+        TEXT: _same,
+        FLOAT4: _single,
+        FLOAT8: float,
+        BPCHAR: _same,
+        VARCHAR: _same,
+        DATE: _date,
+        TIMESTAMP: _moment,
+        TIMESTAMPTZ: _moment,
+        NUMERIC: _numeric,
+        UUID: lambda text: text.lower(),
+    }
+)
