@@ -7,6 +7,7 @@
     walsender/   a process for each client that streams
     publications which tables and columns a publication has; what it asks of a replica identity
     rowfilter/   expressions of WHERE: their tree, text, values, and the transform of UPDATE
+    sending      what publications together send of each table
     slots        who needs which part of the log
 
 Takes: the tables' own logs, publications. Gives: a stream of messages to each client. Owns: the log

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
 
 from wal2lake.changelog import LogReader
 from wal2lake.errors import InternalError, Wal2LakeError
 from wal2lake.model import Lsn
-from wal2lake.publish.capture.positions import CHANGE_BYTES
 from wal2lake.publish.decoding.transactions import (
     Run,
     Transaction,
+    changes_of,
     transactions_above,
 )
-from wal2lake.publish.plugins.port import Change, Context, OutputPlugin
-
-_KEY: Final = ord("K")
-_TRUNCATE: Final = ord("T")
+from wal2lake.publish.plugins.port import Context, OutputPlugin
 
 
 class Decoding:
@@ -97,35 +93,3 @@ def callback_context(context: Context, plugin: OutputPlugin, name: str) -> str:
         f'slot "{context.slot}", output plugin "{context.plugin}",'
         f" in the {name} callback"
     )
-
-
-def changes_of(transaction: Transaction, run: Run) -> Iterator[tuple[str, Change]]:
-    """The rows of a run, one by one; T for a TRUNCATE."""
-    rows: Any = run.rows
-    names = set(rows.schema.names)
-    count = len(run.relation.columns)
-    ops = rows.column("op").to_pylist()
-    kinds = rows.column("old").to_pylist()
-    ordinals = rows.column("ordinal").to_pylist()
-    nothing: list[bytes | None] = [None] * rows.num_rows
-    new = [
-        rows.column(f"c{i}").to_pylist() if f"c{i}" in names else nothing
-        for i in range(count)
-    ]
-    old = [
-        rows.column(f"o{i}").to_pylist() if f"o{i}" in names else nothing
-        for i in range(count)
-    ]
-    for n, (op, kind, ordinal) in enumerate(zip(ops, kinds, ordinals, strict=True)):
-        lsn = Lsn(transaction.first_lsn + CHANGE_BYTES * ordinal)
-        letter = chr(op)
-        yield (
-            letter,
-            Change(
-                letter,
-                lsn,
-                tuple(c[n] for c in new) if letter in "IU" else None,
-                tuple(c[n] for c in old) if kind else None,
-                kind == _KEY,
-            ),
-        )

@@ -27,7 +27,7 @@ from wal2lake.errors import Wal2LakeError
 from wal2lake.lake import TablePort, TableState
 from wal2lake.lake.capture.commits import TableCommit, read_commit
 from wal2lake.lake.capture.rows import Memory, row_changes
-from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
+from wal2lake.model import Column, Lsn, Oid, Relation
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.publish.capture.ordering import Captured, in_order
 from wal2lake.publish.capture.writer import LogWriter
@@ -253,15 +253,14 @@ class Capture:
 def relation_of(table: TableDef, state: TableState) -> Relation:
     """A table as its changes are sent: the columns that both know."""
     present = {field.name for field in state.fields}
-    identity = ReplicaIdentity.DEFAULT
-    whole = identity is ReplicaIdentity.FULL
+    keys = table.identity_columns
     return Relation(
         relid=table.oid,
         namespace=table.namespace,
         name=table.name,
-        identity=identity,
+        identity=table.replica_identity,
         columns=tuple(
-            Column(c.name, c.type_oid, c.typmod, whole or c.name in table.key)
+            Column(c.name, c.type_oid, c.typmod, keys is None or c.name in keys)
             for c in table.columns
             if c.name in present
         ),

@@ -12,14 +12,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from wal2lake.changelog import LogReader, Manifest, RowsFile
 from wal2lake.model import Lsn, Relation, Xid
-from wal2lake.publish.capture.positions import start_of
+from wal2lake.publish.capture.positions import CHANGE_BYTES, start_of
+
+_KEY: Final = ord("K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,25 @@ class Run:
     relation: Relation
     rows: pa.Table
     """In the log's layout."""
+
+
+Values = tuple[bytes | None, ...]
+"""Of one row, as PostgreSQL's text, in the order of the relation's columns; None is NULL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row's."""
+
+    op: str
+    """I, U or D."""
+    lsn: Lsn
+    new: Values | None
+    """The row as it is now."""
+    old: Values | None
+    """The row as it was, or only its key (the others NULL); None: not known."""
+    is_key: bool
+    """``old`` is only a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +156,35 @@ def _merged(sources: list[_Rows], commit: Lsn) -> Iterator[Run]:
             )
         else:
             take(number)
+
+
+def changes_of(transaction: Transaction, run: Run) -> Iterator[tuple[str, Change]]:
+    """The rows of a run, one by one; T for a TRUNCATE."""
+    rows: Any = run.rows
+    names = set(rows.schema.names)
+    count = len(run.relation.columns)
+    ops = rows.column("op").to_pylist()
+    kinds = rows.column("old").to_pylist()
+    ordinals = rows.column("ordinal").to_pylist()
+    nothing: list[bytes | None] = [None] * rows.num_rows
+    new = [
+        rows.column(f"c{i}").to_pylist() if f"c{i}" in names else nothing
+        for i in range(count)
+    ]
+    old = [
+        rows.column(f"o{i}").to_pylist() if f"o{i}" in names else nothing
+        for i in range(count)
+    ]
+    for n, (op, kind, ordinal) in enumerate(zip(ops, kinds, ordinals, strict=True)):
+        lsn = Lsn(transaction.first_lsn + CHANGE_BYTES * ordinal)
+        letter = chr(op)
+        yield (
+            letter,
+            Change(
+                letter,
+                lsn,
+                tuple(c[n] for c in new) if letter in "IU" else None,
+                tuple(c[n] for c in old) if kind else None,
+                kind == _KEY,
+            ),
+        )

@@ -15,13 +15,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-import pyarrow as pa
-
 from wal2lake.model import Lsn, Oid, Relation
 from wal2lake.publish.capture.positions import CHANGE_BYTES
-from wal2lake.publish.decoding.transactions import Run, Transaction
-from wal2lake.publish.plugins.port import Base, Change, Context, Sending, Values
+from wal2lake.publish.decoding.transactions import Run, Transaction, changes_of
+from wal2lake.publish.plugins.port import Base, Change, Context, Values
+from wal2lake.publish.sending import Sending, published_rows
 from wal2lake.wire.encoder import RowsEncoder, frames
 from wal2lake.wire.pgoutput import (
     Begin,
@@ -50,7 +48,7 @@ _FEW: Final = 16
 
 _EPOCH_SECONDS: Final = 946_684_800
 
-_OPERATIONS: Final = {"I": "insert", "U": "update", "D": "delete"}
+_TRUNCATE: Final = ord("T")
 
 
 class PgOutput(Base):
@@ -61,8 +59,8 @@ class PgOutput(Base):
     def __init__(self) -> None:
         self._options: PgoutputOptions | None = None
         self._sending: Mapping[Oid, Sending] = {}
-        self._sent: dict[Oid, tuple[Relation, RelationMessage]] = {}
-        """What the client knows of a relation, and the one it was made of."""
+        self._sent: dict[Oid, Relation] = {}
+        """What the client knows of a relation."""
         self._begun = False
 
     def startup(self, context: Context, options: Mapping[str, str | None]) -> None:
@@ -89,31 +87,28 @@ class PgOutput(Base):
             context.write(write_message(message), end, True)
 
     def run(self, context: Context, transaction: Transaction, run: Run) -> bool:
-        """Rows together, if they are many and need no look at each."""
+        """Rows together if they are many, else one by one."""
         sending = self._sending.get(run.relation.relid)
         if sending is None:
             return True
-        if run.rows.num_rows < _FEW or sending.filters is not None:
-            return False
         rows = run.rows
-        ops = rows.column("op").to_numpy()
-        if not sending.publishes >= {"insert", "update", "delete", "truncate"}:
-            wanted = [
-                ord(op) for op, word in _OPERATIONS.items() if word in sending.publishes
-            ]
-            rows = rows.filter(pa.array(np.isin(ops, [*wanted, ord("T")])))
-            ops = rows.column("op").to_numpy()
-        if (ops == ord("T")).any():
+        if (rows.column("op").to_numpy() == _TRUNCATE).any():
             return False
-        if rows.num_rows:
-            _, columns = self._describe(context, transaction, run.relation, sending)
-            lsns = (
-                int(transaction.first_lsn)
-                + CHANGE_BYTES * rows.column("ordinal").to_numpy()
-            )
-            encoder = RowsEncoder(run.relation.relid, rows, columns, lsns=lsns)
-            for piece in frames([encoder], _now()):
-                context.write_frames(piece)
+        rows = published_rows(sending, run.relation, rows)
+        if not rows.num_rows:
+            return True
+        columns = self._describe(context, transaction, run.relation, sending)
+        if rows.num_rows < _FEW:
+            for _, change in changes_of(transaction, Run(run.relation, rows)):
+                self._change(context, run.relation.relid, change, columns)
+            return True
+        lsns = (
+            int(transaction.first_lsn)
+            + CHANGE_BYTES * rows.column("ordinal").to_numpy()
+        )
+        encoder = RowsEncoder(run.relation.relid, rows, columns, lsns=lsns)
+        for piece in frames([encoder], _now()):
+            context.write_frames(piece)
         return True
 
     def change(
@@ -123,25 +118,28 @@ class PgOutput(Base):
         relation: Relation,
         change: Change,
     ) -> None:
-        """One row."""
+        """One row of a run that has a TRUNCATE in it, too."""
         sending = self._sending[relation.relid]
-        if _OPERATIONS[change.op] not in sending.publishes:
-            return
-        _, columns = self._describe(context, transaction, relation, sending)
+        if change.op in sending.operations:
+            columns = self._describe(context, transaction, relation, sending)
+            self._change(context, relation.relid, change, columns)
+
+    def _change(
+        self, context: Context, relid: Oid, change: Change, columns: tuple[int, ...]
+    ) -> None:
         new = _some(change.new, columns)
         old = None
         if change.old is not None:
             kind = OldKind.KEY if change.is_key else OldKind.FULL
-            old = OldTuple(kind, _some(change.old, columns) or ())
+            old = OldTuple(kind, _some(change.old, columns))
         message: Message
         if change.op == "I":
-            message = Insert(relation.relid, new or ())
+            message = Insert(relid, new)
         elif change.op == "U":
-            message = Update(relation.relid, old, new or ())
-        elif old is not None:
-            message = Delete(relation.relid, old)
+            message = Update(relid, old, new)
         else:
-            return
+            assert old is not None
+            message = Delete(relid, old)
         context.write(write_message(message), change.lsn, True)
 
     def truncate(
@@ -156,7 +154,7 @@ class PgOutput(Base):
         published = []
         for relation in relations:
             sending = self._sending.get(relation.relid)
-            if sending is not None and "truncate" in sending.publishes:
+            if sending is not None and "T" in sending.operations:
                 self._describe(context, transaction, relation, sending)
                 published.append(relation.relid)
         if published:
@@ -202,25 +200,25 @@ class PgOutput(Base):
         transaction: Transaction,
         relation: Relation,
         sending: Sending,
-    ) -> tuple[RelationMessage, tuple[int, ...]]:
+    ) -> tuple[int, ...]:
         """Begin and Relation, if the client does not have them; the columns that are sent."""
         self._begin(context, transaction)
         columns = tuple(
             i
             for i, column in enumerate(relation.columns)
-            if sending.columns is None or column.name in sending.columns
+            if column.name in sending.columns
         )
         sent = replace(relation, columns=tuple(relation.columns[i] for i in columns))
-        known = self._sent.get(relation.relid)
-        if known is None or known[0] != sent:
-            known = sent, RelationMessage(sent)
-            self._sent[relation.relid] = known
-            context.write(write_message(known[1]), transaction.first_lsn, False)
-        return known[1], columns
+        if self._sent.get(relation.relid) != sent:
+            self._sent[relation.relid] = sent
+            message = RelationMessage(sent)
+            context.write(write_message(message), transaction.first_lsn, False)
+        return columns
 
 
-def _some(values: Values | None, columns: tuple[int, ...]) -> Values | None:
-    return None if values is None else tuple(values[i] for i in columns)
+def _some(values: Values | None, columns: tuple[int, ...]) -> Values:
+    assert values is not None
+    return tuple(values[i] for i in columns)
 
 
 def _now() -> int:

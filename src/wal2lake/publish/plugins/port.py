@@ -26,37 +26,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from wal2lake.model import Lsn, Oid, Relation
-from wal2lake.publish.decoding.transactions import Run, Transaction
-
-Values = tuple[bytes | None, ...]
-"""Of one row, as PostgreSQL's text, in the order of the relation's columns; None is NULL."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One row's."""
-
-    op: str
-    """I, U or D."""
-    lsn: Lsn
-    new: Values | None
-    """The row as it is now."""
-    old: Values | None
-    """The row as it was, or only its key (the others NULL); None: not known."""
-    is_key: bool
-    """``old`` is only a key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sending:
-    """What publications together send of a table."""
-
-    publishes: frozenset[str]
-    """insert, update, delete, truncate."""
-    columns: frozenset[str] | None = None
-    """None: all."""
-    filters: object | None = None
-    """None: all rows."""
+from wal2lake.publish.decoding.transactions import Change, Run, Transaction, Values
+from wal2lake.publish.sending import Sending
 
 
 @dataclass(slots=True)
@@ -165,3 +136,6 @@ class Base:
 
     def shutdown(self, context: Context) -> None:
         """Nothing to do."""
+
+
+__all__ = ["Base", "Change", "Context", "OutputPlugin", "Run", "Transaction", "Values"]

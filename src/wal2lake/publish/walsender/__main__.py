@@ -15,18 +15,18 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
 from wal2lake.catalog import Catalog
 from wal2lake.changelog import LogReader
 from wal2lake.errors import Wal2LakeError
-from wal2lake.model import Lsn, Oid
+from wal2lake.model import Lsn
 from wal2lake.observe import configure, get_logger
 from wal2lake.publish.driver import Decoding, callback_context
 from wal2lake.publish.plugins.loading import load_plugin
-from wal2lake.publish.plugins.port import Context, Sending
+from wal2lake.publish.plugins.port import Context
+from wal2lake.publish.sending import Publications
 from wal2lake.publish.walsender.page import Page
 from wal2lake.publish.walsender.starting import Task
 from wal2lake.publish.walsender.stream import End, Stream
@@ -67,11 +67,9 @@ def _stream(task: Task) -> tuple[End, bytes]:
     def write_frames(data: memoryview) -> None:
         streams[0].write_frames(data)
 
-    def sending(names: Sequence[str]) -> Mapping[Oid, Sending]:
-        everything = frozenset({"insert", "update", "delete", "truncate"})
-        return {table.oid: Sending(everything) for table in catalog.tables()}
-
-    context = Context(task.slot, task.plugin, write, write_frames, sending)
+    log = get_logger().bind(slot=task.slot)
+    publications = Publications(catalog, log.warning)
+    context = Context(task.slot, task.plugin, write, write_frames, publications.sending)
     try:
         plugin.startup(context, task.options)
     except Wal2LakeError as error:
@@ -87,7 +85,7 @@ def _stream(task: Task) -> tuple[End, bytes]:
         page,
         lambda lsn: catalog.confirm_slot(task.slot, lsn),
         task.timeout_ms / 1000,
-        get_logger().bind(slot=task.slot),
+        log,
     )
     streams.append(stream)
 

@@ -1,0 +1,147 @@
+"""What publications together send of each table: columns, operations, rows.
+
+Comes in: the catalog's publications and tables, the names that a client has asked for. Goes out: a
+``Sending`` for each table; runs of rows with what the filters leave of them.
+
+Source: get_rel_sync_entry(), pgoutput_row_filter() in pgoutput.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from wal2lake.catalog import Catalog, PublishedOperation
+from wal2lake.errors import UsageError
+from wal2lake.model import Oid, Relation
+from wal2lake.publish.publications import Published, all_published
+from wal2lake.publish.rowfilter import Filter, Outcome, combined, decode, transforms
+
+_INSERT, _UPDATE, _DELETE, _TRUNCATE = map(ord, "IUDT")
+
+_OPERATIONS = {
+    "I": PublishedOperation.INSERT,
+    "U": PublishedOperation.UPDATE,
+    "D": PublishedOperation.DELETE,
+    "T": PublishedOperation.TRUNCATE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """Of one table."""
+
+    operations: frozenset[str]
+    """I, U, D, T."""
+    columns: frozenset[str]
+    filters: Mapping[str, Filter]
+    """By operation; all rows of those that have none."""
+
+
+class Publications:
+    """Those of one client, looked up again when the catalog has changed."""
+
+    def __init__(self, catalog: Catalog, warn: Callable[[str], None]) -> None:
+        """``warn`` is told of a publication that is not there, once."""
+        self._catalog = catalog
+        self._warn = warn
+        self._counter = -1
+        self._names: tuple[str, ...] = ()
+        self._missing: set[str] = set()
+        self._found: Mapping[Oid, Sending] = {}
+
+    def sending(self, names: Sequence[str]) -> Mapping[Oid, Sending]:
+        """What publications of these names send now, by table."""
+        counter = self._catalog.change_counter
+        if counter != self._counter or tuple(names) != self._names:
+            self._found = self._look_up(names)
+            self._counter, self._names = counter, tuple(names)
+        return self._found
+
+    def _look_up(self, names: Sequence[str]) -> Mapping[Oid, Sending]:
+        catalog = self._catalog
+        chosen = [one for one in catalog.publications() if one.name in names]
+        for name in set(names) - {one.name for one in chosen} - self._missing:
+            self._missing.add(name)
+            self._warn(f'skipped loading publication "{name}"')
+        found: dict[Oid, list[Published]] = {}
+        for one in all_published(chosen, catalog.tables(), catalog.namespaces()):
+            found.setdefault(one.table.oid, []).append(one)
+        return {relid: _together(several) for relid, several in found.items()}
+
+
+def _together(several: Sequence[Published]) -> Sending:
+    first = several[0]
+    if any(set(one.columns) != set(first.columns) for one in several):
+        raise UsageError(
+            f'cannot use different column lists for table "{first.table.qualified}" in'
+            " different publications",
+            sqlstate="0A000",
+        )
+    operations, filters = set(), {}
+    for letter, operation in _OPERATIONS.items():
+        senders = [one for one in several if operation in one.publication.publishes]
+        if not senders:
+            continue
+        operations.add(letter)
+        whole = combined(
+            None
+            if one.named is None or one.named.filter is None
+            else (decode(one.named.filter), one.named.filter_columns)
+            for one in senders
+        )
+        if whole is not None and letter != "T":
+            filters[letter] = Filter(*whole)
+    return Sending(frozenset(operations), frozenset(first.columns), filters)
+
+
+def published_rows(sending: Sending, relation: Relation, rows: pa.Table) -> pa.Table:
+    """A run's rows as they are sent: those of operations that are published, which the filters
+    let through; an UPDATE may have become an INSERT or a DELETE."""
+    ops = rows.column("op").to_numpy().copy()
+    old = rows.column("old").to_numpy().copy()
+    keep = np.isin(ops, [ord(letter) for letter in sending.operations])
+    for letter, filter_ in sending.filters.items():
+        here = np.flatnonzero((ops == ord(letter)) & keep)
+        if not here.size:
+            continue
+        some = rows.take(pa.array(here))
+        outcomes = _outcomes(filter_, letter, relation, some)
+        for place, outcome in zip(here.tolist(), outcomes, strict=True):
+            if outcome is Outcome.NOTHING:
+                keep[place] = False
+            elif outcome is Outcome.INSERT and letter == "U":
+                ops[place], old[place] = _INSERT, 0
+            elif outcome is Outcome.DELETE and letter == "U":
+                ops[place] = _DELETE
+    for name, values in (("op", ops), ("old", old)):
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, name, pa.array(values))
+    return rows if keep.all() else rows.filter(pa.array(keep))
+
+
+def _outcomes(
+    filter_: Filter, letter: str, relation: Relation, rows: pa.Table
+) -> list[Outcome]:
+    places = [
+        next(i for i, c in enumerate(relation.columns) if c.name == name)
+        for name in filter_.columns
+    ]
+    count = rows.num_rows
+    new = [_column(rows, f"c{i}") for i in places]
+    before = [_column(rows, f"o{i}") for i in places]
+    if letter == "U":
+        has_old = (rows.column("old").to_numpy() != 0).tolist()
+        return transforms(filter_, before, new, has_old)
+    arrays = before if letter == "D" else new
+    found = filter_.matches(arrays, count)
+    return [Outcome.KEEP if one else Outcome.NOTHING for one in found]
+
+
+def _column(rows: pa.Table, name: str) -> pa.Array:
+    if name not in rows.schema.names:
+        return pa.nulls(rows.num_rows, pa.binary())
+    return rows.column(name).combine_chunks()
