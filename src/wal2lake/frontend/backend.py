@@ -87,6 +87,8 @@ class Outcome:
     """Consumed lazily, so that a result of any size takes the memory of a batch; its
     ``close()``, if it has one, stops what is unfinished."""
     notices: tuple[Notice, ...] = ()
+    copy: Format | None = None
+    """The rows go out as CopyData, in this format; the number of rows is appended to the tag."""
 
     def close(self) -> None:
         """The client wants no (more) rows."""

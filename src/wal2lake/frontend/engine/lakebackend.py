@@ -46,6 +46,7 @@ from wal2lake.frontend.commands import altertable, calls, publication, roles
 from wal2lake.frontend.commands import subscription as subscriptions
 from wal2lake.frontend.commands import table as tables
 from wal2lake.frontend.commands.access import check_tables
+from wal2lake.frontend.commands.copying import copied_rows
 from wal2lake.frontend.commands.dml import run_dml, truncate, truncated_tables
 from wal2lake.frontend.commands.node import Caller, Node, need_table
 from wal2lake.frontend.commands.past import AsOf, PastVersions, refuse_to_write
@@ -56,6 +57,7 @@ from wal2lake.frontend.commands.transaction.local import (
     LocalTransaction,
 )
 from wal2lake.frontend.grammar import parse
+from wal2lake.frontend.grammar.copying import CopyFormat, CopyTo
 from wal2lake.frontend.grammar.lexer import parameter_count
 from wal2lake.frontend.grammar.parser import Parsed
 from wal2lake.frontend.grammar.statements import (
@@ -184,6 +186,8 @@ class LakeBackend:
         statement = prepared.statement
         if isinstance(statement, Other):
             return self._other(caller, prepared, statement, bound, result_formats)
+        if isinstance(statement, CopyTo):
+            return self._copy(caller, statement)
         if isinstance(statement, Truncate):
             return Outcome(self._truncate(caller, statement))
         # What a string of statements has written before cannot wait: DDL has no rollback.
@@ -312,6 +316,24 @@ class LakeBackend:
         raise FeatureNotSupportedError(
             f"{statement.command} is not supported by this version"
         )
+
+    def _copy(self, caller: Caller, statement: CopyTo) -> Outcome:
+        """Its query's rows, as CopyData."""
+        sql = statement.query
+        if sql is None:
+            assert statement.table is not None
+            sql = copied_rows(self._node.catalog, caller, statement)
+        query = self.prepare(sql, ())
+        assert isinstance(query, _Statement)
+        if not (
+            isinstance(query.statement, Other) and query.statement.kind in _QUERIES
+        ):
+            raise FeatureNotSupportedError("COPY query must be a SELECT")
+        binary = statement.format is CopyFormat.BINARY
+        wanted = Format.BINARY if binary else Format.TEXT
+        formats = (wanted,) * len(query.fields or ())
+        found = self._other(caller, query, query.statement, (), formats)
+        return replace(found, tag="COPY", copy=wanted)
 
     def _perform(self, caller: Caller, request: Request) -> None:
         """What a function of a system query has asked for."""

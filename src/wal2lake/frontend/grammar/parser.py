@@ -19,6 +19,7 @@ from wal2lake.frontend.grammar.access.grants import alter_owner, grant, revoke
 from wal2lake.frontend.grammar.access.roles import alter_role, create_role, drop_role
 from wal2lake.frontend.grammar.altering.parsing import alter_table
 from wal2lake.frontend.grammar.altering.statements import AlterTableStatement
+from wal2lake.frontend.grammar.copying import CopyTo, copy
 from wal2lake.frontend.grammar.cursor import Cursor
 from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error, tokens
 from wal2lake.frontend.grammar.publishing.parsing import (
@@ -43,7 +44,9 @@ from wal2lake.frontend.grammar.table import (
     truncate,
 )
 
-Parsed = Statement | AlterTableStatement | AccessStatement | PublicationStatement
+Parsed = (
+    Statement | AlterTableStatement | AccessStatement | PublicationStatement | CopyTo
+)
 
 _OWN: Final[
     dict[
@@ -64,6 +67,7 @@ _OWN: Final[
     ("create", "table"): create_table,
     ("drop", "table"): drop_table,
     ("truncate",): truncate,
+    ("copy",): copy,
     ("alter", "schema"): alter_owner,
     ("alter", "table"): alter_table,
     ("drop", "role"): drop_role,
@@ -115,7 +119,6 @@ _OTHERS: Final = {
     "listen": Kind.LISTEN,
     "notify": Kind.NOTIFY,
     "unlisten": Kind.UNLISTEN,
-    "copy": Kind.COPY,
     "lock": Kind.LOCK,
 }
 

@@ -45,6 +45,7 @@ from wal2lake.frontend.client.diagnostics import (
 from wal2lake.frontend.client.transport import ReadTimeout, TransportClosed
 from wal2lake.frontend.grammar import StatementText, split_statements
 from wal2lake.frontend.parameters import Parameters, decode_text
+from wal2lake.frontend.session.copying import send_copy
 from wal2lake.frontend.session.executor import Executor
 from wal2lake.frontend.session.extended import ExtendedQuery
 from wal2lake.frontend.session.interrupts import Interrupts
@@ -327,6 +328,14 @@ class Session:
             self.notice(notice)
         if outcome.fields is None:
             return outcome.tag
+        if outcome.copy is not None:
+            rows = send_copy(
+                outcome,
+                self._conversation.transport,
+                encoding=self._parameters.raw("client_encoding"),
+                check=self.interrupts.check,
+            )
+            return f"{outcome.tag} {rows}"
         # The outcome's own fields count: nobody was told others before.
         formats = (Format.TEXT,) * len(outcome.fields)
         stream = RowStream(outcome, formats)
