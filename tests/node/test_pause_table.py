@@ -201,10 +201,10 @@ def test_a_table_is_copied_again_alone(
     recopy = "alter subscription pc refresh publication with (recopy = true)"
     node.sql("select wal2lake.pause_table('pc.t')")
     pg18.psql("insert into pc.t values (7, 'x'); insert into pc.u values (7, 'x')")
+    gone = "select 1 from pg_replication_slots where slot_name = 'pc' and not active"
     for state in "fi":
         if state == "i":
             node.sql("alter subscription pc disable")
-            gone = "select 1 from pg_replication_slots where not active"
             wait_until(lambda: pg18.psql(gone) == "1", describe="the slot is free")
             pg18.psql("select pg_drop_replication_slot('pc')")
             node.sql("alter subscription pc enable")
