@@ -300,6 +300,20 @@ def required(found: RemoteSchema, name: str) -> RemoteSchema:
     )
 
 
+def test_history_says_that_not_null_was_left_out(mirror: Mirror) -> None:
+    """It said "changed"."""
+    mirror.catalog.create_table(table("abc"))
+    now = required(required(schema(1, "orders", "abc"), "b"), "c")
+    mirror.catalog.note_sent(SUB, [sent(100, now)])
+    assert mirror.follow(table("ab"))
+    words = {one.change: one.outcome for one in mirror.catalog.schema_history()}
+    assert words == {
+        'ALTER COLUMN "b" SET NOT NULL': "left out: rows that are here have null",
+        'ADD COLUMN "c" text': "added; NOT NULL is left out: rows that are here have"
+        " null",
+    }
+
+
 def test_not_null_waits_for_rows_of_the_time_before(mirror: Mirror) -> None:
     now = required(schema(1, "orders", "abc"), "b")
     mirror.catalog.note_sent(SUB, [replace(sent(100, now), settled=Lsn(400))])

@@ -85,7 +85,7 @@ class AlterTable(Protocol):
         self, relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
     ) -> None:
         """Takes the locks that it needs. Wal2LakeError: nothing has changed. ``replaced``: all
-        rows will be, whatever they are."""
+        rows will be, whatever they are. NOT NULL is left out where rows have null."""
         ...
 
 
@@ -266,6 +266,7 @@ class SchemaFollower:
                 # Nothing was done: a definition that is another one later is its user's work.
                 self._catalog.begin_steps(self._subid, rel.relid, None)
                 raise
+        changes.look(self._catalog.table_by_oid(table.oid))
         name = (found.after.namespace, found.after.name)
         moved = name != (rel.remote_namespace, rel.remote_name)
         with finishing if finishing is not None else nullcontext():
@@ -328,6 +329,7 @@ class SchemaFollower:
         changes.require(followed.required)
         if changes.wanted:
             self._alter(table.oid, changes.wanted, replaced=False)
+            changes.look(self._catalog.table_by_oid(table.oid))
         with finishing if finishing is not None else nullcontext():
             self._catalog.steps_made(
                 self._subid,
@@ -397,6 +399,8 @@ class _Changes:
         still = {a.number: a for a in found.after.attributes if a.not_null}
         self._waiting = {n for n in required if n in still}
         """Columns, by number, that become NOT NULL later."""
+        self._strict: list[tuple[str, int]] = []
+        """Columns that are to be NOT NULL, and where that is noted."""
         for step in found.steps:
             self._note(_words(step), self._step(step))
         if settled is None:
@@ -419,6 +423,20 @@ class _Changes:
             if attribute is not None:
                 step = NullsAllowed(attribute.name, False)
                 self._note(_words(step), self._nulls(step))
+
+    def look(self, now: TableDef | None) -> None:
+        """The table as it is when they were made: what was left out is not noted as done."""
+        for name, index in self._strict:
+            column = None if now is None else now.column(name)
+            if column is None or column.not_null:
+                continue
+            one = self.noted[index]
+            self.noted[index] = replace(
+                one,
+                outcome="left out: rows that are here have null"
+                if one.outcome == "changed"
+                else f"{one.outcome}; NOT NULL is left out: rows that are here have null",
+            )
 
     def _note(self, change: str, outcome: str) -> None:
         self.noted.append(SchemaChange(change, outcome))
@@ -460,6 +478,8 @@ class _Changes:
         if column.default != there:
             self.wanted.append(SetDefault(column.name, column.default))
         self._columns[column.name] = column
+        if column.not_null:
+            self._strict.append((column.name, len(self.noted)))
         if attribute.missing is None:
             return "added"
         return (
@@ -507,6 +527,8 @@ class _Changes:
                 a.number for a in self._found.after.attributes if a.name == step.name
             )
             return f"put off until all rows below {self._settled} have come"
+        if not step.allowed:
+            self._strict.append((step.name, len(self.noted)))
         self.wanted.append(SetNotNull(step.name, not step.allowed))
         return "changed"
 
