@@ -33,6 +33,7 @@ from wal2lake.catalog.definitions.changes import (
     PlannedColumn,
     RenameColumn,
     SetDefault,
+    SetKey,
     SetNotNull,
     plan_changes,
 )
@@ -118,6 +119,7 @@ __all__ = [
     "RoleMember",
     "SchemaChange",
     "SetDefault",
+    "SetKey",
     "SetNotNull",
     "SnapshotVector",
     "Subscription",
