@@ -63,6 +63,7 @@ from wal2lake.frontend.sysviews.query.inference import (
     get_type,
     set_type,
 )
+from wal2lake.frontend.sysviews.query.rowfunctions import expand
 from wal2lake.frontend.sysviews.query.scopes import RELATION_META, Output, analyze
 from wal2lake.pgtypes.registry.pg_type import format_type
 
@@ -183,6 +184,7 @@ def _translate(sql: str, parameters: tuple[Parameter, ...]) -> Translated:
     tree = parsed.copy()
     _bind(tree, parameters)
     _unqualify(tree)
+    tree = expand(tree)
     outputs = analyze(tree)
     calls = _calls(tree)
     relations = _Rewriter().rewrite(tree)
