@@ -30,7 +30,7 @@ DEFINITIONS = (
     "alter table t2 replica identity using index t2_key",
     "create publication pa for table t1 (id, v) where (id > 0)",
     "create publication pb for table t1, t2 where (b > 1 and a < 5)",
-    "create publication pc for table t1 (id, v) where (w = 'x'), tables in schema s",
+    "create publication pc for table t1 where (w = 'x'), tables in schema s",
     'create publication pd for all tables with (publish = \'insert\')',
     "create publication pe for table pt where (a > 1) with"
     " (publish_via_partition_root)",

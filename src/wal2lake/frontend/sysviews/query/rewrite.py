@@ -433,7 +433,8 @@ def _expression(node: exp.Expression) -> exp.Expression:
         return _subscript(node)
     if isinstance(node, _COMPARISONS):
         coerce(node)
-    elif isinstance(node, (exp.In, exp.Between)):
+        return _among(node)
+    if isinstance(node, (exp.In, exp.Between)):
         coerce_list(node)
     elif isinstance(node, exp.DPipe):
         return concatenation(node)
@@ -448,6 +449,20 @@ def _expression(node: exp.Expression) -> exp.Expression:
     elif isinstance(node, exp.Sub) and get_type(node.this) == PG_LSN:
         return _lsn_difference(node.this, node.expression)
     return node
+
+
+def _among(node: exp.Expression) -> exp.Expression:
+    """``= ANY (array)`` of an array that is null is null, and false for the engine."""
+    other = node.args["expression"]
+    array = other.this.unnest() if isinstance(other, exp.Any) else None
+    if array is None or isinstance(array, (exp.Query, exp.Array)):
+        return node
+    missing = exp.Is(this=array.copy(), expression=exp.Null())
+    null = as_type(exp.Null(), "BOOLEAN")
+    compared = node.copy()
+    return exp.Paren(
+        this=exp.Case(ifs=[exp.If(this=missing, true=null)], default=compared)
+    )
 
 
 # ---- columns, subscripts, functions ----------------------------------------------------
