@@ -1,5 +1,5 @@
-r"""Publications on a whole node, beside PostgreSQL's: psql's commands, writes that are refused, what
-ALTER TABLE and DROP do to what is published."""
+r"""Publications on a whole node, beside PostgreSQL's: psql's commands, writes that are refused,
+what ALTER TABLE and DROP do to what is published."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ DEFINITIONS = (
     "create publication pa for table t1 (id, v) where (id > 0)",
     "create publication pb for table t1, t2 where (b > 1 and a < 5)",
     "create publication pc for table t1 where (w = 'x'), tables in schema s",
-    'create publication pd for all tables with (publish = \'insert\')',
+    "create publication pd for all tables with (publish = 'insert')",
     "create publication pe for table pt where (a > 1) with"
     " (publish_via_partition_root)",
     "create publication pf for table pt, pd",
@@ -40,7 +40,16 @@ DEFINITIONS = (
     "alter table t2 rename column b to bb",
 )
 
-LISTS = ("'pa'", "'pa', 'pb'", "'pc'", "'pd'", "'pe'", "'pe', 'pf'", "'pf', 'Odd p'", "'no'")
+LISTS = (
+    "'pa'",
+    "'pa', 'pb'",
+    "'pc'",
+    "'pd'",
+    "'pe'",
+    "'pe', 'pf'",
+    "'pf', 'Odd p'",
+    "'no'",
+)
 
 ABOUT_LISTS = (
     # 14 to 18: which of them are there, and their tables
@@ -157,7 +166,10 @@ def both(
     server = Server(pg18)
     for sql in DEFINITIONS:
         pg18.psql(sql)
-        assert node.run(sql)[-1][0] == sql.upper().split()[0] + " " + sql.upper().split()[1]
+        assert (
+            node.run(sql)[-1][0]
+            == sql.upper().split()[0] + " " + sql.upper().split()[1]
+        )
     yield server, OurNode(node)
     server.close()
 
