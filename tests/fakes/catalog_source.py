@@ -17,6 +17,7 @@ from wal2lake.catalog import (
     NotedConflict,
     NotedSchemaChange,
     Progress,
+    Publication,
     Role,
     RoleMember,
     SnapshotVector,
@@ -121,6 +122,7 @@ class FakeSource:
     )
     member_list: list[RoleMember] = field(default_factory=list)
     acl_of_database: Acl | None = None
+    publication_list: list[Publication] = field(default_factory=list)
     namespace_list: list[Namespace] = field(
         default_factory=lambda: [
             Namespace(Oid(2200), "public", OWNER),
@@ -186,6 +188,9 @@ class FakeSource:
     def tables(self) -> list[TableDef]:
         self.reads += 1
         return self.table_list
+
+    def publications(self) -> list[Publication]:
+        return self.publication_list
 
     def subscriptions(self) -> list[Subscription]:
         return self.subscription_list

@@ -460,6 +460,9 @@ FILTERS = (
     "generate_series(1, 2) = 1",
     "i4 = $1",
     "i4 > any (array[1, 2])",
+    "i4 <> all (array[1, i8])",
+    "t = some (array['a', 'b'::text])",
+    "i4 = any ('{1,2}')",
     "t collate \"C\" = 'x'",
     "current_user = t",
     "i4 = 1 where",
@@ -478,3 +481,29 @@ FILTERS = (
     "upper(v) = 'X'",
     "substring(t from 1 for 2) = 'x'",
 )
+
+WRITES = (
+    "create table w (id int primary key, a int, b int not null)",
+    "create table wn (a int)",
+    "create table pt (id int primary key, a int) partition by range (id)",
+    "create table pd partition of pt default",
+    "create publication w1 for table w, wn",
+    "create publication w1 for table w where (a > 1)",
+    "create publication w1 for table w where (id > 1)",
+    "create publication w1 for table w where (a > 1) with (publish = 'insert')",
+    "create publication w1 for table w where (a > 1) with (publish = 'insert, update')",
+    "create publication w1 for table w (a)",
+    "create publication w1 for table w (id)",
+    "create publication w1 for table w (a) with (publish = 'insert, delete')",
+    "create publication w1 for all tables",
+    "create publication w1 for all tables with (publish = 'truncate')",
+    "create publication w1 for tables in schema public",
+    "create publication w1 for table pt, w with (publish_via_partition_root)",
+    "create publication w1 for table pt",
+    "create publication w1 for table pt (a) with (publish_via_partition_root)",
+    "create publication w1 for table pt where (a = 1)"
+    " with (publish_via_partition_root)",
+    "create publication w1 for table wn where (a = 1)",
+    "create publication w1 for table wn (a)",
+)
+"""Tables, and publications of them, of which there is one at a time."""

@@ -382,7 +382,7 @@ def test_wrong_storage_parameters(parameters: str, message: str) -> None:
         ("create or replace view v as select 1", Kind.UNSUPPORTED, "CREATE VIEW"),
         ("create unique index i on t (a)", Kind.UNSUPPORTED, "CREATE UNIQUE INDEX"),
         ("alter table t cluster on i", Kind.UNSUPPORTED, "ALTER TABLE ... CLUSTER ON"),
-        ("drop publication p", Kind.UNSUPPORTED, "DROP PUBLICATION"),
+        ("drop sequence p", Kind.UNSUPPORTED, "DROP SEQUENCE"),
         ("vacuum", Kind.UNSUPPORTED, "VACUUM"),
     ],
 )

@@ -393,17 +393,20 @@ def drop_schema(node: Node, caller: Caller, statement: DropSchema) -> str:
                 )
             named = _drop_all(node, tables)
             if named:
-                caller.notice(_cascaded(named))
+                caller.notice(_cascaded(caller, named))
             node.catalog.drop_namespace(name)
     return "DROP SCHEMA"
 
 
-def _cascaded(tables: Sequence[TableDef]) -> Notice:
-    if len(tables) == 1:
-        return Notice(f"drop cascades to table {tables[0].qualified}")
+def _cascaded(caller: Caller, tables: Sequence[TableDef]) -> Notice:
+    names = [
+        t.name if t.namespace in caller.search_path else t.qualified for t in tables
+    ]
+    if len(names) == 1:
+        return Notice(f"drop cascades to table {names[0]}")
     return Notice(
-        f"drop cascades to {len(tables)} other objects",
-        detail="\n".join(f"drop cascades to table {t.qualified}" for t in tables),
+        f"drop cascades to {len(names)} other objects",
+        detail="\n".join(f"drop cascades to table {name}" for name in names),
     )
 
 

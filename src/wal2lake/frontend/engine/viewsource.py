@@ -22,6 +22,7 @@ from wal2lake.catalog import (
     NotedSchemaChange,
     Progress,
     ProgressFile,
+    Publication,
     ReplicationSlot,
     Role,
     RoleMember,
@@ -119,6 +120,10 @@ class ViewSource:
     def tables(self) -> Sequence[TableDef]:
         """From the catalog."""
         return self._catalog.tables()
+
+    def publications(self) -> Sequence[Publication]:
+        """From the catalog."""
+        return self._catalog.publications()
 
     def subscriptions(self) -> Sequence[Subscription]:
         """From the catalog."""

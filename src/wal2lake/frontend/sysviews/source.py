@@ -19,6 +19,7 @@ from wal2lake.catalog import (
     NotedConflict,
     NotedSchemaChange,
     Progress,
+    Publication,
     ReplicationSlot,
     Role,
     RoleMember,
@@ -121,6 +122,10 @@ class CatalogSource(Protocol):
 
     def tables(self) -> Sequence[TableDef]:
         """All lake tables."""
+        ...
+
+    def publications(self) -> Sequence[Publication]:
+        """All publications."""
         ...
 
     def subscriptions(self) -> Sequence[Subscription]:

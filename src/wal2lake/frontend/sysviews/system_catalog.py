@@ -54,6 +54,7 @@ from wal2lake.frontend.sysviews.rows.cluster import CLUSTER_ROWS
 from wal2lake.frontend.sysviews.rows.facts import SECRET, Facts, build_facts
 from wal2lake.frontend.sysviews.rows.information_schema import INFORMATION_ROWS
 from wal2lake.frontend.sysviews.rows.log import LOG_ROWS
+from wal2lake.frontend.sysviews.rows.publications import PUBLICATION_ROWS
 from wal2lake.frontend.sysviews.rows.publishing import PUBLISHING_ROWS
 from wal2lake.frontend.sysviews.rows.relations import RELATION_ROWS, Row
 from wal2lake.frontend.sysviews.rows.replication import (
@@ -210,6 +211,7 @@ class SystemCatalog:
             tuple(source.comments()),
             tuple(source.role_members()),
             source.database_acl(),
+            tuple(source.publications()),
         )
         if schema != self._schema:
             self._facts = build_facts(*schema)
@@ -241,7 +243,11 @@ class SystemCatalog:
         if relation.schema == INFORMATION_SCHEMA:
             maker = INFORMATION_ROWS.get(name)
         else:
-            maker = RELATION_ROWS.get(name) or CLUSTER_ROWS.get(name)
+            maker = (
+                RELATION_ROWS.get(name)
+                or CLUSTER_ROWS.get(name)
+                or PUBLICATION_ROWS.get(name)
+            )
             moving = (
                 LIVE_ROWS.get(name) or LOG_ROWS.get(name) or PUBLISHING_ROWS.get(name)
             )

@@ -81,7 +81,7 @@ def operation(name: str, left: int, right: int, result: int) -> Function:
     if name in LIKES:
         return _not_like if name == "!~~" else _like
     if DATE in (left, right):
-        return operator.add if name == "+" else operator.sub
+        return _days_between if result == INT4 else _days_away(name)
     if result in INTEGERS:
         return _in_range(_INTEGER_OPERATIONS[name], result)
     if result == NUMERIC:
@@ -148,6 +148,36 @@ def _itself(a: Value) -> Value:
 
 def _midnight(a: Value) -> Value:
     return a * DAY_MICROSECONDS
+
+
+_DAYS: Final = range(-2_451_545, 2_145_031_949)
+"""Those of date, counted from 2000-01-01."""
+_TIMESTAMP_DAYS: Final = range(-2_451_545, 109_203_528 - 2_451_545)
+
+
+def _days_away(name: str) -> Function:
+    """A date and a number of days; infinity stays."""
+    compute = operator.add if name == "+" else operator.sub
+
+    def moved(a: Value, b: Value) -> Value:
+        found = compute(a, b)
+        if math.isfinite(found) and found not in _DAYS:
+            raise UsageError("date out of range", sqlstate="22008")
+        return found
+
+    return moved
+
+
+def _days_between(a: Value, b: Value) -> Value:
+    if not (math.isfinite(a) and math.isfinite(b)):
+        raise UsageError("cannot subtract infinite dates", sqlstate="22008")
+    return a - b
+
+
+def _timestamp(a: Value) -> Value:
+    if math.isfinite(a) and a not in _TIMESTAMP_DAYS:
+        raise UsageError("date out of range for timestamp", sqlstate="22008")
+    return _midnight(a)
 
 
 # ---- numbers ----------------------------------------------------------------------------
@@ -311,7 +341,7 @@ def _cast(source: int, target: int) -> Function | None:
         case (23, 16):
             return bool
         case (1082, 1114):
-            return _midnight
+            return _timestamp
         case (1114, 1082):
             return lambda a: a if math.isinf(a) else a // DAY_MICROSECONDS
     return None

@@ -4,7 +4,7 @@ In: tables, and what is to be done to them. Out: nothing, or PostgreSQL's refusa
 
     ALTER TABLE ... DROP COLUMN       2BP01 while a column list or row filter has it; CASCADE
                                       takes the table out of the publication
-    ALTER TABLE ... TYPE              0A000 while a row filter has it
+    ALTER TABLE ... TYPE              0A000 the same
     ALTER TABLE ... REPLICA IDENTITY  an index is the primary key's: there are no others
     UPDATE, DELETE                    the replica identity must tell which row is meant
 
@@ -84,7 +84,7 @@ def check_retyped_columns(
 ) -> None:
     """Of ALTER COLUMN ... TYPE."""
     for column in columns:
-        found = _having(node, caller, table, column, filters_only=True)
+        found = _having(node, caller, table, column)
         for name, publication in found:
             raise FeatureNotSupportedError(
                 "cannot alter type of a column used by a publication WHERE clause",
@@ -98,8 +98,6 @@ def _having(
     caller: Caller,
     table: TableDef,
     column: str,
-    *,
-    filters_only: bool = False,
 ) -> Iterator[tuple[str, str]]:
     """The tables and publications whose column list or row filter has it. A partition has the
     columns of its table."""
@@ -110,7 +108,7 @@ def _having(
     }
     for publication in node.catalog.publications():
         for one in publication.tables:
-            listed = () if filters_only else one.columns or ()
+            listed = one.columns or ()
             if one.relid in names and column in (*listed, *one.filter_columns):
                 yield names[one.relid], publication.name
 

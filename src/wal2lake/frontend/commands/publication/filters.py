@@ -34,7 +34,7 @@ from wal2lake.frontend.grammar.publishing.expressions import Raw, RawKind
 from wal2lake.model import SYSTEM_COLUMNS
 from wal2lake.pgtypes import format_type
 from wal2lake.publish.rowfilter import Expression, Node
-from wal2lake.publish.rowfilter.operators import MOMENTS, TEXTS, can_cast
+from wal2lake.publish.rowfilter.operators import COMPARISONS, MOMENTS, TEXTS, can_cast
 from wal2lake.publish.rowfilter.values import BOOL, SUPPORTED, TEXT, TIMESTAMPTZ
 
 _DATATYPE_MISMATCH: Final = "42804"
@@ -76,6 +76,8 @@ class _Analysis:
                 return self._distinct(raw)
             case RawKind.IN:
                 return self._in(raw)
+            case RawKind.ARRAY:
+                return self._array(raw)
             case RawKind.CALL:
                 return self._call(raw)
             case RawKind.COALESCE:
@@ -195,6 +197,18 @@ class _Analysis:
                 found = Expression(connective, BOOL, (found, compared))
         assert found is not None
         return found
+
+    def _array(self, raw: Raw) -> Expression:
+        left, *items = (self.typed(arg) for arg in raw.args)
+        kind = common_type(items, "ARRAY")
+        if raw.word not in COMPARISONS:
+            raise unsupported(f"operator {raw.word} {raw.names[0]}")
+        found = operator(raw.word, left.type_oid, kind)
+        if found.right != kind:
+            # PostgreSQL would convert the array.
+            raise not_simple()
+        args = (self._coerced(left, found.left), *self._all(items, kind))
+        return Expression(Node[raw.names[0]], BOOL, args, raw.word)
 
     def _nullif(self, raw: Raw) -> Expression:
         if len(raw.args) != 2:

@@ -46,6 +46,8 @@ class RawKind(Enum):
     """``word``: IS [NOT] DISTINCT FROM."""
     IN = "in"
     """``word``: = or <>; the first arg is looked for."""
+    ARRAY = "array"
+    """``word``: an operator; ``names``: ANY or ALL; the first arg, and the array's items."""
     CALL = "call"
     """``names``: of the function; ``word``: DISTINCT, * or OVER, or nothing."""
     COALESCE = "coalesce"
@@ -163,9 +165,7 @@ def _behind(cursor: Cursor, left: Raw, power: int) -> Raw:
     if token.kind is TokenKind.OPERATOR:
         name = "<>" if token.value == "!=" else token.value
         if cursor.token.is_word("any", "all", "some"):
-            cursor.next()
-            cursor.skip_parentheses()
-            return Raw(RawKind.OTHER, (left,), "ANY")
+            return _array(cursor, left, name)
         return Raw(RawKind.OPERATOR, (left, _binary(cursor, power + 1)), name)
     match token.value:
         case "or" | "and":
@@ -216,6 +216,21 @@ def _matching(cursor: Cursor, left: Raw, word: str) -> Raw:
         return Raw(RawKind.OTHER, (left, pattern, escape), "ESCAPE")
     operator = ("!" if negated else "") + _LIKES[word]
     return Raw(RawKind.OPERATOR, (left, pattern), operator)
+
+
+def _array(cursor: Cursor, left: Raw, operator: str) -> Raw:
+    """``= ANY (ARRAY[1, 2])``."""
+    word = "ALL" if cursor.next().value == "all" else "ANY"
+    if not (cursor.ahead(1).is_word("array") and cursor.ahead(2).is_mark("[")):
+        cursor.skip_parentheses()
+        return Raw(RawKind.OTHER, (left,), word)
+    cursor.expect_mark("(")
+    cursor.expect("array")
+    cursor.expect_mark("[")
+    items = cursor.commas(lambda: expression(cursor))
+    cursor.expect_mark("]")
+    cursor.expect_mark(")")
+    return Raw(RawKind.ARRAY, (left, *items), operator, (word,))
 
 
 def _is(cursor: Cursor, left: Raw) -> Raw:

@@ -12,9 +12,10 @@ from wal2lake.frontend.grammar import quote_identifier
 from wal2lake.frontend.sysviews.declarations.relations import PG_CATALOG
 from wal2lake.frontend.sysviews.functions.call import Call
 from wal2lake.frontend.sysviews.functions.regproc import regclass_in
-from wal2lake.frontend.sysviews.rows.facts import key_constraint_oid
+from wal2lake.frontend.sysviews.rows.facts import index_oid, key_constraint_oid
 from wal2lake.frontend.sysviews.rows.relations import index_definition
 from wal2lake.pgtypes.registry import pg_type
+from wal2lake.publish.publications import index_identity
 
 
 def format_type(call: Call, oid: int | None, typmod: int | None) -> str | None:
@@ -84,18 +85,16 @@ def pg_get_constraintdef(call: Call, oid: int | None) -> str | None:
 
 
 def pg_get_replica_identity_index(call: Call, oid: int | None) -> int | None:
-    """The primary key's index."""
+    """The primary key's index, if that is the replica identity."""
     relation = None if oid is None else call.facts.by_oid.get(oid)
-    if relation is None or relation.kind not in "rp" or relation.table is None:
-        return None
-    for candidate in call.facts.relations:
-        if candidate.kind in "iI" and candidate.table is relation.table:
-            return int(candidate.oid)
-    return None
+    table = None if relation is None or relation.kind not in "rp" else relation.table
+    return (
+        int(index_oid(table)) if table is not None and index_identity(table) else None
+    )
 
 
 def pg_relation_is_publishable(call: Call, target: object) -> bool | None:
-    """Lake tables could be published."""
+    """Lake tables may be published."""
     oid = regclass_in(call, target)
     relation = None if oid is None else call.facts.by_oid.get(oid)
     if relation is None:

@@ -25,6 +25,7 @@ from wal2lake.frontend.sysviews.functions import (
     objects,
     origins,
     regproc,
+    rows,
     session,
     text,
 )
@@ -33,6 +34,7 @@ from wal2lake.model import DATABASE
 
 _BOOL, _NAME, _INT8, _INT4, _TEXT, _OID = 16, 19, 20, 23, 25, 26
 _FLOAT8_TZ, _NAMES, _LSN, _INET, _XID8, _VOID = 1184, 1003, 3220, 869, 5069, 2278
+_INT2VECTOR, _NODE_TREE, _RECORDS = 22, 194, 2287
 _REGCLASS, _REGTYPE, _REGNAMESPACE, _REGROLE = 2205, 2206, 4089, 4096
 
 
@@ -154,6 +156,28 @@ def _functions() -> dict[tuple[str, int], Function]:
         "ANY",
         "BOOLEAN",
         _BOOL,
+    )
+    published = "STRUCT(pubid UINTEGER,relid UINTEGER,attrs SMALLINT[],qual VARCHAR)[]"
+    add(
+        "pg_get_publication_tables",
+        rows.pg_get_publication_tables,
+        "VARCHAR[]",
+        published,
+        _RECORDS,
+    )
+    add(
+        "pg_partition_ancestors",
+        rows.pg_partition_ancestors,
+        "ANY",
+        "STRUCT(relid UINTEGER)[]",
+        _RECORDS,
+    )
+    add(
+        "pg_partition_tree",
+        rows.pg_partition_tree,
+        "ANY",
+        "STRUCT(relid UINTEGER,parentrelid UINTEGER,isleaf BOOLEAN,level INTEGER)[]",
+        _RECORDS,
     )
     nothing = (
         "pg_get_viewdef pg_get_ruledef pg_get_triggerdef pg_get_functiondef"
@@ -409,25 +433,12 @@ def internal_name(name: str, arguments: int) -> str:
 # Functions that give rows, in FROM, and never any here: their columns, with types.
 EMPTY_TABLE_FUNCTIONS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "pg_options_to_table": (("option_name", "VARCHAR"), ("option_value", "VARCHAR")),
-    "pg_partition_ancestors": (("relid", "UINTEGER"),),
-    "pg_partition_tree": (
-        ("relid", "UINTEGER"),
-        ("parentrelid", "UINTEGER"),
-        ("isleaf", "BOOLEAN"),
-        ("level", "INTEGER"),
-    ),
     "pg_available_extensions": (
         ("name", "VARCHAR"),
         ("default_version", "VARCHAR"),
         ("comment", "VARCHAR"),
     ),
     "pg_available_extension_versions": (("name", "VARCHAR"), ("version", "VARCHAR")),
-    "pg_get_publication_tables": (
-        ("pubid", "UINTEGER"),
-        ("relid", "UINTEGER"),
-        ("attrs", "SMALLINT[]"),
-        ("qual", "VARCHAR"),
-    ),
     "pg_listening_channels": (("pg_listening_channels", "VARCHAR"),),
     "aclexplode": (
         ("grantor", "UINTEGER"),
@@ -436,5 +447,22 @@ EMPTY_TABLE_FUNCTIONS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("is_grantable", "BOOLEAN"),
     ),
 }
+
+ROW_FUNCTIONS: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
+    "pg_get_publication_tables": (
+        ("pubid", _OID),
+        ("relid", _OID),
+        ("attrs", _INT2VECTOR),
+        ("qual", _NODE_TREE),
+    ),
+    "pg_partition_ancestors": (("relid", _REGCLASS),),
+    "pg_partition_tree": (
+        ("relid", _REGCLASS),
+        ("parentrelid", _REGCLASS),
+        ("isleaf", _BOOL),
+        ("level", _INT4),
+    ),
+}
+"""Functions that give rows of several columns, with PostgreSQL's types of them."""
 
 SYSTEM_SCHEMA_NAMES: Final = frozenset(SYSTEM_SCHEMAS)

@@ -63,6 +63,7 @@ from wal2lake.frontend.sysviews.query.inference import (
     get_type,
     set_type,
 )
+from wal2lake.frontend.sysviews.query.rowfunctions import expand
 from wal2lake.frontend.sysviews.query.scopes import RELATION_META, Output, analyze
 from wal2lake.pgtypes.registry.pg_type import format_type
 
@@ -183,6 +184,7 @@ def _translate(sql: str, parameters: tuple[Parameter, ...]) -> Translated:
     tree = parsed.copy()
     _bind(tree, parameters)
     _unqualify(tree)
+    tree = expand(tree)
     outputs = analyze(tree)
     calls = _calls(tree)
     relations = _Rewriter().rewrite(tree)
@@ -431,7 +433,8 @@ def _expression(node: exp.Expression) -> exp.Expression:
         return _subscript(node)
     if isinstance(node, _COMPARISONS):
         coerce(node)
-    elif isinstance(node, (exp.In, exp.Between)):
+        return _among(node)
+    if isinstance(node, (exp.In, exp.Between)):
         coerce_list(node)
     elif isinstance(node, exp.DPipe):
         return concatenation(node)
@@ -446,6 +449,20 @@ def _expression(node: exp.Expression) -> exp.Expression:
     elif isinstance(node, exp.Sub) and get_type(node.this) == PG_LSN:
         return _lsn_difference(node.this, node.expression)
     return node
+
+
+def _among(node: exp.Expression) -> exp.Expression:
+    """``= ANY (array)`` of an array that is null is null, and false for the engine."""
+    other = node.args["expression"]
+    array = other.this.unnest() if isinstance(other, exp.Any) else None
+    if array is None or isinstance(array, (exp.Query, exp.Array)):
+        return node
+    missing = exp.Is(this=array.copy(), expression=exp.Null())
+    null = as_type(exp.Null(), "BOOLEAN")
+    compared = node.copy()
+    return exp.Paren(
+        this=exp.Case(ifs=[exp.If(this=missing, true=null)], default=compared)
+    )
 
 
 # ---- columns, subscripts, functions ----------------------------------------------------

@@ -21,6 +21,7 @@ from wal2lake.catalog import (
     Authority,
     Comment,
     Namespace,
+    Publication,
     Role,
     RoleMember,
     TableDef,
@@ -152,6 +153,9 @@ class Facts:
     authority: Authority
     """The same roles, with their memberships."""
     database_acl: Acl | None
+    tables: tuple[TableDef, ...]
+    """The lake tables, as the catalog has them."""
+    publications: tuple[Publication, ...]
 
     def lake_tables(self) -> Iterator[Relation]:
         """The relations that are lake tables."""
@@ -194,6 +198,7 @@ def build_facts(
     comments: Sequence[Comment],
     members: Sequence[RoleMember] = (),
     database_acl: Acl | None = None,
+    publications: Sequence[Publication] = (),
 ) -> Facts:
     """Index the catalog's records."""
     oids = {n.name: n.oid for n in namespaces}
@@ -234,6 +239,8 @@ def build_facts(
         },
         authority=Authority(tuple(roles), tuple(members)),
         database_acl=database_acl,
+        tables=tuple(tables),
+        publications=tuple(publications),
     )
 
 

@@ -25,7 +25,7 @@ from wal2lake.frontend.sysviews.rows.facts import (
     key_constraint_oid,
     key_name,
 )
-from wal2lake.model import BOOTSTRAP_SUPERUSER
+from wal2lake.model import BOOTSTRAP_SUPERUSER, ReplicaIdentity
 from wal2lake.pgtypes.registry.pg_type import BUILT_IN, type_by_oid
 from wal2lake.pgtypes.registry.rows import RANGES
 
@@ -72,7 +72,9 @@ def pg_class(facts: Facts) -> Iterator[Row]:
             and facts.partition(table) is not None,
             "relispopulated": True,
             "relacl": facts.acl_text(relation.acl),
-            "relreplident": "n" if is_index or table is None else "d",
+            "relreplident": "n"
+            if is_index or table is None
+            else table.replica_identity.value,
             "relispartition": table is not None and table.partition_of is not None,
             "reloptions": _options(relation.kind, table),
             "relpartbound": "DEFAULT"
@@ -181,6 +183,7 @@ def pg_index(facts: Facts) -> Iterator[Row]:
             "indisvalid": True,
             "indisready": True,
             "indislive": True,
+            "indisreplident": relation.table.replica_identity is ReplicaIdentity.INDEX,
             "indkey": list(key),
             "indcollation": [0 if t is None else t.collation for t in types],
             "indclass": [_BTREE_OPCLASS.get(t.oid if t else 0, 0) for t in types],

@@ -1,0 +1,131 @@
+"""Functions that give rows of several columns, as the embedded engine can call them.
+
+Comes in: a query's tree, before it is typed. Goes out: the same tree, in which
+
+    FROM f(x) a, LATERAL f(p.x) a     is   (SELECT its columns FROM the rows of f) a
+    SELECT (f(x)).* FROM t            is   SELECT its columns FROM (the rows of f, from t)
+    SELECT (f(x)).c FROM t            is   the same, with one column; so is SELECT f(x) if it
+                                           has one only
+
+The engine's copy of a function takes a list where PostgreSQL's is VARIADIC, and gives a list of
+structs.
+
+Sources: the manual's sections 7.2.1.4, 8.16.3, 38.5.6 (VARIADIC).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlglot import exp
+
+from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.frontend.sysviews.functions.pg_proc import ROW_FUNCTIONS
+from wal2lake.frontend.sysviews.query.inference import function_name, set_type
+
+_ROWS: Final = "wal2lake_rows"
+_ROW: Final = "wal2lake_row"
+
+_VARIADIC: Final = ("pg_get_publication_tables",)
+
+
+def expand(tree: exp.Expression) -> exp.Expression:
+    """Change the tree; it may become another one."""
+    for node in list(tree.find_all(exp.Table, exp.Lateral)):
+        name = function_name(node.this) or ""
+        if name in ROW_FUNCTIONS:
+            _in_from(node, name)
+    for select in list(tree.find_all(exp.Select)):
+        found = _selected(select)
+        if found is None:
+            continue
+        new = _of_select(select, *found)
+        if select is tree:
+            tree = new
+        else:
+            select.replace(new)
+    return tree
+
+
+def _in_from(node: exp.Table | exp.Lateral, name: str) -> None:
+    rows = exp.select(_unnested(node.this, name))
+    query = _columns(name).from_(_named(rows))
+    alias = node.args.get("alias")
+    if alias is None or alias.this is None:
+        alias = exp.TableAlias(this=exp.to_identifier(name))
+    if isinstance(node, exp.Lateral):
+        node.set("this", exp.Subquery(this=query))
+        node.set("alias", alias)
+    else:
+        node.replace(exp.Subquery(this=query, alias=alias))
+
+
+def _selected(select: exp.Select) -> tuple[exp.Expression, str, str | None] | None:
+    """The call, its name, and the column; None for all of them."""
+    for item in select.expressions:
+        dot = item.unalias()
+        whole = not isinstance(dot, exp.Dot)
+        call = dot if whole else dot.this.unnest()
+        name = function_name(call) or ""
+        if name not in ROW_FUNCTIONS:
+            continue
+        if whole and len(ROW_FUNCTIONS[name]) > 1:
+            raise FeatureNotSupportedError(
+                f"rows of {name}() as values are not supported", hint="Call it in FROM."
+            )
+        if len(select.expressions) > 1:
+            raise FeatureNotSupportedError(
+                f"columns of {name}() beside others are not supported",
+                hint="Call it in FROM.",
+            )
+        if whole:
+            return call, name, ROW_FUNCTIONS[name][0][0]
+        star = isinstance(dot.expression, exp.Star)
+        return call, name, None if star else dot.expression.name
+    return None
+
+
+def _of_select(
+    select: exp.Select, call: exp.Expression, name: str, column: str | None
+) -> exp.Select:
+    rows = select.copy()
+    rows.set("expressions", [_unnested(call.copy(), name)])
+    distinct = rows.args.get("distinct")
+    rows.set("distinct", None)
+    found = _columns(name, column).from_(_named(rows))
+    if distinct is not None:
+        found.set("distinct", distinct)
+    return found
+
+
+def _named(rows: exp.Select) -> exp.Subquery:
+    alias = exp.TableAlias(this=exp.to_identifier(_ROWS))
+    return exp.Subquery(this=rows, alias=alias)
+
+
+def _unnested(call: exp.Expression, name: str) -> exp.Alias:
+    arguments = list(call.expressions)
+    if name in _VARIADIC:
+        last = arguments[-1] if arguments else None
+        if isinstance(last, exp.Variadic):
+            arguments = [last.this]
+        else:
+            arguments = [exp.Array(expressions=arguments)]
+    rows = exp.Anonymous(this=name, expressions=arguments)
+    return exp.alias_(exp.Anonymous(this="unnest", expressions=[rows]), _ROW)
+
+
+def _columns(name: str, only: str | None = None) -> exp.Select:
+    items = []
+    for column, oid in ROW_FUNCTIONS[name]:
+        if only not in (None, column):
+            continue
+        row = exp.column(_ROW, table=_ROWS)
+        value = exp.Anonymous(
+            this="struct_extract", expressions=[row, exp.Literal.string(column)]
+        )
+        set_type(value, oid)
+        item = exp.alias_(value, column)
+        set_type(item, oid)
+        items.append(item)
+    return exp.select(*items)

@@ -1,0 +1,150 @@
+"""Statements about publications without Spark: a real catalog and the commands, tables without
+storage, and the system views over it."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.fakes.catalog_source import session
+
+from wal2lake.catalog import Altered, Catalog, ColumnPlan
+from wal2lake.errors import SqlSyntaxError, Wal2LakeError
+from wal2lake.frontend.backend import Notice
+from wal2lake.frontend.commands import altertable, publication, roles
+from wal2lake.frontend.commands import table as tables
+from wal2lake.frontend.commands.node import Caller, Node, SubscriptionLocks
+from wal2lake.frontend.commands.publication.dependents import check_writable
+from wal2lake.frontend.engine.viewsource import ViewSource
+from wal2lake.frontend.grammar import parse
+from wal2lake.frontend.grammar.statements import Kind, Other
+from wal2lake.frontend.sysviews import SystemCatalog
+from wal2lake.settings import Settings
+
+Answer = tuple[object, ...]
+"""Of an error or notice: severity, SQLSTATE, message, detail, hint; of the rest the tag."""
+
+
+@dataclass
+class _Storage:
+    """Tables of no rows."""
+
+    locks: defaultdict[str, threading.RLock] = field(
+        default_factory=lambda: defaultdict(threading.RLock)
+    )
+
+    def writing(self, location: str) -> threading.RLock:
+        return self.locks[location]
+
+    def exists(self, location: str) -> bool:
+        return False
+
+    def create(self, *_: object) -> None: ...
+
+    def drop(self, location: str) -> None: ...
+
+    def state(self, location: str) -> Any:
+        return SimpleNamespace(location=location, version=0, fields=())
+
+
+class PublishingNode:
+    """A node of which only the catalog is real."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.catalog = Catalog.create(directory / "catalog.sqlite", "postgres", None)
+        settings = Settings(directory=directory)
+        unused: Any = None
+        storage: Any = _Storage()
+        sync: Any = SimpleNamespace(halt=lambda **_: True)
+        self.node = Node(
+            catalog=self.catalog,
+            settings=settings,
+            tables=storage,
+            queries=unused,
+            apply=unused,
+            sync=sync,
+            locks=SubscriptionLocks(),
+            branches=unused,
+            keys=unused,
+            changed=lambda: None,
+        )
+        self.views = SystemCatalog(
+            ViewSource(self.catalog, settings, lambda: (), lambda _: (), lambda *_: {})
+        )
+
+        def redefine(
+            catalog: Catalog, _: object, plan: ColumnPlan, *__: object, **___: object
+        ) -> None:
+            renamed = tuple(
+                (one.source, one.column.name)
+                for one in plan.columns
+                if one.source not in (None, one.column.name)
+            )
+            after = plan.after
+            catalog.redefine(
+                [
+                    Altered(oid, after.columns, after.key, after.key_name, renamed)  # type: ignore[arg-type]
+                    for oid in catalog.sharing(plan.before)
+                ]
+            )
+
+        monkeypatch.setattr(altertable, "alter_table", redefine)
+
+    def run(self, sql: str, role: str = "postgres") -> list[Answer]:
+        """One statement; what a client would be told."""
+        told: list[Answer] = []
+        found = self.catalog.role(role)
+        assert found is not None, role
+
+        def notice(one: Notice) -> None:
+            told.append((one.severity, one.sqlstate, one.message, one.detail, one.hint))
+
+        caller = Caller(found, notice)
+        commands = {
+            **tables.COMMANDS,
+            **altertable.COMMANDS,
+            **roles.COMMANDS,
+            **publication.COMMANDS,
+        }
+        try:
+            statement = parse(sql)
+            if isinstance(statement, Other) and statement.kind is Kind.SELECT:
+                told.append(tuple(self.rows(sql)))
+                return told
+            tag = commands[type(statement)](self.node, caller, statement)
+            told.append((tag,))
+        except Wal2LakeError as error:
+            told.append(
+                ("ERROR", error.sqlstate, error.message, error.detail, error.hint)
+            )
+            if isinstance(error, SqlSyntaxError):
+                told[-1] = (*told[-1], error.position)
+        return told
+
+    def rows(self, sql: str) -> list[tuple[str | None, ...]]:
+        """A query of the system views."""
+        return self.views.query(sql, (), session())[1]
+
+    def ask(self, sql: str) -> object:
+        """A query of the system views: types and rows, or SQLSTATE and message."""
+        try:
+            fields, rows = self.views.query(sql, (), session())
+        except Wal2LakeError as error:
+            return error.sqlstate, error.message
+        return tuple(int(one.type_oid) for one in fields), sorted(rows, key=repr)
+
+    def write(self, table: str, verb: str) -> Answer:
+        """What UPDATE or DELETE of a table is told before a row is looked for."""
+        schema, _, name = table.rpartition(".")
+        found = self.catalog.table(schema or "public", name)
+        assert found is not None
+        try:
+            check_writable(self.node, found, verb)
+        except Wal2LakeError as error:
+            return error.sqlstate, error.message, error.detail, error.hint
+        return (verb,)

@@ -1,0 +1,200 @@
+"""Row filters are true for the rows for which PostgreSQL's WHERE is, and fail where it fails.
+
+Each filter is analysed from its text, and evaluated over the texts that PostgreSQL sends; the same
+text is asked of PostgreSQL in a SELECT.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.conftest import Database
+from tests.fakes.publication_script import FILTERED, FILTERS
+from tests.fakes.publishing import PublishingNode
+
+from wal2lake.errors import Wal2LakeError
+from wal2lake.pg.client import Client, Failure
+from wal2lake.publish.rowfilter import Filter, decode
+
+VALUES = (
+    "insert into f (b, i2, i4, i8, n, u, r, d, t, v, c, da, ts, tz, uu, ba) values"
+    " (true, 1, 1, 1, 1, 1, 1, 1, 'x', 'x', 'x', '2020-01-02', '2020-01-02',"
+    " '2020-01-02 03:04:05+00', '6b29fc40-ca47-1067-b31d-00dd010662da', '\\x00ff'),"
+    " (false, -1, -1, -1, -1.5, -1.5, -1.5, -1.5, 'it''s', 'y', 'x', '0044-03-15 BC',"
+    " '0044-03-15 12:00 BC', '1883-01-01 00:00:00+00:01:15', null, ''),"
+    " (null, 2, 5, 5000000000, 1.500, 1.5, 1.5, 1.5, 'a', 'b', 'b    ', 'infinity',"
+    " '-infinity', 'infinity', 'ffffffff-ca47-1067-b31d-00dd010662da', '\\x00'),"
+    " (true, 32767, 2147483647, 9223372036854775807, 'NaN', 'NaN', 'NaN', 'NaN',"
+    " 'xé', 'ä', 'ä', '5874897-12-31', '294276-12-31 23:59:59.999999',"
+    " '4713-01-01 00:00:00+00 BC', null, null),"
+    " (true, 3, 3, 3, 0.1, 'Infinity', '-Infinity', 0.1, 'y\nx', '', '', '2000-02-29',"
+    " '2020-01-02 03:04:05.678', '2020-06-01 00:00:00-05:30', null, null),"
+    " (false, 0, 0, 0, 0, 100000000000000000000000.5, 0.1, 1e300, '', 'x  ', 'a b',"
+    " '1999-12-31', '1999-12-31 23:59:59.9', '1999-12-31 23:59:59.9Z', null, null),"
+    " (null, null, null, null, null, null, null, null, null, null, null, null, null,"
+    " null, null, null)"
+)
+
+MORE = (
+    "i4 + i4 > 0",
+    "i8 * 2 > 0",
+    "i2 + i2 > 0",
+    "- i2 < 0",
+    "abs(i2) >= 1",
+    "i4 / i2 = 1",
+    "i4 % i2 = 0",
+    "mod(i8, 3) = -1",
+    "-7 / 2 = -3 and -7 % 2 = -1",
+    "d * d > 1",
+    "d / d = 1",
+    "d / 1e-300 > 0",
+    "r * r > 0",
+    "r = 0.1",
+    "r = d",
+    "d > r",
+    "n = 0.1",
+    "u > n",
+    "u + n = u",
+    "u - u = 0",
+    "u * n > 1",
+    "u % 2 = 0.5",
+    "abs(u) = u",
+    "n between 0 and 2",
+    "u in (1, 1.5, 'NaN')",
+    "u is distinct from n",
+    "i4::int2 = 1",
+    "n::int4 = 2",
+    "(n + 1)::int4 = 3",
+    "d::int8 = 2",
+    "d::int4 = 0",
+    "(d + 1)::int4 = 2",
+    "u::float8 > 1e20",
+    "d::numeric = 0.1",
+    "r::numeric = 0.1",
+    "n::numeric(3,1) = 1.5",
+    "u::numeric(5,0) = 2",
+    "b::int4 + 1 > 1",
+    "i4::bool",
+    "t like '%x%'",
+    "t like '_\\_%'",
+    "t like 'y_x'",
+    "t not like ''",
+    "v like v",
+    "c like 'x'",
+    "c like 'x%'",
+    "c = 'x '",
+    "v = 'x'",
+    "c = v",
+    "c || '!' = 'x!'",
+    "t || v > 'x'",
+    "length(c) = 1",
+    "length(t) = octet_length(t)",
+    "t > 'x'",
+    "t < 'z'",
+    "v > t",
+    "t::varchar(1) = 'x'",
+    "t::char(3) = 'x'",
+    "v::char(2) = 'x'",
+    "da > '2000-01-01'",
+    "da < '0001-01-01'",
+    "da + 1 > '2000-03-01'",
+    "da - '2000-01-01' = 59",
+    "da = ts",
+    "ts >= da",
+    "da::timestamp = ts",
+    "ts::date = da",
+    "ts < '-infinity' or ts > '2020-01-01'",
+    "tz < '1900-01-01 00:00:00+00'",
+    "tz > '2020-01-01'",
+    "uu > '7fffffff-0000-0000-0000-000000000000'",
+    "ba > '\\x00'",
+    "ba || '\\x01' = '\\x0001'",
+    "b is distinct from (i4 > 0)",
+    "nullif(i4, 0) is null",
+    "nullif(t, 'x') = 'a'",
+    "coalesce(i4, 7) = 7 or coalesce(b, i4 > 0)",
+    "case when i4 <> 0 then 1 / i4 > 0 end",
+    "case t when 'x' then 1 when 'a' then 2 else 3 end < 3",
+    "case i4 when 0 then true end",
+    "i4 <> 0 and 6 / i4 > 1",
+    "i4 = 0 or 6 / i4 > 1",
+    "6 / i4 > 1",
+    "i4 in (1, null, 3)",
+    "i4 not in (1, null)",
+    "i4 not in (1, 3)",
+    "i4 in (1, i8)",
+    "i4 >= all (array[1, 2])",
+    "b in (true, false) is unknown",
+    "not (b and null)",
+    "b or null",
+)
+
+
+def _asked(client: Client, text: str, number: int) -> object:
+    """Whether it is true for a row, or why not."""
+    text = text.replace("public.f.", "f.")
+    (found,) = client.run(
+        f"select ({text}) is true from (select * from f where number = {number}"
+        " offset 0) f"
+    )
+    return found.sqlstate if isinstance(found, Failure) else found.rows[0][0] == "t"
+
+
+def _evaluated(filter_: Filter, row: list[pa.Array]) -> object:
+    try:
+        return filter_.matches(row, 1)[0]
+    except Wal2LakeError as error:
+        return error.sqlstate
+
+
+def test_row_filters_are_true_where_postgresql_says_so(
+    pg18: Database, tmp_path: Path, no_fsync: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = PublishingNode(tmp_path, monkeypatch)
+    assert node.run(FILTERED) == [("CREATE TABLE",)]
+    pg18.psql(FILTERED.replace("(b bool", "(number serial, b bool"))
+    differences = []
+    evaluated = 0
+    with Client(pg18.conninfo()) as client:
+        list(client.run("set timezone = 'UTC'"))
+        assert [getattr(one, "tag", one) for one in client.run(VALUES)] == [
+            "INSERT 0 7"
+        ]
+        table = node.catalog.table("public", "f")
+        assert table is not None
+        names = [column.name for column in table.columns]
+        rows = client.rows(f"select {', '.join(names)} from f order by number")
+        arrays = {
+            name: pa.array(
+                [None if v is None else v.encode() for v in column], pa.binary()
+            )
+            for name, column in zip(names, zip(*rows, strict=True), strict=True)
+        }
+        for text in (*FILTERS, *MORE):
+            told = node.run(f"create publication fp for table f where ({text})")
+            if told != [("CREATE PUBLICATION",)]:
+                assert text not in MORE, (text, told)
+                continue
+            (kept,) = node.catalog.publications()[0].tables
+            node.run("drop publication fp")
+            assert kept.filter is not None
+            filter_ = Filter(decode(kept.filter), kept.filter_columns)
+            for number in range(1, len(rows) + 1):
+                row = [arrays[n].slice(number - 1, 1) for n in filter_.columns]
+                found, expected = _evaluated(filter_, row), _asked(client, text, number)
+                if found != expected:
+                    differences.append(
+                        f"{text}, row {number}: PostgreSQL {expected}, node {found}"
+                    )
+            whole = [arrays[name] for name in filter_.columns]
+            each = [
+                _evaluated(filter_, [array.slice(i, 1) for array in whole])
+                for i in range(len(rows))
+            ]
+            if all(isinstance(one, bool) for one in each):
+                assert filter_.matches(whole, len(rows)) == each
+            evaluated += 1
+    assert not differences, "\n".join(differences)
+    assert evaluated > 200
