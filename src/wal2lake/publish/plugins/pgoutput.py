@@ -127,16 +127,15 @@ class PgOutput(Base):
     def _change(
         self, context: Context, relid: Oid, change: Change, columns: tuple[int, ...]
     ) -> None:
-        new = _some(change.new, columns)
         old = None
         if change.old is not None:
             kind = OldKind.KEY if change.is_key else OldKind.FULL
             old = OldTuple(kind, _some(change.old, columns))
         message: Message
         if change.op == "I":
-            message = Insert(relid, new)
+            message = Insert(relid, _some(change.new, columns))
         elif change.op == "U":
-            message = Update(relid, old, new)
+            message = Update(relid, old, _some(change.new, columns))
         else:
             assert old is not None
             message = Delete(relid, old)
