@@ -19,6 +19,7 @@ from tests.older_postgres import PUBLISHERS, Unavailable, installation
 
 from wal2lake.changelog import files
 from wal2lake.errors import PublisherError
+from wal2lake.frontend.grammar import quote_identifier
 from wal2lake.launch import is_locked
 from wal2lake.observe.failpoints import VARIABLE
 from wal2lake.pg.connection import CONNECT_TIMEOUT
@@ -230,7 +231,8 @@ class LentNode(Node):
         if not is_locked(self.directory):
             self.start()
         self.wait_for("select 1")
-        for (name,) in self.sql("select subname from pg_subscription"):
+        for (subname,) in self.sql("select subname from pg_subscription"):
+            name = quote_identifier(str(subname))
             try:
                 self.sql(f"drop subscription {name}")
             except PublisherError:
@@ -243,7 +245,8 @@ class LentNode(Node):
             " on n.oid = c.relnamespace where c.relkind in ('r', 'p') and"
             " n.nspname not in ('pg_catalog', 'information_schema', 'wal2lake')"
         ):
-            self.sql(f"drop table {schema}.{table}")
+            qualified = map(quote_identifier, (str(schema), str(table)))
+            self.sql(f"drop table {'.'.join(qualified)}")
         wait_until(
             lambda: (
                 not list((self.directory / "log").glob("*"))
@@ -287,13 +290,22 @@ def lend_node(
         return found if is_locked(found.directory) else found.start()
 
     yield lend
+    failed: list[BaseException] = []
     for found in lent:
         try:
             found.take_back()
-        except BaseException:
-            found.close()
-            raise
-        idle_node.append(found)
+        except BaseException as error:
+            failed.append(error)
+            try:
+                found.close()
+            except BaseException as another:
+                failed.append(another)
+        else:
+            idle_node.append(found)
+    if failed:
+        for another in failed[1:]:
+            failed[0].add_note(f"and: {another!r}")
+        raise failed[0]
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from wal2lake.catalog import (
     ColumnChange,
     ColumnDef,
     DropColumn,
+    SetKey,
     SetNotNull,
     Subscription,
     SubscriptionRel,
@@ -298,6 +299,91 @@ def required(found: RemoteSchema, name: str) -> RemoteSchema:
             replace(a, not_null=a.not_null or a.name == name) for a in found.attributes
         ),
     )
+
+
+def test_history_says_that_not_null_was_left_out(mirror: Mirror) -> None:
+    """It said "changed"."""
+    mirror.catalog.create_table(table("abc"))
+    now = required(required(schema(1, "orders", "abc"), "b"), "c")
+    mirror.catalog.note_sent(SUB, [sent(100, now)])
+    assert mirror.follow(table("ab"))
+    words = {one.change: one.outcome for one in mirror.catalog.schema_history()}
+    assert words == {
+        'ALTER COLUMN "b" SET NOT NULL': "left out: rows that are here have null",
+        'ADD COLUMN "c" text': "added; NOT NULL is left out: rows that are here have"
+        " null",
+    }
+
+
+def keyed(at: int, now: RemoteSchema, *names: str, full: bool = False) -> SentSchema:
+    """A message in which these are the key."""
+    one = sent(at, now)
+    columns = tuple(replace(c, is_key=c.name in names) for c in one.relation.columns)
+    identity = ReplicaIdentity.FULL if full else ReplicaIdentity.DEFAULT
+    relation = replace(one.relation, columns=columns, identity=identity)
+    return replace(one, relation=relation)
+
+
+def test_a_new_key_is_followed_unless_the_key_here_is_another(mirror: Mirror) -> None:
+    """It was left as it is, without a word."""
+    now = schema(1, "orders", "abc")
+    mirror.catalog.start_following(SUB, {ORDERS: replace(now, identity=(1,))}, Lsn(5))
+    ours = replace(table("abc"), key=("a",))
+    mirror.catalog.note_sent(SUB, [keyed(100, now, "a"), keyed(110, now, "b", "c")])
+    assert mirror.follow(ours)
+    assert mirror.altering.made == []
+    # FULL and no key at all say nothing of what was the key.
+    assert mirror.follow(ours)
+    assert mirror.altering.made == [SetKey(("b", "c"))]
+    ours = replace(ours, key=("b", "c"))
+    mirror.catalog.note_sent(SUB, [keyed(120, now, "a", "b", "c", full=True)])
+    assert mirror.follow(ours)
+    mirror.catalog.note_sent(SUB, [keyed(130, now)])
+    assert mirror.follow(ours)
+    assert len(mirror.altering.made) == 1
+    mirror.catalog.note_sent(SUB, [keyed(140, now, "c")])
+    assert mirror.follow(replace(ours, key=("a",)))
+    # A column of the key goes, and another one takes its place.
+    now = replace(schema(1, "orders", "ab "), live=(1, 2))
+    mirror.catalog.note_sent(SUB, [keyed(150, now, "b")])
+    assert mirror.follow(replace(ours, key=("c",)))
+    assert mirror.altering.made[1:] == [DropColumn("c"), SetKey(("b",))]
+    # Something is not published: it may be in the key.
+    hidden = replace(now, live=(1, 2, 3))
+    mirror.catalog.note_sent(SUB, [keyed(160, hidden, "a")])
+    assert mirror.follow(replace(table("ab"), key=("b",)))
+    said = [
+        (one.change, one.outcome)
+        for one in mirror.catalog.schema_history()
+        if "IDENTITY" in one.change
+    ]
+    left = "left out: of a key whose columns are not all published, not all is known"
+    assert said == [
+        ('REPLICA IDENTITY ("b", "c")', "changed"),
+        ('REPLICA IDENTITY ("c")', "left out: the key here is another"),
+        ('REPLICA IDENTITY ("b")', "changed"),
+        ('REPLICA IDENTITY ("a")', left),
+    ]
+
+
+@pytest.mark.parametrize("sqlstate", ["23502", "23505"])
+def test_a_key_is_left_out_where_rows_are_not_unique(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, sqlstate: str
+) -> None:
+    mirror.catalog.create_table(table("ab"))
+    tried: list[list[ColumnChange]] = []
+
+    def carry_out(*arguments: Any, **options: object) -> None:
+        tried.append(list(arguments[3]))
+        if len(tried) == 1:
+            raise UsageError("rows say no", sqlstate=sqlstate)
+
+    monkeypatch.setattr(altertable, "_carry_out", carry_out)
+    monkeypatch.setattr(altertable, "hold_tables", lambda *arguments: None)
+    node = cast(Any, SimpleNamespace(catalog=mirror.catalog))
+    changes = [DropColumn("b"), SetNotNull("a", True), SetKey(("a",))]
+    altertable.follow(node, ORDERS, changes, replaced=False)
+    assert tried == [changes, changes[:2]]
 
 
 def test_not_null_waits_for_rows_of_the_time_before(mirror: Mirror) -> None:

@@ -13,6 +13,7 @@ from wal2lake.model import Lsn
 from wal2lake.pg.client import Client, Failure
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
+from wal2lake.testing.waits import wait_until
 
 Subscribe = Callable[..., Mirror]
 
@@ -195,6 +196,34 @@ def test_a_table_is_copied_again_alone(
     ready(node, "pc")
     mirror.assert_equal(["pc.t", "pc.u"])
     assert told(node, "select v from pc.t order by id")[1] == ""
+
+    # All of them, but for one that is paused: first with its slot, then with a new one.
+    recopy = "alter subscription pc refresh publication with (recopy = true)"
+    node.sql("select wal2lake.pause_table('pc.t')")
+    pg18.psql("insert into pc.t values (7, 'x'); insert into pc.u values (7, 'x')")
+    gone = "select 1 from pg_replication_slots where slot_name = 'pc' and not active"
+    for state in "fi":
+        if state == "i":
+            node.sql("alter subscription pc disable")
+            wait_until(lambda: pg18.psql(gone) == "1", describe="the slot is free")
+            pg18.psql("select pg_drop_replication_slot('pc')")
+            node.sql("alter subscription pc enable")
+        node.sql("insert into pc.u values (90, 'ours')")
+        assert 'table "pc.t" stays paused' in told(node, recopy)[1]
+        node.wait_for(
+            "select state from wal2lake.sync_progress"
+            " where subname = 'pc' and tablename = 'u'",
+            lambda rows: rows == [("r",)],
+        )
+        assert node.sql(PROGRESS.format("pc"))[0][:3] == ("t", state, "t")
+        rows, notices = told(node, "select id from pc.t where id = 7")
+        assert rows == []
+        assert "It has been paused since " in notices
+        ids = "select id from pc.u order by 1"
+        assert node.sql(ids) == [("1",), ("2",), ("7",)]
+    assert "copied again" in told(node, "select wal2lake.resume_table('pc.t')")[1]
+    ready(node, "pc")
+    mirror.assert_equal(["pc.t", "pc.u"])
 
 
 def test_commands_with_a_paused_table(

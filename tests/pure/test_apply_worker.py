@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tests.fakes.apply_world import Side, World, model
 from tests.fakes.publisher import Change, Transaction
 
+from wal2lake.catalog import FollowedSchema, SchemaChange, Subscription
 from wal2lake.errors import StorageError
-from wal2lake.model import Lsn, Oid, SyncState
+from wal2lake.model import Lsn, Oid, RemoteSchema, SyncState
 from wal2lake.testing.waits import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
@@ -271,6 +272,45 @@ def test_a_relation_without_a_target_stops_at_its_first_row(tmp_path: Path) -> N
             ' column: "a1"'
         )
         check(side, 1, below=200)
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        ('DROP COLUMN "a1"', "dropped"),
+        ('RENAME COLUMN "a1" TO "b"', "renamed"),
+    ],
+)
+def test_a_column_that_another_subscription_has_followed_away_is_told(
+    tmp_path: Path, change: str, outcome: str
+) -> None:
+    """Nobody knows whether this one's publisher, of another server perhaps, will follow."""
+    with World(tmp_path, tables=()) as world:
+        side, catalog = world.side, world.catalog
+        side.add_table(2, columns=("a0",))
+        rel = side.rel(2, SyncState.READY, Lsn(1))
+        catalog.add_rels([rel])
+        ahead = Oid(77)
+        catalog.create_subscription(
+            Subscription(ahead, "ahead", Oid(10), False, "", "ahead", ("p",)),
+            [replace(rel, subid=ahead)],
+            {},
+        )
+        catalog.steps_made(
+            ahead,
+            rel.relid,
+            FollowedSchema(RemoteSchema(Oid(5), "public", "t2", (), (), 0, ()), Lsn(1)),
+            [SchemaChange(change, outcome)],
+            at=Lsn(1),
+        )
+        side.send(commit(200, insert(2, 1)))
+        side.start()
+        told = side.stops("finished at 0/C8")
+        assert (
+            'Subscription "ahead" fills the table, too, and has followed its publisher:'
+            f" {change}." in told
+        )
+        assert "ALTER TABLE ... ADD COLUMN on the target lets it go on" in told
 
 
 def transactions(rng: random.Random, count: int) -> list[Transaction]:

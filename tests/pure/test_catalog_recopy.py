@@ -10,6 +10,7 @@ import pytest
 from wal2lake.catalog import (
     Catalog,
     CopyRange,
+    FollowedSchema,
     NewSource,
     ProgressFile,
     Recopy,
@@ -18,7 +19,17 @@ from wal2lake.catalog import (
     SyncSnapshot,
     Worker,
 )
-from wal2lake.model import Coercion, Lsn, Oid, SyncState
+from wal2lake.model import (
+    Coercion,
+    Lsn,
+    Oid,
+    Relation,
+    RemoteSchema,
+    ReplicaIdentity,
+    SentSchema,
+    SyncState,
+    Xid,
+)
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
@@ -145,6 +156,59 @@ def test_without_one_positions_stay(catalog: Catalog) -> None:
     assert vector is not None
     assert vector.lsn == 900
     check_tables(catalog)
+
+
+def test_what_the_stream_of_another_slot_has_said_is_forgotten(
+    catalog: Catalog,
+) -> None:
+    """Its positions may be above those of the new one."""
+    relation = Relation(Oid(1), "public", "t", ReplicaIdentity.DEFAULT, ())
+    schema = RemoteSchema(Oid(1), "public", "t", (), (), 0, ())
+    sent = SentSchema(Lsn(5000), relation, schema, Lsn(5000))
+    catalog.note_sent(SUB, [sent])
+    catalog.keep_prepared(SUB, Xid(7), [relation])
+    for relid, settles in ((KEPT, 5000), (COPIED, 0)):
+        followed = FollowedSchema(schema, Lsn(5001), settles=Lsn(settles))
+        catalog.steps_made(SUB, relid, followed, (), at=Lsn(5000))
+    anew(catalog, None)
+    assert catalog.sent_schemas(SUB) == [sent]
+    assert catalog.prepared_transactions(SUB) == [Xid(7)]
+    catalog.copy_anew(SUB, ("p",), source=NewSource(Lsn(100), "2", 1))
+    assert catalog.sent_schemas(SUB) == []
+    assert catalog.prepared_transactions(SUB) == []
+    assert catalog.followed_schemas(SUB) == {
+        KEPT: FollowedSchema(schema, Lsn(100), settles=Lsn(100)),
+        COPIED: FollowedSchema(schema, Lsn(100)),
+    }
+
+
+def test_a_paused_table_stays_paused(catalog: Catalog) -> None:
+    catalog.pause_table(SUB, KEPT, Lsn(920), 12)
+    (paused,) = (r for r in catalog.rels(SUB) if r.relid == KEPT)
+    anew(catalog, None)
+    (now,) = (r for r in catalog.rels(SUB) if r.relid == KEPT)
+    assert now == paused
+    # The log that has what it misses is given up.
+    catalog.copy_anew(
+        SUB, ("p",), whole={KEPT: True}, source=NewSource(Lsn(100), "2", 1)
+    )
+    (now,) = (r for r in catalog.rels(SUB) if r.relid == KEPT)
+    assert now == replace(
+        paused,
+        state=SyncState.INIT,
+        lsn=None,
+        epoch=now.epoch,
+        trusted=True,
+        replaces=True,
+        rejoins=False,
+    )
+    assert now.epoch != paused.epoch
+    assert catalog.publish(SUB, Lsn(200), {}) == 200
+    vector = catalog.newest_vector(SUB)
+    assert vector is not None
+    assert vector.apart == {int(KEPT): 920}
+    catalog.copy_table_anew(SUB, KEPT)
+    assert not any(r.paused for r in catalog.rels(SUB))
 
 
 def test_positions_of_another_slot_are_forgotten(tmp_path: Path) -> None:

@@ -58,6 +58,9 @@ class Noted:
     def keep_prepared(self, subid: Oid, xid: Xid, relations: list[Relation]) -> None:
         self.kept[xid] = relations
 
+    def forget_prepared(self, subid: Oid) -> None:
+        self.kept.clear()
+
     def prepared_transactions(self, subid: Oid) -> list[Xid]:
         return list(self.kept)
 
@@ -186,6 +189,16 @@ def test_what_is_prepared_is_asked_for_in_another_run(
     assert noted.kept == {}
     keeper(noted, **FOLLOW).note(commit)
     assert noted.sent == [(990, 1)]
+
+
+def test_what_is_prepared_is_forgotten_by_who_does_not_follow(noted: Noted) -> None:
+    """Its end would pass unseen, and what was kept would stay."""
+    begin = BeginPrepare(Lsn(500), END, 0, X, "g")
+    prepare = Prepare(Lsn(500), END, 0, X, "g")
+    keeper(noted, **FOLLOW).note(gulp(begin, described(1), prepare))
+    assert list(noted.kept) == [X]
+    keeper(noted, schema_changes="manual").note(gulp(begin, prepare))
+    assert noted.kept == {}
 
 
 def test_what_is_no_message_is_left_to_who_decodes_it(noted: Noted) -> None:

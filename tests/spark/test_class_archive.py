@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from wal2lake.lake.spark.classarchive import is_fresh
+from wal2lake.lake.spark.classarchive import _MAKING, _alone, is_fresh
 from wal2lake.lake.spark.session import SessionOptions, configuration
 
 PRELUDE = """
@@ -50,6 +51,20 @@ def python(script: str, archive: Path, work: Path) -> str:
 def options_for(options: SessionOptions, archive: Path | None) -> str:
     found = configuration(replace(options, class_archive=archive))
     return found["spark.driver.extraJavaOptions"]
+
+
+def test_what_a_killed_maker_has_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    left = tmp_path / f"{_MAKING}killed"
+    left.mkdir()
+    (left / "classes.jsa").write_bytes(b"half")
+    (tmp_path / "classes.jsa").write_bytes(b"whole")
+    with _alone(tmp_path):
+        assert [p.name for p in tmp_path.iterdir()] == ["classes.jsa"]
+        other = os.open(tmp_path, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)
 
 
 def test_a_session_is_told_of_an_archive_that_is_there(

@@ -104,6 +104,22 @@ def expressions(spark_session: SparkSession) -> Expressions:
         ("(string(cast(concat('no', 'w') as timestamp)))", "0A000", "deterministic"),
         ("(if(timestamp'2020-01-01' < 'now', 'skip', 'error'))", "0A000", "determin"),
         ("(if(year('now') > 2020, 'skip', 'error'))", "0A000", "not deterministic"),
+        # What makes all that a JVM has of a few bytes.
+        ("(repeat('x', 10001))", "0A000", "constant count of at most 10000"),
+        ("(repeat('x', local.id))", "0A000", "constant count"),
+        ("(repeat(repeat('x', 200), 100))", "0A000", "constant count"),
+        ("(repeat(upper(rpad('x', 200)), 100))", "0A000", "constant count"),
+        ("(lpad('x', 2000000000))", "0A000", "constant count"),
+        ("(lpad('x', 1000 * 1000, 'y'))", "0A000", "constant count"),
+        ("(format_number(local.qty, 100000))", "0A000", "constant count"),
+        ("(array_join(array_insert(array('x'), -20000, 'y'), ''))", "0A000", "count"),
+        ("(format_string('%1$20000d', local.id))", "0A000", "constant format"),
+        ("(printf(local.`Note it`, 1))", "0A000", "constant format"),
+        (
+            "(aggregate(array(1, 2, 3), 'x', (a, b) -> repeat(a, 1000)))",
+            "0A000",
+            "constant count",
+        ),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(
@@ -139,6 +155,9 @@ def test_what_needs_no_more_than_the_rows_is_taken(expressions: Expressions) -> 
         " || overlay('a' placing 'b' from 1) || position('a' in 'b'))",
         "(string(aggregate(array(1, -2), 0, (a, b) -> a + b << 1 | 2 & 3 ^ ~ +4)))",
         "(from_json(remote.`Note it`, 'a string, b array<int>').a)",
+        "(rpad(repeat(local.`Note it`, 100), 100, 'x') || format_string('%5d', local.id)"
+        " || format_number(local.qty, '#.##') || lpad('a', 10000)"
+        " || array_join(array_insert(array('a'), -2, 'b'), ','))",
         "(string(local.`Note it` like 'a%' or remote.`Note it` rlike '^a'"
         " or local.`Note it` like any ('a', 'b') or (local.qty > 1) is not true))",
     ):
@@ -268,7 +287,9 @@ def test_the_first_that_fails_is_found(expressions: Expressions) -> None:
     found = expressions.evaluate(FIELDS, ("id",), frozenset(), by_zero, many)
     assert len(found) == 10
     assert found[-1].error == ("22012", "division by zero")
-    long = expression('set ("Note it" = repeat(local.`Note it`, remote.id - 2))')
+    long = expression(
+        'set ("Note it" = left(repeat(local.`Note it`, 13), 3 * (remote.id - 2)))'
+    )
     found = expressions.evaluate(FIELDS, ("id",), frozenset(), long, many)
     assert [one.error is None for one in found] == [True, True, True, False]
     assert found[-1].error is not None

@@ -40,13 +40,18 @@ def missing_target(relation: Relation) -> ApplyError:
     )
 
 
+def missing_columns(relation: Relation, table: TableDef) -> list[str]:
+    """What the relation has and ``table`` has not; a column without a name is gone."""
+    names = {c.name for c in table.columns}
+    return [c.name for c in relation.columns if c.name and c.name not in names]
+
+
 def check_target(use: RelationUse, table: TableDef | None) -> None:
     """Raise ApplyError with PostgreSQL's text unless ``table`` can take the relation."""
     relation = use.relation
     if table is None:
         raise missing_target(relation)
-    names = {c.name for c in table.columns}
-    missing = [c.name for c in relation.columns if c.name and c.name not in names]
+    missing = missing_columns(relation, table)
     if missing:
         plural = "columns" if len(missing) > 1 else "column"
         shown = ", ".join(f'"{name}"' for name in missing)

@@ -31,13 +31,15 @@ from wal2lake.apply.relationmap import (
     RelationUse,
     check_target,
     error_context,
+    missing_columns,
     missing_target,
 )
 from wal2lake.catalog import Catalog, TableDef, TargetRights
 from wal2lake.catalog.access.targets import DELETE, INSERT, TRUNCATE, UPDATE
 from wal2lake.changelog import LogReader, RowsFile
 from wal2lake.errors import ApplyError
-from wal2lake.model import Lsn, Oid
+from wal2lake.model import Lsn, Oid, Relation
+from wal2lake.pg.quoting import quote_ident
 
 _NEED_A_KEY: Final = (ord("U"), ord("D"))
 
@@ -67,6 +69,8 @@ def check_targets(
                     continue
                 except ApplyError as refused:
                     error = refused
+                if table is not None:
+                    _tell_who(catalog, error, file.relation, table, origin)
                 ops = _NEED_A_KEY if use.changes_rows else None
                 at = first_row(reader, file, part.position, ops)
                 if at is None or (cut is not None and at >= cut):
@@ -76,6 +80,52 @@ def check_targets(
                 )
                 found.append(Failure(at, error))
     return found
+
+
+def _tell_who(
+    catalog: Catalog,
+    error: ApplyError,
+    relation: Relation,
+    table: TableDef,
+    origin: str,
+) -> None:
+    """Of two subscriptions that fill a table one follows its publisher further than the other
+    has come: its rows still have a column that the table has no more. Nobody knows whether their
+    publisher will do the same, so they are not stripped of it."""
+    missing = set(missing_columns(relation, table))
+    if not missing:
+        return
+    names = {f"pg_{s.oid}": s.name for s in catalog.subscriptions()}
+    places = catalog.sharing(table)
+    for change in reversed(catalog.schema_history()):
+        other = names.get(f"pg_{change.subid}")
+        if change.relid not in places or f"pg_{change.subid}" == origin or not other:
+            continue
+        gone = next((c for c in missing if _takes_away(change.change, c)), None)
+        if gone is None or change.outcome not in ("dropped", "renamed"):
+            continue
+        error.detail = (
+            f'Subscription "{other}" fills the table, too, and has followed its publisher:'
+            f" {change.change}."
+        )
+        error.hint = (
+            "Rows that were sent before the same ALTER TABLE at this subscription's"
+            " publisher need the column: ALTER TABLE ... ADD COLUMN on the target lets it"
+            " go on. "
+        ) + (
+            "When that ALTER TABLE comes the column is dropped again."
+            if change.outcome == "dropped"
+            else "When that ALTER TABLE has come, UPDATE moves their values to the new name."
+        )
+        return
+
+
+def _takes_away(change: str, column: str) -> bool:
+    """Has a step of wal2lake.schema_history taken the name?"""
+    name = quote_ident(column)
+    return change == f"DROP COLUMN {name}" or change.startswith(
+        f"RENAME COLUMN {name} TO "
+    )
 
 
 def _denied(

@@ -32,6 +32,7 @@ from wal2lake.catalog.definitions.changes import (
     PlannedColumn,
     RenameColumn,
     SetDefault,
+    SetKey,
     SetNotNull,
     plan_changes,
 )
@@ -128,6 +129,7 @@ __all__ = [
     "RoleMember",
     "SchemaChange",
     "SetDefault",
+    "SetKey",
     "SetNotNull",
     "SnapshotVector",
     "Subscription",

@@ -17,10 +17,16 @@ from wal2lake.model import Lsn, Oid, SyncState
 
 
 def restart(
-    connection: sqlite3.Connection, rel: SubscriptionRel, epoch: int, *, trusted: bool
+    connection: sqlite3.Connection,
+    rel: SubscriptionRel,
+    epoch: int,
+    *,
+    trusted: bool,
+    paused: bool = False,
 ) -> None:
     """Back to i in another epoch, whose copy takes the place of all rows. What is known of
-    the epoch before is void."""
+    the epoch before is void. ``paused``: if it was, it stays so, and is copied once it is
+    resumed."""
     connection.execute(
         "delete from copy_range where subid = ? and relid = ?", (rel.subid, rel.relid)
     )
@@ -29,9 +35,16 @@ def restart(
     connection.execute(
         "update subscription_rel set state = ?, lsn = null, epoch = ?, rows_copied = 0,"
         " rows_expected = null, bytes_copied = 0, error = null, copy_plan = null,"
-        " trusted = ?, replaces = 1, paused_at = null, rejoins = 0"
+        " trusted = ?, replaces = 1, paused_at = ?, rejoins = 0"
         " where subid = ? and relid = ?",
-        (SyncState.INIT.value, epoch, trusted, rel.subid, rel.relid),
+        (
+            SyncState.INIT.value,
+            epoch,
+            trusted,
+            rel.paused_at if paused else None,
+            rel.subid,
+            rel.relid,
+        ),
     )
 
 

@@ -68,6 +68,9 @@ class RemoteSchema:
     """``oid:filenode`` of the table, or of each leaf partition."""
     listed: bool = False
     """A publication has a column list for it, so what is not sent may be there all the same."""
+    identity: tuple[int, ...] | None = None
+    """Numbers of the published columns by which UPDATE and DELETE name a row, ascending: of the
+    primary key or of an index. None: not known; all of them (FULL) say nothing of a key."""
 
     @property
     def qualified(self) -> str:
@@ -85,6 +88,11 @@ class RemoteSchema:
     def attribute(self, number: int) -> RemoteAttribute | None:
         """One by number."""
         return next((a for a in self.attributes if a.number == number), None)
+
+    @property
+    def is_whole(self) -> bool:
+        """Every column that it has is published."""
+        return set(self.live) <= {a.number for a in self.attributes}
 
     def rewritten_since(self, before: RemoteSchema) -> bool:
         """Were all rows of the table, or of one of its partitions, written anew?
@@ -113,6 +121,7 @@ class RemoteSchema:
             numbers_taken=read["numbers_taken"],
             storage=tuple(read["storage"]),
             listed=read["listed"],
+            identity=None if read.get("identity") is None else tuple(read["identity"]),
         )
 
 

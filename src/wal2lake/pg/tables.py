@@ -124,6 +124,8 @@ class RemoteTable:
             self.live,
             self.numbers_taken,
             self.storage,
+            identity=tuple(sorted(c.number for c in self.columns if c.is_identity_key))
+            or None,
         )
 
 

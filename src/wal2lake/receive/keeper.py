@@ -186,7 +186,11 @@ class SnapshotKeeper:
             # Another receiver is about to take over.
             self._let_go()
             return
-        waiting = [r for r in self._catalog.rels(self._subid) if r.state in _WAITING]
+        waiting = [
+            r
+            for r in self._catalog.rels(self._subid)
+            if r.state in _WAITING and not r.paused
+        ]
         if self._held is not None:
             self._look_after(self._held, [r for r in waiting if self._held.covers(r)])
         if not waiting:

@@ -189,7 +189,7 @@ class TableSync:
             rels = [
                 rel
                 for rel in self._catalog.rels(subscription.oid)
-                if rel.state in _WAITING
+                if rel.state in _WAITING and not rel.paused
             ]
             known += map(_key, rels)
             snapshot = self._catalog.snapshot_held(subscription.oid)

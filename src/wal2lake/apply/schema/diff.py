@@ -28,6 +28,7 @@ from wal2lake.model import (
     Relation,
     RemoteAttribute,
     RemoteSchema,
+    ReplicaIdentity,
     SentSchema,
 )
 
@@ -77,7 +78,18 @@ class Moved:
     name: str
 
 
-Step = Added | Dropped | Renamed | Retyped | NullsAllowed | Moved
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """UPDATE and DELETE name rows by other columns: a new primary key, or another index."""
+
+    before: tuple[str, ...] | None
+    """Those of before, by the names that they have now; empty: one is gone. None: not known."""
+    columns: tuple[str, ...]
+    whole: bool
+    """All columns are published, so these are the whole key."""
+
+
+Step = Added | Dropped | Renamed | Retyped | NullsAllowed | Moved | Keyed
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +110,7 @@ def difference(before: RemoteSchema, sent: SentSchema) -> Difference:
     """From ``before`` to the columns of a Relation message."""
     relation = sent.relation
     after, certain = _as_sent(before, sent)
+    after = replace(after, identity=_identity(relation, after) or before.identity)
     old = {a.number: a for a in before.attributes}
     new = {a.number: a for a in after.attributes}
     dropped = [
@@ -124,6 +137,14 @@ def difference(before: RemoteSchema, sent: SentSchema) -> Difference:
     ]
     moved = (relation.namespace, relation.name) != (before.namespace, before.name)
     steps: list[Step] = [*dropped, *renamed, *retyped, *added, *nulls]
+    if after.identity is not None and after.identity != before.identity:
+        steps.append(
+            Keyed(
+                None if before.identity is None else _names(after, before.identity),
+                _names(after, after.identity),
+                after.is_whole,
+            )
+        )
     if moved:
         steps.append(Moved(relation.namespace, relation.name))
     return Difference(
@@ -134,6 +155,20 @@ def difference(before: RemoteSchema, sent: SentSchema) -> Difference:
         else "its columns have changed more than once, and not all of that can be told",
         _partitions(before, after),
     )
+
+
+def _identity(relation: Relation, after: RemoteSchema) -> tuple[int, ...]:
+    """Numbers of the key that the message has; empty: it has none, and ours may go on."""
+    if relation.identity not in (ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX):
+        return ()
+    named = {c.name for c in relation.columns if c.is_key}
+    return tuple(sorted(a.number for a in after.attributes if a.name in named))
+
+
+def _names(schema: RemoteSchema, numbers: Sequence[int]) -> tuple[str, ...]:
+    found = [schema.attribute(number) for number in numbers]
+    names = [a.name for a in found if a is not None]
+    return tuple(names) if len(names) == len(numbers) else ()
 
 
 def _type(attribute: RemoteAttribute) -> tuple[object, ...]:

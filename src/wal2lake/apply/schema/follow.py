@@ -33,6 +33,7 @@ from wal2lake.apply.schema.diff import (
     Added,
     Difference,
     Dropped,
+    Keyed,
     Moved,
     NullsAllowed,
     Renamed,
@@ -53,6 +54,7 @@ from wal2lake.catalog import (
     RenameColumn,
     SchemaChange,
     SetDefault,
+    SetKey,
     SetNotNull,
     Subscription,
     SubscriptionRel,
@@ -85,7 +87,7 @@ class AlterTable(Protocol):
         self, relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
     ) -> None:
         """Takes the locks that it needs. Wal2LakeError: nothing has changed. ``replaced``: all
-        rows will be, whatever they are."""
+        rows will be, whatever they are. NOT NULL is left out where rows have null."""
         ...
 
 
@@ -193,6 +195,9 @@ class SchemaFollower:
         False: ours has them."""
         self.refresh(subscription)
         followed = self._followed.get(rel.relid)
+        if followed is not None and schema.identity is None:
+            # As a Relation message without one is taken.
+            schema = replace(schema, identity=followed.schema.identity)
         if followed is None or followed.schema == schema:
             return False
         relation = Relation(
@@ -201,7 +206,12 @@ class SchemaFollower:
             schema.name,
             ReplicaIdentity.DEFAULT,
             tuple(
-                Column(a.name, a.declared_oid, a.declared_typmod, is_key=False)
+                Column(
+                    a.name,
+                    a.declared_oid,
+                    a.declared_typmod,
+                    is_key=a.number in (schema.identity or ()),
+                )
                 for a in schema.attributes
             ),
         )
@@ -266,6 +276,7 @@ class SchemaFollower:
                 # Nothing was done: a definition that is another one later is its user's work.
                 self._catalog.begin_steps(self._subid, rel.relid, None)
                 raise
+        changes.look(self._catalog.table_by_oid(table.oid))
         name = (found.after.namespace, found.after.name)
         moved = name != (rel.remote_namespace, rel.remote_name)
         with finishing if finishing is not None else nullcontext():
@@ -328,6 +339,7 @@ class SchemaFollower:
         changes.require(followed.required)
         if changes.wanted:
             self._alter(table.oid, changes.wanted, replaced=False)
+            changes.look(self._catalog.table_by_oid(table.oid))
         with finishing if finishing is not None else nullcontext():
             self._catalog.steps_made(
                 self._subid,
@@ -390,15 +402,22 @@ class _Changes:
         self._policies = ValuePolicies.parse(subscription.value_policies)
         self._found = found
         self._columns = {column.name: column for column in table.columns}
-        self._key = set(table.key)
+        self._key = list(table.key)
+        self._had_key = bool(table.key)
         self.wanted: list[ColumnChange] = []
         self.noted: list[SchemaChange] = []
         self._settled = settled
         still = {a.number: a for a in found.after.attributes if a.not_null}
         self._waiting = {n for n in required if n in still}
         """Columns, by number, that become NOT NULL later."""
+        self._strict: list[tuple[str, int]] = []
+        """Columns that are to be NOT NULL, and where that is noted."""
+        self._new_key: tuple[tuple[str, ...], int] | None = None
+        """Columns that are to be the key, and where that is noted."""
         for step in found.steps:
-            self._note(_words(step), self._step(step))
+            outcome = self._step(step)
+            if outcome is not None:
+                self._note(_words(step), outcome)
         if settled is None:
             self.require(self.required)
             self._waiting.clear()
@@ -420,10 +439,30 @@ class _Changes:
                 step = NullsAllowed(attribute.name, False)
                 self._note(_words(step), self._nulls(step))
 
+    def look(self, now: TableDef | None) -> None:
+        """The table as it is when they were made: what was left out is not noted as done."""
+        if self._new_key is not None and now is not None:
+            key, index = self._new_key
+            if set(now.key) != set(key):
+                outcome = "left out: rows that are here have null, or one value twice"
+                self.noted[index] = replace(self.noted[index], outcome=outcome)
+        for name, index in self._strict:
+            column = None if now is None else now.column(name)
+            if column is None or column.not_null:
+                continue
+            one = self.noted[index]
+            self.noted[index] = replace(
+                one,
+                outcome="left out: rows that are here have null"
+                if one.outcome == "changed"
+                else f"{one.outcome}; NOT NULL is left out: rows that are here have null",
+            )
+
     def _note(self, change: str, outcome: str) -> None:
         self.noted.append(SchemaChange(change, outcome))
 
-    def _step(self, step: Step) -> str:
+    def _step(self, step: Step) -> str | None:
+        """What is done about it; None: it does not concern the table."""
         match step:
             case Added():
                 return self._add(step.attribute)
@@ -437,6 +476,8 @@ class _Changes:
                 return self._nulls(step)
             case Moved():
                 return "rows are taken under the new name"
+            case Keyed():
+                return self._keyed(step)
 
     def _like(self, attribute: RemoteAttribute) -> ColumnDef:
         after = self._found.after
@@ -460,6 +501,8 @@ class _Changes:
         if column.default != there:
             self.wanted.append(SetDefault(column.name, column.default))
         self._columns[column.name] = column
+        if column.not_null:
+            self._strict.append((column.name, len(self.noted)))
         if attribute.missing is None:
             return "added"
         return (
@@ -471,6 +514,8 @@ class _Changes:
             return "there is no such column"
         self.wanted.append(DropColumn(name))
         del self._columns[name]
+        if name in self._key:
+            self._key = []
         return "dropped"
 
     def _rename(self, step: Renamed) -> str:
@@ -482,6 +527,7 @@ class _Changes:
         self.wanted.append(RenameColumn(step.before, step.after))
         del self._columns[step.before]
         self._columns[step.after] = replace(column, name=step.after)
+        self._key = [step.after if k == step.before else k for k in self._key]
         return "renamed"
 
     def _retype(self, attribute: RemoteAttribute) -> str:
@@ -507,7 +553,25 @@ class _Changes:
                 a.number for a in self._found.after.attributes if a.name == step.name
             )
             return f"put off until all rows below {self._settled} have come"
+        if not step.allowed:
+            self._strict.append((step.name, len(self.noted)))
         self.wanted.append(SetNotNull(step.name, not step.allowed))
+        return "changed"
+
+    def _keyed(self, step: Keyed) -> str | None:
+        if set(step.columns) == set(self._key):
+            return None
+        if self._key and set(step.before or ()) != set(self._key):
+            return "left out: the key here is another"
+        if step.before and not self._had_key:
+            return "left out: there is no key here"
+        if not step.whole:
+            return "left out: of a key whose columns are not all published, not all is known"
+        if not set(step.columns) <= self._columns.keys():
+            return "left out: there are not all of its columns"
+        self.wanted.append(SetKey(step.columns))
+        self._key = list(step.columns)
+        self._new_key = (step.columns, len(self.noted))
         return "changed"
 
 
@@ -530,6 +594,8 @@ def _words(step: Step) -> str:
         case NullsAllowed():
             verb = "DROP" if step.allowed else "SET"
             return f"ALTER COLUMN {quote_ident(step.name)} {verb} NOT NULL"
+        case Keyed():
+            return f"REPLICA IDENTITY ({', '.join(map(quote_ident, step.columns))})"
         case Moved():
             return f"RENAME TO {quote_ident(step.namespace)}.{quote_ident(step.name)}"
 

@@ -72,8 +72,21 @@ class SetDefault:
     default: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class SetKey:
+    """The table's key is another one. Rows are looked at by the caller."""
+
+    columns: tuple[str, ...]
+
+
 ColumnChange = (
-    AddColumn | DropColumn | RenameColumn | ChangeType | SetNotNull | SetDefault
+    AddColumn
+    | DropColumn
+    | RenameColumn
+    | ChangeType
+    | SetNotNull
+    | SetDefault
+    | SetKey
 )
 
 
@@ -137,6 +150,11 @@ class _Plan:
                 self._retype(change)
             case SetNotNull():
                 self._set_not_null(change)
+            case SetKey():
+                for name in change.columns:
+                    at, one = self._find(name, "alter")
+                    self._put(at, replace(one.column, not_null=True))
+                self.key = change.columns
             case SetDefault():
                 at, one = self._find(change.name, "alter")
                 self._put(at, replace(one.column, default=change.default))

@@ -56,6 +56,12 @@ class Schemas(Part):
         with self._database.transaction() as transaction:
             schemas.keep_prepared(transaction, subid, xid, relations)
 
+    def forget_prepared(self, subid: Oid) -> None:
+        """The columns of a publisher are not followed any more: nobody looks at the ends of
+        transactions that are prepared."""
+        with self._database.transaction() as transaction:
+            schemas.forget_all_prepared(transaction, subid)
+
     def prepared_transactions(self, subid: Oid) -> list[Xid]:
         """Those for which relations are kept."""
         with self._database.reading() as connection:

@@ -19,6 +19,7 @@ from wal2lake.catalog.records import (
     Subscription,
     SubscriptionRel,
 )
+from wal2lake.catalog.remote import schemas
 from wal2lake.catalog.schema import SUBSCRIPTION_CATALOG
 from wal2lake.model import INVALID_LSN, Lsn, Oid
 
@@ -169,7 +170,9 @@ class Subscriptions(Part):
 
         ``whole`` says of tables whether inserts may be trusted after their copy; without
         it that is as it was. With a ``source`` everything begins at its slot: nothing
-        that was received before counts any more, and the floor may go back.
+        that was received before counts any more, and the floor may go back. A table that
+        is paused stays so: it is as it was, or, with a ``source``, waits for a copy that
+        begins when it is resumed.
         """
         known = whole or {}
         changes: dict[str, Any] = {
@@ -181,6 +184,7 @@ class Subscriptions(Part):
             before = subscriptions.rels_of(transaction, oid)
             if source is not None:
                 snapshot_vectors.rebase(transaction, oid, source.start)
+                schemas.rebase(transaction, oid, source.start)
                 changes |= {
                     "floor": source.start,
                     "system_identifier": source.system_identifier,
@@ -195,13 +199,18 @@ class Subscriptions(Part):
                     options["two_phase"] = "p"
             _change_tables(transaction, oid, added, versions or {}, removed)
             for rel in before:
-                if rel.relid not in removed:
-                    copies.restart(
-                        transaction,
-                        rel,
-                        int(take_oid(transaction)),
-                        trusted=known.get(rel.relid, rel.trusted),
+                if rel.relid in removed:
+                    continue
+                trusted = known.get(rel.relid, rel.trusted)
+                if rel.paused and source is None:
+                    # The log has what it misses.
+                    trusted = trusted and rel.trusted
+                    subscriptions.update_rel(
+                        transaction, oid, rel.relid, {"trusted": trusted}
                     )
+                    continue
+                epoch = int(take_oid(transaction))
+                copies.restart(transaction, rel, epoch, trusted=trusted, paused=True)
             copies.release_snapshot(transaction, oid)
             subscriptions.clear_errors(transaction, oid)
             return subscriptions.update_subscription(

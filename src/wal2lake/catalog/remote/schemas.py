@@ -163,6 +163,23 @@ def forget_prepared(
         )
 
 
+def rebase(connection: sqlite3.Connection, subid: Oid, start: Lsn) -> None:
+    """The stream is another slot's from ``start`` on: what the one before has said, and its
+    positions, count no more."""
+    connection.execute("delete from sent_schema where subid = ?", (subid,))
+    forget_all_prepared(connection, subid)
+    connection.execute(
+        "update followed_schema set begins = ?2,"
+        " settles = case when settles > 0 then ?2 else 0 end where subid = ?1",
+        (subid, int(start)),
+    )
+
+
+def forget_all_prepared(connection: sqlite3.Connection, subid: Oid) -> None:
+    """Nobody will look at their ends."""
+    connection.execute("delete from prepared_relation where subid = ?", (subid,))
+
+
 def followed_schemas(
     connection: sqlite3.Connection, subid: Oid
 ) -> dict[Oid, FollowedSchema]:

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from wal2lake.apply.local.altering import Anew, alter_table, is_empty
+from wal2lake.apply.local.altering import Anew, alter_table, is_empty, rewrites
 from wal2lake.catalog import (
     AddColumn,
     ChangeType,
@@ -31,6 +31,7 @@ from wal2lake.catalog import (
     PlannedColumn,
     RenameColumn,
     SetDefault,
+    SetKey,
     SetNotNull,
     TableDef,
     plan_changes,
@@ -89,6 +90,9 @@ _INVALID_DEFINITION: Final = "42P16"
 
 _NOT_NULL_VIOLATION: Final = "23502"
 
+_NO_KEY: Final = ("23502", "23505")
+"""Rows are not as a key would have them."""
+
 _NO_ONLY: Final = "Do not specify the ONLY keyword."
 
 _ANEW: Final = "wal2lake anew"
@@ -146,7 +150,19 @@ def follow(
         replaced = replaced and len(subids) < 2
         possible = _without_foreign_defaults(table, changes)
         try:
-            _carry_out(node, caller, table, possible, {}, replaced=replaced)
+            try:
+                _carry_out(node, caller, table, possible, {}, replaced=replaced)
+            except UsageError as error:
+                without: list[ColumnChange] = [
+                    one for one in possible if not isinstance(one, SetKey)
+                ]
+                if len(without) == len(possible) or error.sqlstate not in _NO_KEY:
+                    raise
+                get_logger().warning(
+                    "a key is not taken over from the publisher", reason=str(error)
+                )
+                possible = without
+                _carry_out(node, caller, table, possible, {}, replaced=replaced)
         except UsageError as error:
             if error.sqlstate == _NOT_NULL_VIOLATION:
                 # The publisher's rows have been filled since: ours will be by what is to come.
@@ -442,6 +458,7 @@ def _carry_out(
     rewriting.check_types(state)
     _check_defaults(plan, caller.zone)
     rewriting.check_nulls(state)
+    rewriting.check_key(state)
     alter_table(
         node.catalog,
         node.tables,
@@ -540,6 +557,37 @@ class _Rewriting:
             ):
                 raise self._contains_null(name)
 
+    def check_key(self, state: TableState) -> None:
+        """23505 for a new key of which rows that stay as they are have one value twice."""
+        if self.replaced or not self._has_new_key() or rewrites(self.plan):
+            return
+        sources = {one.column.name: one.source for one in self.plan.columns}
+        key = [sources[name] for name in self.plan.after.key]
+        if is_empty(self.node.tables, state) or None in key:
+            # A column that is new is null, which has been looked for.
+            return
+        self._check_unique(
+            relation(state.location, state.version), [str(name) for name in key]
+        )
+
+    def _has_new_key(self) -> bool:
+        sources = {one.column.name: one.source for one in self.plan.columns}
+        key = {sources[name] for name in self.plan.after.key}
+        return bool(key) and key != set(self.plan.before.key)
+
+    def _check_unique(self, table: str, columns: Sequence[str]) -> None:
+        """``columns``: what the key's are called in ``table``."""
+        key = ", ".join(identifier(name) for name in columns)
+        if not self._any(f"{table} GROUP BY {key} HAVING count(*) > 1"):
+            return
+        after = self.plan.after
+        name = after.key_name or f"{after.name}_pkey"
+        raise UsageError(
+            f'could not create unique index "{name}"',
+            sqlstate="23505",
+            detail=f"Key ({', '.join(map(quote_identifier, after.key))}) is duplicated.",
+        )
+
     def fill(self, branch: Branch, state: TableState) -> None:
         """See ``Anew``."""
         self._run(self._sql(state, self.plan.columns, self.using))
@@ -556,16 +604,8 @@ class _Rewriting:
             ):
                 raise self._contains_null(one.column.name)
         retyped = {one.column.name for one in self.plan.columns if one.retyped}
-        if retyped.intersection(after.key):
-            key = ", ".join(identifier(name) for name in after.key)
-            if self._any(f"{table} GROUP BY {key} HAVING count(*) > 1"):
-                name = after.key_name or f"{after.name}_pkey"
-                raise UsageError(
-                    f'could not create unique index "{name}"',
-                    sqlstate="23505",
-                    detail=f"Key ({', '.join(map(quote_identifier, after.key))}) is"
-                    " duplicated.",
-                )
+        if retyped.intersection(after.key) or self._has_new_key():
+            self._check_unique(table, after.key)
 
     def _newly_required(self) -> set[str]:
         before = {c.name for c in self.plan.before.columns if c.not_null}

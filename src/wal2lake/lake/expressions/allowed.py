@@ -16,6 +16,7 @@ Sources: Spark 4.1 "Functions", AstBuilder.scala, optimizer/finishAnalysis.scala
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -65,6 +66,28 @@ FUNCTIONS: Final = _words(
 )
 """Of their arguments, and of nothing else: conditions, casts, texts, numbers, dates and times,
 arrays, maps and structs, JSON. In docs/arch/5_apply.md, too."""
+
+_COUNTS: Final = {
+    "array_insert": 1,
+    "format_number": 1,
+    "lpad": 1,
+    "repeat": 1,
+    "rpad": 1,
+}
+"""The argument that says how long the result is, whatever the other ones are."""
+
+_FORMATS: Final = ("format_string", "printf")
+
+_FOLDS: Final = ("aggregate", "reduce")
+"""Where what a function has made is its own argument again."""
+
+_MOST: Final = 10_000
+"""How long such a function may make a value, and a value within a value: of a row that has a few
+bytes an expression can make all that a JVM has."""
+
+_WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
+
+_WIDTH: Final = re.compile(r"\d+")
 
 _NODES: Final = _words(
     """
@@ -132,7 +155,9 @@ _HINT: Final = (
 def check_parsed(spark: SparkSession, text: str) -> None:
     """Raises UsageError: 0A000, 42703, 42883; Spark's ParseException."""
     parser = spark._jsparkSession.sessionState().sqlParser()
-    for node in _below(parser.parseExpression(text)):
+    parsed = parser.parseExpression(text)
+    _check_counts(parsed)
+    for node in _below(parsed):
         kind = _class_of(node)
         if kind not in _NODES:
             raise refused(text, _CALLED.get(kind, kind))
@@ -200,6 +225,57 @@ def _check_function(spark: SparkSession, name: str) -> None:
         f'function "{name}" is not available in "conflict_resolution"',
         detail=f"It is not one of those that make the same of the same rows. {_DETAIL}",
         hint=_HINT,
+    )
+
+
+def _check_counts(parsed: Any) -> None:
+    """Values do not get longer than ``_MOST`` by a number that is no text of theirs."""
+    waiting = [(parsed, 1)]
+    while waiting:
+        node, times = waiting.pop()
+        if _class_of(node) == "UnresolvedFunction":
+            name = node.nameParts().mkString(".").lower()
+            if name in _COUNTS or name in _FORMATS:
+                count = _count_of(node, name)
+                if count is None or count * times > _MOST:
+                    raise _too_long(name)
+                times *= max(count, 1)
+            elif name in _FOLDS:
+                times = _MOST + 1
+        children = node.children()
+        waiting += [(children.apply(i), times) for i in range(children.size())]
+
+
+def _count_of(call: Any, name: str) -> int | None:
+    """How long it makes a value at the most; None: that is not said by a constant."""
+    arguments = call.arguments()
+    at = _COUNTS.get(name, 0)
+    if arguments.size() <= at:
+        # Refused by Spark.
+        return 1
+    said = arguments.apply(at)
+    if _class_of(said) != "Literal" or said.value() is None:
+        return None
+    kind = said.dataType().simpleString()
+    if kind in _WHOLE and name in _COUNTS:
+        return max(abs(int(said.value())), 1)
+    if kind == "string" and name == "format_number":
+        # '#,###.##': as long as itself.
+        return 1
+    if kind == "string" and name in _FORMATS:
+        return max(map(int, _WIDTH.findall(said.value().toString())), default=1)
+    return None
+
+
+def _too_long(name: str) -> FeatureNotSupportedError:
+    what = "format" if name in _FORMATS else "count"
+    return FeatureNotSupportedError(
+        f'function "{name}" in "conflict_resolution" needs a constant {what} of at most'
+        f" {_MOST}",
+        detail="What it makes could be larger than the memory that there is. Of calls within"
+        " one another the product counts.",
+        hint=f'Write the {what} of "{name}" as a literal, outside of aggregate() and'
+        " reduce().",
     )
 
 

@@ -17,9 +17,13 @@ Sources: JEP 350 (dynamic class data sharing archives); the java command's manua
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -33,6 +37,8 @@ from wal2lake.lake.spark.session import SessionOptions, start_session, stop_sess
 
 DUMP_SECONDS: Final = 300.0
 """For the JVM to write 150 MB at its end: 10 s on a quiet machine."""
+
+_MAKING: Final = ".making-"
 
 _STATEMENTS: Final = (
     "create table {t} (a bigint, b string, c timestamp, d decimal(10,2)) using delta"
@@ -70,7 +76,10 @@ def make_archive(archive: Path, options: SessionOptions) -> None:
     there is none afterwards.
     """
     archive.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".making-", dir=archive.parent) as work:
+    with (
+        _alone(archive.parent),
+        tempfile.TemporaryDirectory(prefix=_MAKING, dir=archive.parent) as work,
+    ):
         made = Path(work) / archive.name
         # The quick compiler is all that so short a life can use.
         java_options = (
@@ -92,6 +101,19 @@ def make_archive(archive: Path, options: SessionOptions) -> None:
         with made.open("rb") as file:
             os.fsync(file.fileno())
         made.replace(archive)
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Nobody else makes one there meanwhile; what those have left who were killed is gone."""
+    held = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for left in directory.glob(f"{_MAKING}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        yield
+    finally:
+        os.close(held)
 
 
 def _use(spark: SparkSession, table: str) -> None:

@@ -11,7 +11,7 @@ numbers count every row of the file), "Column Mapping".
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -35,6 +35,10 @@ from wal2lake.model import Modified
 from wal2lake.pgtypes import arrow_from_ddl
 
 Index = npt.NDArray[np.int64]
+
+_HELD_FILES: Final = 64
+"""Files that ``fetch`` has open at once; more are opened twice. A process may have 1,024 or as few
+as 256, and others of the engine need theirs."""
 
 
 def is_readable(state: TableState) -> bool:
@@ -170,32 +174,41 @@ class StoredRows:
         """Columns of the given rows, in the order given; TooLarge if the share cannot
         grow by them and by the largest row group that they are in."""
         order = np.lexsort((row, file))
-        wanted = [
-            (self._open(self.files[number]), row[order][file[order] == number])
-            for number in np.unique(file).tolist()
-        ]
-        groups = [
-            (parquet, group, here)
-            for parquet, rows in wanted
-            for group, here in _by_group(parquet.metadata, rows)
-        ]
-        share.grow(self._fetch_bytes(groups, columns))
-        parts = [
-            self._typed(parquet, columns, group).take(pa.array(here))
-            for parquet, group, here in groups
-        ]
+        held: dict[int, Any] = {}
+        wanted = []
+        for number in np.unique(file).tolist():
+            parquet = self._open(self.files[number])
+            rows = row[order][file[order] == number]
+            groups = list(_by_group(parquet.metadata, rows))
+            wanted.append((number, parquet.metadata, groups))
+            if len(held) < _HELD_FILES:
+                held[number] = parquet
+        share.grow(self._fetch_bytes(wanted, columns))
+        parts = []
+        for number, metadata, groups in wanted:
+            parquet = held.pop(number, None)
+            if parquet is None:
+                parquet = self._open(self.files[number], metadata)
+            parts += [
+                self._typed(parquet, columns, group).take(pa.array(here))
+                for group, here in groups
+            ]
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
         return pa.concat_tables(parts).take(pa.array(back))
 
     def _fetch_bytes(
-        self, groups: Sequence[tuple[Any, int, Index]], columns: Sequence[int]
+        self,
+        wanted: Sequence[tuple[int, Any, Sequence[tuple[int, Index]]]],
+        columns: Sequence[int],
     ) -> int:
+        """``wanted``: files by number, their footers, and rows of their row groups."""
         taken = largest = 0
-        for parquet, group, here in groups:
-            size = self._group_bytes(parquet.metadata, group, columns)
-            largest = max(largest, size)
-            taken += size * len(here) // parquet.metadata.row_group(group).num_rows
+        for _, metadata, groups in wanted:
+            for group, here in groups:
+                size = self._group_bytes(metadata, group, columns)
+                largest = max(largest, size)
+                taken += size * len(here) // metadata.row_group(group).num_rows
         return taken + largest
 
     def _group_bytes(self, metadata: Any, group: int, columns: Sequence[int]) -> int:
@@ -296,7 +309,8 @@ class StoredRows:
             return path
         return f"{self._state.location.rstrip('/')}/{path}"
 
-    def _open(self, file: DataFile) -> Any:
+    def _open(self, file: DataFile, metadata: Any = None) -> Any:
+        """``metadata``: its footer, if it has been read already."""
         path = self._path(file)
         local = local_path(path)
         try:
@@ -305,7 +319,9 @@ class StoredRows:
             else:
                 files, name = fs.FileSystem.from_uri(path)
                 source = files.open_input_file(name)
-            return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+            return pq.ParquetFile(
+                source, metadata=metadata, coerce_int96_timestamp_unit="us"
+            )
         except (OSError, pa.ArrowException) as error:
             raise StorageError(
                 f'could not read data file "{path}": {error}', sqlstate="58030"

@@ -87,6 +87,10 @@ class SchemaKeeper:
     def note(self, gulp: Gulp) -> None:
         """Raises PublisherError, StorageError: then the gulp must not get into the log."""
         if not self._subscription.follows_schema:
+            if self._prepared is None:
+                # Those that an earlier run has kept may end while this one does not look.
+                self._catalog.forget_prepared(self._subscription.oid)
+                self._prepared = set()
             return
         if self._prepared is None:
             self._prepared = set(

@@ -8,7 +8,9 @@
                      own, and joins with the first vector that
                      it has reached (f -> s -> r)
     recopy_table     back to i in a new epoch: a copy replaces    go on
-                     its rows, wherever it stood
+                     its rows, wherever it stood, paused or not
+    REFRESH with     stays paused; if the log of what it missed   are copied
+     recopy = true   is gone, resume_table has it copied, from i
 
 In each case the table has left the common snapshot until it joins again: the vector says where it
 stands (``apart``), a SELECT of it says so, too, and no past state has it. Its readers have the
@@ -86,6 +88,8 @@ def resume_table(
         node.catalog.resume_table(sub.oid, rel.relid)
         failpoint("resume.recorded")
         node.changed()
+        if rel.state is SyncState.INIT:
+            caller.notice(Notice(f'table "{table.qualified}" will be copied again'))
 
 
 def recopy_table(

@@ -29,6 +29,7 @@ from typing import Final
 
 from wal2lake.catalog import Subscription
 from wal2lake.errors import DuplicateObjectError, UsageError
+from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.subscription.blocks import outside_block
 from wal2lake.frontend.commands.subscription.owner import altering
@@ -72,7 +73,7 @@ from wal2lake.frontend.grammar.statements import (
     PublicationChange,
 )
 from wal2lake.frontend.preflight.server import Needs
-from wal2lake.model import Oid
+from wal2lake.model import Oid, SyncState
 from wal2lake.pg import Publisher
 
 _PREREQUISITE: Final = "55000"
@@ -252,6 +253,7 @@ def _refresh(
                 session,
                 lambda: _tables(node, caller, subscription, publications, wanted),
             )
+            _tell_paused(node, caller, subscription)
             return
     with (
         node.ddl_lock,
@@ -261,6 +263,24 @@ def _refresh(
     node.changed()
     if gone:
         end_copies(node, caller, subscription, gone)
+
+
+def _tell_paused(node: Node, caller: Caller, subscription: Subscription) -> None:
+    """Which tables have not been copied anew with the others."""
+    for rel in node.catalog.rels(subscription.oid):
+        table = node.catalog.table_by_oid(rel.relid)
+        if not rel.paused or table is None:
+            continue
+        gone = rel.state is SyncState.INIT
+        caller.notice(
+            Notice(
+                f'table "{table.qualified}" stays paused and is not copied now',
+                detail="What it has missed is gone: it will be copied when it is resumed."
+                if gone
+                else None,
+                hint=f"SELECT wal2lake.recopy_table({int(table.oid)}) copies it.",
+            )
+        )
 
 
 def _local(node: Node, relid: Oid) -> tuple[str, str] | None:
