@@ -177,3 +177,19 @@ def test_what_is_refused_says_what_is_not() -> None:
         _filter("b ~ 'x'")
     assert "operator ~" in caught.value.message
     assert caught.value.detail is not None and "LIKE" in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["(" * 5000 + "true" + ")" * 5000, "not " * 400 + "true", f"a in ({'a, ' * 400}a)"],
+)
+def test_a_filter_that_is_nested_too_deeply_is_refused(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        _filter(text)
+    assert caught.value.sqlstate == "54001"
+
+
+def test_a_long_list_is_not_deep() -> None:
+    expression, columns = _filter(" or ".join(f"a = {i}" for i in range(2000)))
+    found = Filter(expression, columns).matches([_texts("1999", "2000")], 2)
+    assert found == [True, False]

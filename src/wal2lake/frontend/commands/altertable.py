@@ -52,6 +52,7 @@ from wal2lake.frontend.commands.node import (
     need_schema,
     need_table,
 )
+from wal2lake.frontend.commands.partitions import check_partitions, has_partition
 from wal2lake.frontend.commands.publication.dependents import (
     check_dropped_columns,
     check_retyped_columns,
@@ -93,8 +94,6 @@ _NOT_NULL_VIOLATION: Final = "23502"
 _NO_KEY: Final = ("23502", "23505")
 """Rows are not as a key would have them."""
 
-_NO_ONLY: Final = "Do not specify the ONLY keyword."
-
 _ANEW: Final = "wal2lake anew"
 """What a statement calls the rows that are written anew."""
 
@@ -110,7 +109,7 @@ def alter_columns(node: Node, caller: Caller, statement: AlterTable) -> str:
     ) as table:
         if table is None:
             return _TAG
-        _check_partitions(node, table, statement.actions, only=statement.only)
+        check_partitions(node, table, statement.actions, only=statement.only)
         changes, using = _changes(caller, table, statement.actions)
         cascade = [
             action.name
@@ -222,7 +221,7 @@ def rename_column(node: Node, caller: Caller, statement: RenameColumnOf) -> str:
                 f'cannot rename inherited column "{statement.name}"',
                 sqlstate=_INVALID_DEFINITION,
             )
-        if there and statement.only and _has_partition(node, table):
+        if there and statement.only and has_partition(node, table):
             raise UsageError(
                 f'inherited column "{statement.name}" must be renamed in child tables'
                 " too",
@@ -373,63 +372,6 @@ def _pass(action: AlterAction) -> int:
             return 2
         case ReplicaIdentityClause():
             return 5
-
-
-def _has_partition(node: Node, table: TableDef) -> bool:
-    return table.partition_key is not None and len(node.catalog.sharing(table)) > 1
-
-
-def _check_partitions(
-    node: Node, table: TableDef, actions: Sequence[AlterAction], *, only: bool
-) -> None:
-    """A partition has the columns of its table, and the table those of its partition."""
-    if table.partition_of is None and not (only and _has_partition(node, table)):
-        return
-    is_partition = table.partition_of is not None
-    for action in actions:
-        match action:
-            case AddColumnClause():
-                if is_partition:
-                    raise UsageError(
-                        "cannot add column to a partition", sqlstate="42809"
-                    )
-                raise UsageError(
-                    "column must be added to child tables too",
-                    sqlstate=_INVALID_DEFINITION,
-                )
-            case DropColumnClause() if table.column(action.name) is not None:
-                if is_partition:
-                    raise UsageError(
-                        f'cannot drop inherited column "{action.name}"',
-                        sqlstate=_INVALID_DEFINITION,
-                    )
-                raise UsageError(
-                    "cannot drop column from only the partitioned table when"
-                    " partitions exist",
-                    sqlstate=_INVALID_DEFINITION,
-                    hint=_NO_ONLY,
-                )
-            case TypeClause() if table.column(action.name) is not None:
-                if is_partition:
-                    raise UsageError(
-                        f'cannot alter inherited column "{action.name}"',
-                        sqlstate=_INVALID_DEFINITION,
-                    )
-                raise UsageError(
-                    f'type of inherited column "{action.name}" must be changed in'
-                    " child tables too",
-                    sqlstate=_INVALID_DEFINITION,
-                )
-            case NotNullClause() | DefaultClause():
-                raise FeatureNotSupportedError(
-                    f'"{table.name}" and its partition cannot have different columns'
-                    if not is_partition
-                    else f'"{table.name}" is a partition, which cannot be altered'
-                    " alone here",
-                    hint=_NO_ONLY
-                    if not is_partition
-                    else "Alter the partitioned table.",
-                )
 
 
 # ---- and done ---------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import operator
 import re
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 from wal2lake.errors import UsageError
@@ -279,15 +280,9 @@ def _not_like(text: bytes, pattern: bytes) -> bool:
     return not _like(text, pattern)
 
 
-_patterns: dict[bytes, re.Pattern[str]] = {}
-_PATTERNS_KEPT: Final = 256
-"""Patterns are constants nearly always; those of a column must not pile up."""
-
-
+@lru_cache(maxsize=256)
 def _pattern(pattern: bytes) -> re.Pattern[str]:
-    known = _patterns.get(pattern)
-    if known is not None:
-        return known
+    """Patterns are constants nearly always; those of a column must not pile up."""
     parts, escaped = [], False
     for char in pattern.decode():
         if escaped:
@@ -301,11 +296,7 @@ def _pattern(pattern: bytes) -> re.Pattern[str]:
         raise UsageError(
             "LIKE pattern must not end with escape character", sqlstate="22025"
         )
-    found = re.compile("".join(parts), re.DOTALL)
-    if len(_patterns) >= _PATTERNS_KEPT:
-        _patterns.clear()
-    _patterns[pattern] = found
-    return found
+    return re.compile("".join(parts), re.DOTALL)
 
 
 # ---- casts ------------------------------------------------------------------------------

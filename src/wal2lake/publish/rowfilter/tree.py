@@ -57,6 +57,10 @@ class Expression:
     value: str | int | None = None
     typmod: int = -1
 
+    def depth(self) -> int:
+        """How many nodes are below each other at most."""
+        return 1 + max((arg.depth() for arg in self.args), default=0)
+
     def columns(self) -> Iterator[int]:
         """The columns in it, each as often as it stands there."""
         if self.node is Node.COLUMN:

@@ -39,11 +39,24 @@ from wal2lake.publish.rowfilter.values import BOOL, SUPPORTED, TEXT, TIMESTAMPTZ
 
 _DATATYPE_MISMATCH: Final = "42804"
 
+_MOST_NESTED: Final = 200
+"""A filter is walked by functions that call themselves, in any thread; a guess."""
+
 
 def analyse(raw: Raw, table: TableDef, zone: str) -> tuple[Expression, tuple[str, ...]]:
     """The tree, and the names that its columns' numbers stand for."""
     analysis = _Analysis(table, zone)
-    found = analysis.boolean(analysis.typed(raw), "PUBLICATION WHERE")
+    try:
+        found = analysis.boolean(analysis.typed(raw), "PUBLICATION WHERE")
+        deep = found.depth() > _MOST_NESTED
+    except RecursionError:
+        deep = True
+    if deep:
+        raise UsageError(
+            "stack depth limit exceeded",
+            sqlstate="54001",
+            hint=f"A row filter may be nested {_MOST_NESTED} times.",
+        )
     return found, tuple(analysis.columns)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from wal2lake.errors import SqlSyntaxError
+from wal2lake.errors import SqlSyntaxError, UsageError
 from wal2lake.frontend.grammar.cursor import Cursor
 from wal2lake.frontend.grammar.lexer import syntax_error
 from wal2lake.frontend.grammar.publishing.expressions import expression
@@ -188,7 +188,10 @@ def _table(cursor: Cursor, *, many_dots: bool = False) -> PublicationTable:
     if cursor.take("where"):
         cursor.expect_mark("(")
         start = cursor.token.start
-        found = expression(cursor)
+        try:
+            found = expression(cursor)
+        except RecursionError:
+            raise UsageError("stack depth limit exceeded", sqlstate="54001") from None
         text = cursor.text[start : cursor.previous_end()]
         cursor.expect_mark(")")
         where = Where(text, found)
