@@ -26,6 +26,7 @@ from wal2lake.lake.delta.deletionvectors import read_vector
 from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.origins import COLUMNS, Marks, marks_in, tag_of
+from wal2lake.lake.partitions import column_of
 from wal2lake.lake.port import FieldSpec, TableState
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import DataFile
@@ -108,7 +109,7 @@ class StoredRows:
         for number in missing:
             with index.learning:
                 read = pa.concat_tables(
-                    self._typed(parquet, columns, group)
+                    self._typed(self.files[number], parquet, columns, group)
                     for parquet in [self._open(self.files[number])]
                     for group in range(parquet.metadata.num_row_groups)
                 ).column(0)
@@ -145,10 +146,11 @@ class StoredRows:
         """Columns as ``k0``.. with ``file`` and ``row``, a row group at a time; deleted
         rows too. Of all files, or of those with these numbers."""
         for number in range(len(self.files)) if numbers is None else numbers:
-            parquet = self._open(self.files[number])
+            file = self.files[number]
+            parquet = self._open(file)
             first = 0
             for group in range(parquet.metadata.num_row_groups):
-                table = self._typed(parquet, columns, group)
+                table = self._typed(file, parquet, columns, group)
                 table = table.rename_columns([f"k{i}" for i in range(len(columns))])
                 rows = np.arange(first, first + table.num_rows)
                 first += table.num_rows
@@ -171,28 +173,31 @@ class StoredRows:
         grow by them and by the largest row group that they are in."""
         order = np.lexsort((row, file))
         wanted = [
-            (self._open(self.files[number]), row[order][file[order] == number])
+            (one, self._open(one), row[order][file[order] == number])
             for number in np.unique(file).tolist()
+            for one in [self.files[number]]
         ]
         groups = [
-            (parquet, group, here)
-            for parquet, rows in wanted
+            (one, parquet, group, here)
+            for one, parquet, rows in wanted
             for group, here in _by_group(parquet.metadata, rows)
         ]
         share.grow(self._fetch_bytes(groups, columns))
         parts = [
-            self._typed(parquet, columns, group).take(pa.array(here))
-            for parquet, group, here in groups
+            self._typed(one, parquet, columns, group).take(pa.array(here))
+            for one, parquet, group, here in groups
         ]
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
         return pa.concat_tables(parts).take(pa.array(back))
 
     def _fetch_bytes(
-        self, groups: Sequence[tuple[Any, int, Index]], columns: Sequence[int]
+        self,
+        groups: Sequence[tuple[DataFile, Any, int, Index]],
+        columns: Sequence[int],
     ) -> int:
         taken = largest = 0
-        for parquet, group, here in groups:
+        for _, parquet, group, here in groups:
             size = self._group_bytes(parquet.metadata, group, columns)
             largest = max(largest, size)
             taken += size * len(here) // parquet.metadata.row_group(group).num_rows
@@ -250,7 +255,7 @@ class StoredRows:
             gone = self.deleted(file)
             first = 0
             for group in range(parquet.metadata.num_row_groups):
-                table = self._typed(parquet, columns, group)
+                table = self._typed(file, parquet, columns, group)
                 if marked:
                     if _has_marks(parquet):
                         marks = marks_in(self._marks_of_group(parquet, group))
@@ -272,11 +277,18 @@ class StoredRows:
         return read_vector(self._state.location, file.vector)
 
     def _typed(
-        self, parquet: pq.ParquetFile, columns: Sequence[int], group: int
+        self,
+        file: DataFile,
+        parquet: pq.ParquetFile,
+        columns: Sequence[int],
+        group: int,
     ) -> pa.Table:
         """Columns of one row group, by their position in the target."""
-        names = [self._state.physical_fields[i].physical_name for i in columns]
-        present = [n for n in names if n in parquet.schema_arrow.names]
+        physical = [self._state.physical_fields[i] for i in columns]
+        names = [one.physical_name for one in physical]
+        there = {one.physical_name for one in physical if not one.is_partition}
+        present = [n for n in names if n in there and n in parquet.schema_arrow.names]
+        rows = parquet.metadata.row_group(group).num_rows
         try:
             read = parquet.read_row_group(group, present)
         except OSError as error:
@@ -287,7 +299,8 @@ class StoredRows:
             if name in present:
                 arrays.append(read.column(name).cast(kind))
             else:
-                arrays.append(pa.chunked_array([pa.nulls(read.num_rows, kind)]))
+                value = file.partition.get(name)
+                arrays.append(pa.chunked_array([column_of(value, kind, rows)]))
         return pa.table(arrays, names=[self._state.fields[i].name for i in columns])
 
     def _path(self, file: DataFile) -> str:
