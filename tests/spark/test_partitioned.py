@@ -105,17 +105,27 @@ def test_every_way_of_applying_writes_partitions(
     after = [p["grp"] for p in partitions(lake, location)]
     assert len(after) == len(set(after))
 
-    # Rows that are all deleted take their files along: nothing is left of a partition.
-    doomed = [key for key in model.rows if key[0] == 1]
-    gone = [Event(9001, n, "D", None, key) for n, key in enumerate(doomed)]
-    source = write_log(tmp_path / "gone.parquet", gone)
-    upserts.commit(upserts.stage(request(lake, location, source)), Cursor("app", 9001))
-    assert "1" not in {p["grp"] for p in partitions(lake, location)}
-    newest = lake.state(location).version
-    (commit,) = lake.actions(location, newest, newest)
-    assert [name for action in commit for name in action][:1] == ["commitInfo"]
-    assert not any("add" in action for action in commit)
-    assert any("remove" in action for action in commit)
+    # A partition whose rows are all replaced, or deleted, loses its files: none of them gets a
+    # deletion vector of all its rows.
+    for number, (port, again) in enumerate(
+        ((upserts, True), (merges, True), (upserts, False), (merges, False)), start=9001
+    ):
+        group = min(key[0] for key in model.rows)
+        keys = [key for key in model.rows if key[0] == group]
+        batch = [Event(number, n, "D", None, key) for n, key in enumerate(keys)]
+        new = [(group, n, "anew", None) for n in range(8000, 8003)] if again else []
+        batch += [Event(number, 1000 + n, "I", row) for n, row in enumerate(new)]
+        source = write_log(tmp_path / f"{number}.parquet", batch)
+        port.commit(port.stage(request(lake, location, source)), Cursor("app", number))
+        model.apply_all(batch)
+        assert by_key(rows_of(spark_session, location)) == model.rows
+        newest = lake.state(location).version
+        (commit,) = lake.actions(location, newest, newest)
+        adds = [action["add"] for action in commit if "add" in action]
+        assert any("remove" in action for action in commit)
+        assert [add for add in adds if add.get("deletionVector")] == []
+        assert {add["partitionValues"]["grp"] for add in adds} <= {str(group)}
+        assert bool(adds) == again
 
 
 INT4, INT8, BOOL, DATE = Oid(23), Oid(20), Oid(16), Oid(1082)
