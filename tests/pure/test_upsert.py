@@ -30,7 +30,7 @@ from wal2lake.lake.delta.datafile import (
 )
 from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
 from wal2lake.lake.delta.z85 import decode_z85, encode_z85
-from wal2lake.lake.port import FieldSpec
+from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Seq, Uniqueness
 from wal2lake.lake.tablefiles import DataFile, Replaced
 from wal2lake.lake.upsert import Memory, TooLarge, Upsert
@@ -256,10 +256,15 @@ def test_a_table_without_deletion_vectors_is_for_spark(tmp_path: Path) -> None:
         table.plan_events([Event(1, 0, "D", None, (1, 1))], TRUSTED)
 
 
+PARTITIONED_BY_TEXT = tuple(
+    PhysicalField(f.name, f.name, None, f.spark_ddl, f.name == "a") for f in FIELDS
+)
+
+
 @pytest.mark.parametrize(
     "changed",
     [
-        {"partition_columns": ("a",)},
+        {"physical_fields": PARTITIONED_BY_TEXT},
         {"properties": {"delta.constraints.c": "number > 0"}},
         {"properties": {"delta.enableRowTracking": "true"}},
         {"fields": (*FIELDS[:3], FieldSpec("b", "struct<x:int>"))},

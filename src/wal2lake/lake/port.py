@@ -18,6 +18,7 @@ Sources: Delta transaction log protocol, sections "Add File and Remove File",
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,16 @@ from wal2lake.model import INVALID_OID, Domain, Oid
 
 _ROW_TRACKING: Final = "delta.enableRowTracking"
 _CONSTRAINT: Final = "delta.constraints."
+
+_PARTITIONING: Final = re.compile(
+    r"(smallint|int|bigint|boolean|date|timestamp|timestamp_ntz|decimal\(.*\))"
+)
+
+
+def can_partition(spark_ddl: str) -> bool:
+    """Whether a table can be partitioned by such a column: each value has a text of its own that
+    Delta does not read as NULL, and nothing is equal to another value."""
+    return _PARTITIONING.fullmatch(spark_ddl.lower()) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +87,8 @@ class PhysicalField:
     physical_name: str
     field_id: int | None
     spark_ddl: str
+    is_partition: bool = False
+    """Not in the files: all rows of one have the same value, which the log has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +121,13 @@ class TableState:
     @property
     def is_plain(self) -> bool:
         """Rows may join it as files of ours, without a look at what else it asks of a
-        writer: partitions, CHECK constraints, generated columns, row tracking."""
+        writer: CHECK constraints, generated columns, row tracking, partitions by a type
+        that ``can_partition`` does not know."""
         return not (
-            self.partition_columns
+            any(
+                field.is_partition and not can_partition(field.spark_ddl)
+                for field in self.physical_fields
+            )
             or self.properties.get(_ROW_TRACKING) == "true"
             or any(name.startswith(_CONSTRAINT) for name in self.properties)
             or any(field.is_generated for field in self.fields)
@@ -165,6 +182,7 @@ class TablePort(Protocol):
         location: str,
         fields: Sequence[FieldSpec],
         properties: Mapping[str, str] | None = None,
+        partition_columns: Sequence[str] = (),
     ) -> TableState:
         """Make an empty table; DuplicateObjectError (42P07) if there is one.
 

@@ -37,6 +37,8 @@ class AddedFile:
     """Modification time, milliseconds since 1970."""
     stats: str | None
     """Delta's statistics as JSON text (see ``stats.stats_for``), or None."""
+    partition: tuple[tuple[str, str | None], ...] = ()
+    """Physical names and values of the columns that it does not have; see ``partitions``."""
 
     def to_dict(self) -> dict[str, object]:
         """Plain JSON values, for the catalog's copy_range rows."""
@@ -45,6 +47,7 @@ class AddedFile:
             "size": self.size,
             "modified_ms": self.modified_ms,
             "stats": self.stats,
+            "partition": dict(self.partition),
         }
 
 
@@ -56,7 +59,13 @@ def files_to_json(files: Iterable[AddedFile]) -> str:
 def files_from_json(text: str) -> tuple[AddedFile, ...]:
     """Read what ``files_to_json`` wrote."""
     return tuple(
-        AddedFile(f["path"], f["size"], f["modified_ms"], f["stats"])
+        AddedFile(
+            f["path"],
+            f["size"],
+            f["modified_ms"],
+            f["stats"],
+            tuple(f.get("partition", {}).items()),
+        )
         for f in json.loads(text)
     )
 
@@ -102,8 +111,14 @@ class DataFile:
 
     @property
     def is_plain(self) -> bool:
-        """It can be given a deletion vector: rows are counted, no partition."""
-        return self.rows is not None and not self.action.get("partitionValues")
+        """It can be given a deletion vector: rows are counted."""
+        return self.rows is not None
+
+    @property
+    def partition(self) -> Mapping[str, str | None]:
+        """The values of columns that it does not have, by physical name; none: no partitions."""
+        found: Mapping[str, str | None] = self.action.get("partitionValues") or {}
+        return found
 
     def bounds(self, column: str) -> tuple[Any, Any] | None:
         """(lowest, highest) of a column by its physical name, or a bit beyond."""
@@ -165,7 +180,7 @@ def add_action(added: AddedFile, *, data_change: bool) -> dict[str, object]:
     """Delta's ``add`` action of a new file."""
     action: dict[str, object] = {
         "path": quote(added.path, safe=_PATH_SAFE),
-        "partitionValues": {},
+        "partitionValues": dict(added.partition),
         "size": added.size,
         "modificationTime": added.modified_ms,
         "dataChange": data_change,

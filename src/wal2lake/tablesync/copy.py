@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from wal2lake.errors import ApplyError, PublisherError, StorageError, UsageError
-from wal2lake.lake.delta.datafile import DataFileWriter
+from wal2lake.lake.delta.datafile import TableWriter
 from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.lake.staging.convert import (
     NO_RULES,
@@ -152,7 +152,7 @@ def _open(task: CopyTask) -> Session:
 
 
 def _copy_range(task: CopyTask, session: Session) -> CopyResult:
-    with DataFileWriter(task.location, task.physical_fields) as writer:
+    with TableWriter(task.location, task.physical_fields) as writer:
         held: list[pa.Table] = []
         held_bytes = 0
         coercions: list[Coercion] = []
@@ -166,8 +166,7 @@ def _copy_range(task: CopyTask, session: Session) -> CopyResult:
         if held:
             writer.write(pa.concat_tables(held))
         rows = writer.rows
-        added = writer.finish()
-    files = () if added is None else (added,)
+        files = writer.finish()
     return CopyResult(rows, files, merged(coercions))
 
 

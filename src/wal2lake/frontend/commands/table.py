@@ -51,11 +51,14 @@ from wal2lake.frontend.grammar.statements import (
     QualifiedName,
 )
 from wal2lake.lake import FieldSpec
+from wal2lake.lake.port import can_partition
 from wal2lake.model import Oid, PartitionKey
 from wal2lake.pgtypes.columnnames import check_column_names
 
 OWNER_PROPERTY: Final = "wal2lake.table"
 """Table property: ``<node>:<table OID>`` of the catalog entry it was made for."""
+
+_OF_DELTA: Final = "delta."
 
 _MAKERS: Final = 4
 """Tables made at the same time: each waits for its own commit and its fsync."""
@@ -81,7 +84,9 @@ class NewTable:
     """pg_attribute.attndims per column, where known."""
     partition_key: PartitionKey | None = None
     parameters: tuple[tuple[str, str], ...] = ()
-    """Delta's properties that were asked for."""
+    """Delta's properties that were asked for, and ``partition_columns`` as text."""
+    partition_columns: tuple[str, ...] = ()
+    """By which the lake's files are divided."""
 
     @property
     def qualified(self) -> str:
@@ -136,6 +141,7 @@ def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
             statement.key_name,
             partition_key=statement.partition_key,
             parameters=statement.parameters,
+            partition_columns=statement.partition_columns,
         )
         make_tables(node, caller, [new])
     return "CREATE TABLE"
@@ -206,6 +212,7 @@ def make_tables(
     taken = {table.location.lower() for table in node.catalog.tables()}
     for new, oid in zip(wanted, node.catalog.new_oids(len(wanted)), strict=True):
         check_column_names((c.name for c in new.columns), new.qualified)
+        _check_partition_columns(new)
         location = _free_location(node, oid, new, taken)
         taken.add(location.lower())
         tables.append(
@@ -224,7 +231,7 @@ def make_tables(
         )
     with ThreadPoolExecutor(_MAKERS, thread_name_prefix="create-table") as makers:
         futures = [
-            makers.submit(_make_storage, node, table, new.dimensions)
+            makers.submit(_make_storage, node, table, new)
             for table, new in zip(tables, wanted, strict=True)
         ]
         _, waiting = wait(futures, return_when=FIRST_EXCEPTION)
@@ -244,17 +251,30 @@ def make_tables(
     return tables
 
 
-def _make_storage(node: Node, table: TableDef, dimensions: Sequence[int]) -> None:
+def _make_storage(node: Node, table: TableDef, new: NewTable) -> None:
     if node.tables.exists(table.location):
         _reclaim(node, table.location)
     node.tables.create(
         table.location,
-        field_specs(table.columns, dimensions),
+        field_specs(table.columns, new.dimensions),
         {
-            **dict(table.parameters),
+            **{n: v for n, v in table.parameters if n.startswith(_OF_DELTA)},
             OWNER_PROPERTY: f"{node.catalog.system_identifier}:{table.oid}",
         },
+        new.partition_columns,
     )
+
+
+def _check_partition_columns(new: NewTable) -> None:
+    for field in field_specs(new.columns, new.dimensions):
+        if field.name in new.partition_columns and not can_partition(field.spark_ddl):
+            raise FeatureNotSupportedError(
+                f'lake tables cannot be partitioned by column "{field.name}"',
+                detail=f"It is kept as {field.spark_ddl}: not every value comes back"
+                " from the name of a partition as it was.",
+                hint="Partition by columns of type smallint, integer, bigint,"
+                " numeric(p,s), boolean, date or timestamp.",
+            )
 
 
 def _reclaim(node: Node, location: str) -> None:

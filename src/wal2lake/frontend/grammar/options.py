@@ -1,4 +1,5 @@
-"""What the options of a subscription may be: names, defaults, exclusions, error texts.
+"""What the options of a subscription may be, and the storage parameters of a table: names,
+defaults, exclusions, error texts.
 
 Comes in: the options of a statement, in order, and which command it is. Goes out:
 ``SubscriptionOptions``, every value checked, and which of them were given. Refused in
@@ -9,6 +10,9 @@ yet is 0A000, after PostgreSQL's own checks.
 The defaults are PostgreSQL 18's. ``create_tables``, ``schema_changes``, ``table_format``,
 ``type_mappings``, ``value_policies`` and ``conflict_resolution`` are wal2lake's own, and so is
 ``recopy`` of REFRESH PUBLICATION.
+
+A table's storage parameters are those of Delta's properties that are known to be safe, and
+``partition_columns``, by which the lake's files are divided.
 
 Source: parse_subscription_options() in src/backend/commands/subscriptioncmds.c; defGetBoolean(),
 defGetString(), defGetStreamingMode(); ReplicationSlotValidateName().
@@ -26,8 +30,11 @@ from wal2lake.errors import (
     DuplicateObjectError,
     FeatureNotSupportedError,
     SqlSyntaxError,
+    UndefinedObjectError,
     UsageError,
 )
+from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.quoting import quote_identifier
 from wal2lake.frontend.grammar.statements import Option, ValueKind
 from wal2lake.model import Lsn
 from wal2lake.pgtypes import (
@@ -358,3 +365,131 @@ _READERS: Final[dict[str, Callable[[Option], Any]]] = {
     "conflict_resolution": _conflict_resolution,
     "lsn": _lsn,
 }
+
+
+# ---- storage parameters ------------------------------------------------------------------
+
+_PARTITION_COLUMNS: Final = "partition_columns"
+"""A parameter of ours: columns whose values divide the table's files."""
+
+_STORAGE_PARAMETERS: Final = {
+    name.lower(): name
+    for name in (
+        "delta.checkpointInterval",
+        "delta.deletedFileRetentionDuration",
+        "delta.enableDeletionVectors",
+        "delta.logRetentionDuration",
+        _PARTITION_COLUMNS,
+    )
+}
+"""What CREATE TABLE may set, Delta's table properties but for one, by what PostgreSQL makes of
+their names."""
+
+_CLUSTER_BY: Final = "cluster_by"
+
+_PERIOD: Final = re.compile(
+    r"(?:interval\s+)?(\d{1,6})\s+(hour|day|week)s?", re.IGNORECASE
+)
+
+_LONGEST_INTERVAL: Final = 10_000
+"""Commits that a reader without a checkpoint would have to read."""
+
+_OF_POSTGRESQL: Final = re.compile(
+    "fillfactor|parallel_workers|toast_tuple_target|user_catalog_table|vacuum_.*"
+    "|(log_)?autovacuum_.*"
+)
+
+
+def known_storage_parameter(name: str) -> str:
+    """The name as it is kept; 22023 for one that is not known, 0A000 for PostgreSQL's own."""
+    known = _STORAGE_PARAMETERS.get(name.lower())
+    if known is not None:
+        return known
+    if name == _CLUSTER_BY:
+        raise FeatureNotSupportedError(
+            "clustering is not supported on lake tables",
+            hint="Small files are rewritten in the order of the primary key. To divide"
+            f" files by the values of columns: WITH ({_PARTITION_COLUMNS} = '...').",
+        )
+    space, _, rest = name.partition(".")
+    if _OF_POSTGRESQL.fullmatch(name) or space == "toast":
+        raise FeatureNotSupportedError(
+            f'storage parameters like "{name}" are not supported on lake tables'
+        )
+    if rest and space != "delta":
+        text = f'unrecognized parameter namespace "{space}"'
+    else:
+        text = f'unrecognized parameter "{name}"'
+    raise UsageError(
+        text,
+        sqlstate="22023",
+        hint=f"Available: {', '.join(_STORAGE_PARAMETERS.values())}.",
+    )
+
+
+def storage_value(name: str, value: str) -> str:
+    """A storage parameter's value as Delta writes it. 22023 for what is none."""
+    if name == _PARTITION_COLUMNS:
+        return ",".join(map(quote_identifier, _column_names(value)))
+    wrong = UsageError(
+        f'invalid value for storage parameter "{name}": "{value}"', sqlstate="22023"
+    )
+    if name.endswith("Duration"):
+        period = _PERIOD.fullmatch(value.strip())
+        if period is None:
+            wrong.hint = 'Such as "30 days": hours, days or weeks.'
+            raise wrong
+        return f"interval {int(period[1])} {period[2].lower()}s"
+    if name.endswith("Interval"):
+        if not (value.isdecimal() and 1 <= int(value) <= _LONGEST_INTERVAL):
+            wrong.hint = f"Commits between two checkpoints: 1 to {_LONGEST_INTERVAL}."
+            raise wrong
+        return str(int(value))
+    if value.lower() not in ("true", "false", "on", "off"):
+        wrong.hint = "true or false."
+        raise wrong
+    return "true" if value.lower() in ("true", "on") else "false"
+
+
+def _column_names(value: str) -> list[str]:
+    """Names between commas, as in SQL. 22023 for anything else."""
+    wrong = UsageError(
+        f'invalid value for storage parameter "{_PARTITION_COLUMNS}": "{value}"',
+        sqlstate="22023",
+        hint="Names of columns, as in 'region, day'.",
+    )
+    try:
+        cursor = Cursor(value)
+        names = list(cursor.commas(cursor.name))
+        cursor.expect_end()
+    except SqlSyntaxError:
+        raise wrong from None
+    return names
+
+
+def partition_columns(
+    parameters: tuple[tuple[str, str], ...], columns: Sequence[str]
+) -> tuple[str, ...]:
+    """Those of the storage parameter, which the table must have, and others beside them."""
+    value = dict(parameters).get(_PARTITION_COLUMNS)
+    if value is None:
+        return ()
+    names = _column_names(value)
+    for at, name in enumerate(names):
+        if name not in columns:
+            raise UndefinedObjectError(
+                f'column "{name}" named in storage parameter "{_PARTITION_COLUMNS}"'
+                " does not exist",
+                sqlstate="42703",
+            )
+        if name in names[:at]:
+            raise UsageError(
+                f'column "{name}" specified more than once', sqlstate="42701"
+            )
+    if len(names) == len(columns):
+        raise UsageError(
+            f'storage parameter "{_PARTITION_COLUMNS}" names all columns of the table',
+            sqlstate="42P16",
+            hint="A data file has the other columns.",
+        )
+    return tuple(names)

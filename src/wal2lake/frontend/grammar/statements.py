@@ -279,6 +279,8 @@ class CreateTable:
     partition_key: PartitionKey | None = None
     parameters: tuple[tuple[str, str], ...] = ()
     """Storage parameters, names and values as Delta writes them."""
+    partition_columns: tuple[str, ...] = ()
+    """By which the files are to be divided, as the storage parameter of that name says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ partitioned tables.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -29,6 +28,11 @@ from wal2lake.errors import (
 from wal2lake.frontend.grammar.cursor import Cursor
 from wal2lake.frontend.grammar.keywords import RESERVED
 from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error
+from wal2lake.frontend.grammar.options import (
+    known_storage_parameter,
+    partition_columns,
+    storage_value,
+)
 from wal2lake.frontend.grammar.statements import (
     ColumnClause,
     CreatePartition,
@@ -90,30 +94,6 @@ _REFUSED_TABLE_OPTIONS: Final = {
     "as": "CREATE TABLE AS",
     "of": "typed tables",
 }
-
-
-_STORAGE_PARAMETERS: Final = {
-    name.lower(): name
-    for name in (
-        "delta.checkpointInterval",
-        "delta.deletedFileRetentionDuration",
-        "delta.enableDeletionVectors",
-        "delta.logRetentionDuration",
-    )
-}
-"""Delta's table properties that CREATE TABLE may set, by what PostgreSQL makes of their names."""
-
-_PERIOD: Final = re.compile(
-    r"(?:interval\s+)?(\d{1,6})\s+(hour|day|week)s?", re.IGNORECASE
-)
-
-_LONGEST_INTERVAL: Final = 10_000
-"""Commits that a reader without a checkpoint would have to read."""
-
-_OF_POSTGRESQL: Final = re.compile(
-    "fillfactor|parallel_workers|toast_tuple_target|user_catalog_table|vacuum_.*"
-    "|(log_)?autovacuum_.*"
-)
 
 
 _SINGULAR: Final = (
@@ -187,7 +167,7 @@ def create_table(cursor: Cursor) -> CreateTable | CreatePartition:
 
 
 def _storage_parameters(cursor: Cursor) -> tuple[tuple[str, str], ...]:
-    """WITH (name = value, ...): Delta's own names and values."""
+    """WITH (name = value, ...): Delta's own names and values, and ``partition_columns``."""
     if not cursor.take("with"):
         return ()
     cursor.expect_mark("(")
@@ -206,49 +186,14 @@ def _storage_parameter(cursor: Cursor) -> tuple[str, str]:
     name = cursor.label()
     if cursor.take_mark("."):
         name += f".{cursor.label()}"
-    known = _STORAGE_PARAMETERS.get(name.lower())
-    if known is None:
-        space, _, rest = name.partition(".")
-        if _OF_POSTGRESQL.fullmatch(name) or space == "toast":
-            raise refused(f'storage parameters like "{name}"')
-        if rest and space != "delta":
-            text = f'unrecognized parameter namespace "{space}"'
-        else:
-            text = f'unrecognized parameter "{name}"'
-        raise UsageError(
-            text,
-            sqlstate="22023",
-            hint=f"Available: {', '.join(_STORAGE_PARAMETERS.values())}.",
-        )
+    name = known_storage_parameter(name)
     value = "true"
     if cursor.take_mark("="):
         token = cursor.next()
         if token.kind not in (TokenKind.STRING, TokenKind.INTEGER, TokenKind.WORD):
             raise cursor.unexpected(token)
         value = token.value
-    return known, _property_value(known, value)
-
-
-def _property_value(name: str, value: str) -> str:
-    """As Delta writes it. 22023 for what is none."""
-    wrong = UsageError(
-        f'invalid value for storage parameter "{name}": "{value}"', sqlstate="22023"
-    )
-    if name.endswith("Duration"):
-        period = _PERIOD.fullmatch(value.strip())
-        if period is None:
-            wrong.hint = 'Such as "30 days": hours, days or weeks.'
-            raise wrong
-        return f"interval {int(period[1])} {period[2].lower()}s"
-    if name.endswith("Interval"):
-        if not (value.isdecimal() and 1 <= int(value) <= _LONGEST_INTERVAL):
-            wrong.hint = f"Commits between two checkpoints: 1 to {_LONGEST_INTERVAL}."
-            raise wrong
-        return str(int(value))
-    if value.lower() not in ("true", "false", "on", "off"):
-        wrong.hint = "true or false."
-        raise wrong
-    return "true" if value.lower() in ("true", "on") else "false"
+    return name, storage_value(name, value)
 
 
 def _partition(
@@ -632,6 +577,7 @@ def _finish(
         if_not_exists,
         partition_key,
         parameters,
+        partition_columns(parameters, [c.name for c in table.columns]),
     )
 
 

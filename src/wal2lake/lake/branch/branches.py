@@ -214,7 +214,7 @@ class Branches:
 
 def _link(source: Path, target: Path) -> None:
     try:
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(source, target)
         except FileExistsError:

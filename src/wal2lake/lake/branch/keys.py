@@ -13,7 +13,6 @@ Statistics".
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,12 +22,11 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructField, StructType
 
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import Action
 from wal2lake.lake.branch.lookup import Files, find
-from wal2lake.lake.delta.fields import spark_type
+from wal2lake.lake.delta.joining.rows import rows_of_files
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.port import TableState
@@ -36,9 +34,6 @@ from wal2lake.lake.query import Queries, relation
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.memory import TooLarge
 from wal2lake.pgtypes.spark_ddl import identifier
-
-_GLOB: Final = re.compile(r"([\\*?\[\]{}])")
-"""Hadoop reads these in a path as a pattern."""
 
 _INTEGERS: Final = ("tinyint", "smallint", "int", "integer", "bigint")
 """Types whose bounds in file statistics are the values."""
@@ -136,20 +131,9 @@ class Keys:
         self, state: TableState, coming: Sequence[DataFile], key: Key
     ) -> Iterator[str]:
         """The keys of these files, as a view of Spark's."""
-        physical = {field.name: field for field in state.physical_fields}
-        schema = StructType(
-            [
-                StructField(
-                    physical[name].physical_name,
-                    spark_type(physical[name].spark_ddl),
-                    True,
-                )
-                for name in key.columns
-            ]
-        )
-        paths = [_GLOB.sub(r"\\\1", f"{state.location}/{f.path}") for f in coming]
         name = f"wal2lake_keys_{uuid.uuid4().hex}"
-        frame = self._spark.read.schema(schema).parquet(*paths).toDF(*key.columns)
+        files = {file.path: file.partition for file in coming}
+        frame = rows_of_files(self._spark, state, files, key.columns)
         frame.selectExpr(*_columns_of(key)).createOrReplaceTempView(name)
         try:
             yield name

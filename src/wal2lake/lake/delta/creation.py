@@ -64,6 +64,7 @@ class Creation:
         location: str,
         fields: Sequence[FieldSpec],
         properties: Mapping[str, str] | None,
+        partition_columns: Sequence[str] = (),
     ) -> None:
         """Where there is no table. DuplicateObjectError if there is something else."""
         check_column_names(field.name for field in fields)
@@ -84,7 +85,7 @@ class Creation:
             "id": str(uuid.uuid4()),
             "format": {"provider": "parquet", "options": {}},
             "schemaString": schema.json(),
-            "partitionColumns": [],
+            "partitionColumns": list(partition_columns),
             "configuration": wanted,
             "createdTime": int(time.time() * 1000),
         }

@@ -1,8 +1,8 @@
 """Writing typed rows as Parquet files that a table or a later job will read.
 
 Comes in: typed Arrow tables. Goes out: finished, durable files: ``AddedFile`` with
-statistics for those in a table's directory, plain paths for staged ones. Called inside
-Spark's Python workers, by staging and by the initial copy.
+statistics, and its partition, for those in a table's directory, plain paths for staged ones.
+Called inside Spark's Python workers, by staging and by the initial copy.
 
 Why this way. A file in a table's directory means nothing until a commit names it, so it has
 its final, never used before, name from the start, and a crash leaves an orphan that VACUUM
@@ -24,6 +24,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -36,6 +37,7 @@ from wal2lake.errors import InternalError, StorageError
 from wal2lake.lake.delta.durability import local_path, sync_files
 from wal2lake.lake.delta.stats import added_file
 from wal2lake.lake.origins import COLUMNS
+from wal2lake.lake.partitions import Values, by_partition
 from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.lake.tablefiles import AddedFile
 
@@ -60,6 +62,10 @@ def row_groups(rows: pa.Table) -> Iterator[pa.Table]:
     step = max(1, min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // size))
     for start in range(0, rows.num_rows, step):
         yield rows.slice(start, step)
+
+
+MOST_OPEN: Final = 64
+"""Files that are written at the same time: each holds a column of buffers for each column."""
 
 
 class DataFileWriter:
@@ -133,6 +139,9 @@ class DataFileWriter:
     def discard(self) -> None:
         """Remove what was written; a leftover costs space only."""
         with contextlib.suppress(OSError, pa.ArrowException):
+            if self._writer is not None:
+                self._writer.close()
+        with contextlib.suppress(OSError, pa.ArrowException):
             if self._sink is not None:
                 self._sink.close()
         if self._sink is not None:
@@ -183,6 +192,79 @@ def _columns_with_bounds(schema: pa.Schema) -> list[str]:
     """All but real and double: Parquet's bounds ignore NaN, which PostgreSQL and Spark
     sort above everything, and tell -0 from 0; a reader that trusts them loses rows."""
     return [field.name for field in schema if not pa.types.is_floating(field.type)]
+
+
+class TableWriter:
+    """Rows of a table, as data files below its directory: one, or one and more for each partition.
+
+    A context manager, as ``DataFileWriter``. Memory is that of its files, of which at most
+    ``MOST_OPEN`` are open: the one that was written longest ago is finished first.
+    """
+
+    def __init__(self, location: str, physical: Sequence[PhysicalField]) -> None:
+        self._location = location
+        self._kept = [field for field in physical if not field.is_partition]
+        self._columns = [i for i, field in enumerate(physical) if field.is_partition]
+        self._names = [physical[i].physical_name for i in self._columns]
+        self._open: dict[Values, DataFileWriter] = {}
+        self._finished: list[AddedFile] = []
+        self.rows = 0
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows, in the table's columns; one row group for each partition."""
+        for values, rows in by_partition(table, self._columns):
+            self._of(values).write(rows)
+        self.rows += table.num_rows
+
+    def write_all(self, table: pa.Table) -> None:
+        """The same with more rows than a row group has."""
+        for values, rows in by_partition(table, self._columns):
+            writer = self._of(values)
+            for group in row_groups(rows):
+                writer.write(group)
+        self.rows += table.num_rows
+
+    def _of(self, values: Values) -> DataFileWriter:
+        writer = self._open.pop(values, None)
+        if writer is None:
+            if len(self._open) >= MOST_OPEN:
+                self._finish(next(iter(self._open)))
+            writer = DataFileWriter(self._location, self._kept)
+        self._open[values] = writer
+        return writer
+
+    def _finish(self, values: Values) -> None:
+        added = self._open[values].finish()
+        del self._open[values]
+        if added is not None:
+            named = tuple(zip(self._names, values, strict=True))
+            self._finished.append(replace(added, partition=named))
+
+    def finish(self) -> tuple[AddedFile, ...]:
+        """Close and fsync all files; none if no row was written."""
+        for values in list(self._open):
+            self._finish(values)
+        return tuple(self._finished)
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        for writer in self._open.values():
+            writer.discard()
+        discard_added(self._location, self._finished)
+        self._open.clear()
+        self._finished.clear()
+
+    def __enter__(self) -> TableWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.discard()
 
 
 def write_data_file(

@@ -114,13 +114,29 @@ def next_metadata(metadata: Object, fields: Sequence[NextField]) -> dict[str, An
     }
 
 
-def refuse_unless_plain(state: TableState) -> None:
-    """0A000 for a table whose columns mean something to Delta: its partitions, constraints and
-    generated columns name them."""
+def refuse_unless_plain(state: TableState, fields: Sequence[NextField]) -> None:
+    """0A000 for a table whose columns mean something to Delta, which its constraints and
+    generated columns name, and for a change of columns by which it is partitioned."""
     if not state.is_plain:
         raise FeatureNotSupportedError(
             f'columns of the table at "{state.location}" cannot be changed',
-            detail="It has partitions, constraints, generated columns or row tracking"
-            " of Delta's own.",
+            detail="It has constraints, generated columns, row tracking of Delta's own, or"
+            " partitions by a type that this node does not write.",
             hint="Create another table without them, and copy the rows.",
+        )
+    kept = {
+        one.source for one in fields if one.source == one.field.name and not one.anew
+    }
+    for name in state.partition_columns:
+        if name not in kept:
+            raise FeatureNotSupportedError(
+                f'cannot alter column "{name}" because the table is partitioned by it',
+                detail="Each data file is of one value of that column, by its name.",
+                hint="Create another table WITH (partition_columns = ...), and copy the"
+                " rows.",
+            )
+    if state.partition_columns and len(fields) == len(state.partition_columns):
+        raise FeatureNotSupportedError(
+            "cannot drop the last column by which the table is not partitioned",
+            hint="Create another table without partitions, and copy the rows.",
         )

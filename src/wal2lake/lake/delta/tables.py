@@ -107,13 +107,14 @@ class DeltaTables:
         location: str,
         fields: Sequence[FieldSpec],
         properties: Mapping[str, str] | None = None,
+        partition_columns: Sequence[str] = (),
     ) -> TableState:
         """See TablePort; ``properties`` win over ``DEFAULT_PROPERTIES``."""
         if self.exists(location):
             raise DuplicateObjectError(
                 f'there is a Delta table at "{location}" already', sqlstate="42P07"
             )
-        self._creation.create(location, fields, properties)
+        self._creation.create(location, fields, properties, partition_columns)
         sync_created(location)
         state = self.state(location)
         with self._lock:
@@ -336,7 +337,7 @@ class DeltaTables:
         """See TablePort. The names and ids are Delta's to give."""
         with self.writing(location):
             state = self.state(location)
-            refuse_unless_plain(state)
+            refuse_unless_plain(state, fields)
             wanted = {MODE: "name"} if needs_mapping(state, fields) else {}
             with self._delta.calling(location):
                 found = self._delta.existing(location).protocol().json()

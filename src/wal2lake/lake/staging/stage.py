@@ -36,6 +36,7 @@ from pyspark.sql import SparkSession
 from wal2lake.errors import InternalError, Wal2LakeError
 from wal2lake.lake.delta.datafile import (
     DataFileWriter,
+    TableWriter,
     discard_added,
     remove_file,
 )
@@ -199,18 +200,16 @@ def _run(
 def _insert_task(
     target: StageTarget, span: LsnRange, parts: tuple[LogPart, ...]
 ) -> _Answer:
-    """Runs in an executor: parts of the log into one data file."""
+    """Runs in an executor: parts of the log into one data file, or one for each partition."""
     answer = _Answer([], [], Found(), [])
     try:
-        with DataFileWriter(target.location, target.physical) as writer:
+        with TableWriter(target.location, target.physical) as writer:
             for part in parts:
                 _insert_part(target, span, part, writer, answer)
             if answer.failures:
                 writer.discard()
             else:
-                added = writer.finish()
-                if added is not None:
-                    answer.files.append(added)
+                answer.files.extend(writer.finish())
     except Wal2LakeError as error:
         answer.error = error
     return answer
@@ -220,7 +219,7 @@ def _insert_part(
     target: StageTarget,
     span: LsnRange,
     part: LogPart,
-    writer: DataFileWriter,
+    writer: TableWriter,
     answer: _Answer,
 ) -> None:
     relation = part.source.relation

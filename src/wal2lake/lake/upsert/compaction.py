@@ -27,7 +27,7 @@ import pyarrow as pa
 from wal2lake.lake.delta.datafile import (
     ROW_GROUP_BYTES,
     ROW_GROUP_ROWS,
-    DataFileWriter,
+    TableWriter,
     row_groups,
 )
 from wal2lake.lake.port import TableState
@@ -40,6 +40,9 @@ LOOK_EVERY: Final = 32
 
 MANY: Final = 16
 """Opening a file costs about 0.5 ms, rewriting 16 small ones about 50."""
+
+MANY_IN_PARTITION: Final = 4
+"""The same of one partition, of several that have ``MANY`` small files together."""
 
 SMALL_BYTES: Final = 8 << 20
 
@@ -63,7 +66,18 @@ def worth_compacting(files: Sequence[DataFile]) -> list[DataFile]:
     small = sorted(
         (file for file in files if file.is_plain and _is_small(file)), key=_live_bytes
     )
-    candidates = small if len(small) >= MANY else [f for f in small if _is_rotten(f)]
+    groups: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = {}
+    for file in small:
+        groups.setdefault(tuple(sorted(file.partition.items())), []).append(file)
+    # A batch leaves a file in each partition that it meets: fewer are many there.
+    many = MANY_IN_PARTITION if len(groups) > 1 and len(small) >= MANY else MANY
+    candidates = [
+        file
+        for group in groups.values()
+        for file in (
+            group if len(group) >= many else [f for f in group if _is_rotten(f)]
+        )
+    ]
     chosen, size = [], 0
     for file in candidates:
         size += _live_bytes(file)
@@ -76,8 +90,8 @@ def worth_compacting(files: Sequence[DataFile]) -> list[DataFile]:
 def compact(
     state: TableState, chosen: Sequence[DataFile], key: Sequence[int] = ()
 ) -> Compaction:
-    """Write the rows of the chosen files as one new file; nothing is visible yet. ``key``:
-    positions of the columns by which they are to be ordered."""
+    """Write the rows of the chosen files as one new file for each partition; nothing is visible
+    yet. ``key``: positions of the columns by which they are to be ordered."""
     columns = range(len(state.fields))
     stored = StoredRows(state, chosen)
     tables = _grouped(stored.live(columns))
@@ -86,14 +100,11 @@ def compact(
         and stored.scan_bytes(columns, range(len(chosen))) <= SORTED_BYTES
     ):
         tables = _sorted(tables, [state.fields[i].name for i in key])
-    with DataFileWriter(state.location, state.physical_fields) as writer:
+    with TableWriter(state.location, state.physical_fields) as writer:
         for table in tables:
             writer.write(table)
-        added = writer.finish()
-    return Compaction(
-        () if added is None else (added,),
-        tuple(Replaced(file, None) for file in chosen),
-    )
+        adds = writer.finish()
+    return Compaction(adds, tuple(Replaced(file, None) for file in chosen))
 
 
 def _are_sortable(state: TableState, key: Sequence[int]) -> bool:

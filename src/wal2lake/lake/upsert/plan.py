@@ -32,10 +32,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.errors import InternalError
-from wal2lake.lake.delta.datafile import DataFileWriter, discard_added, row_groups
+from wal2lake.lake.delta.datafile import TableWriter, discard_added
 from wal2lake.lake.delta.deletionvectors import write_vectors
 from wal2lake.lake.keyindex import KeyIndex
-from wal2lake.lake.port import TableState
+from wal2lake.lake.partitions import value_of, values_in
+from wal2lake.lake.port import PhysicalField, TableState
 from wal2lake.lake.staging.changes import (
     INSERT,
     TRUNCATE,
@@ -343,8 +344,13 @@ def candidates(
     files: Sequence[DataFile],
     key_columns: _KeyColumns,
 ) -> list[DataFile]:
-    """Files that may hold one of the keys, by the statistics of their first columns."""
+    """Files that may hold one of the keys, by their partitions and by the statistics of their
+    first columns."""
     found = list(files)
+    for i, column in zip(shape.key, key_columns[0], strict=True):
+        physical = state.physical_fields[i]
+        if physical.is_partition and not column.null_count:
+            found = in_partitions(found, physical, column)
     for i, column in list(zip(shape.key, key_columns[0], strict=True))[:_LOOKED_AT]:
         if column.null_count:
             continue
@@ -358,6 +364,18 @@ def candidates(
         name = state.physical_fields[i].physical_name
         found = [file for file in found if _may_hold(file.bounds(name), values)]
     return found
+
+
+def in_partitions(
+    files: Sequence[DataFile], physical: PhysicalField, column: pa.ChunkedArray
+) -> list[DataFile]:
+    """Files whose rows have one of the column's values."""
+    wanted = values_in(column)
+    return [
+        file
+        for file in files
+        if value_of(file.partition.get(physical.physical_name), column.type) in wanted
+    ]
 
 
 def _may_hold(bounds: tuple[Any, Any] | None, values: npt.NDArray[Any]) -> bool:
@@ -545,11 +563,9 @@ def _stored_texts(
 
 
 def _write(rows: pa.Table, state: TableState) -> tuple[AddedFile, ...]:
-    with DataFileWriter(state.location, state.physical_fields) as writer:
-        for group in row_groups(rows):
-            writer.write(group)
-        added = writer.finish()
-    return () if added is None else (added,)
+    with TableWriter(state.location, state.physical_fields) as writer:
+        writer.write_all(rows)
+        return writer.finish()
 
 
 def _replaced(

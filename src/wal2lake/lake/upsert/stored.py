@@ -26,6 +26,7 @@ from wal2lake.lake.delta.deletionvectors import read_vector
 from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.origins import COLUMNS, Marks, marks_in, tag_of
+from wal2lake.lake.partitions import column_of
 from wal2lake.lake.port import FieldSpec, TableState
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import DataFile
@@ -112,7 +113,7 @@ class StoredRows:
         for number in missing:
             with index.learning:
                 read = pa.concat_tables(
-                    self._typed(parquet, columns, group)
+                    self._typed(self.files[number], parquet, columns, group)
                     for parquet in [self._open(self.files[number])]
                     for group in range(parquet.metadata.num_row_groups)
                 ).column(0)
@@ -149,10 +150,11 @@ class StoredRows:
         """Columns as ``k0``.. with ``file`` and ``row``, a row group at a time; deleted
         rows too. Of all files, or of those with these numbers."""
         for number in range(len(self.files)) if numbers is None else numbers:
-            parquet = self._open(self.files[number])
+            file = self.files[number]
+            parquet = self._open(file)
             first = 0
             for group in range(parquet.metadata.num_row_groups):
-                table = self._typed(parquet, columns, group)
+                table = self._typed(file, parquet, columns, group)
                 table = table.rename_columns([f"k{i}" for i in range(len(columns))])
                 rows = np.arange(first, first + table.num_rows)
                 first += table.num_rows
@@ -190,7 +192,9 @@ class StoredRows:
             if parquet is None:
                 parquet = self._open(self.files[number], metadata)
             parts += [
-                self._typed(parquet, columns, group).take(pa.array(here))
+                self._typed(self.files[number], parquet, columns, group).take(
+                    pa.array(here)
+                )
                 for group, here in groups
             ]
         back = np.empty(len(order), np.int64)
@@ -263,7 +267,7 @@ class StoredRows:
             gone = self.deleted(file)
             first = 0
             for group in range(parquet.metadata.num_row_groups):
-                table = self._typed(parquet, columns, group)
+                table = self._typed(file, parquet, columns, group)
                 if marked:
                     if _has_marks(parquet):
                         marks = marks_in(self._marks_of_group(parquet, group))
@@ -306,11 +310,18 @@ class StoredRows:
         return read_vector(self._state.location, file.vector)
 
     def _typed(
-        self, parquet: pq.ParquetFile, columns: Sequence[int], group: int
+        self,
+        file: DataFile,
+        parquet: pq.ParquetFile,
+        columns: Sequence[int],
+        group: int,
     ) -> pa.Table:
         """Columns of one row group, by their position in the target."""
-        names = [self._state.physical_fields[i].physical_name for i in columns]
-        present = [n for n in names if n in parquet.schema_arrow.names]
+        physical = [self._state.physical_fields[i] for i in columns]
+        names = [one.physical_name for one in physical]
+        there = {one.physical_name for one in physical if not one.is_partition}
+        present = [n for n in names if n in there and n in parquet.schema_arrow.names]
+        rows = parquet.metadata.row_group(group).num_rows
         try:
             read = parquet.read_row_group(group, present)
         except OSError as error:
@@ -321,7 +332,8 @@ class StoredRows:
             if name in present:
                 arrays.append(read.column(name).cast(kind))
             else:
-                arrays.append(pa.chunked_array([pa.nulls(read.num_rows, kind)]))
+                value = file.partition.get(name)
+                arrays.append(pa.chunked_array([column_of(value, kind, rows)]))
         return pa.table(arrays, names=[self._state.fields[i].name for i in columns])
 
     def _path(self, file: DataFile) -> str:

@@ -10,21 +10,15 @@ Called by ``tables``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
-from pyspark.sql.types import StructField, StructType
 
-from wal2lake.lake.delta.fields import spark_type
+from wal2lake.lake.delta.joining.rows import rows_of_files
 from wal2lake.lake.port import TableState
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.pgtypes.spark_ddl import identifier
-
-_GLOB: Final = re.compile(r"([\\*?\[\]{}])")
-"""Hadoop reads these in a path as a pattern."""
 
 
 def any_key_taken(
@@ -34,20 +28,9 @@ def any_key_taken(
     key: Sequence[str],
 ) -> bool:
     """Whether some row of ``adds`` has the key of a row in that version."""
-    physical = {field.name: field for field in state.physical_fields}
-    schema = StructType(
-        [
-            StructField(
-                physical[name].physical_name,
-                spark_type(physical[name].spark_ddl),
-                True,
-            )
-            for name in key
-        ]
-    )
     names = [f"k{i}" for i in range(len(key))]
-    paths = [_GLOB.sub(r"\\\1", f"{state.location}/{file.path}") for file in adds]
-    coming = spark.read.schema(schema).parquet(*paths).toDF(*names)
+    files = {file.path: dict(file.partition) for file in adds}
+    coming = rows_of_files(spark, state, files, key).toDF(*names)
     stored = (
         spark.read.format("delta")
         .option("versionAsOf", state.version)

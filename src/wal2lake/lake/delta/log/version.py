@@ -157,6 +157,7 @@ def state_of(
                 field.metadata.get(_PHYSICAL_NAME, field.name),
                 field.metadata.get(_FIELD_ID),
                 spec.spark_ddl,
+                field.name in metadata["partitionColumns"],
             )
             for field, spec in zip(struct.fields, fields, strict=True)
         ),
