@@ -300,7 +300,7 @@ class StoredRows:
             first += rows
             here = np.isin(numbers, rows_of_it, invert=wanted is None)
             if here.any():
-                table = self._typed(parquet, columns, group)
+                table = self._typed(file, parquet, columns, group)
                 yield table if here.all() else table.filter(pa.array(here))
 
     def deleted(self, file: DataFile) -> npt.NDArray[np.uint64]:
