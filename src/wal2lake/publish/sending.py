@@ -98,7 +98,9 @@ def _together(several: Sequence[Published]) -> Sending:
     return Sending(frozenset(operations), frozenset(first.columns), filters)
 
 
-def published_rows(sending: Sending, relation: Relation, rows: pa.Table) -> pa.Table:
+def published_rows(
+    sending: Sending, relation: Relation, rows: pa.RecordBatch
+) -> pa.RecordBatch:
     """A run's rows as they are sent: those of operations that are published, which the filters
     let through; an UPDATE may have become an INSERT or a DELETE."""
     ops = rows.column("op").to_numpy().copy()
@@ -124,7 +126,7 @@ def published_rows(sending: Sending, relation: Relation, rows: pa.Table) -> pa.T
 
 
 def _outcomes(
-    filter_: Filter, letter: str, relation: Relation, rows: pa.Table
+    filter_: Filter, letter: str, relation: Relation, rows: pa.RecordBatch
 ) -> list[Outcome]:
     places = [
         next(i for i, c in enumerate(relation.columns) if c.name == name)
@@ -141,7 +143,7 @@ def _outcomes(
     return [Outcome.KEEP if one else Outcome.NOTHING for one in found]
 
 
-def _column(rows: pa.Table, name: str) -> pa.Array:
+def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
     if name not in rows.schema.names:
         return pa.nulls(rows.num_rows, pa.binary())
-    return rows.column(name).combine_chunks()
+    return rows.column(name)

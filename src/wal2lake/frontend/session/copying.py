@@ -59,9 +59,9 @@ def send_copy(
     for batch in outcome.batches:
         for columns, size in _slices(batch):
             check()
-            if convert is not None:
-                columns = [convert_column(column, convert) for column in columns]
-            encoded = _binary(columns, size) if binary else _text(columns, size)
+            encoded = (
+                _binary(columns, size) if binary else _text(columns, size, convert)
+            )
             transport.write(b"".join(map(_data, encoded)))
             rows += size
     if binary:
@@ -76,11 +76,17 @@ def _slices(batch: Batch) -> Iterator[tuple[list[Sequence[bytes | None]], int]]:
         yield [column[start:stop] for column in batch.columns], stop - start
 
 
-def _text(columns: Sequence[Sequence[bytes | None]], rows: int) -> list[bytes]:
+def _text(
+    columns: Sequence[Sequence[bytes | None]], rows: int, encoding: str | None
+) -> list[bytes]:
     if not columns:
         return [b"\n"] * rows
     texts = [_escaped(column) for column in columns]
-    return [b"\t".join(row) + b"\n" for row in zip(*texts, strict=True)]
+    found = [b"\t".join(row) + b"\n" for row in zip(*texts, strict=True)]
+    if encoding is None:
+        return found
+    # Last: in another encoding a backslash may be half of a character.
+    return [line or b"" for line in convert_column(found, encoding)]
 
 
 def _escaped(column: Sequence[bytes | None]) -> list[bytes]:

@@ -29,7 +29,7 @@ class Run:
     """Neighbouring changes of one relation."""
 
     relation: Relation
-    rows: pa.Table
+    rows: pa.RecordBatch
     """In the log's layout."""
 
 
@@ -108,7 +108,7 @@ class _Rows:
         self._batches = reader.batches(file.file)
         self._held: Any = None
 
-    def pieces(self, commit: Lsn) -> Iterator[tuple[int, pa.Table, Any]]:
+    def pieces(self, commit: Lsn) -> Iterator[tuple[int, pa.RecordBatch, Any]]:
         """Rows of one transaction, in pieces: first ordinal, rows, ordinals. Those of earlier
         ones are passed over."""
         while True:
@@ -130,7 +130,7 @@ class _Rows:
 
 def _merged(sources: list[_Rows], commit: Lsn) -> Iterator[Run]:
     """The changes of one transaction by their ordinals."""
-    waiting: list[tuple[int, int, pa.Table, Any]] = []
+    waiting: list[tuple[int, int, pa.RecordBatch, Any]] = []
     pieces = [source.pieces(commit) for source in sources]
 
     def take(number: int) -> None:

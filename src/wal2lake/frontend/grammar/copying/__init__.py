@@ -52,9 +52,12 @@ def copy(cursor: Cursor) -> CopyTo:
     if cursor.take("from"):
         raise FeatureNotSupportedError("COPY FROM is not supported", hint="Use INSERT.")
     cursor.expect("to")
-    if cursor.take("program") or cursor.token.kind is TokenKind.STRING:
+    program = cursor.take("program")
+    if program or cursor.token.kind is TokenKind.STRING:
         raise UsageError(
-            "permission denied to COPY to a file",
+            "permission denied to COPY to or from an external program"
+            if program
+            else "permission denied to COPY to a file",
             sqlstate="42501",
             hint="Anyone can COPY to stdout or from stdin. psql's \\copy command also works"
             " for anyone.",

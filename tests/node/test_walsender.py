@@ -1,0 +1,187 @@
+"""A real PostgreSQL subscribes to lake tables; pg_recvlogical reads them as text."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.conftest import Database
+
+from wal2lake.errors import PublisherError
+from wal2lake.testing.node import Node
+from wal2lake.testing.postgres import installation
+from wal2lake.testing.waits import wait_until
+
+TABLES = (
+    "create table public.t (id int primary key, v text, n numeric(6,2), d date,"
+    " at timestamptz)",
+    "create table public.u (a bigint primary key, b text)",
+)
+
+
+@pytest.fixture
+def publisher(make_node: Callable[..., Node]) -> Node:
+    """A node with two tables, which anybody may log in to."""
+    node = make_node(settings={"node.authentication": "trust"}).start()
+    for table in TABLES:
+        node.sql(table)
+    return node
+
+
+def same(node: Node, copy: Database, table: str, rows: str = "true") -> None:
+    """The subscriber has what the node has of ``rows``."""
+    sql = f"select * from public.{table} where {rows} order by 1"
+    wanted = ["|".join(v or "" for v in row) for row in node.sql(sql)]
+    found: list[list[str]] = []
+
+    def equal() -> bool:
+        found[:] = [copy.psql(f"select * from public.{table} order by 1").splitlines()]
+        return found[0] == wanted
+
+    wait_until(
+        equal,
+        timeout_seconds=90,
+        describe=lambda: f"{table}: {found} is {wanted}\n{node.log_text()[-4000:]}",
+    )
+
+
+def source(node: Node) -> str:
+    facts = dict(one.split("=", 1) for one in node.conninfo().split(" ") if "=" in one)
+    port = facts["port"].strip("'")
+    user = facts["user"].strip("'")
+    return f"host=127.0.0.1 port={port} dbname=lake user={user}"
+
+
+def test_a_postgresql_subscribes_to_lake_tables(
+    publisher: Node, pg18: Database
+) -> None:
+    node, copy = publisher, pg18
+    for table in TABLES:
+        copy.psql(table)
+    node.sql(
+        "insert into public.t values (1, 'one', 1.5, '2026-01-01',"
+        " '2026-01-01 12:00+00'), (2, null, null, null, null),"
+        " (3, E'tab\\tand \\\\', 0, null, null)"
+    )
+    node.sql("insert into public.u values (1, 'x'), (-1, 'not sent')")
+    node.sql("create publication p for table public.t, public.u where (a > 0)")
+    copy.psql(f"create subscription s connection '{source(node)}' publication p")
+    wait_until(
+        lambda: (
+            copy.psql(
+                "select string_agg(srsubstate::text, '') from pg_subscription_rel"
+            )
+            == "rr"
+        ),
+        timeout_seconds=120,
+        describe=lambda: node.log_text()[-4000:],
+    )
+    same(node, copy, "t")
+    same(node, copy, "u", "a > 0")
+
+    # A transaction of two tables, and what a row filter makes of a key that moves.
+    node.sql(
+        "begin; insert into public.u values (7, 'seven'), (-7, 'no');"
+        " update public.t set v = 'upd' where id = 1;"
+        " delete from public.t where id = 2; commit"
+    )
+    node.sql("update public.u set a = -1000 - a where a = 7")
+    same(node, copy, "t")
+    same(node, copy, "u", "a > 0")
+    assert node.sql(
+        "select slot_name, plugin, active, temporary, two_phase, wal_status"
+        " from pg_replication_slots"
+    ) == [("s", "pgoutput", "t", "f", "f", "reserved")]
+    assert node.sql("select application_name, state from pg_stat_replication") == [
+        ("s", "streaming")
+    ]
+
+    # Power goes at any moment; nothing is lost, and nothing comes twice.
+    node.sql("insert into public.u select 100 + id, 'before' from public.t")
+    node.kill("tree")
+    node.start()
+    node.sql("insert into public.u select 200 + id, 'after' from public.t")
+    copy.psql(f"alter subscription s connection '{source(node)}'")
+    same(node, copy, "u", "a > 0")
+    assert copy.psql("select apply_error_count from pg_stat_subscription_stats") == "0"
+
+    copy.psql("drop subscription s")
+    assert node.sql("select slot_name from pg_replication_slots") == []
+
+
+@contextlib.contextmanager
+def receiving(node: Node, programs: Path, *options: str) -> Iterator[Path]:
+    """pg_recvlogical of the slot "text", with its output in a file."""
+    output = node.directory.parent / "received"
+    process = subprocess.Popen(
+        [
+            programs / "pg_recvlogical",
+            *("-d", node.conninfo(), "--slot=text", "--start", "-f", output, *options),
+        ],
+        stderr=subprocess.PIPE,
+    )
+    try:
+        yield output
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+
+
+def test_pg_recvlogical_reads_what_was_committed(publisher: Node) -> None:
+    node = publisher
+    programs = installation(18).bin
+    subprocess.run(
+        [
+            programs / "pg_recvlogical",
+            *("-d", node.conninfo(), "--slot=text", "--create-slot"),
+            "--plugin=test_decoding",
+        ],
+        check=True,
+    )
+    with (
+        pytest.raises(PublisherError) as refused,
+        node.connect(replication="database") as client,
+    ):
+        client.rows('CREATE_REPLICATION_SLOT "text" LOGICAL test_decoding')
+    assert refused.value.sqlstate == "42710"
+    node.sql("insert into public.t values (1, 'it''s', 1.5, '2026-01-01', null)")
+    node.sql("update public.t set v = null where id = 1")
+    node.sql("delete from public.t where id = 1")
+    wanted = [
+        "BEGIN",
+        "table public.t: INSERT: id[integer]:1 v[text]:'it''s' n[numeric]:1.50"
+        " d[date]:'2026-01-01' at[timestamp with time zone]:null",
+        "COMMIT",
+        "BEGIN",
+        "table public.t: UPDATE: id[integer]:1 v[text]:null n[numeric]:1.50"
+        " d[date]:'2026-01-01' at[timestamp with time zone]:null",
+        "COMMIT",
+        "BEGIN",
+        "table public.t: DELETE: id[integer]:1",
+        "COMMIT",
+    ]
+    with receiving(node, programs, "-o", "include-xids=off") as output:
+        wait_until(
+            lambda: output.exists() and output.read_text().count("COMMIT") >= 3,
+            timeout_seconds=60,
+            describe=lambda: node.log_text()[-3000:],
+        )
+        with (
+            pytest.raises(PublisherError) as refused,
+            node.connect(replication="database") as client,
+        ):
+            client.rows('DROP_REPLICATION_SLOT "text"')
+        assert refused.value.sqlstate == "55006"
+    assert output.read_text().splitlines() == wanted
+    with node.connect(replication="database") as client:
+        client.rows('DROP_REPLICATION_SLOT "text" WAIT')
+        with pytest.raises(PublisherError) as refused:
+            client.rows("DROP_REPLICATION_SLOT nope")
+        assert refused.value.sqlstate == "42704"
+        assert client.rows("IDENTIFY_SYSTEM")[0][3] == "lake"
+    assert node.sql("select * from pg_replication_slots") == []
