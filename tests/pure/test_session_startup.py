@@ -9,6 +9,7 @@ import pytest
 from tests.fakes.door import (
     PASSWORD,
     ROLES,
+    FakeBackend,
     FakeDoor,
     Journal,
     RawClient,
@@ -17,12 +18,12 @@ from tests.fakes.door import (
 )
 
 from wal2lake.errors import SqlSyntaxError
+from wal2lake.frontend.backend import Outcome
 from wal2lake.frontend.door import (
     AuthMethod,
     Door,
     Listener,
     ListenerSettings,
-    ReplicationClient,
 )
 from wal2lake.frontend.door.greeting import command_line_settings
 from wal2lake.launch.listeners import open_listeners
@@ -32,11 +33,14 @@ from wal2lake.wire.frontback import (
     AuthenticationSASL,
     BackendKeyData,
     CancelRequest,
+    CommandComplete,
     NegotiateProtocolVersion,
     ParameterStatus,
+    Parse,
     Query,
     ReadyForQuery,
     SSLRequest,
+    Sync,
     write_startup,
 )
 
@@ -308,19 +312,39 @@ def test_replication_connections_are_refused_unless_somebody_takes_them():
                     'invalid value for parameter "replication": "sideways"',
                 )
             ]
-        taken = []
+        commands = []
 
-        def take(replication: ReplicationClient) -> None:
-            taken.append(replication.greeting.role.name)
-            replication.conversation.send(
-                BackendKeyData(replication.pid, replication.secret)
-            )
+        class Commands:
+            def run(self, text, transaction):
+                commands.append(text)
+                return Outcome("IDENTIFY_SYSTEM")
 
-        door.listener.ready(door.door, lambda context: None, replication=take)
+            def close(self):
+                commands.append("closed")
+
+        door.listener.ready(
+            door.door,
+            lambda context: FakeBackend(context, door.journal),
+            replication=lambda conversation, context, backend: Commands(),
+        )
         with RawClient(door.port) as client:
             answer = client.start(replication="database")
-            assert isinstance(answer[-1], BackendKeyData)
-        assert taken == ["alice"]
+            assert isinstance(answer[-1], ReadyForQuery)
+            client.send(Query(b"IDENTIFY_SYSTEM"))
+            answer = client.until_ready()
+            assert CommandComplete("IDENTIFY_SYSTEM") in answer
+            # Anything else is a statement, but not by extended messages.
+            client.send(Query(b"select 1"))
+            assert any(isinstance(one, CommandComplete) for one in client.until_ready())
+            client.send(Parse(b"", b"select 1", ()), Sync())
+            assert errors(client.until_ready()) == [
+                (
+                    "ERROR",
+                    "08P01",
+                    "extended query protocol not supported in a replication connection",
+                )
+            ]
+        wait_until(lambda: commands == ["IDENTIFY_SYSTEM", "closed"])
 
 
 def test_a_cancel_request_with_a_wrong_key_does_nothing():

@@ -12,7 +12,7 @@ batch there are not, but a batch may be applied in two commits) has both in it.
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -59,10 +59,10 @@ def source_of(commit: TableCommit, node: int) -> Source | None:
 def in_order(tables: Mapping[Oid, Sequence[TableCommit]], node: int) -> list[Captured]:
     """All their commits. ``node``: its system identifier."""
     queues = {relid: deque(commits) for relid, commits in tables.items() if commits}
-    members: dict[Hashable, set[Oid]] = {}
+    members: dict[Hashable, Counter[Oid]] = {}
     for relid, commits in tables.items():
         for commit in commits:
-            members.setdefault(_group(relid, commit, node), set()).add(relid)
+            members.setdefault(_group(relid, commit, node), Counter())[relid] += 1
     found = []
     while queues:
         heads = {
@@ -86,7 +86,8 @@ def in_order(tables: Mapping[Oid, Sequence[TableCommit]], node: int) -> list[Cap
                 taken.append((relid, queue.popleft()))
             if not queue:
                 queues.pop(relid, None)
-        members[group] -= {relid for relid, _ in taken}
+        # Where the order was broken some of a table's commits in it are still to come.
+        members[group] -= Counter(relid for relid, _ in taken)
         found.append(Captured(tuple(taken), source_of(taken[0][1], node)))
     return found
 

@@ -1,0 +1,145 @@
+"""Commits of tables become transactions in an order that each of the tables has itself."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal2lake.lake.capture.commits import TableCommit, Touched, read_commit
+from wal2lake.lake.tablefiles import DataFile
+from wal2lake.model import Lsn, Oid
+from wal2lake.publish.capture.ordering import Source, in_order
+from wal2lake.publish.capture.positions import FIRST, commit_of, end_of, start_of
+
+NODE = 7
+FILE = DataFile({"path": "a", "size": 1})
+
+
+def commit(
+    version: int, time_ms: int, operation: str = "WRITE", **cursors: int
+) -> TableCommit:
+    return TableCommit(
+        version,
+        time_ms,
+        operation,
+        {name.replace("_", ":"): at for name, at in cursors.items()},
+        (Touched(None, FILE),),
+        None,
+    )
+
+
+def test_a_batch_of_a_subscription_is_one_transaction_with_its_origin() -> None:
+    found = in_order(
+        {
+            Oid(1): [
+                commit(1, 10, wal2lake_7_5_1=100),
+                commit(2, 30, wal2lake_7_5_1=200),
+            ],
+            Oid(2): [commit(8, 12, wal2lake_7_5_9=100)],
+            Oid(3): [commit(4, 5), commit(5, 20, wal2lake_8_5_1=100)],
+        },
+        NODE,
+    )
+    assert [[(int(r), c.version) for r, c in one.commits] for one in found] == [
+        [(3, 4)],
+        [(1, 1), (2, 8)],
+        [(3, 5)],
+        [(1, 2)],
+    ]
+    assert [one.source for one in found] == [
+        None,
+        Source(Oid(5), 100),
+        # Another node's subscription of that number is a writer like any other.
+        None,
+        Source(Oid(5), 200),
+    ]
+
+
+def test_a_transaction_of_several_tables_waits_for_what_is_before_it() -> None:
+    found = in_order(
+        {
+            Oid(1): [commit(1, 50), commit(2, 51, "local transaction 3")],
+            Oid(2): [commit(1, 10, "local transaction 3"), commit(2, 11)],
+        },
+        NODE,
+    )
+    assert [[(int(r), c.version) for r, c in one.commits] for one in found] == [
+        [(1, 1)],
+        [(1, 2), (2, 1)],
+        [(2, 2)],
+    ]
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.integers(0, 99), st.integers(0, 5)), min_size=0, max_size=8
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_every_commit_comes_once_and_in_its_tables_order(
+    tables: list[list[tuple[int, int]]],
+) -> None:
+    # Groups may contradict each other: everything comes all the same.
+    given_commits = {
+        Oid(relid): [
+            commit(version, time, f"local transaction {group}" if group else "WRITE")
+            for version, (time, group) in enumerate(of, 1)
+        ]
+        for relid, of in enumerate(tables, 1)
+    }
+    found = [pair for one in in_order(given_commits, NODE) for pair in one.commits]
+    for relid, commits in given_commits.items():
+        assert [c for r, c in found if r == relid] == commits
+    assert len(found) == sum(map(len, tables))
+
+
+@given(st.lists(st.integers(1, 1 << 40), max_size=20))
+def test_positions_only_grow(counts: list[int]) -> None:
+    end = FIRST
+    seen = [end]
+    for count in counts:
+        at = commit_of(end, count)
+        assert end <= start_of(at, count) < at
+        seen += [at, end_of(at)]
+        end = end_of(at)
+    assert all(a < b for a, b in itertools.pairwise(seen))
+    assert isinstance(end, Lsn)
+
+
+def test_what_moves_rows_only_is_nothing() -> None:
+    vector = {"storageType": "u", "pathOrInlineDv": "x", "cardinality": 1}
+    found = read_commit(
+        3,
+        [
+            {"commitInfo": {"timestamp": 17, "operation": "OPTIMIZE"}},
+            {"remove": {"path": "a", "size": 1, "dataChange": False}},
+            {"add": {"path": "b", "size": 1, "dataChange": False}},
+            {"remove": {"path": "c", "size": 1, "dataChange": True}},
+            {"add": {"path": "c", "size": 1, "dataChange": True}},
+        ],
+    )
+    assert not found.changes_rows and found.time_ms == 17
+    found = read_commit(
+        4,
+        [
+            {"txn": {"appId": "x", "version": 9}},
+            {"remove": {"path": "c", "size": 1, "dataChange": True}},
+            {
+                "add": {
+                    "path": "c",
+                    "size": 1,
+                    "dataChange": True,
+                    "deletionVector": vector,
+                }
+            },
+        ],
+    )
+    (touched,) = found.touched
+    assert touched.before is not None and touched.before.vector is None
+    assert touched.after is not None and touched.after.vector == vector
+    assert found.cursors == {"x": 9}
