@@ -43,6 +43,7 @@ from wal2lake.catalog import (
 )
 from wal2lake.lake import Cursor, FieldSpec, NextField, TablePort, TableState
 from wal2lake.lake.branch.changes import Action
+from wal2lake.lake.capture.commits import ALTERS
 from wal2lake.model import Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pgtypes import mapping_for
@@ -50,8 +51,6 @@ from wal2lake.pgtypes.columnnames import check_column_names
 
 if TYPE_CHECKING:
     from wal2lake.lake.branch.branches import Branch, Branches
-
-_OPERATION: Final = "alter table"
 
 _FINISH_SECONDS: Final = 30.0
 """For what may pass by itself behind the table's commit; a guess."""
@@ -194,7 +193,7 @@ def alter_table(
                     Cursor(local_writer(catalog.system_identifier), change.cursor),
                     read_version=state.version,
                     rows=rows,
-                    operation=_OPERATION,
+                    operation=ALTERS,
                 ).version
             except Exception as error:
                 # Whoever goes on must know whether it is there: nobody else looks again.

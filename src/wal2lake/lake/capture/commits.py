@@ -21,6 +21,10 @@ from wal2lake.lake.tablefiles import DataFile
 _TRUNCATES: Final = frozenset({"truncate", "TRUNCATE"})
 """What commits that empty a table are called: by us, and by Delta."""
 
+ALTERS: Final = "alter table"
+"""The word of commits that write rows anew because columns have changed: PostgreSQL says nothing of
+such rows, for a subscriber's table is altered by its own administrator."""
+
 
 @dataclass(frozen=True, slots=True)
 class Touched:
@@ -53,6 +57,8 @@ class TableCommit:
     @property
     def changes_rows(self) -> bool:
         """There is something to say of it."""
+        if self.operation == ALTERS and self.metadata is not None:
+            return False
         return bool(self.touched) or self.truncates
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from wal2lake.catalog import Catalog, ReplicationSlot, TableDef
 from wal2lake.changelog import Retention
-from wal2lake.errors import Wal2LakeError
+from wal2lake.errors import StorageError, Wal2LakeError
 from wal2lake.lake import TablePort, TableState
 from wal2lake.lake.capture.commits import TableCommit, read_commit
 from wal2lake.lake.capture.rows import Memory, row_changes
@@ -39,6 +39,9 @@ _RETRY_SECONDS: Final = 5.0
 
 _EPOCH_MS: Final = 946_684_800_000
 """2000-01-01 UTC, in milliseconds since 1970."""
+
+_NEW: Final = -1
+"""The version before a table's first one."""
 
 _UNKNOWN_ROWS: Final = 1 << 32
 """Of a file that does not say how many it has: positions are plentiful."""
@@ -172,32 +175,43 @@ class Capture:
         if self._writer is None:
             self._writer = LogWriter(self._directory, self._segment_bytes)
         writer = self._writer
-        if self._idle and slots:
-            writer.versions = {}
-            self._idle = False
         wanted = self._wanted()
         visible = self._visible(wanted)
         by_oid = {table.oid: table for table in wanted}
-        # A table that joins, or comes back, begins at what is visible.
-        before = {
-            relid: writer.versions.get(int(relid), version)
-            for relid, version in visible.items()
-        }
-        commits = {
-            relid: self._commits(by_oid[relid], before[relid], version)
-            for relid, version in visible.items()
-            if version > before[relid]
-        }
+        if self._idle and slots:
+            # The first slot begins at what is visible, and so do all tables.
+            writer.versions = {int(k): v for k, v in visible.items()}
+            writer.seal(note=True)
+            self._idle = False
+        # A table that came later is captured from its beginning.
+        before = {relid: writer.versions.get(int(relid), _NEW) for relid in visible}
+        try:
+            commits = {
+                relid: self._commits(by_oid[relid], before[relid], version)
+                for relid, version in visible.items()
+                if version > before[relid]
+            }
+        except _Unreadable as error:
+            self._give_up(slots, error)
+            commits = {}
         node = self._catalog.system_identifier
         for transaction in in_order(commits, node):
             self._capture(transaction, by_oid, writer)
-        writer.versions = {int(k): v for k, v in visible.items()}
+        joined = _NEW in before.values()
+        # What is visible of a table may go back, when another subscription takes it.
+        writer.versions = {int(k): max(v, before[k]) for k, v in visible.items()}
         failpoint("capture.read")
-        if writer.seal() is not None:
+        if writer.seal(note=joined) is not None:
             failpoint("capture.sealed")
             self._sealed()
         self._trim(slots, writer)
         return Point(writer.sealed, dict(visible))
+
+    def _give_up(self, slots: Sequence[ReplicationSlot], error: _Unreadable) -> None:
+        """What slots need cannot be had any more."""
+        self._log.error("slots are invalidated", error=error)
+        for slot in slots:
+            self._catalog.invalidate_slot(slot.name, "wal_removed")
 
     def _trim(self, slots: Sequence[ReplicationSlot], writer: LogWriter) -> None:
         """What no slot needs any more goes; one that is just being made needs all."""
@@ -209,7 +223,7 @@ class Capture:
         read = self._tables.actions(table.location, first + 1, last)
         for version, actions in enumerate(read, first + 1):
             if not actions:
-                raise _unreadable(table, version)
+                raise _Unreadable(table, version)
             commit = read_commit(version, actions)
             if commit.changes_rows or commit.metadata is not None:
                 found.append(commit)
@@ -228,6 +242,7 @@ class Capture:
             origin,
             self._changes(transaction, tables),
             at_most,
+            {int(relid): commit.version for relid, commit in transaction.commits},
         )
 
     def _changes(
@@ -275,9 +290,13 @@ def _at_most(commit: TableCommit) -> int:
     return 1 + sum(_UNKNOWN_ROWS if f.rows is None else f.rows for f in files)
 
 
-def _unreadable(table: TableDef, version: int) -> Wal2LakeError:
-    return Wal2LakeError(
-        f'version {version} of table "{table.qualified}" cannot be captured',
-        sqlstate="55000",
-        detail="The table's own log does not have it any more.",
-    )
+class _Unreadable(StorageError):
+    """A table's own log does not have a version any more."""
+
+    def __init__(self, table: TableDef, version: int) -> None:
+        super().__init__(
+            f'version {version} of table "{table.qualified}" cannot be captured',
+            sqlstate="58P01",
+            detail="The table's own log does not have it any more.",
+            hint="Drop the slots that were invalidated, and copy the tables again.",
+        )

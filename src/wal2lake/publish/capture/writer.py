@@ -11,7 +11,7 @@ in memory and, beyond ``segment_bytes``, in files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,12 @@ import pyarrow as pa
 from wal2lake.changelog import Captured, Manifest, SegmentWriter, open_writer
 from wal2lake.errors import InternalError
 from wal2lake.model import Lsn, Relation
-from wal2lake.publish.capture.positions import FIRST, commit_of, end_of
+from wal2lake.publish.capture.positions import (
+    CHANGE_BYTES,
+    FIRST,
+    commit_of,
+    end_of,
+)
 from wal2lake.wire.columnar import ChangeBlock, Decoded, no_messages, no_transactions
 from wal2lake.wire.columnar.timeline import TRANSACTIONS_SCHEMA
 
@@ -58,11 +63,13 @@ class LogWriter:
         origin: tuple[str, Lsn] | None,
         changes: Iterator[tuple[Relation, pa.RecordBatch | None]],
         at_most: int,
+        captured: Mapping[int, int],
     ) -> int:
         """Add one; returns the number of its changes, 0: there was none and nothing is added.
 
         ``time_us``: since 2000-01-01 UTC. Of ``changes`` None is a TRUNCATE of the relation;
-        there are no more than ``at_most``. After an exception nothing of it is there.
+        there are no more than ``at_most``. ``captured``: the versions of its tables that it is;
+        a segment that has it says so. After an exception nothing of it is there.
         """
         commit = commit_of(self._end, at_most)
         count = 0
@@ -82,7 +89,13 @@ class LogWriter:
             raise
         if count:
             self._commit(time_us, origin, commit, count)
+        # Memory may ask for a segment before all is added that was found together.
+        self.versions.update(captured)
+        self._note()
         return count
+
+    def _note(self) -> None:
+        self._segments.captured = Captured(dict(self.versions), self._last_xid)
 
     def _add(
         self, relation: Relation, batch: pa.RecordBatch, commit: Lsn, first: int
@@ -116,9 +129,13 @@ class LogWriter:
         self._segments.add(Decoded([], no_messages(), ended, end_of(commit)))
         self._end = end_of(commit)
 
-    def seal(self) -> Manifest | None:
-        """Make all that was added visible and durable, with ``versions`` as they are now."""
-        self._segments.captured = Captured(dict(self.versions), self._last_xid)
+    def seal(self, *, note: bool) -> Manifest | None:
+        """Make all that was added visible and durable, with ``versions`` as they are now.
+        ``note``: also if nothing was added, for there are tables that no segment knows."""
+        self._note()
+        if note and self._end <= self.sealed:
+            self._end = Lsn(self.sealed + CHANGE_BYTES)
+            self._segments.reach(self._end)
         return self._segments.seal()
 
 

@@ -1,0 +1,127 @@
+"""The publisher's log: each commit of a table is in it once, whatever is cut off where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from wal2lake.changelog import LogReader
+from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
+from wal2lake.publish.capture.writer import LogWriter
+from wal2lake.publish.decoding.transactions import (
+    Change,
+    Transaction,
+    changes_of,
+    transactions_above,
+)
+
+RELATION = Relation(
+    Oid(16384),
+    "s",
+    "t",
+    ReplicaIdentity.DEFAULT,
+    (Column("id", Oid(23), -1, True), Column("v", Oid(25), -1, False)),
+)
+OTHER = Relation(
+    Oid(16385),
+    "s",
+    "u",
+    ReplicaIdentity.DEFAULT,
+    (Column("id", Oid(23), -1, True),),
+)
+
+
+def inserts(relation: Relation, first: int, rows: int) -> pa.RecordBatch:
+    columns = {
+        f"c{i}": pa.array([f"{n} {i}".encode() for n in range(first, first + rows)])
+        for i in range(len(relation.columns))
+    }
+    fixed = {
+        "op": pa.array([ord("I")] * rows, pa.uint8()),
+        "old": pa.array([0] * rows, pa.uint8()),
+    }
+    return pa.RecordBatch.from_pydict({**fixed, **columns})
+
+
+def read(directory: Path, start: int = 0) -> list[tuple[Transaction, list[Change]]]:
+    found = transactions_above(LogReader(directory), Lsn(start))
+    return [
+        (one, [change for run in runs for _, change in changes_of(one, run)])
+        for one, runs in found
+    ]
+
+
+def test_what_is_sealed_early_says_which_versions_it_has(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "log", segment_bytes=4096)
+    writer.versions = {16384: 4}
+    assert writer.seal(note=True) is not None
+
+    def failing() -> Iterator[tuple[Relation, pa.RecordBatch | None]]:
+        yield RELATION, inserts(RELATION, 500, 200)
+        yield RELATION, inserts(RELATION, 700, 200)
+        raise OSError("the disk is gone")
+
+    whole = iter([(RELATION, inserts(RELATION, 0, 200))])
+    assert writer.transaction(7, None, whole, 200, {16384: 5}) == 200
+    with pytest.raises(OSError):
+        writer.transaction(8, None, failing(), 400, {16384: 6})
+    # Nobody has sealed; the first one was too large for memory.
+    again = LogWriter(tmp_path / "log", segment_bytes=4096)
+    assert again.versions == {16384: 5}
+    (found,) = read(tmp_path / "log")
+    assert (found[0].commit_time, len(found[1])) == (7, 200)
+
+    # The other one comes again, whole, and above.
+    whole = iter([(RELATION, inserts(RELATION, 500, 400))])
+    again.transaction(8, ("pg_5", Lsn(77)), whole, 400, {16384: 6})
+    again.seal(note=False)
+    first, second = read(tmp_path / "log")
+    assert second[0].commit_lsn > first[0].end_lsn
+    assert second[0].xid == first[0].xid + 1
+    assert (second[0].origin, second[0].origin_lsn) == ("pg_5", Lsn(77))
+    assert [change.new[0] for change in second[1] if change.new] == [
+        b"%d 0" % n for n in range(500, 900)
+    ]
+    assert read(tmp_path / "log", int(second[0].commit_lsn)) == [second]
+    assert read(tmp_path / "log", int(second[0].end_lsn)) == []
+
+
+def test_changes_of_several_tables_come_in_their_order(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    parts = [
+        (RELATION, inserts(RELATION, 0, 2)),
+        (OTHER, inserts(OTHER, 0, 3)),
+        (RELATION, None),
+        (RELATION, inserts(RELATION, 9, 1)),
+    ]
+    writer.transaction(1, None, iter(parts), 100, {})
+    writer.transaction(2, None, iter(parts[:1]), 100, {})
+    writer.seal(note=False)
+    first, second = read(tmp_path / "log")
+    assert [(c.op, c.new and c.new[0]) for c in first[1]] == [
+        ("I", b"0 0"),
+        ("I", b"1 0"),
+        ("I", b"0 0"),
+        ("I", b"1 0"),
+        ("I", b"2 0"),
+        ("T", None),
+        ("I", b"9 0"),
+    ]
+    lsns = [change.lsn for change in first[1]]
+    assert lsns == sorted(lsns) and lsns[-1] < first[0].commit_lsn
+    assert len(second[1]) == 2
+
+
+def test_a_log_that_has_nothing_new_says_which_tables_have_joined(
+    tmp_path: Path,
+) -> None:
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    writer.versions = {1: 3}
+    assert writer.seal(note=False) is None
+    sealed = writer.seal(note=True)
+    assert sealed is not None and sealed.sealed_lsn == writer.end
+    assert LogWriter(tmp_path / "log", segment_bytes=1 << 20).versions == {1: 3}
+    assert read(tmp_path / "log") == []
