@@ -74,7 +74,15 @@ class PublishingNode:
             changed=lambda: None,
         )
         self.views = SystemCatalog(
-            ViewSource(self.catalog, settings, lambda: (), lambda _: (), lambda *_: {})
+            ViewSource(
+                self.catalog,
+                settings,
+                lambda: (),
+                lambda _: (),
+                lambda *_: {},
+                slots=lambda: (),
+                walsenders=lambda: (),
+            )
         )
 
         def redefine(
