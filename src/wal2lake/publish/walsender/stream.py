@@ -43,6 +43,9 @@ _SEND_BYTES: Final = 256 * 1024
 
 _RECEIVE_BYTES: Final = 64 * 1024
 
+_MESSAGE_BYTES: Final = 64 * 1024
+"""Of a client's message: a status has 34."""
+
 _CONFIRM_SECONDS: Final = 1.0
 """Between two times that the slot learns what the client has: after a crash that much is sent
 again."""
@@ -90,7 +93,7 @@ class Stream:
         self._confirm = confirm
         self._timeout = timeout_seconds
         self._log = log
-        self._frames = FrontendReader.after_startup()
+        self._frames = FrontendReader.after_startup(max_message_bytes=_MESSAGE_BYTES)
         self._announced = Lsn(0)
         """The client has been told of a position at or above."""
         self._out = bytearray()
