@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -131,6 +132,67 @@ def receiving(node: Node, programs: Path, *options: str) -> Iterator[Path]:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
+
+
+def test_functions_read_what_was_committed(publisher: Node) -> None:
+    node = publisher
+    # As in the manual, 47.1.
+    made = (
+        "SELECT * FROM pg_create_logical_replication_slot('regression_slot',"
+        " 'test_decoding', false, true)"
+    )
+    (slot,) = node.sql(made)
+    assert slot[0] == "regression_slot"
+    get = "SELECT * FROM pg_logical_slot_get_changes('regression_slot', NULL, NULL)"
+    peek = "SELECT * FROM pg_logical_slot_peek_changes('regression_slot', NULL, NULL"
+    assert node.sql(get) == []
+    node.sql("create table public.data (id int primary key, data text)")
+    node.sql(
+        "begin; insert into data values (1, '1'); insert into data values (2, '2'); commit"
+    )
+    found = node.sql(get)
+    xid = found[0][1]
+    assert [row[2] for row in found] == [
+        f"BEGIN {xid}",
+        "table public.data: INSERT: id[integer]:1 data[text]:'1'",
+        "table public.data: INSERT: id[integer]:2 data[text]:'2'",
+        f"COMMIT {xid}",
+    ]
+    assert node.sql(get) == []
+    node.sql("insert into data values (3, '3')")
+    first = node.sql(peek + ")")
+    assert len(first) == 3 and node.sql(peek + ")") == first
+    stamped = node.sql(peek + ", 'include-timestamp', 'on')")
+    assert re.fullmatch(r"COMMIT \d+ \(at 20.*\+00\)", str(stamped[-1][2]))
+    for sql, sqlstate in (
+        (peek + ", 'nonsense', 'on')", "22023"),
+        (peek + ", 'odd')", "22023"),
+        (made, "42710"),
+        ("select * from pg_create_logical_replication_slot('x', 'nope')", "58P01"),
+        ("select * from pg_create_logical_replication_slot('X', 'pgoutput')", "42602"),
+        (
+            "select * from pg_replication_slot_advance('regression_slot', '0/1')",
+            "55000",
+        ),
+    ):
+        with pytest.raises(PublisherError) as refused:
+            node.sql(sql)
+        assert refused.value.sqlstate == sqlstate, sql
+    # What is behind is passed over, also by a later engine.
+    node.sql(
+        "select * from pg_replication_slot_advance('regression_slot',"
+        " pg_current_wal_lsn())"
+    )
+    node.sql("insert into data values (4, '4')")
+    node.kill("tree")
+    node.start()
+    assert [row[2] for row in node.sql(get)][1:-1] == [
+        "table public.data: INSERT: id[integer]:4 data[text]:'4'"
+    ]
+    node.sql("SELECT pg_drop_replication_slot('regression_slot')")
+    with pytest.raises(PublisherError) as refused:
+        node.sql("SELECT pg_drop_replication_slot('regression_slot')")
+    assert refused.value.sqlstate == "42704"
 
 
 def test_pg_recvlogical_reads_what_was_committed(publisher: Node) -> None:

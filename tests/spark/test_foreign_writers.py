@@ -224,18 +224,18 @@ def test_rows_that_others_append_are_met_by_the_next_insert_of_their_key(
         )
         side.start(lake, batches)
         side.send(Transaction(100, (insert("a"),)))
-        side.reaches(100)
+        side.reaches(108)
         # While a batch waits for its commit: it is evaluated again, and nobody is told.
         arm(faults, "apply.staged", "pause 4")
         side.send(Transaction(200, (insert("b"),)))
         wait_until(lambda: not (faults / "apply.staged").exists())
         append("c")
-        side.reaches(200)
+        side.reaches(208)
         assert found() == [("a", "ours"), ("b", "ours"), ("c", "theirs")]
         assert side.error == ""
         # What came that way is met.
         side.send(Transaction(300, (insert("c"),)))
         assert "conflict=insert_exists" in side.stops("finished at 0/12C")
         spark_session.sql(f"delete from delta.`{location}` where a0 = 'c'")
-        side.reaches(300)
+        side.reaches(308)
         assert found() == [("a", "ours"), ("b", "ours"), ("c", "ours")]

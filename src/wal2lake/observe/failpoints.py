@@ -74,6 +74,9 @@ NAMES: Final = frozenset(
         "alter.recorded",
         "alter.committed",
         "alter.published",
+        # publish: what tables have committed, into the publisher's log
+        "capture.read",
+        "capture.sealed",
         # commands
         "subscription.slot_planned",
         "subscription.slot_created",

@@ -36,6 +36,8 @@ class Decoding:
         self._context = context
         self.position = start
         """Everything below has been decoded."""
+        self.xid = 0
+        """Of the transaction that is being decoded."""
 
     def advance(self, go_on: Callable[[], bool] = lambda: True) -> int:
         """Decode what is in the log; how many transactions that were. ``go_on`` is asked
@@ -52,6 +54,7 @@ class Decoding:
 
     def _transaction(self, transaction: Transaction, runs: Iterator[Run]) -> None:
         plugin, context = self._plugin, self._context
+        self.xid = int(transaction.xid)
         with self._callback("begin"):
             plugin.begin(context, transaction)
         for run in runs:

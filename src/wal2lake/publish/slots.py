@@ -25,9 +25,6 @@ from wal2lake.publish.capture.worker import Capture, Point
 _NAME: Final = re.compile(r"[a-z0-9_]+")
 _NAME_BYTES: Final = 63
 
-_CATCH_UP_SECONDS: Final = 600.0
-"""For capture to reach what is visible: another bound than a client's patience is not known."""
-
 
 class SlotManager:
     """Of one node. Safe for all threads."""
@@ -84,7 +81,7 @@ class SlotManager:
             self._catalog.create_slot(before)
             self._users[name] = session
         try:
-            point = self._capture.catch_up(_CATCH_UP_SECONDS)
+            point = self._capture.catch_up_for_long()
             self._catalog.confirm_slot(name, point.lsn)
             if two_phase:
                 self._catalog.alter_slot(name, two_phase_at=point.lsn)
@@ -136,7 +133,7 @@ class SlotManager:
                     f" {slot.confirmed_lsn}",
                     sqlstate="55000",
                 )
-            reached = min(to, self._capture.catch_up(_CATCH_UP_SECONDS).lsn)
+            reached = min(to, self._capture.catch_up_for_long().lsn)
             self._catalog.confirm_slot(name, reached)
         self._released()
         return reached

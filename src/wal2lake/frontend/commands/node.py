@@ -21,6 +21,7 @@ from wal2lake.lake.expressions import Expressions
 from wal2lake.lake.query import Queries
 from wal2lake.model import ObjectKind, Oid
 from wal2lake.pg import Check
+from wal2lake.publish.service import Publishing
 from wal2lake.settings import Settings
 from wal2lake.tablesync.worker import TableSync
 
@@ -57,6 +58,8 @@ class Node:
     keys: Keys
     changed: Callable[[], None]
     """Tell the supervisor that subscriptions have changed."""
+    publishing: Publishing | None = None
+    """The publisher half; None: there is none."""
     expressions: Expressions | None = None
     """Looks at those of ``conflict_resolution``; None: there is no lake."""
     snapshots: Snapshots = field(default_factory=Snapshots)
@@ -96,6 +99,8 @@ class Caller:
     """The session's TimeZone."""
     check: Check = lambda: None
     """Raises 57014 once the statement is to be cancelled; called while it waits."""
+    pid: int = 0
+    """Of their session, as pg_backend_pid() has it."""
     job_group: str = "command"
     """Of Spark, for what is run for them."""
 

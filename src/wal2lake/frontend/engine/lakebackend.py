@@ -383,12 +383,14 @@ class LakeBackend:
             )
         return system.schema, system.name, tuple(c.name for c in system.columns)
 
-    def _perform(self, caller: Caller, request: Request) -> None:
+    def _perform(self, caller: Caller, request: Request) -> object:
         """What a function of a system query has asked for."""
-        self._refuse_in_read_only(f"{request.function}()")
+        if request.function not in calls.READS:
+            self._refuse_in_read_only(f"{request.function}()")
         if not caller.in_block:
             self._commit_so_far()
-        calls.perform(self._node, caller, request.function, request.arguments)
+        caller = replace(caller, pid=self._context.pid)
+        return calls.perform(self._node, caller, request.function, request.arguments)
 
     def _write(
         self, caller: Caller, sql: str, bound: tuple[BoundParameter, ...]

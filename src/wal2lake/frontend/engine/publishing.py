@@ -13,11 +13,14 @@ from wal2lake.frontend.backend import Backend, SessionContext
 from wal2lake.frontend.client import Conversation
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.engine.lakebackend import LakeBackend
-from wal2lake.frontend.replication.commands import Publishing, ReplicationCommands
+from wal2lake.frontend.replication.commands import ReplicationCommands
 from wal2lake.frontend.session import Replication
 from wal2lake.lake.capture.rows import Memory
 from wal2lake.model import Oid
+from wal2lake.observe import get_logger
 from wal2lake.publish.capture.worker import Capture, Point
+from wal2lake.publish.sending import Publications
+from wal2lake.publish.service import Publishing
 from wal2lake.publish.slots import SlotManager
 from wal2lake.publish.walsender.starting import Walsenders
 from wal2lake.settings import Settings
@@ -50,6 +53,20 @@ class Publisher:
         )
         self._settings = settings
         self._exports = 0
+        self.publishing = Publishing(
+            system_identifier=node.catalog.system_identifier,
+            capture=self.capture,
+            slots=self.slots,
+            walsenders=self.walsenders,
+            catalog_path=str(settings.catalog_file),
+            log_directory=str(settings.publish_log_directory),
+            timeout_ms=lambda: self._settings.publish.wal_sender_timeout_ms,
+            allowed=self._allowed,
+            locations=self._locations,
+            export=self._export,
+            publications=lambda: Publications(node.catalog, get_logger().warning),
+        )
+        node.publishing = self.publishing
 
     def start(self) -> None:
         """Capture goes on where it was."""
@@ -68,22 +85,9 @@ class Publisher:
         self, conversation: Conversation, context: SessionContext, backend: Backend
     ) -> Replication:
         """For a session; see ``ReplicationFactory``."""
-        node = self._node
-        publishing = Publishing(
-            system_identifier=node.catalog.system_identifier,
-            capture=self.capture,
-            slots=self.slots,
-            walsenders=self.walsenders,
-            catalog_path=str(self._settings.catalog_file),
-            log_directory=str(self._settings.publish_log_directory),
-            timeout_ms=lambda: self._settings.publish.wal_sender_timeout_ms,
-            allowed=self._allowed,
-            locations=self._locations,
-            export=self._export,
-        )
         assert isinstance(backend, LakeBackend)
         return ReplicationCommands(
-            publishing,
+            self.publishing,
             conversation,
             context.parameters,
             context.pid,

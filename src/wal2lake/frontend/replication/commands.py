@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.errors import (
@@ -24,10 +23,9 @@ from wal2lake.frontend.client import Conversation, TransportClosed
 from wal2lake.frontend.parameters import Parameters
 from wal2lake.frontend.session.transaction import Transaction
 from wal2lake.model import DATABASE
-from wal2lake.publish.capture.worker import Capture, Point
 from wal2lake.publish.plugins.loading import load_plugin
-from wal2lake.publish.slots import SlotManager
-from wal2lake.publish.walsender.starting import Task, Walsenders
+from wal2lake.publish.service import Publishing
+from wal2lake.publish.walsender.starting import Task
 from wal2lake.wire.frontback import CommandComplete, FieldDescription
 from wal2lake.wire.replication import (
     AlterReplicationSlot,
@@ -51,28 +49,6 @@ _TEXT: Final = 25
 _INT8: Final = 20
 
 _WAIT_SECONDS: Final = 0.05
-
-_CATCH_UP_SECONDS: Final = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Publishing:
-    """What of the engine replication commands use."""
-
-    system_identifier: int
-    capture: Capture
-    slots: SlotManager
-    walsenders: Walsenders
-    catalog_path: str
-    log_directory: str
-    timeout_ms: Callable[[], int]
-    """wal_sender_timeout."""
-    allowed: Callable[[], tuple[str, ...]]
-    """output_plugin_libraries."""
-    locations: Callable[[Point], Mapping[str, int]]
-    """A state's versions, by the locations of the tables."""
-    export: Callable[[Point], str]
-    """A name for a state, for SET TRANSACTION SNAPSHOT."""
 
 
 class ReplicationCommands:
@@ -155,7 +131,7 @@ class ReplicationCommands:
 
     def _identify(self) -> Outcome:
         publishing = self._publishing
-        end = publishing.capture.catch_up(_CATCH_UP_SECONDS).lsn
+        end = publishing.capture.catch_up_for_long().lsn
         return _answer(
             "IDENTIFY_SYSTEM",
             [

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ from wal2lake.frontend.sysviews.declarations.relations import (
     PG_CATALOG,
     SystemRelation,
 )
-from wal2lake.frontend.sysviews.functions.call import Call, Request
+from wal2lake.frontend.sysviews.functions.call import Asked, Call, Request
 from wal2lake.frontend.sysviews.functions.pg_proc import (
     FUNCTIONS,
     Function,
@@ -80,6 +80,16 @@ _SETTINGS: Final = {
 log in asks them: the engine reaches no file, no network and no variable of this process."""
 
 
+class _Unknown(dict[Request, object]):
+    """For a query that is only described: nothing is known, and nothing asked."""
+
+    def __contains__(self, request: object) -> bool:
+        return True
+
+    def __missing__(self, request: Request) -> object:
+        return None
+
+
 def _refuse(request: Request) -> None:
     raise FeatureNotSupportedError(f"{request.function}() is not supported here")
 
@@ -108,7 +118,7 @@ class SystemCatalog:
         """The result's columns, without running the query."""
         query = translate(sql, parameters)
         with self._lock:
-            relation = self._bind(query, context)
+            relation = self._bind(query, context, _Unknown())
             return fields_of(query.outputs, relation.columns, relation.types)
 
     def execute(
@@ -117,15 +127,31 @@ class SystemCatalog:
         parameters: Sequence[Parameter],
         context: SessionContext,
         formats: Sequence[Format] = (),
-        perform: Callable[[Request], None] = _refuse,
+        perform: Callable[[Request], object] = _refuse,
     ) -> Outcome:
         """Run the query; all rows are in the one batch of the outcome. What its functions ask
-        for ``perform`` does, when the lock is free."""
+        for ``perform`` does, when the lock is free: afterwards, or before the query is run
+        again with the answer."""
         query = translate(sql, parameters)
+        answers: dict[Request, object] = {}
+        while True:
+            try:
+                return self._execute(query, context, formats, perform, answers)
+            except Asked as asked:
+                answers[asked.request] = perform(asked.request)
+
+    def _execute(
+        self,
+        query: Translated,
+        context: SessionContext,
+        formats: Sequence[Format],
+        perform: Callable[[Request], object],
+        answers: Mapping[Request, object],
+    ) -> Outcome:
         with self._lock:
             self._running = context.pid
             try:
-                relation = self._bind(query, context)
+                relation = self._bind(query, context, answers)
                 fields = fields_of(query.outputs, relation.columns, relation.types)
                 table = self._guarded(query, relation.to_arrow_table)
                 assert self._call is not None
@@ -173,11 +199,18 @@ class SystemCatalog:
 
     # ---- one query, under the lock -------------------------------------------------------
 
-    def _bind(self, query: Translated, context: SessionContext) -> Any:
+    def _bind(
+        self,
+        query: Translated,
+        context: SessionContext,
+        answers: Mapping[Request, object] | None = None,
+    ) -> Any:
         """The engine's relation for a query, its inputs up to date."""
         connection = self._open()
         facts, replication = self._refresh()
-        self._call = Call(facts, self._source, context, datetime.now(UTC))
+        self._call = Call(
+            facts, self._source, context, datetime.now(UTC), answers=answers or {}
+        )
         moment = Moment(facts, replication, self._source, context)
         for relation in query.relations:
             _check_readable(relation, moment)

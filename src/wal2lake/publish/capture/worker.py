@@ -37,6 +37,9 @@ LOOK_SECONDS: Final = 1.0
 
 _RETRY_SECONDS: Final = 5.0
 
+CATCH_UP_SECONDS: Final = 600.0
+"""For capture to reach what is visible: another bound than a client's patience is not known."""
+
 _EPOCH_MS: Final = 946_684_800_000
 """2000-01-01 UTC, in milliseconds since 1970."""
 
@@ -130,6 +133,10 @@ class Capture:
             raise request.error
         assert request.point is not None
         return request.point
+
+    def catch_up_for_long(self) -> Point:
+        """The same, as long as it may take."""
+        return self.catch_up(CATCH_UP_SECONDS)
 
     def end(self) -> Lsn | None:
         """Where the log ends now; None: it has not been opened."""

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from wal2lake.errors import InternalError, Wal2LakeError
+from wal2lake.errors import InternalError, StorageError, Wal2LakeError
 from wal2lake.publish.walsender.page import Page, Positions, page_path
 
 _STOP_SECONDS = 10.0
@@ -112,6 +112,14 @@ class Walsenders:
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
             )
+        except OSError as error:
+            os.close(grown_write)
+            os.close(outcome_read)
+            page.close()
+            raise StorageError(
+                f"could not fork new process for connection: {error.strerror}",
+                sqlstate="53000",
+            ) from error
         finally:
             os.close(grown_read)
             os.close(outcome_write)

@@ -15,7 +15,6 @@ Source: src/backend/replication/walsender.c; reference 3.7, 4.2.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import socket
@@ -44,6 +43,9 @@ _SEND_BYTES: Final = 256 * 1024
 
 _RECEIVE_BYTES: Final = 64 * 1024
 
+_MESSAGE_BYTES: Final = 64 * 1024
+"""Of a client's message: a status has 34."""
+
 _CONFIRM_SECONDS: Final = 1.0
 """Between two times that the slot learns what the client has: after a crash that much is sent
 again."""
@@ -60,6 +62,10 @@ class End(Enum):
     """The client has gone, or says nothing any more."""
     ORDERED = 2
     """The node is stopping, and the client has been sent everything."""
+
+
+class _Ended(BaseException):
+    """There is nobody to decode for: not an error of the plugin, which lets it through."""
 
 
 class Stream:
@@ -87,7 +93,7 @@ class Stream:
         self._confirm = confirm
         self._timeout = timeout_seconds
         self._log = log
-        self._frames = FrontendReader.after_startup()
+        self._frames = FrontendReader.after_startup(max_message_bytes=_MESSAGE_BYTES)
         self._announced = Lsn(0)
         """The client has been told of a position at or above."""
         self._out = bytearray()
@@ -97,6 +103,8 @@ class Stream:
         self._asked = False
         self._flush = self._confirmed = Lsn(0)
         self._confirmed_at = 0.0
+        self._grew = False
+        """The log has, since it was looked at last."""
         self._end: End | None = None
         self._stopping = False
 
@@ -111,6 +119,7 @@ class Stream:
 
     def write(self, payload: bytes, lsn: Lsn, last: bool) -> None:
         """A plugin's message."""
+        self._check_end()
         at = lsn if last else Lsn(0)
         self._announced = max(self._announced, lsn)
         head = int(at).to_bytes(8, "big")
@@ -120,6 +129,7 @@ class Stream:
 
     def write_frames(self, data: memoryview) -> None:
         """Many of them, framed already."""
+        self._check_end()
         self._out += data
         if len(self._out) >= _SEND_BYTES:
             self._send()
@@ -129,8 +139,11 @@ class Stream:
         self._out += write_backend(CopyResponse(CopyMode.BOTH, 0))
         while self._end is None:
             self._hear()
-            self._decoding.advance(self._go_on)
-            if self._end is not None:
+            self._grew = False
+            try:
+                self._decoding.advance(self._go_on)
+                self._check_end()
+            except _Ended:
                 break
             end = self._log_end()
             caught_up = self._decoding.position >= end
@@ -142,12 +155,15 @@ class Stream:
                 if self._stopping:
                     return self._finish()
             self._send()
-            if caught_up:
-                self._wait()
-        with contextlib.suppress(OSError):
-            self._send_some()
+            if caught_up and not self._grew:
+                self._watch(select.POLLIN)
+                self._check_timeout()
         self._tell_slot(force=True)
-        return self._end
+        return self._end or End.GONE
+
+    def _check_end(self) -> None:
+        if self._end is not None:
+            raise _Ended
 
     def drain(self) -> None:
         """Send what is gathered, before an error that ends the stream: messages stay whole."""
@@ -169,9 +185,10 @@ class Stream:
         """All that is gathered; meanwhile the client is heard."""
         while self._out and self._end is None:
             if not self._send_some():
-                self._poll.register(self._socket, select.POLLIN | select.POLLOUT)
-                self._poll.poll(self._until_timeout())
-                self._hear()
+                self._watch(select.POLLIN | select.POLLOUT)
+                if self._is_silent():
+                    return
+            self._hear()
 
     def _send_some(self) -> bool:
         try:
@@ -198,14 +215,15 @@ class Stream:
 
     # ---- in ----------------------------------------------------------------------
 
-    def _wait(self) -> None:
-        """For the log or the client."""
-        self._poll.register(self._socket, select.POLLIN)
+    def _watch(self, events: int) -> None:
+        """Wait for the log or the client."""
+        self._poll.register(self._socket, events)
         for descriptor, _ in self._poll.poll(self._until_timeout()):
-            if descriptor == self._grown and not os.read(self._grown, 4096):
-                # The engine has ended.
-                self._end = End.GONE
-        self._check_timeout()
+            if descriptor == self._grown:
+                self._grew = True
+                if not os.read(self._grown, 4096):
+                    # The engine has ended.
+                    self._end = End.GONE
 
     def _until_timeout(self) -> int:
         """Milliseconds until something must be done."""
@@ -216,15 +234,19 @@ class Stream:
         return int(soon * 1000) + 1
 
     def _check_timeout(self) -> None:
-        if not self._timeout:
+        if self._is_silent() or not self._timeout or self._asked:
             return
-        silent = time.monotonic() - self._heard
-        if silent >= self._timeout:
-            self._log.info("terminating walsender process due to replication timeout")
-            self._end = End.GONE
-        elif silent >= self._timeout / 2 and not self._asked:
+        if time.monotonic() - self._heard >= self._timeout / 2:
             self._asked = True
-            self._keepalive(self._log_end(), True)
+            self._keepalive(self._announced, True)
+
+    def _is_silent(self) -> bool:
+        """The client has said nothing for too long: it is given up."""
+        if not self._timeout or time.monotonic() - self._heard < self._timeout:
+            return False
+        self._log.info("terminating walsender process due to replication timeout")
+        self._end = End.GONE
+        return True
 
     def _hear(self) -> None:
         """All that the client has said."""
@@ -250,8 +272,12 @@ class Stream:
         if kind == b"d":
             self._payload(body)
         elif kind == b"c":
+            # Whole messages only, also if this came in the middle of a transaction.
             self._out += b"c\0\0\0\4"
-            self._send()
+            while self._out and self._end is None:
+                if not self._send_some():
+                    self._watch(select.POLLOUT)
+                    self._is_silent()
             self._end = self._end or End.DONE
         elif kind == b"X":
             self._end = End.GONE
@@ -263,7 +289,8 @@ class Stream:
     def _payload(self, body: bytes) -> None:
         found = read_from_client(body)
         if isinstance(found, StandbyStatus):
-            self._flush = max(self._flush, found.flush_lsn)
+            # PostgreSQL would believe one that lies ahead, and lose what is between.
+            self._flush = max(self._flush, min(found.flush_lsn, self._announced))
             self._page.set(
                 write=found.write_lsn,
                 flush=found.flush_lsn,

@@ -349,9 +349,9 @@ class FrontendReader:
         self._broken: ProtocolViolation | None = None
 
     @classmethod
-    def after_startup(cls) -> FrontendReader:
+    def after_startup(cls, *, max_message_bytes: int) -> FrontendReader:
         """For a conversation whose startup packet somebody else has read."""
-        reader = cls()
+        reader = cls(max_message_bytes=max_message_bytes)
         reader._startup = None
         return reader
 

@@ -5,6 +5,7 @@ do, in durable steps. Never: holds the lock of the embedded engine.
 
     tables     pause, resume and re-copy one table of a subscription
     origins    pg_replication_origin_advance
+    slots      make, drop, advance and read slots
 """
 
 from __future__ import annotations
@@ -13,6 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from wal2lake.frontend.commands.calls.origins import advance_origin
+from wal2lake.frontend.commands.calls.slots import (
+    Reader,
+    advance_slot,
+    create_slot,
+    current_lsn,
+    drop_slot,
+)
 from wal2lake.frontend.commands.calls.tables import (
     pause_table,
     recopy_table,
@@ -26,14 +34,36 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "wal2lake.resume_table": resume_table,
     "wal2lake.recopy_table": recopy_table,
     "pg_replication_origin_advance": advance_origin,
+    "pg_create_logical_replication_slot": create_slot,
+    "pg_drop_replication_slot": drop_slot,
+    "pg_replication_slot_advance": advance_slot,
+    "pg_current_wal_lsn": current_lsn,
+    **{
+        name: Reader(name)
+        for name in (
+            "pg_logical_slot_get_changes",
+            "pg_logical_slot_peek_changes",
+            "pg_logical_slot_get_binary_changes",
+            "pg_logical_slot_peek_binary_changes",
+        )
+    },
 }
+
+READS: Final = frozenset(
+    {
+        "pg_current_wal_lsn",
+        "pg_logical_slot_peek_changes",
+        "pg_logical_slot_peek_binary_changes",
+    }
+)
+"""What may be called where nothing may be changed."""
 
 
 def perform(
     node: Node, caller: Caller, function: str, arguments: Sequence[object]
-) -> None:
-    """Do it; durable on return."""
-    _FUNCTIONS[function](node, caller, *arguments)
+) -> Any:
+    """Do it; durable on return. What the function answers, if it does."""
+    return _FUNCTIONS[function](node, caller, *arguments)
 
 
-__all__ = ["perform", "warn_apart"]
+__all__ = ["READS", "perform", "warn_apart"]

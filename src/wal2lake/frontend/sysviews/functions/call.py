@@ -9,6 +9,7 @@ Sources: src/backend/catalog/namespace.c, src/backend/utils/adt/varlena.c.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -31,6 +32,14 @@ class Request:
     """Of the types that the function says; none is null."""
 
 
+class Asked(Wal2LakeError):
+    """The query cannot go on without an answer, which takes its time."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(f"{request.function}() has not been answered")
+        self.request = request
+
+
 @dataclass(slots=True)
 class Call:
     """What the running query may see; one at a time, under the engine's lock."""
@@ -43,6 +52,14 @@ class Call:
     """An error of a function: the engine's own exception has only its text."""
     requests: list[Request] = field(default_factory=list)
     """What is to be done once the query has run and the engine's lock is free."""
+    answers: Mapping[Request, object] = field(default_factory=dict)
+    """Of requests that had to be done before it could run."""
+
+    def ask(self, request: Request) -> object:
+        """The answer; raises Asked if there is none yet."""
+        if request not in self.answers:
+            raise Asked(request)
+        return self.answers[request]
 
     @property
     def role(self) -> Oid:

@@ -23,8 +23,8 @@ from wal2lake.frontend.sysviews.functions import (
     acl,
     dbsize,
     objects,
-    origins,
     regproc,
+    replication,
     rows,
     session,
     text,
@@ -34,7 +34,7 @@ from wal2lake.model import DATABASE
 
 _BOOL, _NAME, _INT8, _INT4, _TEXT, _OID = 16, 19, 20, 23, 25, 26
 _FLOAT8_TZ, _NAMES, _LSN, _INET, _XID8, _VOID = 1184, 1003, 3220, 869, 5069, 2278
-_INT2VECTOR, _NODE_TREE, _RECORDS = 22, 194, 2287
+_INT2VECTOR, _NODE_TREE, _RECORDS, _XID, _BYTEA = 22, 194, 2287, 28, 17
 _REGCLASS, _REGTYPE, _REGNAMESPACE, _REGROLE = 2205, 2206, 4089, 4096
 
 
@@ -301,30 +301,60 @@ def _functions() -> dict[tuple[str, int], Function]:
     )
     add(
         "pg_replication_origin_oid",
-        origins.pg_replication_origin_oid,
+        replication.pg_replication_origin_oid,
         "VARCHAR",
         "UINTEGER",
         _OID,
     )
     add(
         "pg_replication_origin_progress",
-        origins.pg_replication_origin_progress,
+        replication.pg_replication_origin_progress,
         "VARCHAR BOOLEAN",
         "UBIGINT",
         _LSN,
     )
     add(
         "pg_replication_origin_advance",
-        origins.pg_replication_origin_advance,
+        replication.pg_replication_origin_advance,
         "ANY ANY",
         "VARCHAR",
         _VOID,
         changes=True,
     )
+    for name, several in {
+        "pg_create_logical_replication_slot": (2, 3, 4, 5),
+        "pg_replication_slot_advance": (2,),
+        "pg_logical_slot_get_changes": (4,),
+        "pg_logical_slot_peek_changes": (4,),
+        "pg_logical_slot_get_binary_changes": (4,),
+        "pg_logical_slot_peek_binary_changes": (4,),
+    }.items():
+        for count in several:
+            add(
+                name,
+                replication.rows_of(name),
+                " ".join(["ANY"] * count),
+                replication.STRUCTS[name],
+                _RECORDS,
+            )
+    add(
+        "pg_drop_replication_slot",
+        replication.pg_drop_replication_slot,
+        "VARCHAR",
+        "VARCHAR",
+        _VOID,
+    )
+    add(
+        "pg_current_wal_lsn pg_current_wal_flush_lsn pg_current_wal_insert_lsn",
+        replication.pg_current_wal_lsn,
+        "",
+        "UBIGINT",
+        _LSN,
+    )
     for name in ("pause_table", "resume_table", "recopy_table"):
         own = OWN_SCHEMA + name
         for arguments in ("ANY", "ANY ANY"):
-            ask = origins.table_function(own)
+            ask = replication.table_function(own)
             add(own, ask, arguments, "VARCHAR", _VOID, changes=True)
     add("current_schema", session.current_schema, "", "VARCHAR", _NAME)
     add("current_schemas", session.current_schemas, "BOOLEAN", "VARCHAR[]", _NAMES)
@@ -455,6 +485,16 @@ ROW_FUNCTIONS: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
         ("attrs", _INT2VECTOR),
         ("qual", _NODE_TREE),
     ),
+    "pg_create_logical_replication_slot": (("slot_name", _NAME), ("lsn", _LSN)),
+    "pg_replication_slot_advance": (("slot_name", _NAME), ("end_lsn", _LSN)),
+    **{
+        f"pg_logical_slot_{verb}_changes": (
+            ("lsn", _LSN),
+            ("xid", _XID),
+            ("data", _BYTEA if "binary" in verb else _TEXT),
+        )
+        for verb in ("get", "peek", "get_binary", "peek_binary")
+    },
     "pg_partition_ancestors": (("relid", _REGCLASS),),
     "pg_partition_tree": (
         ("relid", _REGCLASS),

@@ -26,7 +26,14 @@ from wal2lake.frontend.sysviews.query.inference import function_name, set_type
 _ROWS: Final = "wal2lake_rows"
 _ROW: Final = "wal2lake_row"
 
-_VARIADIC: Final = ("pg_get_publication_tables",)
+_VARIADIC: Final = {
+    "pg_get_publication_tables": 0,
+    "pg_logical_slot_get_changes": 3,
+    "pg_logical_slot_peek_changes": 3,
+    "pg_logical_slot_get_binary_changes": 3,
+    "pg_logical_slot_peek_binary_changes": 3,
+}
+"""From which argument on they are one list."""
 
 
 def expand(tree: exp.Expression) -> exp.Expression:
@@ -107,10 +114,11 @@ def _unnested(call: exp.Expression, name: str) -> exp.Alias:
     arguments = list(call.expressions)
     if name in _VARIADIC:
         last = arguments[-1] if arguments else None
+        first = _VARIADIC[name]
         if isinstance(last, exp.Variadic):
-            arguments = [last.this]
+            arguments = [*arguments[:-1], last.this]
         else:
-            arguments = [exp.Array(expressions=arguments)]
+            arguments[first:] = [exp.Array(expressions=arguments[first:])]
     rows = exp.Anonymous(this=name, expressions=arguments)
     return exp.alias_(exp.Anonymous(this="unnest", expressions=[rows]), _ROW)
 

@@ -1,0 +1,132 @@
+"""Replication origins, slots, and single tables of subscriptions, by functions.
+
+Comes in: names, LSNs. Goes out: what is known of an origin; and what changes something, as a
+``Request`` for ``commands.calls``: it waits for workers and locks, which no query may do under
+the engine's lock. A null argument asks for nothing, as with PostgreSQL's strict functions.
+
+Each subscription has an origin, ``pg_`` with its OID, whose position is the floor. As in
+PostgreSQL these functions are for superusers.
+
+What a slot's function answers is not known under the lock either: the query is given up with an
+``Asked``, and run again when there is an answer.
+
+Source: manual, section 9.28.6; origin.c, slotfuncs.c, logicalfuncs.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from wal2lake.errors import UndefinedObjectError, UsageError
+from wal2lake.frontend.sysviews.functions.call import Call, Request
+from wal2lake.frontend.sysviews.functions.regproc import pg_lsn_in, regclass_in
+
+
+def pg_replication_origin_oid(call: Call, name: str | None) -> int | None:
+    """The number of an origin, null if there is none of that name."""
+    _check_superuser(call, "pg_replication_origin_oid")
+    names = [f"pg_{s.oid}" for s in call.source.subscriptions()]
+    return names.index(name) + 1 if name in names else None
+
+
+def pg_replication_origin_progress(
+    call: Call, name: str | None, flush: bool | None
+) -> int | None:
+    """Its position; null before the first one."""
+    _check_superuser(call, "pg_replication_origin_progress")
+    if name is None or flush is None:
+        return None
+    for subscription in call.source.subscriptions():
+        if f"pg_{subscription.oid}" == name:
+            return int(subscription.floor) or None
+    raise UndefinedObjectError(f'replication origin "{name}" does not exist')
+
+
+def pg_replication_origin_advance(call: Call, name: str | None, lsn: object) -> str:
+    """Nothing below the position is wanted any more."""
+    _check_superuser(call, "pg_replication_origin_advance")
+    position = pg_lsn_in(call, lsn)
+    if name is not None and position is not None:
+        call.requests.append(Request("pg_replication_origin_advance", (name, position)))
+    return ""
+
+
+def table_function(name: str) -> Callable[..., str]:
+    """A function of a table (a name or its OID) and, if need be, of a subscription's name."""
+
+    def ask(call: Call, table: object, *subscription: str | None) -> str:
+        relid = regclass_in(call, table)
+        if relid is not None and None not in subscription:
+            call.requests.append(Request(name, (relid, *subscription)))
+        return ""
+
+    return ask
+
+
+STRUCTS: Final[Mapping[str, str]] = {
+    "pg_create_logical_replication_slot": "STRUCT(slot_name VARCHAR,lsn UBIGINT)[]",
+    "pg_replication_slot_advance": "STRUCT(slot_name VARCHAR,end_lsn UBIGINT)[]",
+    **{
+        f"pg_logical_slot_{verb}_changes": f"STRUCT(lsn UBIGINT,xid UINTEGER,data {kind})[]"
+        for verb, kind in (
+            ("get", "VARCHAR"),
+            ("peek", "VARCHAR"),
+            ("get_binary", "BLOB"),
+            ("peek_binary", "BLOB"),
+        )
+    },
+}
+"""The engine's types of what ``rows_of`` gives."""
+
+_DEFAULTS: Final[Mapping[str, tuple[bool, ...]]] = {
+    "pg_create_logical_replication_slot": (False, False, False),
+}
+
+_MAY_BE_NULL: Final = "pg_logical_slot_"
+"""Begins the names of functions whose limits may be null."""
+
+
+def rows_of(name: str) -> Callable[..., object]:
+    """A function of a slot that gives rows."""
+
+    def ask(call: Call, *arguments: object) -> object:
+        _check_replication(call)
+        if None in arguments and not name.startswith(_MAY_BE_NULL):
+            return []
+        missing = _DEFAULTS.get(name, ())
+        given = [*arguments, *missing[max(0, len(arguments) - 2) :]]
+        if name.startswith(_MAY_BE_NULL) or name == "pg_replication_slot_advance":
+            given[1] = pg_lsn_in(call, given[1])
+        plain = tuple(tuple(a) if isinstance(a, list) else a for a in given)
+        return call.ask(Request(name, plain))
+
+    return ask
+
+
+def pg_drop_replication_slot(call: Call, name: str | None) -> str:
+    """Nobody needs what it holds any more."""
+    _check_replication(call)
+    if name is not None:
+        call.ask(Request("pg_drop_replication_slot", (name,)))
+    return ""
+
+
+def pg_current_wal_lsn(call: Call) -> object:
+    """The end of what is published: all that is visible now is below it."""
+    return call.ask(Request("pg_current_wal_lsn", ()))
+
+
+def _check_replication(call: Call) -> None:
+    role = next((r for r in call.facts.roles if r.oid == call.role), None)
+    if role is None or not (role.superuser or role.replication):
+        raise UsageError(
+            "permission denied to use replication slots",
+            sqlstate="42501",
+            detail="Only roles with the REPLICATION attribute may use replication slots.",
+        )
+
+
+def _check_superuser(call: Call, function: str) -> None:
+    if not call.facts.authority.is_superuser(call.role):
+        raise UsageError(f"permission denied for function {function}", sqlstate="42501")

@@ -1,0 +1,98 @@
+"""A slot's changes as rows: what the SQL functions of logical decoding give.
+
+In: a slot, up to where, the plugin's options. Out: (position, xid, message) rows, and how far that
+was. Whole transactions only: a limit is looked at behind each of them, as in PostgreSQL.
+
+Source: pg_logical_slot_get_changes_guts() in logicalfuncs.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from wal2lake.changelog import LogReader
+from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError
+from wal2lake.model import Lsn
+from wal2lake.publish.driver import Decoding, callback_context
+from wal2lake.publish.plugins.loading import load_plugin
+from wal2lake.publish.plugins.port import Context
+from wal2lake.publish.service import Publishing
+from wal2lake.wire.encoder import FRAME_HEADER
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What was decoded."""
+
+    rows: list[tuple[Lsn, int, bytes]]
+    reached: Lsn
+    """Everything below is in ``rows``."""
+
+
+def read_changes(
+    publishing: Publishing,
+    name: str,
+    session: int,
+    *,
+    up_to: Lsn | None,
+    at_most: int | None,
+    options: Mapping[str, str | None],
+    binary: bool,
+    consume: bool,
+    function: str,
+) -> Changes:
+    """Decode what is visible now. ``consume``: the slot goes on behind it. ``function``: as the
+    error for a plugin whose messages are no text names it."""
+    with publishing.slots.using(name, session) as slot:
+        publishing.capture.catch_up_for_long()
+        plugin = load_plugin(slot.plugin, publishing.allowed())
+        rows: list[tuple[Lsn, int, bytes]] = []
+
+        def write(payload: bytes, lsn: Lsn, last: bool) -> None:
+            rows.append((lsn, decoding.xid, payload))
+
+        def write_frames(data: memoryview) -> None:
+            at = 0
+            while at < len(data):
+                size = int.from_bytes(data[at + 1 : at + 5], "big")
+                lsn = Lsn(int.from_bytes(data[at + 6 : at + 14], "big"))
+                body = bytes(data[at + FRAME_HEADER : at + 1 + size])
+                rows.append((lsn, decoding.xid, body))
+                at += 1 + size
+
+        context = Context(
+            slot.name,
+            slot.plugin,
+            write,
+            write_frames,
+            publishing.publications().sending,
+        )
+        decoding = Decoding(
+            LogReader(Path(publishing.log_directory)),
+            plugin,
+            context,
+            slot.confirmed_lsn,
+        )
+        try:
+            plugin.startup(context, options)
+        except Wal2LakeError as error:
+            error.context = callback_context(context, plugin, "startup")
+            raise
+        if not (binary or plugin.is_text):
+            raise FeatureNotSupportedError(
+                f'logical decoding output plugin "{slot.plugin}" produces binary output,'
+                f' but function "{function}" expects textual data'
+            )
+
+        def go_on() -> bool:
+            enough = at_most is not None and len(rows) >= at_most
+            return not enough and (up_to is None or decoding.position < up_to)
+
+        if go_on():
+            decoding.advance(go_on)
+        plugin.shutdown(context)
+        if consume:
+            publishing.slots.confirm(name, decoding.position)
+        return Changes(rows, decoding.position)

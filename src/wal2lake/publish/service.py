@@ -1,0 +1,33 @@
+"""What of the engine's publisher half commands and functions use, in one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from wal2lake.publish.capture.worker import Capture, Point
+from wal2lake.publish.sending import Publications
+from wal2lake.publish.slots import SlotManager
+from wal2lake.publish.walsender.starting import Walsenders
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """Shared by all sessions."""
+
+    system_identifier: int
+    capture: Capture
+    slots: SlotManager
+    walsenders: Walsenders
+    catalog_path: str
+    log_directory: str
+    timeout_ms: Callable[[], int]
+    """wal_sender_timeout."""
+    allowed: Callable[[], tuple[str, ...]]
+    """output_plugin_libraries."""
+    locations: Callable[[Point], Mapping[str, int]]
+    """A state's versions, by the locations of the tables."""
+    export: Callable[[Point], str]
+    """A name for a state, for SET TRANSACTION SNAPSHOT."""
+    publications: Callable[[], Publications]
+    """What publications send, for one decoding."""

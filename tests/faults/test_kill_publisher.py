@@ -1,0 +1,52 @@
+"""SIGKILL of all at each durable step of capture: what tables committed is sent once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from wal2lake.errors import PublisherError
+from wal2lake.observe.failpoints import VARIABLE, arm
+from wal2lake.testing.node import Node
+
+GET = "select data from pg_logical_slot_get_changes('s', null, null, 'include-xids', 'off')"
+
+
+def test_sigkill_at_each_step_of_capture_sends_every_commit_once(
+    make_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    points = tmp_path / "points"
+    points.mkdir()
+    node = make_node(environ={VARIABLE: str(points)}).start()
+    node.sql("create table public.t (id int primary key)")
+    node.sql("insert into public.t values (0)")
+    node.sql("select * from pg_create_logical_replication_slot('s', 'test_decoding')")
+    number = 0
+    for step in ("capture.read", "segment.manifest_written", "capture.sealed"):
+        arm(points, step, "kill-tree")
+        for _ in range(2):
+            number += 1
+            with contextlib.suppress(PublisherError):
+                node.sql(f"insert into public.t values ({number})")
+        node.wait_end()
+        (points / step).unlink(missing_ok=True)
+        node.start()
+        # What had no time is written again: a client cannot know.
+        with contextlib.suppress(PublisherError):
+            node.sql(f"insert into public.t values ({number})")
+        if step == "capture.read":
+            # A table that is made and written while nobody looks, then all goes.
+            node.sql("create table public.later (id int primary key)")
+            node.sql("insert into public.later values (7)")
+            node.kill("tree")
+            node.start()
+    rows = [row[0] for row in node.sql(GET)]
+    inserted = [r for r in rows if r is not None and r.startswith("table public.t:")]
+    present = node.sql("select id from public.t where id > 0 order by id")
+    assert sorted(inserted) == sorted(
+        f"table public.t: INSERT: id[integer]:{id_}" for (id_,) in present
+    )
+    assert rows.count("table public.later: INSERT: id[integer]:7") == 1
+    assert rows.count("BEGIN") == rows.count("COMMIT") == len(present) + 1
+    assert node.sql(GET) == []
