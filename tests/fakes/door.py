@@ -10,6 +10,7 @@ FakeBackend's SQL:
     wait [politely]        until cancelled: an error of the engine's, or 57014
     text 'x'               one text value
     select ...             one text value, for the questions SQLAlchemy asks first
+    copy ...               COPIED, as CopyData
     version                a row with the fields that ``shape`` says at that time
 """
 
@@ -19,7 +20,7 @@ import re
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -27,13 +28,18 @@ from wal2lake.catalog import Role
 from wal2lake.errors import SqlSyntaxError, UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import (
     Batch,
+    CopyRows,
     Notice,
     Outcome,
     Parameter,
     SessionContext,
     TransactionKind,
 )
+from wal2lake.frontend.commands.copying import copied_rows, forced_columns
 from wal2lake.frontend.door import AuthMethod, Door, Listener, ListenerSettings
+from wal2lake.frontend.grammar import parse
+from wal2lake.frontend.grammar.copying import CopyTo, copy_options
+from wal2lake.frontend.parameters import canonical_encoding
 from wal2lake.launch.listeners import open_listeners
 from wal2lake.model import Oid
 from wal2lake.wire.frontback import (
@@ -54,6 +60,43 @@ from wal2lake.wire.scram import create_verifier
 INT4 = 23
 TEXT = 25
 ROWS = (FieldDescription("n", INT4, 4), FieldDescription("word", TEXT))
+_WORDS = (
+    *(
+        "",
+        "a",
+        "\\N",
+        "\\.",
+        "\\",
+        '"',
+        "'",
+        ",",
+        ";",
+        "x",
+        "NULL",
+        " ",
+        " a ",
+        "é",
+        "漢字",
+    ),
+    *(
+        "\b\f\n\r\t\v",
+        "a\tb",
+        "a\nb",
+        "a\rb",
+        "\x01",
+        "\x7f",
+        '"a" "b"',
+        "a,b;c|d",
+        "a\\b",
+    ),
+)
+COPIED: Mapping[str, Sequence[bytes | None]] = {
+    "a": [*(word.encode() for word in _WORDS), None],
+    "b": [None, *(b"%d" % number for number in range(len(_WORDS)))],
+    'C "c",\\': [None, *(word.encode() for word in reversed(_WORDS))],
+}
+"""What COPY copies, whatever it is told to."""
+
 PASSWORD = "sécret ‎ﬁ"  # SASLprep changes it: a mapped-away mark, a ligature
 
 
@@ -107,7 +150,9 @@ class FakeBackend:
             return FakePrepared(sql, (), self.journal.shape)
         if verb == "wait":
             return FakePrepared(sql, (), ROWS)
-        if verb in ("insert", "fail", "bug", "warn"):
+        if verb in ("insert", "fail", "bug", "warn", "copy"):
+            if verb == "copy":
+                parse(sql)
             return FakePrepared(sql, (), None)
         error = SqlSyntaxError(f'syntax error at or near "{sql.split()[0]}"')
         error.position = 1
@@ -121,6 +166,7 @@ class FakeBackend:
     ) -> Outcome:
         self.journal.calls.append(f"execute {prepared.sql}")
         verb, _, argument = prepared.sql.partition(" ")
+        verb = verb.lower()
         if verb == "rows":
             return Outcome("SELECT", ROWS, self._rows(int(argument), result_formats))
         if verb == "echo":
@@ -138,6 +184,8 @@ class FakeBackend:
             shape = self.journal.shape
             values = tuple([b"1"] for _ in shape)
             return Outcome("SELECT", shape, iter([Batch(1, values)]))
+        if verb == "copy":
+            return self._copied(prepared.sql)
         if verb == "wait":
             self._wait(argument == "politely")
         if verb == "fail":
@@ -156,6 +204,22 @@ class FakeBackend:
             )
             return Outcome("WARN", notices=(Notice("late"),))
         return Outcome("INSERT 0 3")
+
+    def _copied(self, sql: str) -> Outcome:
+        """Of a table, or of any query, the rows of ``COPIED``."""
+        statement = parse(sql)
+        assert isinstance(statement, CopyTo)
+        names = tuple(COPIED)
+        name = None if statement.table is None else statement.table.name
+        if name is not None:
+            copied_rows(statement, "public", name, names)
+        options = copy_options(statement.options, canonical_encoding)
+        chosen = statement.columns or names
+        columns = None if name is None else names
+        forced = forced_columns(options, chosen, columns, name)
+        fields = tuple(FieldDescription(one, TEXT) for one in chosen)
+        batch = Batch(len(COPIED["a"]), tuple(COPIED[one] for one in chosen))
+        return Outcome("COPY", fields, iter([batch]), copy=CopyRows(options, forced))
 
     def _wait(self, polite: bool) -> None:
         self._cancelled.clear()

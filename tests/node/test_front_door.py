@@ -281,6 +281,134 @@ def test_a_large_result_streams_whole_and_in_order(
     assert [row[0] for row in rows] == list(range(1, 20001))
 
 
+# ---- copy ---------------------------------------------------------------------------
+
+COPIES = (
+    "copy (select * from fd.t order by id) to stdout",
+    "copy (select * from fd.t order by id) to stdout csv header force quote t",
+    "copy (select * from fd.t order by id) to stdout (format binary)",
+    "copy (table fd.t order by 1 desc limit 2) to stdout (delimiter ';')",
+    "copy (select id, t from only fd.t where (id > 1) order by id) to stdout",
+    "copy (values (1, 'a'), (2, null)) to stdout (format csv)",
+    "copy (select count(*), 'x' as y from fd.t) to stdout (header)",
+    "copy (select id from fd.t where false) to stdout (format binary)",
+    "copy (select nspname from pg_namespace where nspname = 'fd') to stdout",
+)
+
+BAD_COPIES = (
+    "copy nosuch to stdout",
+    "copy fd.nosuch to stdout",
+    "copy fd.t (id, nosuch) to stdout",
+    "copy fd.t to stdout (format 'xml')",
+    "copy nosuch to stdout (format 'xml')",
+    "copy (select 1 from nosuch) to stdout",
+    "copy (select id from fd.t) to stdout (format csv, force_quote (t))",
+    "copy pg_tables to stdout",
+    "copy information_schema.tables to stdout",
+    "copy (select $1) to stdout",
+)
+
+
+def copied(connection: psycopg.Connection[Any], sql: str) -> tuple[bytes, int]:
+    """All that comes, and the tag's number."""
+    with connection.cursor() as cursor:
+        with cursor.copy(sql.encode()) as copy:
+            data = b"".join(map(bytes, copy))
+        return data, cursor.rowcount
+
+
+def refused(connection: psycopg.Connection[Any], sql: str) -> tuple[str | None, ...]:
+    """What is said of a bad COPY."""
+    with pytest.raises(psycopg.Error) as caught:
+        copied(connection, sql)
+    told = caught.value.diag
+    return told.sqlstate, told.message_primary, told.message_hint
+
+
+def test_copies_are_those_of_the_source(pair: Pair, psql: Any, tmp_path: Path) -> None:
+    answers: list[list[Any]] = []
+    for number, conninfo in enumerate(pair.both):
+        found: list[Any] = []
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            found += [(sql, copied(connection, sql)) for sql in COPIES]
+            found += [(sql, refused(connection, sql)) for sql in BAD_COPIES]
+            # A table has no order.
+            for sql in ("copy fd.t to stdout csv", "copy fd.many to stdout"):
+                data, tag = copied(connection, sql)
+                found.append((sql, sorted(data.splitlines()), tag))
+            with (
+                connection.cursor() as cursor,
+                cursor.copy("copy fd.t (id, t) to stdout (format binary)") as copy,
+            ):
+                copy.set_types(["int4", "text"])
+                found.append(sorted(copy.rows()))
+        file = tmp_path / str(number)
+        query = "select * from fd.t order by id"
+        found.append(psql(conninfo, "-c", f"\\copy ({query}) to '{file}' csv").stdout)
+        found.append(file.read_bytes())
+        answers.append(found)
+    for theirs, ours in zip(*answers, strict=True):
+        assert ours == theirs
+
+
+def test_a_copy_is_of_its_transaction_and_of_its_role(
+    node: Node, connection: psycopg.Connection[Any]
+) -> None:
+    newest = "copy (select max(id) from co) to stdout"
+    connection.execute("create table co (id int)")
+    connection.execute("create role copier")
+    try:
+        connection.execute("insert into co values (1)")
+        connection.execute("begin isolation level repeatable read")
+        assert copied(connection, newest)[0] == b"1\n"
+        node.sql("insert into co values (2)")
+        assert copied(connection, newest)[0] == b"1\n"
+        assert refused(connection, "copy co (nosuch) to stdout")[0] == "42703"
+        assert refused(connection, "copy co to stdout")[0] == "25P02"
+        connection.execute("rollback")
+        assert copied(connection, newest)[0] == b"2\n"
+
+        connection.execute("set role copier")
+        denied = ("42501", "permission denied for table co", None)
+        assert refused(connection, "copy co to stdout") == denied
+        connection.execute("reset role")
+        connection.execute("grant select on co to copier")
+        connection.execute("set role copier")
+        assert copied(connection, "copy co to stdout")[1] == 2
+        connection.execute("reset role")
+        for sql, code in (
+            ("copy co to '/tmp/co'", "42501"),
+            ("copy co to program 'cat'", "42501"),
+            ("copy co from stdin", "0A000"),
+        ):
+            assert refused(connection, sql)[0] == code
+    finally:
+        connection.execute("rollback")
+        connection.execute("reset role")
+        connection.execute("drop table co")
+        connection.execute("drop role copier")
+
+
+def test_a_copy_is_cancelled_among_its_rows(
+    pair: Pair, connection: psycopg.Connection[Any]
+) -> None:
+    # More than a socket holds.
+    query = "select a.id from fd.many a, fd.many b where b.id <= 200"
+    with (
+        pytest.raises(psycopg.errors.QueryCanceled, match="user request"),
+        connection.cursor() as cursor,
+        cursor.copy(f"copy ({query}) to stdout".encode()) as copy,
+    ):
+        assert copy.read()
+        connection.cancel_safe()
+        while copy.read():
+            pass
+    assert copied(connection, "copy (select max(id) from fd.many) to stdout") == (
+        b"20000\n",
+        1,
+    )
+
+
 # ---- cancelling ---------------------------------------------------------------------
 
 ENDLESS = (

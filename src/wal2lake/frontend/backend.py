@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from wal2lake.frontend.grammar.copying import CopyOptions
 from wal2lake.frontend.parameters import Parameters
 from wal2lake.wire.frontback import FieldDescription, Format
 
@@ -76,6 +77,16 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyRows:
+    """How the rows of a COPY are written. The batches hold binary values for the binary
+    format, and text for the others."""
+
+    options: CopyOptions
+    forced: tuple[bool, ...]
+    """Which columns' values are quoted in any case (FORCE_QUOTE)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a statement does. ``fields`` None: it returns no rows at all."""
 
@@ -87,8 +98,8 @@ class Outcome:
     """Consumed lazily, so that a result of any size takes the memory of a batch; its
     ``close()``, if it has one, stops what is unfinished."""
     notices: tuple[Notice, ...] = ()
-    copy: Format | None = None
-    """The rows go out as CopyData, in this format; the number of rows is appended to the tag."""
+    copy: CopyRows | None = None
+    """The rows go out as CopyData, in this manner; their number is appended to the tag."""
 
     def close(self) -> None:
         """The client wants no (more) rows."""

@@ -1,31 +1,58 @@
-"""COPY of a table: the query that it stands for."""
+"""COPY of a table: the query that it stands for, and which columns' values are quoted.
+
+Source: DoCopy() in copy.c; BeginCopyTo() in copyto.c; CopyGetAttnums().
+"""
 
 from __future__ import annotations
 
-from wal2lake.catalog import Catalog
+from collections.abc import Sequence
+
 from wal2lake.errors import UndefinedObjectError, UsageError
-from wal2lake.frontend.commands.node import Caller, need_table
-from wal2lake.frontend.grammar.copying import CopyTo
+from wal2lake.frontend.grammar.copying import All, CopyOptions, CopyTo
 from wal2lake.frontend.grammar.quoting import quote_identifier
 
 
-def copied_rows(catalog: Catalog, caller: Caller, statement: CopyTo) -> str:
-    """A SELECT of the columns that are asked for; 42P01, 42703, 42701 as PostgreSQL."""
-    assert statement.table is not None
-    table = need_table(catalog, caller, statement.table.schema, statement.table.name)
-    columns = statement.columns
-    if columns is None:
-        columns = tuple(column.name for column in table.columns)
-    for number, name in enumerate(columns):
-        if table.column(name) is None:
-            raise UndefinedObjectError(
-                f'column "{name}" of relation "{table.name}" does not exist',
-                sqlstate="42703",
+def copied_rows(
+    statement: CopyTo, schema: str, name: str, columns: Sequence[str]
+) -> str:
+    """A SELECT of the columns of this table that are asked for; 42703, 42701 as PostgreSQL."""
+    wanted = statement.columns
+    if wanted is None:
+        wanted = tuple(columns)
+    _check(wanted, columns, f' of relation "{name}"')
+    chosen = ", ".join(map(quote_identifier, wanted))
+    return f"SELECT {chosen} FROM {quote_identifier(schema)}.{quote_identifier(name)}"
+
+
+def forced_columns(
+    options: CopyOptions,
+    copied: Sequence[str],
+    columns: Sequence[str] | None,
+    name: str | None,
+) -> tuple[bool, ...]:
+    """FORCE_QUOTE for each column that is ``copied``; ``columns`` are all of the table of this
+    name, None of a query."""
+    forced = options.force_quote
+    if isinstance(forced, All):
+        return (True,) * len(copied)
+    where = "" if columns is None else f' of relation "{name}"'
+    _check(forced, copied if columns is None else columns, where)
+    for column in forced:
+        if column not in copied:
+            raise UsageError(
+                f'FORCE_QUOTE column "{column}" not referenced by COPY',
+                sqlstate="42P10",
             )
-        if name in columns[:number]:
+    return tuple(column in forced for column in copied)
+
+
+def _check(wanted: Sequence[str], columns: Sequence[str], where: str) -> None:
+    for number, name in enumerate(wanted):
+        if name not in columns:
+            raise UndefinedObjectError(
+                f'column "{name}"{where} does not exist', sqlstate="42703"
+            )
+        if name in wanted[:number]:
             raise UsageError(
                 f'column "{name}" specified more than once', sqlstate="42701"
             )
-    chosen = ", ".join(map(quote_identifier, columns))
-    place = f"{quote_identifier(table.namespace)}.{quote_identifier(table.name)}"
-    return f"SELECT {chosen} FROM {place}"

@@ -30,12 +30,14 @@ from typing import Final
 from wal2lake.catalog import Role, TableDef
 from wal2lake.errors import (
     FeatureNotSupportedError,
+    SqlSyntaxError,
     UndefinedObjectError,
     UsageError,
     Wal2LakeError,
 )
 from wal2lake.frontend.backend import (
     Batch,
+    CopyRows,
     Outcome,
     Parameter,
     Prepared,
@@ -46,9 +48,9 @@ from wal2lake.frontend.commands import altertable, calls, publication, roles
 from wal2lake.frontend.commands import subscription as subscriptions
 from wal2lake.frontend.commands import table as tables
 from wal2lake.frontend.commands.access import check_tables
-from wal2lake.frontend.commands.copying import copied_rows
+from wal2lake.frontend.commands.copying import copied_rows, forced_columns
 from wal2lake.frontend.commands.dml import run_dml, truncate, truncated_tables
-from wal2lake.frontend.commands.node import Caller, Node, need_table
+from wal2lake.frontend.commands.node import Caller, Node, find_table, need_table
 from wal2lake.frontend.commands.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.frontend.commands.publication.dependents import check_writable
 from wal2lake.frontend.commands.snapshots import Snapshot
@@ -57,14 +59,21 @@ from wal2lake.frontend.commands.transaction.local import (
     LocalTransaction,
 )
 from wal2lake.frontend.grammar import parse
-from wal2lake.frontend.grammar.copying import CopyFormat, CopyTo
+from wal2lake.frontend.grammar.copying import (
+    CopyFormat,
+    CopyOptions,
+    CopyTo,
+    copy_options,
+)
 from wal2lake.frontend.grammar.lexer import parameter_count
 from wal2lake.frontend.grammar.parser import Parsed
 from wal2lake.frontend.grammar.statements import (
     Kind,
     Other,
+    QualifiedName,
     Truncate,
 )
+from wal2lake.frontend.parameters import canonical_encoding
 from wal2lake.frontend.query.results import Rendering, columns_in, fields_of
 from wal2lake.frontend.query.translate import (
     Parameter as BoundParameter,
@@ -84,6 +93,7 @@ from wal2lake.frontend.sysviews import (
     is_system_query,
     only_computes,
 )
+from wal2lake.frontend.sysviews.declarations.relations import system_relation
 from wal2lake.lake import CommitConflict
 from wal2lake.model import Oid
 from wal2lake.pgtypes.params import binary_param_to_text
@@ -157,7 +167,9 @@ class LakeBackend:
     def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
         """Parse; errors of names come from ``fields`` or ``execute``."""
         statement = parse(sql)
-        count = max(len(param_oids), parameter_count(sql))
+        # As in PostgreSQL a COPY's query is not looked into before it runs.
+        used = 0 if isinstance(statement, CopyTo) else parameter_count(sql)
+        count = max(len(param_oids), used)
         oids = [
             (param_oids[i] if i < len(param_oids) else 0) or _TEXT_OID
             for i in range(count)
@@ -319,21 +331,57 @@ class LakeBackend:
 
     def _copy(self, caller: Caller, statement: CopyTo) -> Outcome:
         """Its query's rows, as CopyData."""
-        sql = statement.query
-        if sql is None:
-            assert statement.table is not None
-            sql = copied_rows(self._node.catalog, caller, statement)
+        name, columns, sql = None, None, statement.query
+        if statement.table is not None:
+            schema, name, columns = self._copied(caller, statement.table)
+            sql = copied_rows(statement, schema, name, columns)
+        assert sql is not None
+        options = copy_options(statement.options, canonical_encoding)
+        if parameter_count(sql):
+            raise UsageError("there is no parameter $1", sqlstate="42P02")
+        try:
+            found = self._copied_rows(caller, sql, options)
+        except SqlSyntaxError as error:
+            if error.position:
+                error.position += statement.query_start
+            raise
+        try:
+            copied = [one.name for one in found.fields or ()]
+            forced = forced_columns(options, copied, columns, name)
+        except Wal2LakeError:
+            found.close()
+            raise
+        return replace(found, tag="COPY", copy=CopyRows(options, forced))
+
+    def _copied_rows(self, caller: Caller, sql: str, options: CopyOptions) -> Outcome:
         query = self.prepare(sql, ())
         assert isinstance(query, _Statement)
         if not (
             isinstance(query.statement, Other) and query.statement.kind in _QUERIES
         ):
             raise FeatureNotSupportedError("COPY query must be a SELECT")
-        binary = statement.format is CopyFormat.BINARY
+        binary = options.format is CopyFormat.BINARY
         wanted = Format.BINARY if binary else Format.TEXT
         formats = (wanted,) * len(query.fields or ())
-        found = self._other(caller, query, query.statement, (), formats)
-        return replace(found, tag="COPY", copy=wanted)
+        return self._other(caller, query, query.statement, (), formats)
+
+    def _copied(
+        self, caller: Caller, table: QualifiedName
+    ) -> tuple[str, str, tuple[str, ...]]:
+        """Schema, name and columns of a table, which may be a system's."""
+        catalog = self._node.catalog
+        found = find_table(catalog, caller, table.schema, table.name)
+        system = None if found else system_relation(table.schema, table.name)
+        if system is None:
+            found = need_table(catalog, caller, table.schema, table.name)
+            return found.namespace, found.name, tuple(c.name for c in found.columns)
+        if system.kind != "r":
+            raise UsageError(
+                f'cannot copy from view "{system.name}"',
+                sqlstate="42809",
+                hint="Try the COPY (SELECT ...) TO variant.",
+            )
+        return system.schema, system.name, tuple(c.name for c in system.columns)
 
     def _perform(self, caller: Caller, request: Request) -> object:
         """What a function of a system query has asked for."""

@@ -6,6 +6,7 @@ own settings are handed in as definitions.
 """
 
 from wal2lake.frontend.parameters.encodings import (
+    canonical_encoding,
     codec_name,
     convert_column,
     decode_text,
@@ -37,6 +38,7 @@ __all__ = [
     "ParameterMark",
     "Parameters",
     "Unit",
+    "canonical_encoding",
     "codec_name",
     "convert_column",
     "decode_text",

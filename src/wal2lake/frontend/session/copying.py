@@ -1,11 +1,15 @@
 """Rows of a COPY on their way to the client.
 
-In: an Outcome's batches, each value in the text or binary form of its type. Out: CopyData messages
-of some thousand rows.
+In: an Outcome's batches, each value in the text or binary form of its type. Out: CopyData messages,
+one for each row.
 
-    text      values with a tab between and a newline behind, \\N for NULL; a backslash before
-              what would be read as something else
+    text      values with a delimiter between and a newline behind, \\N for NULL; a backslash
+              before what would be read as something else
+    csv       the same with quotes around what would be read as something else
     binary    a signature, then for each row the number of fields, and each with its length
+
+Whether a column has anything to escape or to quote is asked of all its values at once: most
+columns have nothing.
 
 Source: src/backend/commands/copyto.c; PostgreSQL manual, COPY, "File Formats".
 """
@@ -14,19 +18,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
-from wal2lake.frontend.backend import Batch, Outcome
+from wal2lake.frontend.backend import Batch, CopyRows, Outcome
 from wal2lake.frontend.client.transport import Transport
+from wal2lake.frontend.grammar.copying import CopyFormat, CopyOptions
 from wal2lake.frontend.parameters import convert_column, is_utf8
-from wal2lake.wire.frontback import Format, write_backend
+from wal2lake.frontend.session.results import TEXT_IN_BINARY
+from wal2lake.wire.frontback import write_backend, write_data_rows
 from wal2lake.wire.frontback.backend import CopyMode, CopyResponse
+
+Column = Sequence[bytes | None]
 
 _SLICE_ROWS: Final = 4096
 
-_SPECIAL: Final = re.compile(rb"[\\\b\f\n\r\t\v]")
 _ESCAPES: Final = {
-    b"\\": b"\\\\",
     b"\b": b"\\b",
     b"\f": b"\\f",
     b"\n": b"\\n",
@@ -38,6 +45,11 @@ _ESCAPES: Final = {
 _SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER: Final = b"\xff\xff"
 
+_HEADER_BYTES: Final = 5
+"""Of a message: kind and length."""
+
+_END_OF_DATA: Final = b"\\."
+
 
 def send_copy(
     outcome: Outcome,
@@ -46,75 +58,152 @@ def send_copy(
     encoding: str,
     check: Callable[[], None],
 ) -> int:
-    """All of it, but for CommandComplete; how many rows that were."""
-    assert outcome.copy is not None and outcome.fields is not None
-    binary = outcome.copy is Format.BINARY
-    count = len(outcome.fields)
-    code = int(binary)
-    transport.write(write_backend(CopyResponse(CopyMode.OUT, code, (code,) * count)))
+    """All of it, but for CommandComplete; how many rows that were. ``encoding`` is the
+    client's; ``check`` is called every few thousand rows and may raise."""
+    copy, fields = outcome.copy, outcome.fields
+    assert copy is not None and fields is not None
+    binary = copy.options.format is CopyFormat.BINARY
+    lead, rows = b"", 0
+    try:
+        formats = (int(binary),) * len(fields)
+        response = CopyResponse(CopyMode.OUT, int(binary), formats)
+        transport.write(write_backend(response))
+        if binary:
+            lead = _SIGNATURE
+            textual = [field.type_oid in TEXT_IN_BINARY for field in fields]
+            encode = _binary_rows(textual, encoding)
+        else:
+            encode = text_rows(copy, encoding)
+            if copy.options.header:
+                names = [[field.name.encode()] for field in fields]
+                plain = replace(copy, forced=(False,) * len(fields))
+                transport.write(text_rows(plain, encoding)(names, 1))
+        for batch in outcome.batches:
+            for columns, size in _slices(batch, alone=bool(lead)):
+                check()
+                data = encode(columns, size)
+                if lead and size:
+                    # The first row is in the message of the signature, as clients expect.
+                    lead, data = b"", _data(lead + data[_HEADER_BYTES:])
+                transport.write(data)
+                rows += size
+    finally:
+        outcome.close()
     if binary:
-        transport.write(_data(_SIGNATURE))
-    convert = None if is_utf8(encoding) or binary else encoding
-    rows = 0
-    for batch in outcome.batches:
-        for columns, size in _slices(batch):
-            check()
-            encoded = (
-                _binary(columns, size) if binary else _text(columns, size, convert)
-            )
-            transport.write(b"".join(map(_data, encoded)))
-            rows += size
-    if binary:
-        transport.write(_data(_TRAILER))
+        transport.write(_data(lead + _TRAILER))
     transport.write(b"c\0\0\0\4")
     return rows
 
 
-def _slices(batch: Batch) -> Iterator[tuple[list[Sequence[bytes | None]], int]]:
-    for start in range(0, batch.rows, _SLICE_ROWS):
-        stop = min(start + _SLICE_ROWS, batch.rows)
+def _slices(batch: Batch, *, alone: bool) -> Iterator[tuple[list[Column], int]]:
+    """``alone``: the first row is a slice of its own."""
+    start = 0
+    while start < batch.rows:
+        stop = min(start + (1 if alone else _SLICE_ROWS), batch.rows)
         yield [column[start:stop] for column in batch.columns], stop - start
-
-
-def _text(
-    columns: Sequence[Sequence[bytes | None]], rows: int, encoding: str | None
-) -> list[bytes]:
-    if not columns:
-        return [b"\n"] * rows
-    texts = [_escaped(column) for column in columns]
-    found = [b"\t".join(row) + b"\n" for row in zip(*texts, strict=True)]
-    if encoding is None:
-        return found
-    # Last: in another encoding a backslash may be half of a character.
-    return [line or b"" for line in convert_column(found, encoding)]
-
-
-def _escaped(column: Sequence[bytes | None]) -> list[bytes]:
-    found = [b"\\N" if value is None else value for value in column]
-    # Most columns have nothing to escape: one look at all of it.
-    if _SPECIAL.search(b"".join(value for value in column if value is not None)):
-        found = [
-            b"\\N"
-            if value is None
-            else _SPECIAL.sub(lambda one: _ESCAPES[one[0]], value)
-            for value in column
-        ]
-    return found
-
-
-def _binary(columns: Sequence[Sequence[bytes | None]], rows: int) -> list[bytes]:
-    head = len(columns).to_bytes(2, "big")
-    if not columns:
-        return [head] * rows
-    fields = [
-        [
-            b"\xff\xff\xff\xff" if v is None else len(v).to_bytes(4, "big") + v
-            for v in column
-        ]
-        for column in columns
-    ]
-    return [head + b"".join(row) for row in zip(*fields, strict=True)]
+        start, alone = stop, False
 
 
 def _data(content: bytes) -> bytes:
     return b"d" + (len(content) + 4).to_bytes(4, "big") + content
+
+
+# ---- text and csv ----------------------------------------------------------------------
+
+
+def text_rows(
+    copy: CopyRows, encoding: str
+) -> Callable[[Sequence[Column], int], bytes]:
+    """What turns columns of UTF-8 text, and the number of rows, into messages."""
+    options = copy.options
+    wanted = options.encoding or encoding
+    convert = not is_utf8(wanted)
+    delimiter = options.delimiter.encode()
+    dress = (
+        _quoting(options) if options.format is CopyFormat.CSV else _escaping(options)
+    )
+
+    def rows(columns: Sequence[Column], count: int) -> bytes:
+        if not columns:
+            return _data(b"\n") * count
+        alone = len(columns) == 1
+        texts: list[Column] = [
+            dress(column, forced, alone)
+            for column, forced in zip(columns, copy.forced, strict=True)
+        ]
+        if convert:
+            # Last: in another encoding a backslash may be half of a character.
+            texts = [convert_column(text, wanted) for text in texts]
+        lines = map(delimiter.join, zip(*texts, strict=True))
+        return b"".join([_data(line + b"\n") for line in lines])
+
+    return rows
+
+
+_Dress = Callable[[Column, bool, bool], list[bytes]]
+"""A column, whether its values are quoted in any case, and whether it is the only one."""
+
+
+def _escaping(options: CopyOptions) -> _Dress:
+    null, delimiter = options.null.encode(), options.delimiter.encode()
+    special = re.compile(rb"[\\\b\f\n\r\t\v" + re.escape(delimiter) + rb"]")
+
+    def escaped(match: re.Match[bytes]) -> bytes:
+        return _ESCAPES.get(match[0]) or b"\\" + match[0]
+
+    def dress(column: Column, forced: bool, alone: bool) -> list[bytes]:
+        if special.search(b"".join([v for v in column if v is not None])) is None:
+            return [null if v is None else v for v in column]
+        return [null if v is None else special.sub(escaped, v) for v in column]
+
+    return dress
+
+
+def _quoting(options: CopyOptions) -> _Dress:
+    null, delimiter = options.null.encode(), options.delimiter.encode()
+    quote, escape = options.quote.encode(), options.escape.encode()
+    special = re.compile(rb"[\n\r" + re.escape(delimiter) + re.escape(quote) + rb"]")
+    inner = re.compile(rb"[" + re.escape(quote) + re.escape(escape) + rb"]")
+
+    def quoted(value: bytes) -> bytes:
+        return quote + inner.sub(lambda match: escape + match[0], value) + quote
+
+    def dress(column: Column, forced: bool, alone: bool) -> list[bytes]:
+        if forced:
+            return [null if v is None else quoted(v) for v in column]
+        if not (
+            null in column
+            or (alone and _END_OF_DATA in column)
+            or special.search(b"".join([v for v in column if v is not None]))
+        ):
+            return [null if v is None else v for v in column]
+        return [
+            null
+            if v is None
+            else quoted(v)
+            if v == null or (alone and v == _END_OF_DATA) or special.search(v)
+            else v
+            for v in column
+        ]
+
+    return dress
+
+
+# ---- binary ----------------------------------------------------------------------------
+
+
+def _binary_rows(
+    textual: Sequence[bool], encoding: str
+) -> Callable[[Sequence[Column], int], bytes]:
+    """A row is what a DataRow has; text is in the client's encoding, as there."""
+    convert = not is_utf8(encoding)
+
+    def rows(columns: Sequence[Column], count: int) -> bytes:
+        if convert:
+            columns = [
+                convert_column(column, encoding) if is_text else column
+                for column, is_text in zip(columns, textual, strict=True)
+            ]
+        return write_data_rows(columns, count, kind=b"d")
+
+    return rows

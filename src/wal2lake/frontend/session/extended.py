@@ -24,6 +24,7 @@ from wal2lake.frontend.parameters import (
     decode_text,
     is_utf8,
 )
+from wal2lake.frontend.session.copying import send_copy
 from wal2lake.frontend.session.executor import Executor
 from wal2lake.frontend.session.interrupts import Interrupts
 from wal2lake.frontend.session.prepared import (
@@ -187,9 +188,9 @@ class ExtendedQuery:
             return
         if portal.stream is None:
             outcome = self._start(portal)
-            if outcome.fields is None:
+            if outcome.fields is None or outcome.copy is not None:
                 portal.finished = True
-                self._conversation.send(CommandComplete(outcome.tag))
+                self._conversation.send(CommandComplete(self._completed(outcome)))
                 return
             try:
                 _check_unchanged(portal.fields, outcome.fields)
@@ -209,6 +210,18 @@ class ExtendedQuery:
         tag = completion_tag(portal.stream.outcome, rows)
         portal.close()
         self._conversation.send(CommandComplete(tag))
+
+    def _completed(self, outcome: Outcome) -> str:
+        """The tag of what gives no rows, or gives them as a COPY: a row limit is not for it."""
+        if outcome.copy is None:
+            return outcome.tag
+        rows = send_copy(
+            outcome,
+            self._conversation.transport,
+            encoding=self._parameters.raw("client_encoding"),
+            check=self._interrupts.check,
+        )
+        return f"{outcome.tag} {rows}"
 
     def _start(self, portal: Portal) -> Outcome:
         self._transaction.executing(is_last=self._conversation.ends_here)

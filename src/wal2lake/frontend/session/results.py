@@ -27,7 +27,7 @@ _MAX_SLICE_ROWS: Final = 2048
 _SLICE_BYTES: Final = 1 << 20
 """Aim for a slice. A guess between few sends and a prompt answer to a cancel."""
 
-_TEXT_IN_BINARY: Final = frozenset({18, 19, 25, 114, 142, 705, 1042, 1043, 2275})
+TEXT_IN_BINARY: Final = frozenset({18, 19, 25, 114, 142, 705, 1042, 1043, 2275})
 """Types whose binary form is text too: "char", name, text, json, xml, unknown, bpchar,
 varchar, cstring."""
 
@@ -49,7 +49,7 @@ class RowStream:
         self.outcome = outcome
         fields = outcome.fields or ()
         self._textual = tuple(
-            code is Format.TEXT or field.type_oid in _TEXT_IN_BINARY
+            code is Format.TEXT or field.type_oid in TEXT_IN_BINARY
             for field, code in zip(fields, formats, strict=True)
         )
         self._batches: Iterator[Batch] = iter(outcome.batches)

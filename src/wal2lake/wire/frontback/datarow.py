@@ -37,11 +37,16 @@ MAX_COLUMNS: Final = 1664
 
 
 def write_data_rows(
-    columns: Sequence[Sequence[bytes | None]], rows: int | None = None
+    columns: Sequence[Sequence[bytes | None]],
+    rows: int | None = None,
+    *,
+    kind: bytes = b"D",
 ) -> bytes:
-    """The DataRow frames of equally long columns; ``rows`` is needed without columns."""
+    """The DataRow frames of equally long columns; ``rows`` is needed without columns.
+
+    A row of a binary COPY is the same in a frame of kind ``d``."""
     if not columns:
-        return _ROW_HEADER.pack(b"D", 6, 0) * (rows or 0)
+        return _ROW_HEADER.pack(kind, 6, 0) * (rows or 0)
     count = len(columns[0]) if rows is None else rows
     if count == 0:
         return b""
@@ -57,7 +62,7 @@ def write_data_rows(
         parts[2 * index + 2 :: stride] = values
         totals = list(map(add, totals, lengths))
     pack = _ROW_HEADER.pack
-    parts[::stride] = map(pack, repeat(b"D"), totals, repeat(len(columns)))
+    parts[::stride] = map(pack, repeat(kind), totals, repeat(len(columns)))
     return b"".join(parts)
 
 

@@ -1,27 +1,41 @@
 """COPY ... TO STDOUT as a value.
 
-    COPY name [(column, ...)] TO STDOUT [[WITH] (option [, ...])]
-    COPY (query) TO STDOUT [[WITH] (option [, ...])]
+    COPY name [(column, ...)] TO STDOUT [[WITH] options]
+    COPY (query) TO STDOUT [[WITH] options]
 
-Source: gram.y, CopyStmt; ProcessCopyOptions() in copy.c.
+Options are a list in parentheses, or the words that were there before PostgreSQL 9.0 and 7.3:
+both come out under the names of the first. ``options`` says what they mean.
+
+Source: gram.y, CopyStmt.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, field
+from typing import Final
 
-from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
+from wal2lake.errors import FeatureNotSupportedError, UsageError
+from wal2lake.frontend.grammar.copying.options import (
+    All,
+    CopyFormat,
+    CopyOption,
+    CopyOptions,
+    copy_options,
+)
 from wal2lake.frontend.grammar.cursor import Cursor
-from wal2lake.frontend.grammar.lexer import TokenKind
+from wal2lake.frontend.grammar.keywords import RESERVED
+from wal2lake.frontend.grammar.lexer import TokenKind, syntax_error
 from wal2lake.frontend.grammar.statements import QualifiedName
 
-
-class CopyFormat(Enum):
-    """How rows look."""
-
-    TEXT = "text"
-    BINARY = "binary"
+__all__ = [
+    "All",
+    "CopyFormat",
+    "CopyOption",
+    "CopyOptions",
+    "CopyTo",
+    "copy",
+    "copy_options",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,70 +47,154 @@ class CopyTo:
     """None: all."""
     query: str | None
     """In place of a table."""
-    format: CopyFormat = CopyFormat.TEXT
+    query_start: int = field(default=0, compare=False)
+    """0-based, in characters of the statement."""
+    options: tuple[CopyOption, ...] = ()
+    """As written: whether the table is there is looked at before them."""
 
 
 def copy(cursor: Cursor) -> CopyTo:
     """Behind COPY."""
-    binary = cursor.take("binary")
-    table, columns, query = None, None, None
+    options: list[CopyOption] = []
+    table, columns, query, start = None, None, None, 0
     if cursor.token.is_mark("("):
         start = cursor.token.start
         cursor.skip_parentheses()
-        query = cursor.text[start : cursor.token.start].strip()[1:-1].strip()
+        query = cursor.text[start : cursor.previous_end()][1:-1]
     else:
+        at = cursor.token.start
+        if cursor.take("binary"):
+            options.append(CopyOption("format", "binary", at))
         table = cursor.qualified_name()
         if cursor.take_mark("("):
             columns = cursor.commas(cursor.name)
             cursor.expect_mark(")")
-    if cursor.take("from"):
-        raise FeatureNotSupportedError("COPY FROM is not supported", hint="Use INSERT.")
+        if cursor.take("from"):
+            raise FeatureNotSupportedError(
+                "COPY FROM is not supported", hint="Use INSERT."
+            )
     cursor.expect("to")
-    program = cursor.take("program")
-    if program or cursor.token.kind is TokenKind.STRING:
-        raise UsageError(
-            "permission denied to COPY to or from an external program"
-            if program
-            else "permission denied to COPY to a file",
-            sqlstate="42501",
-            hint="Anyone can COPY to stdout or from stdin. psql's \\copy command also works"
-            " for anyone.",
-        )
-    if not (cursor.take("stdout") or cursor.take("stdin")):
-        raise cursor.unexpected()
-    wanted = _options(cursor)
-    if binary:
-        wanted = CopyFormat.BINARY
-    cursor.expect_end()
-    return CopyTo(table, columns, query, wanted)
-
-
-def _options(cursor: Cursor) -> CopyFormat:
+    _destination(cursor)
+    if table is not None:
+        options += _delimiters(cursor)
     cursor.take("with")
-    if cursor.take("binary"):
-        return CopyFormat.BINARY
-    if not cursor.take_mark("("):
-        return CopyFormat.TEXT
-    found: dict[str, str] = {}
-    while True:
-        name = cursor.label()
-        if name in found:
-            raise SqlSyntaxError("conflicting or redundant options")
-        value = ""
-        if not (cursor.token.is_mark(",") or cursor.token.is_mark(")")):
-            value = cursor.next().value
-        found[name] = value
-        if not cursor.take_mark(","):
+    options += _generic(cursor) if cursor.take_mark("(") else _words(cursor)
+    if table is not None and cursor.token.is_word("where"):
+        raise syntax_error("WHERE clause not allowed with COPY TO", cursor.token.start)
+    cursor.expect_end()
+    return CopyTo(table, columns, query, start + 1, tuple(options))
+
+
+def _destination(cursor: Cursor) -> None:
+    program = cursor.take("program")
+    if not program and (cursor.take("stdout") or cursor.take("stdin")):
+        return
+    if cursor.token.kind is not TokenKind.STRING:
+        raise cursor.unexpected()
+    raise UsageError(
+        "permission denied to COPY to or from an external program"
+        if program
+        else "permission denied to COPY to a file",
+        sqlstate="42501",
+        hint="Anyone can COPY to stdout or from stdin. psql's \\copy command also works"
+        " for anyone.",
+    )
+
+
+def _delimiters(cursor: Cursor) -> list[CopyOption]:
+    """What 7.2 had: [USING] DELIMITERS 'x'."""
+    start = cursor.token.start
+    if cursor.take("using"):
+        start = cursor.token.start
+        cursor.expect("delimiters")
+    elif not cursor.take("delimiters"):
+        return []
+    return [CopyOption("delimiter", cursor.string(), start)]
+
+
+_STRINGS: Final = ("delimiter", "null", "quote", "escape")
+_FLAGS: Final = {
+    "binary": ("format", "binary"),
+    "csv": ("format", "csv"),
+    "freeze": ("freeze", "true"),
+    "header": ("header", "true"),
+}
+_FORCED: Final = {
+    ("quote",): "force_quote",
+    ("not", "null"): "force_not_null",
+    ("null",): "force_null",
+}
+
+
+def _words(cursor: Cursor) -> list[CopyOption]:
+    """What 8.x had: CSV HEADER DELIMITER AS ';' ..."""
+    found = []
+    while cursor.token.kind is TokenKind.WORD:
+        token = cursor.token
+        if token.value in _FLAGS:
+            cursor.next()
+            name, value = _FLAGS[token.value]
+            found.append(CopyOption(name, value, token.start))
+        elif token.value in _STRINGS:
+            cursor.next()
+            cursor.take("as")
+            found.append(CopyOption(token.value, cursor.string(), token.start))
+        elif cursor.take("encoding"):
+            found.append(CopyOption("encoding", cursor.string(), token.start))
+        elif cursor.take("force"):
+            found.append(_forced(cursor, token.start))
+        else:
             break
+    return found
+
+
+def _forced(cursor: Cursor, start: int) -> CopyOption:
+    for words, name in _FORCED.items():
+        if cursor.take(*words):
+            if cursor.take_mark("*"):
+                return CopyOption(name, All.COLUMNS, start)
+            return CopyOption(name, cursor.commas(cursor.name), start)
+    raise cursor.unexpected()
+
+
+def _generic(cursor: Cursor) -> list[CopyOption]:
+    """Behind the opening parenthesis, and the closing one."""
+    found = cursor.commas(lambda: _option(cursor))
     cursor.expect_mark(")")
-    wanted = found.pop("format", "text")
-    for name in found:
-        raise FeatureNotSupportedError(f'COPY option "{name}" is not supported')
-    if wanted == "csv":
-        raise FeatureNotSupportedError('COPY format "csv" is not supported')
-    try:
-        return CopyFormat(wanted)
-    except ValueError:
-        raise UsageError(
-            f'COPY format "{wanted}" not recognized', sqlstate="22023"
-        ) from None
+    return list(found)
+
+
+def _option(cursor: Cursor) -> CopyOption:
+    start = cursor.token.start
+    return CopyOption(cursor.label(), _value(cursor), start)
+
+
+def _value(cursor: Cursor) -> str | tuple[str, ...] | All | None:
+    token = cursor.token
+    if token.is_mark(",") or token.is_mark(")"):
+        return None
+    if cursor.take_mark("*"):
+        return All.COLUMNS
+    if cursor.take_mark("("):
+        items = cursor.commas(lambda: _word(cursor))
+        cursor.expect_mark(")")
+        return items
+    for sign in ("+", "-"):
+        if cursor.take_mark(sign):
+            if cursor.token.kind not in (TokenKind.INTEGER, TokenKind.FLOAT):
+                raise cursor.unexpected()
+            return sign.replace("+", "") + cursor.next().value
+    if token.kind in (TokenKind.INTEGER, TokenKind.FLOAT):
+        return cursor.next().value
+    return cursor.next().value if token.is_word("default") else _word(cursor)
+
+
+def _word(cursor: Cursor) -> str:
+    """opt_boolean_or_string."""
+    token = cursor.token
+    if token.kind in (TokenKind.QUOTED, TokenKind.STRING) or (
+        token.kind is TokenKind.WORD
+        and (token.value in ("true", "false", "on") or token.value not in RESERVED)
+    ):
+        return cursor.next().value
+    raise cursor.unexpected()

@@ -1,0 +1,259 @@
+"""The options of a COPY ... TO, checked.
+
+Comes in: options as they were written, by either syntax. Goes out: ``CopyOptions``, or what
+PostgreSQL says of them, in the order in which it looks.
+
+Source: ProcessCopyOptions() in src/backend/commands/copy.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
+from wal2lake.frontend.grammar.lexer import syntax_error
+
+
+class CopyFormat(Enum):
+    """How rows look."""
+
+    TEXT = "text"
+    CSV = "csv"
+    BINARY = "binary"
+
+
+class All(Enum):
+    """``*`` in the place of column names."""
+
+    COLUMNS = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOption:
+    """One option, under its name in the list that is in parentheses."""
+
+    name: str
+    value: str | tuple[str, ...] | All | None
+    """A tuple: a list in parentheses. None: nothing was said behind the name."""
+    start: int = field(default=0, compare=False)
+    """0-based, in characters of the statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """What they come to."""
+
+    format: CopyFormat = CopyFormat.TEXT
+    delimiter: str = "\t"
+    null: str = "\\N"
+    header: bool = False
+    quote: str = '"'
+    escape: str = '"'
+    force_quote: tuple[str, ...] | All = ()
+    encoding: str | None = None
+    """PostgreSQL's name; None: the client's."""
+
+
+_SYNTAX: Final = "42601"
+_INVALID: Final = "22023"
+_NOT_IN_TEXT: Final = frozenset("\\.abcdefghijklmnopqrstuvwxyz0123456789")
+
+
+def copy_options(
+    options: Sequence[CopyOption], canonical: Callable[[str], str | None]
+) -> CopyOptions:
+    """Raises what PostgreSQL does; ``canonical``: an encoding's name, however written."""
+    found: dict[str, Any] = {}
+    for option in options:
+        if option.name not in _READERS:
+            raise syntax_error(f'option "{option.name}" not recognized', option.start)
+        if option.name in found:
+            raise syntax_error("conflicting or redundant options", option.start)
+        found[option.name] = _READERS[option.name](option)
+        if option.name == "encoding":
+            found["encoding"] = canonical(found["encoding"])
+            if found["encoding"] is None:
+                raise _wrong(
+                    option,
+                    'argument to option "encoding" must be a valid encoding name',
+                )
+    return _checked(found)
+
+
+def _checked(found: dict[str, Any]) -> CopyOptions:
+    """Which options go together."""
+    form = found.get("format", CopyFormat.TEXT)
+    csv, binary = form is CopyFormat.CSV, form is CopyFormat.BINARY
+    for name in ("delimiter", "null", "default"):
+        if binary and name in found:
+            raise SqlSyntaxError(f"cannot specify {name.upper()} in BINARY mode")
+    delimiter = found.get("delimiter", "," if csv else "\t")
+    null = found.get("null", "" if csv else "\\N")
+    quote = found.get("quote", '"')
+    escape = found.get("escape", quote)
+    _one_byte("delimiter", delimiter)
+    if delimiter in "\r\n":
+        raise _invalid("COPY delimiter cannot be newline or carriage return")
+    for name, text in (("null", null), ("default", found.get("default", ""))):
+        if "\r" in text or "\n" in text:
+            raise _invalid(
+                f"COPY {name} representation cannot use newline or carriage return"
+            )
+    if not csv and delimiter in _NOT_IN_TEXT:
+        raise _invalid(f'COPY delimiter cannot be "{delimiter}"')
+    if binary and found.get("header"):
+        raise FeatureNotSupportedError("cannot specify HEADER in BINARY mode")
+    if csv:
+        _one_byte("quote", quote)
+        if delimiter == quote:
+            raise _invalid("COPY delimiter and quote must be different")
+        _one_byte("escape", escape)
+    else:
+        for name in ("quote", "escape", "force_quote", "force_not_null", "force_null"):
+            if found.get(name, ()) != ():
+                raise FeatureNotSupportedError(f"COPY {name.upper()} requires CSV mode")
+    for name in ("force_not_null", "force_null"):
+        if found.get(name):
+            raise _only_from(name)
+    if delimiter in null:
+        raise _invalid(
+            "COPY delimiter character must not appear in the NULL specification"
+        )
+    if csv and quote in null:
+        raise _invalid("CSV quote character must not appear in the NULL specification")
+    if found.get("freeze"):
+        raise _only_from("freeze")
+    if "default" in found:
+        # The only one of these with this code.
+        raise FeatureNotSupportedError("COPY DEFAULT cannot be used with COPY TO")
+    if "reject_limit" in found:
+        raise _invalid("COPY REJECT_LIMIT requires ON_ERROR to be set to IGNORE")
+    return CopyOptions(
+        form,
+        delimiter,
+        null,
+        found.get("header", False),
+        quote,
+        escape,
+        found.get("force_quote", ()),
+        found.get("encoding"),
+    )
+
+
+def _one_byte(what: str, text: str) -> None:
+    if len(text.encode()) != 1:
+        raise FeatureNotSupportedError(
+            f"COPY {what} must be a single one-byte character"
+        )
+
+
+def _invalid(message: str) -> UsageError:
+    return UsageError(message, sqlstate=_INVALID)
+
+
+def _only_from(name: str) -> UsageError:
+    return _invalid(f"COPY {name.upper()} cannot be used with COPY TO")
+
+
+def _wrong(option: CopyOption, message: str) -> SqlSyntaxError:
+    return syntax_error(message, option.start, sqlstate=_INVALID)
+
+
+# ---- values ----------------------------------------------------------------------------
+
+
+def _string(option: CopyOption) -> str:
+    match option.value:
+        case None:
+            raise SqlSyntaxError(f"{option.name} requires a parameter")
+        case All():
+            return "*"
+        case tuple():
+            return ".".join(option.value)
+        case str():
+            return option.value
+
+
+def _format(option: CopyOption) -> CopyFormat:
+    text = _string(option)
+    try:
+        return CopyFormat(text)
+    except ValueError:
+        raise _wrong(option, f'COPY format "{text}" not recognized') from None
+
+
+def _boolean(option: CopyOption) -> bool:
+    found = _truth(option)
+    if found is None:
+        raise SqlSyntaxError(f"{option.name} requires a Boolean value")
+    return found
+
+
+def _truth(option: CopyOption) -> bool | None:
+    if option.value is None:
+        return True
+    word = _string(option).lower()
+    if word in ("1", "true", "on"):
+        return True
+    return False if word in ("0", "false", "off") else None
+
+
+def _header(option: CopyOption) -> bool:
+    found = _truth(option)
+    if found is not None:
+        return found
+    word = _string(option)
+    if word.lower() == "match":
+        raise FeatureNotSupportedError(f'cannot use "{word}" with HEADER in COPY TO')
+    raise SqlSyntaxError(f'{option.name} requires a Boolean value or "match"')
+
+
+def _columns(option: CopyOption) -> tuple[str, ...] | All:
+    if not isinstance(option.value, tuple | All):
+        raise _wrong(
+            option, f'argument to option "{option.name}" must be a list of column names'
+        )
+    return option.value
+
+
+def _on_error(option: CopyOption) -> None:
+    raise _wrong(option, "COPY ON_ERROR cannot be used with COPY TO")
+
+
+def _reject_limit(option: CopyOption) -> int:
+    text = _string(option)
+    try:
+        number = int(text)
+    except ValueError:
+        raise SqlSyntaxError(f"{option.name} requires a numeric value") from None
+    if number <= 0:
+        raise _invalid(f"REJECT_LIMIT ({number}) must be greater than zero")
+    return number
+
+
+def _log_verbosity(option: CopyOption) -> None:
+    text = _string(option)
+    if text.lower() not in ("silent", "default", "verbose"):
+        raise _wrong(option, f'COPY LOG_VERBOSITY "{text}" not recognized')
+
+
+_READERS: Final[dict[str, Callable[[CopyOption], Any]]] = {
+    "format": _format,
+    "freeze": _boolean,
+    "delimiter": _string,
+    "null": _string,
+    "default": _string,
+    "header": _header,
+    "quote": _string,
+    "escape": _string,
+    "force_quote": _columns,
+    "force_not_null": _columns,
+    "force_null": _columns,
+    "encoding": _string,
+    "on_error": _on_error,
+    "reject_limit": _reject_limit,
+    "log_verbosity": _log_verbosity,
+}
