@@ -101,6 +101,19 @@ def test_a_postgresql_subscribes_to_lake_tables(
         ("s", "streaming")
     ]
 
+    # A TRUNCATE is one, whatever the subscriber has; what comes after it stays.
+    copy.psql("insert into public.u values (1000, 'of the subscriber')")
+    node.sql("truncate public.u")
+    same(node, copy, "u", "a > 0")
+    copy.psql("insert into public.u values (1000, 'of the subscriber')")
+    node.sql(
+        "begin; insert into public.u values (5, 'gone'); savepoint s;"
+        " truncate public.u; rollback to s; truncate public.u;"
+        " insert into public.u values (6, 'six'); commit"
+    )
+    same(node, copy, "u", "a > 0")
+    assert copy.psql("select a, b from public.u") == "6|six"
+
     # Power goes at any moment; nothing is lost, and nothing comes twice.
     node.sql("insert into public.u select 100 + id, 'before' from public.t")
     node.kill("tree")

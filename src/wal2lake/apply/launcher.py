@@ -49,11 +49,13 @@ class ApplyLauncher:
         commit_lock: Callable[[Oid], threading.RLock],
         alter: AlterTable,
         defaults: ColumnDefaults = no_defaults,
+        published: Callable[[], None] = lambda: None,
     ) -> None:
         """``commit_lock`` gives the lock of one subscription's tables; ``alter`` changes a table
         as its publisher has done; ``defaults`` are those of columns that a publisher does not
-        send."""
+        send; ``published`` is called when readers see something new."""
         self._defaults = defaults
+        self._published = published
         self._catalog = catalog
         self._settings = settings
         self._port = tables
@@ -136,6 +138,7 @@ class ApplyLauncher:
                     self._commit_lock(subid),
                     self._alter,
                     self._defaults,
+                    self._published,
                 )
                 worker.start()
                 self._running[subid] = _Running(worker, progress)

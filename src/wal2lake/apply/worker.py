@@ -28,7 +28,7 @@ Source: DESIGN 6 (Apply), invariants 1, 2, 6; worker.c.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final
 
@@ -91,11 +91,14 @@ class ApplyWorker:
         commit_lock: threading.RLock,
         alter: AlterTable,
         defaults: ColumnDefaults = no_defaults,
+        published: Callable[[], None] = lambda: None,
     ) -> None:
         """``commit_lock`` is held while tables commit and the vector is published:
         writers at the front door hold it too, so that a vector is never torn.
-        ``defaults``: of columns that the publisher does not send."""
+        ``defaults``: of columns that the publisher does not send. ``published`` is called
+        when readers see something new."""
         self._defaults = defaults
+        self._published = published
         self._catalog = catalog
         self._settings = settings
         self._subid = subid
@@ -624,4 +627,5 @@ class ApplyWorker:
             table.unpublished = False
         failpoint("apply.vector_recorded")
         self._progress.set(applied=floor)
+        self._published()
         return True

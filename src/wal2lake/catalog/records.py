@@ -522,6 +522,8 @@ class TableChange:
     """Of the application ``local_writer``: a table whose cursor is there has them."""
     actions: Sequence[Mapping[str, Any]]
     """Delta's ``remove`` and ``add``, as JSON objects."""
+    truncates: bool = False
+    """TRUNCATE is among its statements: what it adds came after that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ def _to_json(table: TableChange) -> dict[str, object]:
         "read_version": table.read_version,
         "cursor": table.cursor,
         "actions": list(table.actions),
+        "truncates": table.truncates,
     }
 
 

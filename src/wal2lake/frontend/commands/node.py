@@ -60,6 +60,8 @@ class Node:
     """Tell the supervisor that subscriptions have changed."""
     publishing: Publishing | None = None
     """The publisher half; None: there is none."""
+    committed: Callable[[], None] = lambda: None
+    """Readers see something new of tables: capture looks at once."""
     expressions: Expressions | None = None
     """Looks at those of ``conflict_resolution``; None: there is no lake."""
     snapshots: Snapshots = field(default_factory=Snapshots)

@@ -152,7 +152,14 @@ class _Engine:
             queries = Queries(spark)
             defaults = EvaluatedDefaults(self._catalog, queries)
             apply = ApplyLauncher(
-                self._catalog, settings, tables, batches, locks.of, alter, defaults
+                self._catalog,
+                settings,
+                tables,
+                batches,
+                locks.of,
+                alter,
+                defaults,
+                lambda: node.committed(),
             )
             sync = TableSync(
                 self._catalog,

@@ -67,6 +67,7 @@ class Publisher:
             publications=lambda: Publications(node.catalog, get_logger().warning),
         )
         node.publishing = self.publishing
+        node.committed = self.capture.tell
 
     def start(self) -> None:
         """Capture goes on where it was."""

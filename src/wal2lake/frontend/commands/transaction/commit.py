@@ -51,6 +51,12 @@ _DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 
 _OPERATION: Final = "local transaction"
 
+_TRUNCATE: Final = "truncate"
+"""The operation by which capture knows that all rows of before are gone."""
+
+_ATTEMPTS: Final = 5
+"""At a TRUNCATE that others' commits overtake."""
+
 _FINISH_SECONDS: Final = 30.0
 """For what may pass by itself behind the intent; a guess."""
 
@@ -68,6 +74,7 @@ class Written:
     table: TableDef
     branch: Branch
     change: NetChange
+    truncates: bool = False
 
 
 def hold_tables(
@@ -152,6 +159,34 @@ def committed_by_spark(node: Node, table: TableDef) -> Iterator[int]:
             publish(lambda: _show(node, {table.oid: table.location}))
 
 
+def truncate_table(node: Node, table: TableDef) -> None:
+    """A TRUNCATE that is a transaction by itself, under the table's locks."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _truncate_table(node, table)
+        except CommitConflict:
+            # A writer outside of the node, who knows no locks.
+            if attempt + 1 == _ATTEMPTS:
+                raise
+    raise AssertionError
+
+
+def _truncate_table(node: Node, table: TableDef) -> None:
+    state = node.tables.state(table.location)
+    writer = writer_of(node.catalog.system_identifier)
+    with node.snapshots.committing({table.location: state.version}) as publish:
+        node.tables.commit_files(
+            table.location,
+            (),
+            Cursor(writer, (state.cursor(writer) or 0) + 1),
+            read_version=state.version,
+            replace=True,
+            operation=_TRUNCATE,
+        )
+        failpoint("local.table_committed")
+        publish(lambda: _show(node, {table.oid: table.location}))
+
+
 def _unchanged(
     node: Node, one: Written, rendering: Rendering, job_group: str
 ) -> TableState:
@@ -167,6 +202,9 @@ def _unchanged(
     others = others_rows(commits, one.change.touched)
     if others is None:
         raise _conflict(one.table, "Others have changed the same files.")
+    if others and one.truncates:
+        # They would stay here, and go where the TRUNCATE is replicated to.
+        raise _conflict(one.table, "Others have added rows.")
     added = one.change.added
     if one.table.key and others and added:
         found = node.keys.taken(
@@ -207,6 +245,7 @@ def _table_change(node: Node, one: Written, state: TableState) -> TableChange:
         state.version,
         cursor + 1,
         _with_origin(node, one.change, state),
+        one.truncates,
     )
 
 
@@ -245,7 +284,7 @@ def commit_one(node: Node, change: TableChange) -> None:
             change.actions,
             Cursor(writer_of(node.catalog.system_identifier), change.cursor),
             read_version=change.read_version,
-            operation=_OPERATION,
+            operation=_TRUNCATE if change.truncates else _OPERATION,
         )
     failpoint("local.table_committed")
 
@@ -315,3 +354,4 @@ def _show(node: Node, tables: Mapping[Oid, str], number: int | None = None) -> N
     found = visible.make_visible(node.catalog, node.tables, tables)
     if found.written or number is not None:
         node.catalog.publish_local(found.versions, found.written, number)
+    node.committed()

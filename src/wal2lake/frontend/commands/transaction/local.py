@@ -39,6 +39,7 @@ from wal2lake.frontend.commands.transaction.commit import (
     commit_tables,
     committed_by_spark,
     hold_tables,
+    truncate_table,
 )
 from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_repeated
 from wal2lake.frontend.query.results import Rendering
@@ -66,6 +67,8 @@ class _Branched:
     branch: Branch
     version: int
     """Of the branch: what the statements so far have made."""
+    truncated: int | None = None
+    """The version that the first TRUNCATE has made."""
 
 
 class LocalTransaction:
@@ -152,6 +155,9 @@ class LocalTransaction:
         Raises 23505 if a key is there twice then; the session rolls back."""
         node = self._node
         branched = self._branches.get(write.table.storage)
+        if branched is None and write.verb == "TRUNCATE":
+            truncate_table(node, write.table)
+            return 0
         if branched is None:
             with committed_by_spark(node, write.table) as before:
                 rows = self._execute(write, job_group)
@@ -163,6 +169,8 @@ class LocalTransaction:
         before, after = branched.version, node.branches.state(branched.branch).version
         commits = node.tables.actions(branched.branch.location, before + 1, after)
         branched.version = after
+        if write.verb == "TRUNCATE" and after != before and not branched.truncated:
+            branched.truncated = after
         if write.brings_keys and write.table.key and after != before:
             replaced = {
                 a["remove"]["path"] for c in commits for a in c if "remove" in a
@@ -196,6 +204,8 @@ class LocalTransaction:
             if key in mark:
                 self._node.branches.cut_back(branched.branch, mark[key])
                 branched.version = mark[key]
+                if (branched.truncated or 0) > mark[key]:
+                    branched.truncated = None
             else:
                 del self._branches[key]
                 self._node.branches.drop(branched.branch)
@@ -210,7 +220,7 @@ class LocalTransaction:
         """Make it durable and visible, or nothing of it."""
         try:
             written = [
-                Written(one.table, one.branch, change)
+                Written(one.table, one.branch, change, one.truncated is not None)
                 for one in self._branches.values()
                 if one.version > 0
                 and (change := self._node.branches.net_change(one.branch)).actions
