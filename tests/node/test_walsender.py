@@ -172,6 +172,18 @@ def test_functions_read_what_was_committed(publisher: Node) -> None:
         f"COMMIT {xid}",
     ]
     assert node.sql(get) == []
+    node.sql(
+        "begin; insert into public.u values (1, 'u'); truncate data;"
+        " insert into data values (2, '2'); commit"
+    )
+    found = node.sql(get)
+    xid = found[0][1]
+    assert sorted(str(row[2]) for row in found[1:-1]) == [
+        "table public.data: INSERT: id[integer]:2 data[text]:'2'",
+        "table public.data: TRUNCATE: (no-flags)",
+        "table public.u: INSERT: a[bigint]:1 b[text]:'u'",
+    ]
+    assert (found[0][2], found[-1][2]) == (f"BEGIN {xid}", f"COMMIT {xid}")
     node.sql("select * from pg_create_logical_replication_slot('j', 'wal2json')")
     node.sql("insert into data values (3, '3')")
     assert node.sql(

@@ -61,7 +61,7 @@ def test_a_transaction_of_several_tables_waits_for_what_is_before_it() -> None:
     found = in_order(
         {
             Oid(1): [commit(1, 50), commit(2, 51, "local transaction 3")],
-            Oid(2): [commit(1, 10, "local transaction 3"), commit(2, 11)],
+            Oid(2): [commit(1, 10, "truncate 3"), commit(2, 11)],
         },
         NODE,
     )

@@ -12,13 +12,14 @@ Source: Delta transaction log protocol, "Actions", "Deletion Vectors".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from wal2lake.lake.tablefiles import DataFile
 
-_TRUNCATES: Final = frozenset({"truncate", "TRUNCATE"})
+_TRUNCATES: Final = re.compile(r"truncate(?: \d+)?|TRUNCATE")
 """What commits that empty a table are called: by us, and by Delta."""
 
 ALTERS: Final = "alter table"
@@ -52,7 +53,7 @@ class TableCommit:
     @property
     def truncates(self) -> bool:
         """All rows of before are gone; what it brings came after that."""
-        return self.operation in _TRUNCATES
+        return _TRUNCATES.fullmatch(self.operation) is not None
 
     @property
     def changes_rows(self) -> bool:

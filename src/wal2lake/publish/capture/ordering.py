@@ -21,7 +21,7 @@ from wal2lake.lake.capture.commits import TableCommit
 from wal2lake.model import Oid
 
 _SUBSCRIPTION: Final = re.compile(r"wal2lake:(\d+):(\d+):(\d+)")
-_SEVERAL: Final = re.compile(r"local transaction \d+")
+_SEVERAL: Final = re.compile(r"(?:local transaction|truncate) (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,7 @@ def _group(relid: Oid, commit: TableCommit, node: int) -> Hashable:
     source = source_of(commit, node)
     if source is not None:
         return source
-    if _SEVERAL.fullmatch(commit.operation):
-        return commit.operation
+    several = _SEVERAL.fullmatch(commit.operation)
+    if several is not None:
+        return "local", several[1]
     return relid, commit.version

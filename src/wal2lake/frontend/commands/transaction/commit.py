@@ -50,9 +50,10 @@ from wal2lake.pg import Check
 _DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 
 _OPERATION: Final = "local transaction"
+"""Commits of several tables have the transaction's number, too: capture finds them by it."""
 
 _TRUNCATE: Final = "truncate"
-"""The operation by which capture knows that all rows of before are gone."""
+"""The same, if all rows of before are gone."""
 
 _ATTEMPTS: Final = 5
 """At a TRUNCATE that others' commits overtake."""
@@ -272,9 +273,11 @@ def _with_origin(
 # ---- what cannot be taken back ---------------------------------------------------------
 
 
-def commit_one(node: Node, change: TableChange) -> None:
-    """One table, if it does not have the change yet; durable. CommitConflict if it is at another
-    version than the change was made for."""
+def commit_one(node: Node, change: TableChange, number: int | None = None) -> None:
+    """One table, if it does not have the change yet; durable. ``number``: of the transaction, if
+    it has others. CommitConflict if the table is at another version than the change was made
+    for."""
+    operation = _TRUNCATE if change.truncates else _OPERATION
     if is_done(node, change):
         # Who made it may have died, or failed, before it was synced.
         node.tables.sync(change.location, node.tables.state(change.location).version)
@@ -284,7 +287,7 @@ def commit_one(node: Node, change: TableChange) -> None:
             change.actions,
             Cursor(writer_of(node.catalog.system_identifier), change.cursor),
             read_version=change.read_version,
-            operation=_TRUNCATE if change.truncates else _OPERATION,
+            operation=operation if number is None else f"{operation} {number}",
         )
     failpoint("local.table_committed")
 
@@ -307,7 +310,7 @@ def _finish(
     while True:
         try:
             for change in changes:
-                commit_one(node, change)
+                commit_one(node, change, number)
             failpoint("local.tables_committed")
             publish()
             return

@@ -45,7 +45,7 @@ def _finish(node: Node, commit: LocalCommit) -> None:
         try:
             # What a power loss tore is not there: its maker was told nothing.
             node.tables.recover(change.location, change.read_version)
-            commit_one(node, _on_newest(node, change))
+            commit_one(node, _on_newest(node, change), commit.number)
         except (CommitConflict, UndefinedObjectError) as error:
             log.error(
                 "a part of a local transaction is lost: its table has been changed by"
@@ -65,6 +65,9 @@ def _on_newest(node: Node, change: TableChange) -> TableChange:
     commits = node.tables.actions(
         change.location, change.read_version + 1, state.version
     )
-    if state.table_id != change.table_id or others_rows(commits, touched) is None:
+    others = others_rows(commits, touched)
+    if state.table_id != change.table_id or others is None:
         return change
-    return replace(change, read_version=state.version)
+    # Rows of others stay, so it is not a TRUNCATE any more.
+    truncates = change.truncates and not others
+    return replace(change, read_version=state.version, truncates=truncates)
