@@ -33,7 +33,7 @@ def test_it_is_applied_in_parts_and_a_transaction_that_does_not_fit_says_so(
         side.reaches(800)
         assert len(side.visible(1)) == 7
         world.lake.most = None
-        side.reaches(900)
+        side.reaches(908)
         assert len(side.visible(1)) == 11
 
 

@@ -39,6 +39,7 @@ def write(world: World, relid: int, rows: Rows) -> None:
         tables=world.lake,
         branches=SimpleNamespace(carry_over=lambda branch, files: None),
         snapshots=Snapshots(),
+        committed=lambda: None,
         locks=SimpleNamespace(of=lambda subid: side.lock),
     )
     table = world.catalog.table("public", f"t{relid}")

@@ -172,7 +172,19 @@ def test_functions_read_what_was_committed(publisher: Node) -> None:
         f"COMMIT {xid}",
     ]
     assert node.sql(get) == []
+    node.sql("select * from pg_create_logical_replication_slot('j', 'wal2json')")
     node.sql("insert into data values (3, '3')")
+    assert node.sql(
+        "select data from pg_logical_slot_get_changes('j', null, null, 'format-version',"
+        " '2', 'include-transaction', 'off', 'include-pk', 'on')"
+    ) == [
+        (
+            '{"action":"I","schema":"public","table":"data","columns":[{"name":"id",'
+            '"type":"integer","value":3},{"name":"data","type":"text","value":"3"}],'
+            '"pk":[{"name":"id","type":"integer"}]}',
+        )
+    ]
+    node.sql("select pg_drop_replication_slot('j')")
     first = node.sql(peek + ")")
     assert len(first) == 3 and node.sql(peek + ")") == first
     stamped = node.sql(peek + ", 'include-timestamp', 'on')")

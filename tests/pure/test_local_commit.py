@@ -38,7 +38,9 @@ class World:
             recover=lambda *_: (),
             sync=lambda *synced: self.synced.append(synced),
         )
-        self.node: Any = SimpleNamespace(catalog=self.catalog, tables=tables)
+        self.node: Any = SimpleNamespace(
+            catalog=self.catalog, tables=tables, committed=lambda: None
+        )
         self.changes = [
             TableChange(Oid(n), name, name, 0, 1, ())
             for n, name in ((1, "a"), (2, "b"))

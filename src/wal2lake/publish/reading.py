@@ -62,12 +62,15 @@ def read_changes(
                 rows.append((lsn, decoding.xid, body))
                 at += 1 + size
 
+        publications = publishing.publications()
         context = Context(
             slot.name,
             slot.plugin,
             write,
             write_frames,
-            publishing.publications().sending,
+            publications.sending,
+            publications.table,
+            publications.origin_number,
         )
         decoding = Decoding(
             LogReader(Path(publishing.log_directory)),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from wal2lake.catalog import Catalog, PublishedOperation
+from wal2lake.catalog import Catalog, PublishedOperation, TableDef
 from wal2lake.errors import UsageError
 from wal2lake.model import Oid, Relation
 from wal2lake.publish.publications import Published, all_published
@@ -60,6 +60,15 @@ class Publications:
             self._found = self._look_up(names)
             self._counter, self._names = counter, tuple(names)
         return self._found
+
+    def table(self, relid: Oid) -> TableDef | None:
+        """Its definition now; None: it was dropped."""
+        return self._catalog.table_by_oid(relid)
+
+    def origin_number(self, name: str) -> int:
+        """As pg_replication_origin has it; 0: there is none of that name."""
+        names = [f"pg_{one.oid}" for one in self._catalog.subscriptions()]
+        return names.index(name) + 1 if name in names else 0
 
     def _look_up(self, names: Sequence[str]) -> Mapping[Oid, Sending]:
         catalog = self._catalog

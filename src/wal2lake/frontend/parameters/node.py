@@ -61,6 +61,7 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
                     [
                         "pgoutput",
                         "test_decoding",
+                        "wal2json",
                         settings.publish.output_plugin_libraries,
                     ],
                 )

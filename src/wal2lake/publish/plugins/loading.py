@@ -14,12 +14,14 @@ from wal2lake.errors import UsageError
 from wal2lake.publish.plugins.pgoutput import PgOutput
 from wal2lake.publish.plugins.port import OutputPlugin
 from wal2lake.publish.plugins.test_decoding import TestDecoding
+from wal2lake.publish.plugins.wal2json import Wal2Json
 
 GROUP: Final = "wal2lake.output_plugins"
 
 BUILT_IN: Final[Mapping[str, Callable[[], OutputPlugin]]] = {
     "pgoutput": PgOutput,
     "test_decoding": TestDecoding,
+    "wal2json": Wal2Json,
 }
 
 

@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from wal2lake.catalog import TableDef
 from wal2lake.model import Lsn, Oid, Relation
 from wal2lake.publish.decoding.transactions import Change, Run, Transaction, Values
 from wal2lake.publish.sending import Sending
@@ -43,6 +44,10 @@ class Context:
     """Messages that are CopyData already (``wire.encoder.frames``)."""
     sending: Callable[[Sequence[str]], Mapping[Oid, Sending]]
     """What publications of these names send now, by table."""
+    table: Callable[[Oid], TableDef | None]
+    """Its definition now; None: it was dropped."""
+    origin_number: Callable[[str], int]
+    """As pg_replication_origin has it; 0: there is none of that name any more."""
 
 
 class OutputPlugin(Protocol):

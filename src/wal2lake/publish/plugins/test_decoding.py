@@ -48,18 +48,18 @@ class TestDecoding(Base):
         """Take the options."""
         for name, value in options.items():
             if name == "include-xids":
-                self._xids = _boolean(name, value)
+                self._xids = boolean(name, value)
             elif name == "include-timestamp":
-                self._timestamp = _boolean(name, value)
+                self._timestamp = boolean(name, value)
             elif name == "skip-empty-xacts":
-                self._skip_empty = _boolean(name, value)
+                self._skip_empty = boolean(name, value)
             elif name == "only-local":
-                self._only_local = _boolean(name, value)
+                self._only_local = boolean(name, value)
             elif name == "force-binary":
-                self.is_text = not _boolean(name, value, missing=False)
+                self.is_text = not boolean(name, value, missing=False)
             elif name in ("include-rewrites", "stream-changes"):
                 # There are no rewrites of tables here, nor transactions in progress.
-                _boolean(name, value, missing=False)
+                boolean(name, value, missing=False)
             else:
                 raise UsageError(
                     f'option "{name}" = "{value or "(null)"}" is unknown',
@@ -87,11 +87,7 @@ class TestDecoding(Base):
             return
         text = f"COMMIT {int(transaction.xid)}" if self._xids else "COMMIT"
         if self._timestamp:
-            at = _EPOCH + timedelta(microseconds=transaction.commit_time)
-            shown = at.strftime("%Y-%m-%d %H:%M:%S")
-            if at.microsecond:
-                shown += f".{at.microsecond:06}".rstrip("0")
-            text += f" (at {shown}+00)"
+            text += f" (at {timestamp(transaction)})"
         context.write(text.encode(), transaction.end_lsn, True)
 
     def change(
@@ -157,7 +153,17 @@ class TestDecoding(Base):
         context.write(head.encode() + content, lsn, True)
 
 
-def _boolean(name: str, value: str | None, *, missing: bool = True) -> bool:
+def timestamp(transaction: Transaction) -> str:
+    """When it committed, as timestamptz in UTC."""
+    at = _EPOCH + timedelta(microseconds=transaction.commit_time)
+    shown = at.strftime("%Y-%m-%d %H:%M:%S")
+    if at.microsecond:
+        shown += f".{at.microsecond:06}".rstrip("0")
+    return f"{shown}+00"
+
+
+def boolean(name: str, value: str | None, *, missing: bool = True) -> bool:
+    """An option's; ``missing``: what it is without a value. 22023 if it is none."""
     if value is None:
         return missing
     lowered = value.strip().lower()

@@ -69,7 +69,15 @@ def _stream(task: Task) -> tuple[End, bytes]:
 
     log = get_logger().bind(slot=task.slot)
     publications = Publications(catalog, log.warning)
-    context = Context(task.slot, task.plugin, write, write_frames, publications.sending)
+    context = Context(
+        task.slot,
+        task.plugin,
+        write,
+        write_frames,
+        publications.sending,
+        publications.table,
+        publications.origin_number,
+    )
     try:
         plugin.startup(context, task.options)
     except Wal2LakeError as error:
