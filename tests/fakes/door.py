@@ -251,6 +251,9 @@ class FakeBackend:
     def rollback(self) -> None:
         self.journal.calls.append("rollback")
 
+    def import_snapshot(self, name: str) -> None:
+        self.journal.calls.append(f"import {name}")
+
     def savepoint(self, depth: int) -> None:
         self.journal.calls.append(f"savepoint {depth}")
 

@@ -319,6 +319,9 @@ def test_replication_connections_are_refused_unless_somebody_takes_them():
                 commands.append(text)
                 return Outcome("IDENTIFY_SYSTEM")
 
+            def next_query(self):
+                commands.append("next")
+
             def close(self):
                 commands.append("closed")
 
@@ -344,7 +347,7 @@ def test_replication_connections_are_refused_unless_somebody_takes_them():
                     "extended query protocol not supported in a replication connection",
                 )
             ]
-        wait_until(lambda: commands == ["IDENTIFY_SYSTEM", "closed"])
+        wait_until(lambda: commands == ["next", "IDENTIFY_SYSTEM", "next", "closed"])
 
 
 def test_a_cancel_request_with_a_wrong_key_does_nothing():

@@ -151,6 +151,11 @@ class Backend(Protocol):
         """Undo it. Called after any exception, also after one that ``begin`` raised."""
         ...
 
+    def import_snapshot(self, name: str) -> None:
+        """The transaction, which has read nothing yet, reads what the one does that has exported
+        this; raises what PostgreSQL does."""
+        ...
+
     def savepoint(self, depth: int) -> None:
         """Mark this point of the block; ``depth`` counts the open marks, from 1."""
         ...

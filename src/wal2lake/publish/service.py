@@ -27,7 +27,9 @@ class Publishing:
     """output_plugin_libraries."""
     locations: Callable[[Point], Mapping[str, int]]
     """A state's versions, by the locations of the tables."""
-    export: Callable[[Point], str]
-    """A name for a state, for SET TRANSACTION SNAPSHOT."""
+    export: Callable[[Point, int], str]
+    """A name for a state, for SET TRANSACTION SNAPSHOT, until ``withdraw`` of that session."""
+    withdraw: Callable[[int], None]
+    """What a session has exported can be imported no more."""
     publications: Callable[[], Publications]
     """What publications send, for one decoding."""

@@ -15,24 +15,39 @@ workers of PostgreSQL do, which commit one by one.
 Of any other table, the newest version; but the one before a commit of this node that has not ended,
 or had not when the snapshot was taken.
 
-Called by the backend's resolver, and by transactions for what they begin with.
+A snapshot may be exported: other transactions read what its owner does, under a name that is
+good until the owner's transaction ends. It is the same object for all of them, so a version that
+one has looked up is everybody's, and what it still may have to read is kept as for its owner.
+
+Called by the backend's resolver, and by transactions for what they begin with. Source of the
+errors: src/backend/utils/time/snapmgr.c (ImportSnapshot).
 """
 
 from __future__ import annotations
 
+import itertools
+import re
 import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from wal2lake.catalog import Catalog, SnapshotVector, TableDef
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    UndefinedObjectError,
+    UsageError,
+)
 from wal2lake.lake import TablePort
 from wal2lake.model import Oid
 
 Publish = Callable[[Callable[[], None]], None]
 """Ends a commit: what it is given makes the new versions visible, in one step."""
+
+_IDENTIFIER: Final = re.compile("[0-9A-F-]*")
 
 
 @dataclass(slots=True)
@@ -43,6 +58,21 @@ class _Commit:
     """How many had ended when it had; None: it has not."""
 
 
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """Of a transaction whose snapshot is exported or imported."""
+
+    isolation: str
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Export:
+    snapshot: Snapshot
+    modes: Modes
+    pid: int
+
+
 class Snapshots:
     """Commits of this node, as far as a snapshot may still be older than they are."""
 
@@ -51,6 +81,8 @@ class Snapshots:
         self._ended = 0
         self._commits: list[_Commit] = []
         self._live: weakref.WeakSet[Snapshot] = weakref.WeakSet()
+        self._exports: dict[str, _Export] = {}
+        self._names = itertools.count(1)
 
     def take(
         self,
@@ -64,6 +96,45 @@ class Snapshots:
             taken = Snapshot(self, catalog, tables, self._ended, versions or {})
             self._live.add(taken)
             return taken
+
+    def export(self, snapshot: Snapshot, modes: Modes, pid: int) -> str:
+        """Its name, until ``withdraw``. ``modes`` and ``pid``: of the session that exports it."""
+        with self._lock:
+            name = f"{pid:08X}-{next(self._names):08X}-1"
+            self._exports[name] = _Export(snapshot, modes, pid)
+            return name
+
+    def withdraw(self, pid: int) -> None:
+        """What a session has exported can be imported no more; who has it keeps it."""
+        with self._lock:
+            self._exports = {n: e for n, e in self._exports.items() if e.pid != pid}
+
+    def imported(self, name: str, modes: Modes) -> Snapshot:
+        """For a transaction of these modes. 0A000 if they do not fit, 22023 if this is no name,
+        42704 if nobody has exported it."""
+        if modes.isolation not in ("repeatable read", "serializable"):
+            raise FeatureNotSupportedError(
+                "a snapshot-importing transaction must have isolation level SERIALIZABLE"
+                " or REPEATABLE READ"
+            )
+        if _IDENTIFIER.fullmatch(name) is None:
+            raise UsageError(f'invalid snapshot identifier: "{name}"', sqlstate="22023")
+        with self._lock:
+            export = self._exports.get(name)
+        if export is None:
+            raise UndefinedObjectError(f'snapshot "{name}" does not exist')
+        if modes.isolation == "serializable":
+            if export.modes.isolation != "serializable":
+                raise FeatureNotSupportedError(
+                    "a serializable transaction cannot import a snapshot from a"
+                    " non-serializable transaction"
+                )
+            if export.modes.read_only and not modes.read_only:
+                raise FeatureNotSupportedError(
+                    "a non-read-only serializable transaction cannot import a snapshot"
+                    " from a read-only transaction"
+                )
+        return export.snapshot
 
     @contextmanager
     def committing(self, before: Mapping[str, int]) -> Iterator[Publish]:
@@ -147,10 +218,11 @@ class Snapshot:
         return None
 
     def of(self, table: TableDef) -> int:
-        """The version to read; the same whenever it is asked for."""
-        if table.location not in self._known:
-            self._known[table.location] = self._version(table)
-        return self._known[table.location]
+        """The version to read; the same whenever, and by whomever, it is asked for."""
+        found = self._known.get(table.location)
+        if found is None:
+            found = self._known.setdefault(table.location, self._version(table))
+        return found
 
     def _version(self, table: TableDef) -> int:
         published = self.published(*self._catalog.sharing(table))

@@ -53,7 +53,7 @@ from wal2lake.frontend.commands.dml import run_dml, truncate, truncated_tables
 from wal2lake.frontend.commands.node import Caller, Node, find_table, need_table
 from wal2lake.frontend.commands.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.frontend.commands.publication.dependents import check_writable
-from wal2lake.frontend.commands.snapshots import Snapshot
+from wal2lake.frontend.commands.snapshots import Modes, Snapshot
 from wal2lake.frontend.commands.transaction.local import (
     DefinitionChanged,
     LocalTransaction,
@@ -223,15 +223,22 @@ class LakeBackend:
     def commit(self) -> None:
         """All tables, or none."""
         self._cancelled.clear()
+        self._node.snapshots.withdraw(self._context.pid)
         self._commit_so_far()
         self.rollback()
 
     def rollback(self) -> None:
         """Remove what was not committed; nobody else has seen it. Locks are given back."""
+        self._node.snapshots.withdraw(self._context.pid)
         try:
             self._transaction.rollback()
         finally:
             self._renew()
+
+    def import_snapshot(self, name: str) -> None:
+        """From then on the transaction's statements have it."""
+        found = self._node.snapshots.imported(name, self._modes())
+        self._transaction.use(found)
 
     def savepoint(self, depth: int) -> None:
         """See ``LocalTransaction``."""
@@ -385,6 +392,8 @@ class LakeBackend:
 
     def _perform(self, caller: Caller, request: Request) -> object:
         """What a function of a system query has asked for."""
+        if request.function == "pg_export_snapshot":
+            return self._export_snapshot()
         if request.function not in calls.READS:
             self._refuse_in_read_only(f"{request.function}()")
         if not caller.in_block:
@@ -519,10 +528,22 @@ class LakeBackend:
         node = self._node
         self._transaction.use(node.snapshots.take(node.catalog, node.tables, versions))
 
+    def _export_snapshot(self) -> str:
+        if self._transaction.is_nested:
+            raise UsageError(
+                "cannot export a snapshot from a subtransaction", sqlstate="25001"
+            )
+        pid = self._context.pid
+        return self._node.snapshots.export(self._snapshot(), self._modes(), pid)
+
+    def _modes(self) -> Modes:
+        parameters = self._context.parameters
+        read_only = parameters["transaction_read_only"] == "on"
+        return Modes(parameters["transaction_isolation"], read_only)
+
     def _snapshot(self) -> Snapshot:
         """Of a statement that begins."""
-        level = self._context.parameters["transaction_isolation"]
-        repeatable = level in ("repeatable read", "serializable")
+        repeatable = self._modes().isolation in ("repeatable read", "serializable")
         return self._transaction.statement(repeatable=repeatable)
 
     # ---- names and jobs ----------------------------------------------------------------

@@ -12,6 +12,7 @@ from wal2lake.errors import UndefinedObjectError
 from wal2lake.frontend.backend import Backend, SessionContext
 from wal2lake.frontend.client import Conversation
 from wal2lake.frontend.commands.node import Node
+from wal2lake.frontend.commands.snapshots import Modes
 from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.frontend.replication.commands import ReplicationCommands
 from wal2lake.frontend.session import Replication
@@ -52,7 +53,6 @@ class Publisher:
             self.capture.tell,
         )
         self._settings = settings
-        self._exports = 0
         self.publishing = Publishing(
             system_identifier=node.catalog.system_identifier,
             capture=self.capture,
@@ -64,6 +64,7 @@ class Publisher:
             allowed=self._allowed,
             locations=self._locations,
             export=self._export,
+            withdraw=node.snapshots.withdraw,
             publications=lambda: Publications(node.catalog, get_logger().warning),
         )
         node.publishing = self.publishing
@@ -108,9 +109,11 @@ class Publisher:
             if relid in places
         }
 
-    def _export(self, point: Point) -> str:
-        self._exports += 1
-        return f"{self._exports:08X}-{int(point.lsn) & 0xFFFFFFFF:08X}-1"
+    def _export(self, point: Point, pid: int) -> str:
+        node = self._node
+        versions = self._locations(point)
+        snapshot = node.snapshots.take(node.catalog, node.tables, versions)
+        return node.snapshots.export(snapshot, Modes("repeatable read", True), pid)
 
     def _wanted(self) -> Sequence[TableDef]:
         return [t for t in self._node.catalog.tables() if t.partition_of is None]

@@ -83,8 +83,13 @@ class ReplicationCommands:
             )
         return self._run(command, transaction)
 
+    def next_query(self) -> None:
+        """The snapshot that the command before has exported goes."""
+        self._publishing.withdraw(self._pid)
+
     def close(self) -> None:
-        """The session ends: its temporary slots go."""
+        """The session ends: its temporary slots go, and its exported snapshot."""
+        self._publishing.withdraw(self._pid)
         self._publishing.slots.end_session(self._pid)
 
     def _run(self, command: Command, transaction: Transaction) -> Outcome:
@@ -175,7 +180,7 @@ class ReplicationCommands:
         )
         name = None
         if wanted is Snapshot.EXPORT:
-            name = self._publishing.export(point)
+            name = self._publishing.export(point, self._pid)
         elif wanted is Snapshot.USE:
             transaction.enter(TransactionKind.BLOCK)
             self._use_versions(self._publishing.locations(point))

@@ -8,6 +8,7 @@ statements and portals:
     SAVEPOINT n | RELEASE n | ROLLBACK TO n   PREPARE TRANSACTION, COMMIT|ROLLBACK PREPARED
     SET [SESSION | LOCAL] name {TO | =} v, ..  SET TIME ZONE | NAMES | SCHEMA | ROLE ...
     SET TRANSACTION mode, ...                 SET SESSION CHARACTERISTICS AS TRANSACTION ...
+    SET TRANSACTION SNAPSHOT id
     RESET name | ALL    SHOW name | ALL       DISCARD ALL | PLANS | SEQUENCES | TEMP
     DEALLOCATE n | ALL  CLOSE ALL             UNLISTEN ...
 
@@ -80,6 +81,14 @@ class SetTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class SetSnapshot:
+    """SET TRANSACTION SNAPSHOT; ``local``: SET LOCAL, which PostgreSQL parses and refuses."""
+
+    name: str
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Show:
     """SHOW; ``name`` None: ALL."""
 
@@ -118,6 +127,7 @@ Command = (
     TransactionControl
     | SetParameter
     | SetTransaction
+    | SetSnapshot
     | Show
     | Reset
     | Discard
@@ -275,7 +285,7 @@ def _set(cursor: Cursor) -> Command:
         cursor.take("session")
     if cursor.take("transaction"):
         if cursor.take("snapshot"):
-            raise _NotOurs
+            return SetSnapshot(cursor.string(), local)
         return SetTransaction(_required_modes(cursor))
     if cursor.take("time", "zone"):
         return _time_zone(cursor, local=local)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from wal2lake.errors import SqlSyntaxError, UsageError
+from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
 from wal2lake.frontend.backend import (
     Backend,
     Batch,
@@ -28,6 +28,7 @@ from wal2lake.frontend.session.commands import (
     Discard,
     Reset,
     SetParameter,
+    SetSnapshot,
     SetTransaction,
     Show,
     TransactionControl,
@@ -129,6 +130,8 @@ class Executor:
                 return self._set(command)
             case SetTransaction():
                 return self._set_transaction(command)
+            case SetSnapshot(name, local):
+                return self._set_snapshot(name, local=local)
             case Show(name):
                 return self._show(name)
             case Reset(name):
@@ -193,6 +196,17 @@ class Executor:
         with self._transaction.setting(prefix + mode for mode, _ in command.modes):
             for mode, value in command.modes:
                 self._parameters.set(prefix + mode, value, local=not command.session)
+        return Outcome("SET", notices=notices)
+
+    def _set_snapshot(self, name: str, *, local: bool) -> Outcome:
+        if local:
+            raise FeatureNotSupportedError(
+                "SET LOCAL TRANSACTION SNAPSHOT is not implemented"
+            )
+        notices: tuple[Notice, ...] = ()
+        if not self._transaction.in_block:
+            notices = (_outside_block("SET TRANSACTION"),)
+        self._transaction.import_snapshot(name)
         return Outcome("SET", notices=notices)
 
     def _show(self, name: str | None) -> Outcome:

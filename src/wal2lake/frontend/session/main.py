@@ -85,6 +85,10 @@ class Replication(Protocol):
         """One of them; raises TransportClosed if the client has gone."""
         ...
 
+    def next_query(self) -> None:
+        """The client has sent another query string, of whatever kind."""
+        ...
+
     def close(self) -> None:
         """The session ends."""
         ...
@@ -272,6 +276,8 @@ class Session:
         try:
             message = read_frontend(frame)
             assert isinstance(message, Query)
+            if self._replication is not None:
+                self._replication.next_query()
             encoding = self._parameters.raw("client_encoding")
             text = decode_text(message.sql, encoding)
             if self._replication is not None and is_replication_command(text):

@@ -128,6 +128,18 @@ class Transaction:
             self._executed = False
             self._backend.begin(kind)
 
+    def import_snapshot(self, name: str) -> None:
+        """SET TRANSACTION SNAPSHOT: 25001 if the transaction has one already."""
+        implicit = self._state is _State.IMPLICIT
+        if implicit or self._savepoints or (self.in_block and self._queried):
+            raise UsageError(
+                "SET TRANSACTION SNAPSHOT must be called before any query",
+                sqlstate="25001",
+            )
+        # Alone it ends with its string, as a query does.
+        self.enter(TransactionKind.STRING)
+        self._backend.import_snapshot(name)
+
     def executing(self, *, is_last: bool) -> None:
         """A statement of a pipeline is about to run. If it is the first and the last of an
         implicit transaction, the Backend may commit as it goes."""

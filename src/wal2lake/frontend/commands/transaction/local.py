@@ -93,6 +93,11 @@ class LocalTransaction:
         """A commit would do something, or a rollback."""
         return bool(self._branches)
 
+    @property
+    def is_nested(self) -> bool:
+        """It has savepoints."""
+        return bool(self._marks)
+
     def statement(self, *, repeatable: bool) -> Snapshot:
         """A statement begins: what it sees of tables that this transaction has not written.
         ``repeatable``: what the first one saw."""

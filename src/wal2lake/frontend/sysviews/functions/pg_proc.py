@@ -351,6 +351,13 @@ def _functions() -> dict[tuple[str, int], Function]:
         "UBIGINT",
         _LSN,
     )
+    add(
+        "pg_export_snapshot",
+        replication.pg_export_snapshot,
+        "",
+        "VARCHAR",
+        _TEXT,
+    )
     for name in ("pause_table", "resume_table", "recopy_table"):
         own = OWN_SCHEMA + name
         for arguments in ("ANY", "ANY ANY"):

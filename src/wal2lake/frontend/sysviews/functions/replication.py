@@ -117,6 +117,11 @@ def pg_current_wal_lsn(call: Call) -> object:
     return call.ask(Request("pg_current_wal_lsn", ()))
 
 
+def pg_export_snapshot(call: Call) -> object:
+    """A name for what the transaction sees, for SET TRANSACTION SNAPSHOT of others."""
+    return call.ask(Request("pg_export_snapshot", ()))
+
+
 def _check_replication(call: Call) -> None:
     role = next((r for r in call.facts.roles if r.oid == call.role), None)
     if role is None or not (role.superuser or role.replication):
