@@ -199,6 +199,14 @@ def test_functions_read_what_was_committed(publisher: Node) -> None:
     node.sql("select pg_drop_replication_slot('j')")
     first = node.sql(peek + ")")
     assert len(first) == 3 and node.sql(peek + ")") == first
+    copy = "select * from pg_copy_logical_replication_slot"
+    ((_, at),) = node.sql(f"{copy}('regression_slot', 'copied')")
+    assert node.sql(
+        "select plugin, temporary, restart_lsn, confirmed_flush_lsn"
+        " from pg_replication_slots where slot_name = 'copied'"
+    ) == [("test_decoding", "f", at, at)]
+    assert node.sql(get.replace("regression_slot", "copied")) == first
+    node.sql("select pg_drop_replication_slot('copied')")
     stamped = node.sql(peek + ", 'include-timestamp', 'on')")
     assert re.fullmatch(r"COMMIT \d+ \(at 20.*\+00\)", str(stamped[-1][2]))
     for sql, sqlstate in (
@@ -206,6 +214,9 @@ def test_functions_read_what_was_committed(publisher: Node) -> None:
         (peek + ", 'odd')", "22023"),
         (made, "42710"),
         ("select * from pg_create_logical_replication_slot('x', 'nope')", "58P01"),
+        (f"{copy}('none', 'x')", "42704"),
+        (f"{copy}('regression_slot', 'regression_slot')", "42710"),
+        (f"{copy}('regression_slot', 'x', false, 'nope')", "58P01"),
         ("select * from pg_create_logical_replication_slot('X', 'pgoutput')", "42602"),
         (
             "select * from pg_replication_slot_advance('regression_slot', '0/1')",

@@ -56,9 +56,67 @@ class SlotManager:
         failover: bool = False,
     ) -> tuple[ReplicationSlot, Point]:
         """A new slot, and the state of all tables at its consistent point."""
+        begun = ReplicationSlot(
+            name,
+            plugin,
+            Lsn(0),
+            Lsn(0),
+            session if temporary else 0,
+            two_phase,
+            failover,
+        )
+        with self._making(begun, session):
+            point = self._capture.catch_up_for_long()
+            self._catalog.confirm_slot(name, point.lsn)
+            if two_phase:
+                self._catalog.alter_slot(name, two_phase_at=point.lsn)
+        return self.need(name), point
+
+    def copy(
+        self,
+        source: str,
+        name: str,
+        *,
+        session: int,
+        temporary: bool | None = None,
+        plugin: str | None = None,
+    ) -> ReplicationSlot:
+        """A new slot that stands where ``source`` does; None: as that one is."""
+        found = self.need(source)
+        if temporary is None:
+            temporary = bool(found.temporary)
+        begun = ReplicationSlot(
+            name,
+            plugin or found.plugin,
+            Lsn(0),
+            Lsn(0),
+            session if temporary else 0,
+        )
+        with self._making(begun, session):
+            # Looked at now, when nothing that the new one needs can go any more.
+            found = self.need(source)
+            if found.invalidation is not None:
+                raise UsageError(
+                    f'cannot copy invalidated replication slot "{source}"',
+                    sqlstate="55000",
+                )
+            if not found.confirmed_lsn:
+                raise UsageError(
+                    f'cannot copy unfinished logical replication slot "{source}"',
+                    sqlstate="55000",
+                    hint="Retry when the source replication slot's confirmed_flush_lsn is"
+                    " valid.",
+                )
+            self._catalog.confirm_slot(name, found.confirmed_lsn)
+        return self.need(name)
+
+    @contextmanager
+    def _making(self, begun: ReplicationSlot, session: int) -> Iterator[None]:
+        """Around what gives a new slot its position: until then it holds the whole log, and
+        nobody uses it; it goes if that fails, or with the engine."""
+        name = begun.name
         check_name(name)
         with self._lock:
-            # First, so that capture knows that it is needed; nothing reads it before it is done.
             if self._catalog.slot(name) is not None:
                 raise UsageError(
                     f'replication slot "{name}" already exists', sqlstate="42710"
@@ -69,30 +127,15 @@ class SlotManager:
                     sqlstate="53400",
                     hint='Free one or increase "max_replication_slots".',
                 )
-            before = ReplicationSlot(
-                name,
-                plugin,
-                Lsn(0),
-                Lsn(0),
-                session if temporary else 0,
-                two_phase,
-                failover,
-            )
-            self._catalog.create_slot(before)
+            self._catalog.create_slot(begun)
             self._users[name] = session
         try:
-            point = self._capture.catch_up_for_long()
-            self._catalog.confirm_slot(name, point.lsn)
-            if two_phase:
-                self._catalog.alter_slot(name, two_phase_at=point.lsn)
+            yield
         except BaseException:
             self._catalog.drop_slot(name)
             raise
         finally:
             self._release(name)
-        made = self._catalog.slot(name)
-        assert made is not None
-        return made, point
 
     def drop(self, name: str, session: int, *, wait: Callable[[], None] | None) -> None:
         """``wait``, called again and again until nobody uses it any more; None: refuse then."""

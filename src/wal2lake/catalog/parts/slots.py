@@ -62,12 +62,14 @@ class Slots(Part):
             return found.rowcount > 0
 
     def drop_temporary_slots(self, session: int | None = None) -> None:
-        """Those of a session that has ended; None: of all that were before this engine."""
+        """Those of a session that has ended; None: of all that were before this engine, with
+        those whose making a crash has ended."""
         with self._database.transaction() as transaction:
             transaction.execute(
                 "delete from replication_slot where temporary <> 0"
-                " and (? is null or temporary = ?)",
-                (session, session),
+                " and (? is null or temporary = ?)"
+                " or ? is null and confirmed_lsn = 0",
+                (session, session, session),
             )
 
     def confirm_slot(self, name: str, lsn: Lsn) -> None:

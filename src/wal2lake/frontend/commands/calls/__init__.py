@@ -17,6 +17,7 @@ from wal2lake.frontend.commands.calls.origins import advance_origin
 from wal2lake.frontend.commands.calls.slots import (
     Reader,
     advance_slot,
+    copy_slot,
     create_slot,
     current_lsn,
     drop_slot,
@@ -35,6 +36,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "wal2lake.recopy_table": recopy_table,
     "pg_replication_origin_advance": advance_origin,
     "pg_create_logical_replication_slot": create_slot,
+    "pg_copy_logical_replication_slot": copy_slot,
     "pg_drop_replication_slot": drop_slot,
     "pg_replication_slot_advance": advance_slot,
     "pg_current_wal_lsn": current_lsn,

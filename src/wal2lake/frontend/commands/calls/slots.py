@@ -42,6 +42,24 @@ def create_slot(
     return [{"slot_name": slot.name, "lsn": int(point.lsn)}]
 
 
+def copy_slot(
+    node: Node,
+    caller: Caller,
+    source: str,
+    name: str,
+    temporary: bool | None = None,
+    plugin: str | None = None,
+) -> list[Row]:
+    """pg_copy_logical_replication_slot."""
+    publishing = _publishing(node)
+    if plugin is not None:
+        load_plugin(plugin, publishing.allowed())
+    slot = publishing.slots.copy(
+        source, name, session=caller.pid, temporary=temporary, plugin=plugin
+    )
+    return [{"slot_name": slot.name, "lsn": int(slot.confirmed_lsn)}]
+
+
 def drop_slot(node: Node, caller: Caller, name: str) -> None:
     """pg_drop_replication_slot."""
     _publishing(node).slots.drop(name, caller.pid, wait=None)

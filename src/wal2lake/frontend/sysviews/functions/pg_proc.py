@@ -323,6 +323,7 @@ def _functions() -> dict[tuple[str, int], Function]:
     )
     for name, several in {
         "pg_create_logical_replication_slot": (2, 3, 4, 5),
+        "pg_copy_logical_replication_slot": (2, 3, 4),
         "pg_replication_slot_advance": (2,),
         "pg_logical_slot_get_changes": (4,),
         "pg_logical_slot_peek_changes": (4,),
@@ -493,6 +494,7 @@ ROW_FUNCTIONS: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
         ("qual", _NODE_TREE),
     ),
     "pg_create_logical_replication_slot": (("slot_name", _NAME), ("lsn", _LSN)),
+    "pg_copy_logical_replication_slot": (("slot_name", _NAME), ("lsn", _LSN)),
     "pg_replication_slot_advance": (("slot_name", _NAME), ("end_lsn", _LSN)),
     **{
         f"pg_logical_slot_{verb}_changes": (

@@ -66,6 +66,7 @@ def table_function(name: str) -> Callable[..., str]:
 
 STRUCTS: Final[Mapping[str, str]] = {
     "pg_create_logical_replication_slot": "STRUCT(slot_name VARCHAR,lsn UBIGINT)[]",
+    "pg_copy_logical_replication_slot": "STRUCT(slot_name VARCHAR,lsn UBIGINT)[]",
     "pg_replication_slot_advance": "STRUCT(slot_name VARCHAR,end_lsn UBIGINT)[]",
     **{
         f"pg_logical_slot_{verb}_changes": f"STRUCT(lsn UBIGINT,xid UINTEGER,data {kind})[]"
