@@ -1,0 +1,124 @@
+"""Real subscribers of each major version: what they do from CREATE to DROP SUBSCRIPTION."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.conftest import Database
+from tests.older_postgres import PUBLISHERS
+
+from wal2lake.testing.node import Node
+from wal2lake.testing.waits import wait_until
+
+SCHEMA = "sub"
+
+OPTIONS = {
+    14: "binary = true, streaming = on",
+    15: "disable_on_error = true",
+    16: "origin = none, streaming = parallel, binary = true",
+    17: "failover = true, origin = none",
+    18: "failover = true, streaming = parallel, origin = none",
+}
+"""What each version has beyond the ones before it."""
+
+
+@pytest.fixture
+def publisher(node: Node) -> Iterator[Node]:
+    """The shared node with two published tables."""
+    node.sql(f"create schema {SCHEMA}")
+    node.sql(
+        f"create table {SCHEMA}.a (id int primary key, v text, n numeric(8,2), b bytea)"
+    )
+    node.sql(f"create table {SCHEMA}.b (id bigint primary key, at timestamptz, t date)")
+    rows = ", ".join(f"({n}, 'r\t{n}', {n}.5, '\\x00ff')" for n in range(300))
+    node.sql(f"insert into {SCHEMA}.a values {rows}")
+    node.sql(f"create publication subs for table {SCHEMA}.a")
+    node.sql("create role subscriber login replication password 'secret'")
+    node.sql(f"grant usage on schema {SCHEMA} to subscriber")
+    node.sql(f"grant select on {SCHEMA}.a, {SCHEMA}.b to subscriber")
+    yield node
+    node.sql("drop publication subs")
+    for table in "ab":
+        node.sql(f"drop table {SCHEMA}.{table}")
+    node.sql(f"drop schema {SCHEMA}")
+    node.sql("drop role subscriber")
+
+
+def source(node: Node) -> str:
+    """As a role of the node, with its password."""
+    facts = dict(one.split("=", 1) for one in node.conninfo().split(" ") if "=" in one)
+    port = facts["port"].strip("'")
+    return f"host=127.0.0.1 port={port} dbname=lake user=subscriber password=secret"
+
+
+def equal(node: Node, copy: Database, table: str) -> None:
+    sql = f"select * from {SCHEMA}.{table} order by 1"
+    wanted = ["|".join(v or "" for v in row) for row in node.sql(sql)]
+    wait_until(
+        lambda: copy.psql(sql).splitlines() == wanted,
+        timeout_seconds=60,
+        describe=lambda: (
+            f"{table} equal; there: {copy.psql(sql)[-500:]}\n"
+            f"{copy.server.log_text()[-3000:]}\n{node.log_text()[-2000:]}"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        version
+        if version in (14, 18)
+        else pytest.param(version, marks=pytest.mark.slow)
+        for version in PUBLISHERS
+    ],
+)
+def test_a_subscriber_from_its_creation_to_its_end(
+    publisher: Node, database: Callable[[int], Database], version: int
+) -> None:
+    node, copy = publisher, database(version)
+    copy.psql(
+        f"create schema {SCHEMA};"
+        f" create table {SCHEMA}.a (id int primary key, v text, n numeric(8,2), b bytea);"
+        f" create table {SCHEMA}.b (id bigint primary key, at timestamptz, t date)"
+    )
+    name = f"sub{version}"
+    copy.psql(
+        f"create subscription {name} connection '{source(node)}' publication subs"
+        f" with ({OPTIONS[version]})"
+    )
+    equal(node, copy, "a")
+    node.sql(
+        f"begin; update {SCHEMA}.a set v = 'changed', b = null where id < 10;"
+        f" delete from {SCHEMA}.a where id between 20 and 29;"
+        f" insert into {SCHEMA}.a values (2000, null, -0.5, ''); commit"
+    )
+    equal(node, copy, "a")
+    # A table that joins.
+    node.sql(f"insert into {SCHEMA}.b values (1, '2026-01-01 12:00+00', '2026-02-03')")
+    node.sql(f"alter publication subs add table {SCHEMA}.b")
+    copy.psql(f"alter subscription {name} refresh publication")
+    node.sql(f"insert into {SCHEMA}.b values (2, '2026-12-31 23:59:59.5+00', null)")
+    equal(node, copy, "b")
+    # A subscriber that was away.
+    copy.psql(f"alter subscription {name} disable")
+    wait_until(
+        lambda: (
+            node.sql(
+                f"select active from pg_replication_slots where slot_name = '{name}'"
+            )
+            == [("f",)]
+        )
+    )
+    node.sql(f"truncate {SCHEMA}.b")
+    node.sql(f"insert into {SCHEMA}.b values (3, null, null)")
+    copy.psql(f"alter subscription {name} enable")
+    equal(node, copy, "b")
+    found = node.sql(
+        "select two_phase, temporary, wal_status from pg_replication_slots"
+        f" where slot_name = '{name}'"
+    )
+    assert found == [("t" if "two_phase" in OPTIONS[version] else "f", "f", "reserved")]
+    copy.psql(f"drop subscription {name}")
+    assert node.sql("select slot_name from pg_replication_slots") == []
