@@ -114,7 +114,7 @@ def test_a_postgresql_subscribes_to_lake_tables(
     node.sql(
         "begin; insert into public.u values (5, 'gone'); savepoint s;"
         " truncate public.u; rollback to s; truncate public.u;"
-        " insert into public.u values (6, 'six'); commit"
+        " insert into public.u values (6, 'six'), (-6, 'not sent'); commit"
     )
     same(node, copy, "u", "a > 0")
     assert copy.psql("select a, b from public.u") == "6|six"

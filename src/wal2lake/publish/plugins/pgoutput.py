@@ -135,21 +135,34 @@ class PgOutput(Base):
         context.write(write_message(message), end, True)
 
     def run(self, context: Context, transaction: Transaction, run: Run) -> bool:
-        """Rows together if they are many, else one by one."""
+        """Rows together if they are many, else one by one; a TRUNCATE in its place."""
         sending = self._sending.get(run.relation.relid)
         if sending is None:
             return True
         rows = run.rows
-        if (rows.column("op").to_numpy() == _TRUNCATE).any():
-            return False
-        rows = published_rows(sending, run.relation, rows)
+        begin = 0
+        for at in np.flatnonzero(rows.column("op").to_numpy() == _TRUNCATE).tolist():
+            before = Run(run.relation, rows.slice(begin, at - begin))
+            self._rows(context, transaction, before, sending)
+            ordinal = int(rows.column("ordinal")[at].as_py())
+            lsn = Lsn(transaction.first_lsn + CHANGE_BYTES * ordinal)
+            self.truncate(context, transaction, (run.relation,), 0, lsn)
+            begin = at + 1
+        self._rows(context, transaction, Run(run.relation, rows.slice(begin)), sending)
+        return True
+
+    def _rows(
+        self, context: Context, transaction: Transaction, run: Run, sending: Sending
+    ) -> None:
+        """Of a run without a TRUNCATE, what is published."""
+        rows = published_rows(sending, run.relation, run.rows)
         if not rows.num_rows:
-            return True
+            return
         columns = self._describe(context, transaction, run.relation, sending)
         if rows.num_rows < _FEW:
             for _, change in changes_of(transaction, Run(run.relation, rows)):
                 self._change(context, run.relation.relid, change, columns)
-            return True
+            return
         lsns = (
             int(transaction.first_lsn)
             + CHANGE_BYTES * rows.column("ordinal").to_numpy()
@@ -166,7 +179,6 @@ class PgOutput(Base):
         )
         for piece in frames([encoder], _now()):
             context.write_frames(piece)
-        return True
 
     def change(
         self,
@@ -175,11 +187,8 @@ class PgOutput(Base):
         relation: Relation,
         change: Change,
     ) -> None:
-        """One row of a run that has a TRUNCATE in it, too."""
-        sending = self._sending[relation.relid]
-        if change.op in sending.operations:
-            columns = self._describe(context, transaction, relation, sending)
-            self._change(context, relation.relid, change, columns)
+        """Rows come by runs."""
+        raise AssertionError
 
     def _change(
         self, context: Context, relid: Oid, change: Change, columns: tuple[int, ...]
