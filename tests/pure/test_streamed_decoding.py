@@ -189,6 +189,54 @@ def test_test_decoding_streams_if_it_is_told_to(log: Path) -> None:
     assert not any(b"stream" in line for line in decoded(log, TestDecoding(), {}))
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("include-xids", "maybe"), 'value "maybe" for parameter "include-xids"'),
+        (("only-local", " on"), 'value " on" for parameter "only-local"'),
+        (("stream-changes", "o"), 'value "o" for parameter "stream-changes"'),
+        (("include-sequences", "on"), 'option "include-sequences" = "on" is unknown'),
+        (("nope", ""), 'option "nope" = "" is unknown'),
+        (("nope", None), 'option "nope" = "(null)" is unknown'),
+    ],
+)
+def test_test_decoding_refuses_options_as_postgresql(
+    log: Path, option: tuple[str, str | None], message: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        decoded(log, TestDecoding(), dict([option]))
+    assert refused.value.sqlstate == "22023"
+    assert message in refused.value.message
+
+
+def test_test_decoding_quotes_what_needs_it(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    names = Relation(
+        Oid(16390),
+        "user",
+        "values",
+        ReplicaIdentity.DEFAULT,
+        (Column("select", Oid(23), -1, True),),
+    )
+    plain = Relation(
+        Oid(16391),
+        "name",
+        "a$b",
+        ReplicaIdentity.DEFAULT,
+        (Column("text", Oid(23), -1, True),),
+    )
+    rows = inserts(1, 1)
+    writer.transaction(7, None, iter([(names, rows), (plain, rows)]), 2, {})
+    writer.seal(note=False)
+    value = f"{1:0100}"
+    assert decoded(tmp_path / "log", TestDecoding(), {"include-xids": "0"}) == [
+        b"BEGIN",
+        f'table "user"."values": INSERT: "select"[integer]:{value}'.encode(),
+        f'table name."a$b": INSERT: text[integer]:{value}'.encode(),
+        b"COMMIT",
+    ]
+
+
 def test_an_error_in_a_block_names_its_callback(log: Path) -> None:
     class Failing(Base):
         streams = True

@@ -8,13 +8,13 @@ Source: contrib/test_decoding/test_decoding.c.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from wal2lake.errors import UsageError
 from wal2lake.model import Lsn, Relation
+from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.pgtypes.registry.pg_type import format_type
 from wal2lake.publish.decoding.transactions import Transaction
 from wal2lake.publish.plugins.port import Base, Change, Context, Values
@@ -25,8 +25,6 @@ _BARE: Final = frozenset({20, 21, 23, 26, 700, 701, 1700})
 _BITS: Final = frozenset({1560, 1562})
 
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
-
-_PLAIN: Final = re.compile(r"[a-z_][a-z0-9_$]*")
 
 _TRUE: Final = ("true", "yes", "on", "1", "t", "y", "tru", "tr", "ye")
 _FALSE: Final = ("false", "no", "off", "0", "f", "n", "fals", "fal", "fa", "of")
@@ -243,11 +241,7 @@ def boolean(name: str, value: str | None, *, missing: bool = True) -> bool:
 
 
 def _name(relation: Relation) -> str:
-    return f"{_quoted(relation.namespace)}.{_quoted(relation.name)}"
-
-
-def _quoted(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+    return f"{quote_identifier(relation.namespace)}.{quote_identifier(relation.name)}"
 
 
 def _tuple(
@@ -260,7 +254,7 @@ def _tuple(
         if value is None and skip_nulls:
             continue
         kind = format_type(column.type_oid)
-        head = f" {_quoted(column.name)}[{kind}]:".encode()
+        head = f" {quote_identifier(column.name)}[{kind}]:".encode()
         if value is None:
             parts.append(head + b"null")
         elif int(column.type_oid) in _BARE:
