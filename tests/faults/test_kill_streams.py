@@ -312,8 +312,9 @@ def test_sigkill_of_the_source_inside_of_prepare_commit_prepared_and_rollback_pr
     synchronous = "show synchronous_standby_names"
     wait_until(lambda: world.source.psql(synchronous) == "ks")
     try:
-        again = interrupt(world, f"begin; {small(1)}; prepare transaction 'p'", victims)
-        assert again == (victims == "source"), "what is durable is not asked for again"
+        prepare = f"begin; {small(1)}; prepare transaction 'p'"
+        held, again = interrupt(world, prepare, victims)
+        assert again == (held == 0), "what is durable is not asked for again"
         listed(world, "1")
         assert world.node.value("select count(*) from ks.t") == "0"
         interrupt(world, "commit prepared 'p'", victims)
@@ -349,15 +350,16 @@ def listed(world: World, count: str) -> None:
     )
 
 
-def interrupt(world: World, sql: str, victims: str) -> bool:
+def interrupt(world: World, sql: str, victims: str) -> tuple[int, bool]:
     """Kill the source, and who else is named, while it runs ``sql``.
 
-    source: the node has seen nothing of it. source and receiver: the receiver has it in its
-    journal, and was killed before it could say so; the next one has made spools and segments of
-    it, but cannot connect. all: the same, and the whole node is dead.
+    source: the node has seen nothing of it. source and receiver: the receiver has what came of it
+    in its journal, and was killed before it could say so; the next one has made spools and
+    segments of it, but cannot connect. all: the same, and the whole node is dead.
 
-    Answers, when both have caught up, whether streaming began at or below the statement, so that
-    it came then, or once more.
+    Answers how many prepared transactions the node held while the source was dead, and, when both
+    have caught up, whether streaming began at or below the statement, so that it came then, or
+    once more.
     """
     if victims == "source":
         world.proxy.stall()
@@ -370,17 +372,20 @@ def interrupt(world: World, sql: str, victims: str) -> bool:
             world.node.wait_end()
         elif victims != "source":
             world.passed("journal.synced")
-            recovered(world)
         world.server.kill()
+    if victims == "all":
+        world.node.start()
+    if victims != "source":
+        recovered(world)
+    held = len(world.pieces(".json"))
     world.proxy.cut()
     world.proxy.resume()
     world.server.start()
     world.proxy.accept()
-    if victims == "all":
-        world.node.start()
     world.mirror.caught_up()
     start = re.findall(r"streaming_from=(\S+)", world.node.log_text())[-1]
-    return world.source.psql(f"select '{start}'::pg_lsn <= '{began}'") == "t"
+    again = world.source.psql(f"select '{start}'::pg_lsn <= '{began}'")
+    return held, again == "t"
 
 
 def recovered(world: World) -> None:

@@ -27,7 +27,12 @@ TABLES = (
 @pytest.fixture
 def publisher(make_node: Callable[..., Node]) -> Node:
     """A node with two tables, which anybody may log in to."""
-    node = make_node(settings={"node.authentication": "trust"}).start()
+    node = make_node(
+        settings={
+            "node.authentication": "trust",
+            "publish.logical_decoding_work_mem": 64 * 1024,
+        }
+    ).start()
     for table in TABLES:
         node.sql(table)
     return node
@@ -113,6 +118,19 @@ def test_a_postgresql_subscribes_to_lake_tables(
     )
     same(node, copy, "u", "a > 0")
     assert copy.psql("select a, b from public.u") == "6|six"
+
+    # What is large comes in blocks, whichever way the subscriber takes them.
+    for number, streaming in enumerate(("parallel", "on"), 1):
+        copy.psql(f"alter subscription s set (streaming = {streaming})")
+        node.sql(
+            f"begin; insert into public.u select {number} * 10000 + n, repeat('x', 100)"
+            " from generate_series(1, 3000) as g (n);"
+            f" delete from public.u where a > {number} * 10000 + 2900;"
+            f" insert into public.t values (1000 + {number}, 'large', null, null, null);"
+            " commit"
+        )
+        same(node, copy, "t")
+        same(node, copy, "u", "a > 0")
 
     # Power goes at any moment; nothing is lost, and nothing comes twice.
     node.sql("insert into public.u select 100 + id, 'before' from public.t")
@@ -236,6 +254,22 @@ def test_functions_read_what_was_committed(publisher: Node) -> None:
     node.start()
     assert [row[2] for row in node.sql(get)][1:-1] == [
         "table public.data: INSERT: id[integer]:4 data[text]:'4'"
+    ]
+    # Of large transactions the functions show blocks, if they are asked to.
+    assert node.sql("show logical_decoding_work_mem") == [("64kB",)]
+    node.sql(get)
+    node.sql(
+        "insert into data select 100 + n, repeat('x', 100)"
+        " from generate_series(1, 2000) as g (n)"
+    )
+    streamed = [row[2] for row in node.sql(peek + ", 'stream-changes', '1')")]
+    xid = streamed[-1].rsplit(" ", 1)[1]
+    assert streamed[0] == f"opening a streamed block for transaction TXN {xid}"
+    assert streamed.count(f"streaming change for TXN {xid}") == 2000
+    assert streamed.count(streamed[0]) == streamed.count(streamed[-2]) > 2
+    assert streamed[-2:] == [
+        f"closing a streamed block for transaction TXN {xid}",
+        f"committing streamed transaction TXN {xid}",
     ]
     node.sql("SELECT pg_drop_replication_slot('regression_slot')")
     with pytest.raises(PublisherError) as refused:

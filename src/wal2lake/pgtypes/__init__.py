@@ -13,6 +13,7 @@ names), changes a value in silence.
     encode/     Arrow to what PostgreSQL would send, text and binary
     choices/    what users choose instead: type_mappings, value_policies, conflict_resolution
     params      values that a client sends beside its statement
+    keywords    words that are no free names, and which names need quotes
     binary      the binary form of single values; timezone: the values of TimeZone
 """
 

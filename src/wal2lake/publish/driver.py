@@ -6,6 +6,8 @@ far everything has been decoded. Called by the walsender, and by the SQL functio
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -30,7 +32,11 @@ class Decoding:
         plugin: OutputPlugin,
         context: Context,
         start: Lsn,
+        work_mem: int,
     ) -> None:
+        """``work_mem``: bytes of a transaction that are held to see whether it is a large one,
+        if the plugin wants those in blocks."""
+        self._work_mem = work_mem
         self._reader = reader
         self._plugin = plugin
         self._context = context
@@ -55,23 +61,62 @@ class Decoding:
     def _transaction(self, transaction: Transaction, runs: Iterator[Run]) -> None:
         plugin, context = self._plugin, self._context
         self.xid = int(transaction.xid)
+        if plugin.streams:
+            pieces = _pieces(runs, self._work_mem)
+            held: deque[Run] = deque()
+            size = 0
+            for piece in pieces:
+                held.append(piece)
+                size += piece.rows.nbytes
+                if size > self._work_mem:
+                    rest = itertools.chain(_emptied(held), pieces)
+                    self._streamed(transaction, rest)
+                    return
+            runs = _emptied(held)
         with self._callback("begin"):
             plugin.begin(context, transaction)
+        self._changes(transaction, runs)
+        with self._callback("commit"):
+            plugin.commit(context, transaction)
+
+    def _streamed(self, transaction: Transaction, pieces: Iterator[Run]) -> None:
+        """In blocks of at most ``work_mem``; a block's pieces are not held together."""
+        plugin, context = self._plugin, self._context
+        size, first, inside = 0, True, False
+        for piece in pieces:
+            if inside and size + piece.rows.nbytes > self._work_mem:
+                with self._callback("stream_stop"):
+                    plugin.stream_stop(context, transaction)
+                inside = False
+            if not inside:
+                with self._callback("stream_start"):
+                    plugin.stream_start(context, transaction, first)
+                size, first, inside = 0, False, True
+            size += piece.rows.nbytes
+            self._changes(transaction, iter((piece,)), "stream_")
+        with self._callback("stream_stop"):
+            plugin.stream_stop(context, transaction)
+        with self._callback("stream_commit"):
+            plugin.stream_commit(context, transaction)
+
+    def _changes(
+        self, transaction: Transaction, runs: Iterator[Run], prefix: str = ""
+    ) -> None:
+        """``prefix``: of the callbacks' names, in errors."""
+        plugin, context = self._plugin, self._context
         for run in runs:
-            with self._callback("change"):
+            with self._callback(f"{prefix}change"):
                 if plugin.run(context, transaction, run):
                     continue
             for op, change in changes_of(transaction, run):
                 if op == "T":
-                    with self._callback("truncate"):
+                    with self._callback(f"{prefix}truncate"):
                         plugin.truncate(
                             context, transaction, (run.relation,), 0, change.lsn
                         )
                     continue
-                with self._callback("change"):
+                with self._callback(f"{prefix}change"):
                     plugin.change(context, transaction, run.relation, change)
-        with self._callback("commit"):
-            plugin.commit(context, transaction)
 
     @contextmanager
     def _callback(self, name: str) -> Iterator[None]:
@@ -88,6 +133,21 @@ class Decoding:
                 f"{type(error).__name__}: {error}",
                 context=callback_context(self._context, self._plugin, name),
             ) from error
+
+
+def _pieces(runs: Iterator[Run], most: int) -> Iterator[Run]:
+    """All of them, cut so that none but a single row has more than about ``most`` bytes."""
+    for run in runs:
+        rows = run.rows
+        step = max(1, rows.num_rows * most // max(1, rows.nbytes))
+        for first in range(0, rows.num_rows, step):
+            yield Run(run.relation, rows.slice(first, step))
+
+
+def _emptied(held: deque[Run]) -> Iterator[Run]:
+    """What is held, let go as it is read."""
+    while held:
+        yield held.popleft()
 
 
 def callback_context(context: Context, plugin: OutputPlugin, name: str) -> str:

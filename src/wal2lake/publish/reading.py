@@ -77,6 +77,7 @@ def read_changes(
             plugin,
             context,
             slot.confirmed_lsn,
+            publishing.work_mem(),
         )
         try:
             plugin.startup(context, options)

@@ -23,6 +23,8 @@ class Publishing:
     log_directory: str
     timeout_ms: Callable[[], int]
     """wal_sender_timeout."""
+    work_mem: Callable[[], int]
+    """logical_decoding_work_mem, in bytes."""
     allowed: Callable[[], tuple[str, ...]]
     """output_plugin_libraries."""
     locations: Callable[[Point], Mapping[str, int]]

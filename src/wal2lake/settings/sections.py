@@ -351,6 +351,13 @@ class PublishSettings:
         minimum=64 * _MIB,
         maximum=_BYTES_MAX,
     )
+    logical_decoding_work_mem: int = setting(
+        64 * _MIB,
+        "Bytes of a transaction that one decoding holds: what has more is streamed in blocks"
+        " to clients that want it so.",
+        minimum=64 * 1024,
+        maximum=_INT_MAX,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.grammar.copying import All, CopyOptions, CopyTo
-from wal2lake.frontend.grammar.quoting import quote_identifier
+from wal2lake.pgtypes.keywords import quote_identifier
 
 
 def copied_rows(

@@ -5,7 +5,7 @@ Takes: the text of a statement. Gives: frozen values (``parse``), their text aga
 subscriptions (``subscription_options``). Owns: no state. Never: does I/O, knows the
 catalog, reads queries beyond their first words.
 
-    lexer, keywords, quoting   SQL's lexical rules: tokens, statements, names and constants
+    lexer, quoting             SQL's lexical rules: tokens, statements, names and constants
     parser                     which statement it is; start here
     cursor                     tokens, taken by gram.y's rules
     subscription, table        each statement's own rules
@@ -25,7 +25,8 @@ from wal2lake.frontend.grammar.options import (
 )
 from wal2lake.frontend.grammar.parser import parse
 from wal2lake.frontend.grammar.printing import to_sql
-from wal2lake.frontend.grammar.quoting import fold, quote_identifier, quote_literal
+from wal2lake.frontend.grammar.quoting import fold, quote_literal
+from wal2lake.pgtypes.keywords import quote_identifier
 
 __all__ = [
     "OptionSet",

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError
-from wal2lake.frontend.grammar.keywords import NOT_COLUMN_NAMES
 from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error, tokens
 from wal2lake.frontend.grammar.statements import QualifiedName, RoleName
+from wal2lake.pgtypes.keywords import NOT_COLUMN_NAMES
 
 _T = TypeVar("_T")
 

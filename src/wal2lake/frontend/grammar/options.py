@@ -34,7 +34,6 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.frontend.grammar.cursor import Cursor
-from wal2lake.frontend.grammar.quoting import quote_identifier
 from wal2lake.frontend.grammar.statements import Option, ValueKind
 from wal2lake.model import Lsn
 from wal2lake.pgtypes import (
@@ -45,6 +44,7 @@ from wal2lake.pgtypes import (
     TypeMappings,
     ValuePolicies,
 )
+from wal2lake.pgtypes.keywords import quote_identifier
 
 
 def _words(text: str) -> frozenset[str]:

@@ -21,7 +21,7 @@ from wal2lake.frontend.grammar.altering.statements import (
 )
 from wal2lake.frontend.grammar.publishing.printing import publication_sql
 from wal2lake.frontend.grammar.publishing.statements import PublicationStatement
-from wal2lake.frontend.grammar.quoting import fold, quote_identifier, quote_literal
+from wal2lake.frontend.grammar.quoting import fold, quote_literal
 from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionConnection,
     AlterSubscriptionEnabled,
@@ -49,6 +49,7 @@ from wal2lake.frontend.grammar.statements import (
     ValueKind,
 )
 from wal2lake.model import PartitionKey
+from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.pgtypes.registry.pg_type import format_type
 
 

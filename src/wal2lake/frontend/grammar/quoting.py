@@ -8,16 +8,12 @@ Sources: src/backend/parser/scansup.c; quote_identifier() in ruleutils.c; quote.
 
 from __future__ import annotations
 
-import re
 from typing import Final
-
-from wal2lake.frontend.grammar.keywords import MUST_QUOTE
 
 NAME_BYTES: Final = 63
 """NAMEDATALEN - 1: longer identifiers are cut, as PostgreSQL does."""
 
 _FOLD: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
-_PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*\Z")
 
 
 def fold(name: str) -> str:
@@ -31,13 +27,6 @@ def truncate_identifier(name: str) -> str:
     if len(raw) <= NAME_BYTES:
         return name
     return raw[:NAME_BYTES].decode(errors="ignore")
-
-
-def quote_identifier(name: str) -> str:
-    """quote_ident(): quoted only where it must be."""
-    if _PLAIN_NAME.match(name) and name not in MUST_QUOTE:
-        return name
-    return '"' + name.replace('"', '""') + '"'
 
 
 def quote_literal(text: str) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Final
 
 from wal2lake.frontend.grammar.cursor import Cursor
-from wal2lake.frontend.grammar.keywords import COLUMN_NAME, RESERVED
 from wal2lake.frontend.grammar.lexer import TokenKind
 from wal2lake.frontend.grammar.statements import (
     AlterSubscription,
@@ -33,6 +32,7 @@ from wal2lake.frontend.grammar.statements import (
     PublicationChange,
     ValueKind,
 )
+from wal2lake.pgtypes.keywords import COLUMN_NAME, RESERVED
 
 # Type names that the grammar spells itself, as TypeNameToString prints them.
 _TYPE_KEYWORDS: Final = {

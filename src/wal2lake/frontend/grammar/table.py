@@ -26,7 +26,6 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.frontend.grammar.cursor import Cursor
-from wal2lake.frontend.grammar.keywords import RESERVED
 from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error
 from wal2lake.frontend.grammar.options import (
     known_storage_parameter,
@@ -44,6 +43,7 @@ from wal2lake.frontend.grammar.statements import (
     Truncate,
 )
 from wal2lake.model import Oid, PartitionKey, PartitionStrategy
+from wal2lake.pgtypes.keywords import RESERVED
 from wal2lake.pgtypes.registry.type_names import parse_type_name
 
 _AFTER_TYPE: Final = frozenset(

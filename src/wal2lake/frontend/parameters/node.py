@@ -53,6 +53,12 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
             "A client that says nothing for so long is cut off.",
             Unit.MILLISECONDS,
         ),
+        number(
+            "logical_decoding_work_mem",
+            settings.publish.logical_decoding_work_mem // 1024,
+            "What a decoding holds of a transaction before it streams it.",
+            Unit.KILOBYTES,
+        ),
         text(
             "output_plugin_libraries",
             ", ".join(

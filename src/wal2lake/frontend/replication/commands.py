@@ -231,6 +231,7 @@ class ReplicationCommands:
                     log=publishing.log_directory,
                     page=publishing.walsenders.page_of(self._pid),
                     timeout_ms=publishing.timeout_ms(),
+                    work_mem=publishing.work_mem(),
                 ),
             )
         publishing.slots.released()

@@ -5,6 +5,10 @@ first change (transactions without any are left out), Relation before a relation
 whenever it is another one, the rows, Commit. Long runs of rows are written column by column
 (``wire.encoder``).
 
+A large transaction goes in blocks if the client asked for that: Stream Start with a block's first
+change, and every message with the xid. Each such transaction brings its own Relation messages, for
+a parallel worker knows no others. Blocks without a change of interest are left out too.
+
 Source: src/backend/replication/pgoutput/pgoutput.c; reference 4.3, 4.4.
 """
 
@@ -16,8 +20,9 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
-from wal2lake.model import Lsn, Oid, Relation
+from wal2lake.model import Lsn, Oid, Relation, Xid
 from wal2lake.publish.capture.positions import CHANGE_BYTES
 from wal2lake.publish.decoding.transactions import Run, Transaction, changes_of
 from wal2lake.publish.plugins.port import Base, Change, Context, Values
@@ -34,6 +39,9 @@ from wal2lake.wire.pgoutput import (
     OldTuple,
     Origin,
     RelationMessage,
+    StreamCommit,
+    StreamStart,
+    StreamStop,
     Truncate,
     Update,
     write_message,
@@ -42,6 +50,7 @@ from wal2lake.wire.replication import (
     Option,
     OriginFilter,
     PgoutputOptions,
+    Streaming,
     read_pgoutput_options,
 )
 
@@ -64,11 +73,19 @@ class PgOutput(Base):
         self._sent: dict[Oid, Relation] = {}
         """What the client knows of a relation."""
         self._begun = False
+        """Of this transaction, or of this block of it."""
+        self._xid: Xid | None = None
+        """Of the large transaction in whose block we are."""
+        self._described: dict[Oid, Relation] = {}
+        """What the client knows of a relation by the blocks of this transaction."""
+        self._streamed = False
+        """This transaction has sent a block."""
 
     def startup(self, context: Context, options: Mapping[str, str | None]) -> None:
         """Take the options; which tables are published is looked up with each transaction."""
         given = [Option(name, value) for name, value in options.items()]
         self._options = read_pgoutput_options(given, slot=context.slot)
+        self.streams = self._options.streaming is not Streaming.OFF
 
     def filter_by_origin(self, origin: str | None) -> bool:
         """origin = none: only what began here."""
@@ -87,6 +104,35 @@ class PgOutput(Base):
             end = transaction.end_lsn
             message = Commit(transaction.commit_lsn, end, transaction.commit_time)
             context.write(write_message(message), end, True)
+
+    def stream_start(
+        self, context: Context, transaction: Transaction, first: bool
+    ) -> None:
+        """Nothing yet, as with ``begin``."""
+        assert self._options is not None
+        self._begun = False
+        self._xid = transaction.xid
+        if first:
+            self._streamed = False
+            self._described = {}
+            self._sending = context.sending(self._options.publication_names)
+
+    def stream_stop(self, context: Context, transaction: Transaction) -> None:
+        """Stream Stop, if there was a Stream Start."""
+        self._xid = None
+        if self._begun:
+            context.write(write_message(StreamStop()), transaction.first_lsn, False)
+
+    def stream_commit(self, context: Context, transaction: Transaction) -> None:
+        """Stream Commit, if there was a block; what it has described holds from here on."""
+        if not self._streamed:
+            return
+        self._sent.update(self._described)
+        end = transaction.end_lsn
+        message = StreamCommit(
+            transaction.xid, transaction.commit_lsn, end, transaction.commit_time
+        )
+        context.write(write_message(message), end, True)
 
     def run(self, context: Context, transaction: Transaction, run: Run) -> bool:
         """Rows together if they are many, else one by one; a TRUNCATE in its place."""
@@ -121,7 +167,16 @@ class PgOutput(Base):
             int(transaction.first_lsn)
             + CHANGE_BYTES * rows.column("ordinal").to_numpy()
         )
-        encoder = RowsEncoder(run.relation.relid, rows, columns, lsns=lsns)
+        if self._xid is not None:
+            xids = np.full(rows.num_rows, int(self._xid), np.int64)
+            rows = rows.append_column("xid", pa.array(xids))
+        encoder = RowsEncoder(
+            run.relation.relid,
+            rows,
+            columns,
+            streamed=self._xid is not None,
+            lsns=lsns,
+        )
         for piece in frames([encoder], _now()):
             context.write_frames(piece)
 
@@ -144,12 +199,12 @@ class PgOutput(Base):
             old = OldTuple(kind, _some(change.old, columns))
         message: Message
         if change.op == "I":
-            message = Insert(relid, _some(change.new, columns))
+            message = Insert(relid, _some(change.new, columns), self._xid)
         elif change.op == "U":
-            message = Update(relid, old, _some(change.new, columns))
+            message = Update(relid, old, _some(change.new, columns), self._xid)
         else:
             assert old is not None
-            message = Delete(relid, old)
+            message = Delete(relid, old, self._xid)
         context.write(write_message(message), change.lsn, True)
 
     def truncate(
@@ -168,7 +223,9 @@ class PgOutput(Base):
                 self._describe(context, transaction, relation, sending)
                 published.append(relation.relid)
         if published:
-            message = Truncate(tuple(published), bool(options & 1), bool(options & 2))
+            message = Truncate(
+                tuple(published), bool(options & 1), bool(options & 2), self._xid
+            )
             context.write(write_message(message), lsn, True)
 
     def message(
@@ -185,23 +242,31 @@ class PgOutput(Base):
             return
         if transaction is not None:
             self._begin(context, transaction)
-        message = LogicalMessage(transaction is not None, lsn, prefix, content)
+        message = LogicalMessage(
+            transaction is not None, lsn, prefix, content, self._xid
+        )
         context.write(write_message(message), lsn, True)
 
     def _begin(self, context: Context, transaction: Transaction) -> None:
         if self._begun:
             return
         self._begun = True
-        message = Begin(
-            transaction.commit_lsn, transaction.commit_time, transaction.xid
-        )
-        origin = transaction.origin
+        message: Message
+        origin, origin_lsn = transaction.origin, transaction.origin_lsn
+        if self._xid is None:
+            message = Begin(
+                transaction.commit_lsn, transaction.commit_time, transaction.xid
+            )
+        else:
+            message = StreamStart(self._xid, not self._streamed)
+            # PostgreSQL does not know it before the commit; once is enough.
+            origin_lsn = Lsn(0)
+            origin = None if self._streamed else origin
+            self._streamed = True
         context.write(write_message(message), transaction.first_lsn, origin is None)
         if origin is not None:
             context.write(
-                write_message(Origin(transaction.origin_lsn, origin)),
-                transaction.first_lsn,
-                True,
+                write_message(Origin(origin_lsn, origin)), transaction.first_lsn, True
             )
 
     def _describe(
@@ -219,9 +284,10 @@ class PgOutput(Base):
             if column.name in sending.columns
         )
         sent = replace(relation, columns=tuple(relation.columns[i] for i in columns))
-        if self._sent.get(relation.relid) != sent:
-            self._sent[relation.relid] = sent
-            message = RelationMessage(sent)
+        known = self._sent if self._xid is None else self._described
+        if known.get(relation.relid) != sent:
+            known[relation.relid] = sent
+            message = RelationMessage(sent, self._xid)
             context.write(write_message(message), transaction.first_lsn, False)
         return columns
 

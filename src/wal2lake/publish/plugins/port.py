@@ -12,6 +12,17 @@ Callbacks come in PostgreSQL's order, from one thread:
       commit
     shutdown                      once
 
+A transaction that has more than logical_decoding_work_mem is given in blocks to a plugin whose
+``streams`` is true after its startup:
+
+    stream_start                  of each block
+      change | truncate
+    stream_stop
+    stream_commit                 behind the last block
+
+The log has only transactions that have committed, so the blocks of one follow each other, and none
+is aborted.
+
 Output goes to ``context.write``; what one callback writes in several calls are several messages.
 Text plugins say so in ``is_text``: the SQL functions that return text take no others. An exception
 ends this decoding, with the slot's and the callback's name as context, and nothing else.
@@ -55,6 +66,8 @@ class OutputPlugin(Protocol):
 
     is_text: bool
     """Messages are text in the client's encoding."""
+    streams: bool
+    """Large transactions are wanted in blocks."""
 
     def startup(self, context: Context, options: Mapping[str, str | None]) -> None:
         """Begin; raises UsageError for options that it does not have."""
@@ -93,6 +106,20 @@ class OutputPlugin(Protocol):
         """It ends."""
         ...
 
+    def stream_start(
+        self, context: Context, transaction: Transaction, first: bool
+    ) -> None:
+        """A block of a large transaction; ``first``: its first one."""
+        ...
+
+    def stream_stop(self, context: Context, transaction: Transaction) -> None:
+        """The block ends."""
+        ...
+
+    def stream_commit(self, context: Context, transaction: Transaction) -> None:
+        """What has come in blocks has committed."""
+        ...
+
     def message(
         self,
         context: Context,
@@ -117,6 +144,7 @@ class Base:
     """What a plugin may leave out."""
 
     is_text = True
+    streams = False
 
     def startup(self, context: Context, options: Mapping[str, str | None]) -> None:
         """Takes no options."""
@@ -124,6 +152,17 @@ class Base:
     def run(self, context: Context, transaction: Transaction, run: Run) -> bool:
         """Row by row."""
         return False
+
+    def stream_start(
+        self, context: Context, transaction: Transaction, first: bool
+    ) -> None:
+        """Not called unless ``streams``."""
+
+    def stream_stop(self, context: Context, transaction: Transaction) -> None:
+        """Likewise."""
+
+    def stream_commit(self, context: Context, transaction: Transaction) -> None:
+        """Likewise."""
 
     def message(
         self,

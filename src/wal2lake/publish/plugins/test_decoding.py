@@ -8,13 +8,13 @@ Source: contrib/test_decoding/test_decoding.c.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from wal2lake.errors import UsageError
 from wal2lake.model import Lsn, Relation
+from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.pgtypes.registry.pg_type import format_type
 from wal2lake.publish.decoding.transactions import Transaction
 from wal2lake.publish.plugins.port import Base, Change, Context, Values
@@ -25,8 +25,6 @@ _BARE: Final = frozenset({20, 21, 23, 26, 700, 701, 1700})
 _BITS: Final = frozenset({1560, 1562})
 
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
-
-_PLAIN: Final = re.compile(r"[a-z_][a-z0-9_$]*")
 
 _TRUE: Final = ("true", "yes", "on", "1", "t", "y", "tru", "tr", "ye")
 _FALSE: Final = ("false", "no", "off", "0", "f", "n", "fals", "fal", "fa", "of")
@@ -43,6 +41,10 @@ class TestDecoding(Base):
         self._skip_empty = False
         self._only_local = False
         self._begun = False
+        """The line that opens this transaction, or this block of it, is written."""
+        self._block = False
+        self._streamed = False
+        """This transaction has written a change in a block."""
 
     def startup(self, context: Context, options: Mapping[str, str | None]) -> None:
         """Take the options."""
@@ -57,12 +59,14 @@ class TestDecoding(Base):
                 self._only_local = boolean(name, value)
             elif name == "force-binary":
                 self.is_text = not boolean(name, value, missing=False)
-            elif name in ("include-rewrites", "stream-changes"):
-                # There are no rewrites of tables here, nor transactions in progress.
+            elif name == "stream-changes":
+                self.streams = boolean(name, value, missing=False)
+            elif name == "include-rewrites":
+                # There are no rewrites of tables here.
                 boolean(name, value, missing=False)
             else:
                 raise UsageError(
-                    f'option "{name}" = "{value or "(null)"}" is unknown',
+                    f'option "{name}" = "{"(null)" if value is None else value}" is unknown',
                     sqlstate="22023",
                 )
 
@@ -90,6 +94,56 @@ class TestDecoding(Base):
             text += f" (at {timestamp(transaction)})"
         context.write(text.encode(), transaction.end_lsn, True)
 
+    def stream_start(
+        self, context: Context, transaction: Transaction, first: bool
+    ) -> None:
+        """``opening a streamed block for transaction TXN 7``"""
+        self._block, self._begun = True, False
+        if first:
+            self._streamed = False
+        if not self._skip_empty:
+            self._open(context, transaction)
+
+    def stream_stop(self, context: Context, transaction: Transaction) -> None:
+        """``closing a streamed block for transaction TXN 7``"""
+        self._block = False
+        if self._begun:
+            text = f"closing a streamed block for {self._named(transaction)}"
+            context.write(text.encode(), transaction.first_lsn, True)
+
+    def stream_commit(self, context: Context, transaction: Transaction) -> None:
+        """``committing streamed transaction TXN 7``"""
+        if self._skip_empty and not self._streamed:
+            return
+        text = f"committing streamed {self._named(transaction)}"
+        if self._timestamp:
+            text += f" (at {timestamp(transaction)})"
+        context.write(text.encode(), transaction.end_lsn, True)
+
+    def _named(self, transaction: Transaction) -> str:
+        return (
+            f"transaction TXN {int(transaction.xid)}" if self._xids else "transaction"
+        )
+
+    def _open(self, context: Context, transaction: Transaction) -> None:
+        """What precedes the first change, if it is not there."""
+        if self._begun:
+            return
+        if not self._block:
+            self._begin(context, transaction)
+            return
+        self._begun = True
+        text = f"opening a streamed block for {self._named(transaction)}"
+        context.write(text.encode(), transaction.first_lsn, True)
+
+    def _in_block(
+        self, context: Context, transaction: Transaction, what: str, lsn: Lsn
+    ) -> None:
+        """A block's line tells that there is a change, and not what it is."""
+        self._streamed = True
+        of = f"TXN {int(transaction.xid)}" if self._xids else "transaction"
+        context.write(f"streaming {what} for {of}".encode(), lsn, True)
+
     def change(
         self,
         context: Context,
@@ -98,8 +152,10 @@ class TestDecoding(Base):
         change: Change,
     ) -> None:
         """``table s.t: UPDATE: old-key: ... new-tuple: ...``"""
-        if not self._begun:
-            self._begin(context, transaction)
+        self._open(context, transaction)
+        if self._block:
+            self._in_block(context, transaction, "change", change.lsn)
+            return
         text = f"table {_name(relation)}:".encode()
         if change.op == "I":
             text += b" INSERT:" + _tuple(relation, change.new)
@@ -126,8 +182,10 @@ class TestDecoding(Base):
         lsn: Lsn,
     ) -> None:
         """``table s.a, s.b: TRUNCATE: (no-flags)``"""
-        if not self._begun:
-            self._begin(context, transaction)
+        self._open(context, transaction)
+        if self._block:
+            self._in_block(context, transaction, "truncate", lsn)
+            return
         names = ", ".join(map(_name, relations))
         flags = [
             word for bit, word in ((2, "restart_seqs"), (1, "cascade")) if options & bit
@@ -144,8 +202,14 @@ class TestDecoding(Base):
         content: bytes,
     ) -> None:
         """``message: transactional: 1 prefix: p, sz: 3 content:abc``"""
-        if transaction is not None and not self._begun:
-            self._begin(context, transaction)
+        if transaction is not None:
+            self._open(context, transaction)
+        if transaction is not None and self._block:
+            # Its content may yet be undone, so PostgreSQL does not tell it here.
+            text = f"streaming message: transactional: 1 prefix: {prefix}, sz: {len(content)}"
+            self._streamed = True
+            context.write(text.encode(), lsn, True)
+            return
         head = (
             f"message: transactional: {int(transaction is not None)} prefix: {prefix},"
             f" sz: {len(content)} content:"
@@ -166,7 +230,7 @@ def boolean(name: str, value: str | None, *, missing: bool = True) -> bool:
     """An option's; ``missing``: what it is without a value. 22023 if it is none."""
     if value is None:
         return missing
-    lowered = value.strip().lower()
+    lowered = value.lower()
     if lowered in _TRUE:
         return True
     if lowered in _FALSE:
@@ -177,11 +241,7 @@ def boolean(name: str, value: str | None, *, missing: bool = True) -> bool:
 
 
 def _name(relation: Relation) -> str:
-    return f"{_quoted(relation.namespace)}.{_quoted(relation.name)}"
-
-
-def _quoted(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+    return f"{quote_identifier(relation.namespace)}.{quote_identifier(relation.name)}"
 
 
 def _tuple(
@@ -194,7 +254,7 @@ def _tuple(
         if value is None and skip_nulls:
             continue
         kind = format_type(column.type_oid)
-        head = f" {_quoted(column.name)}[{kind}]:".encode()
+        head = f" {quote_identifier(column.name)}[{kind}]:".encode()
         if value is None:
             parts.append(head + b"null")
         elif int(column.type_oid) in _BARE:

@@ -84,7 +84,7 @@ def _stream(task: Task) -> tuple[End, bytes]:
         error.context = callback_context(context, plugin, "startup")
         raise
     reader = LogReader(Path(task.log))
-    decoding = Decoding(reader, plugin, context, Lsn(task.start))
+    decoding = Decoding(reader, plugin, context, Lsn(task.start), task.work_mem)
     stream = Stream(
         connection,
         task.grown_fd,

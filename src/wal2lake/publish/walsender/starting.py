@@ -42,6 +42,8 @@ class Task:
     log: str
     page: str
     timeout_ms: int
+    work_mem: int
+    """Bytes; see ``Decoding``."""
     socket_fd: int = -1
     grown_fd: int = -1
     outcome_fd: int = -1

@@ -29,10 +29,10 @@ from wal2lake.frontend.commands.publication.operations import (
     refuse,
     unsupported,
 )
-from wal2lake.frontend.grammar.keywords import words
 from wal2lake.frontend.grammar.publishing.expressions import Raw, RawKind
 from wal2lake.model import SYSTEM_COLUMNS
 from wal2lake.pgtypes import format_type
+from wal2lake.pgtypes.keywords import words
 from wal2lake.publish.rowfilter import Expression, Node
 from wal2lake.publish.rowfilter.operators import COMPARISONS, MOMENTS, TEXTS, can_cast
 from wal2lake.publish.rowfilter.values import BOOL, SUPPORTED, TEXT, TIMESTAMPTZ

@@ -17,9 +17,9 @@ from sqlglot import exp
 
 from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
 from wal2lake.frontend.commands.publication.constants import UNKNOWN
-from wal2lake.frontend.grammar.keywords import words
 from wal2lake.frontend.query.analysis.functions.calls import OWN_NAMES
 from wal2lake.pgtypes import format_type
+from wal2lake.pgtypes.keywords import words
 from wal2lake.publish.rowfilter import Expression
 from wal2lake.publish.rowfilter.operators import (
     ARITHMETIC,

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from wal2lake.catalog import TableDef
 from wal2lake.errors import UsageError
-from wal2lake.frontend.grammar.quoting import quote_identifier
 from wal2lake.frontend.query.results import Rendering, columns_in
 from wal2lake.frontend.query.values import types as t
 from wal2lake.lake.branch.keys import Key
+from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.wire.frontback import FieldDescription, Format
 
 

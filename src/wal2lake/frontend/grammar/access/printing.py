@@ -19,8 +19,9 @@ from wal2lake.frontend.grammar.access.statements import (
     RenameRole,
     RoleOption,
 )
-from wal2lake.frontend.grammar.quoting import quote_identifier, quote_literal
+from wal2lake.frontend.grammar.quoting import quote_literal
 from wal2lake.frontend.grammar.statements import QualifiedName, RoleName
+from wal2lake.pgtypes.keywords import quote_identifier
 
 
 def access_to_sql(statement: AccessStatement) -> str:

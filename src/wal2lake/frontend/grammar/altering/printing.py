@@ -22,9 +22,9 @@ from wal2lake.frontend.grammar.altering.statements import (
     SetTableSchema,
     TypeClause,
 )
-from wal2lake.frontend.grammar.quoting import quote_identifier
 from wal2lake.frontend.grammar.statements import ColumnClause, QualifiedName
 from wal2lake.pgtypes import format_type
+from wal2lake.pgtypes.keywords import quote_identifier
 
 
 def alter_table_sql(

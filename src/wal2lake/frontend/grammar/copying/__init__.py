@@ -23,9 +23,9 @@ from wal2lake.frontend.grammar.copying.options import (
     copy_options,
 )
 from wal2lake.frontend.grammar.cursor import Cursor
-from wal2lake.frontend.grammar.keywords import RESERVED
 from wal2lake.frontend.grammar.lexer import TokenKind, syntax_error
 from wal2lake.frontend.grammar.statements import QualifiedName
+from wal2lake.pgtypes.keywords import RESERVED
 
 __all__ = [
     "All",

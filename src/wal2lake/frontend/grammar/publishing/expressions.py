@@ -21,9 +21,9 @@ from enum import Enum
 from typing import Final
 
 from wal2lake.frontend.grammar.cursor import Cursor
-from wal2lake.frontend.grammar.keywords import RESERVED, words
 from wal2lake.frontend.grammar.lexer import TokenKind
 from wal2lake.model import INVALID_OID, Oid
+from wal2lake.pgtypes.keywords import RESERVED, words
 from wal2lake.pgtypes.registry.type_names import parse_type_name
 
 

@@ -18,8 +18,9 @@ from wal2lake.frontend.grammar.publishing.statements import (
     PublicationStatement,
     PublicationTable,
 )
-from wal2lake.frontend.grammar.quoting import quote_identifier, quote_literal
+from wal2lake.frontend.grammar.quoting import quote_literal
 from wal2lake.frontend.grammar.statements import Option, RoleName
+from wal2lake.pgtypes.keywords import quote_identifier
 
 
 def publication_sql(

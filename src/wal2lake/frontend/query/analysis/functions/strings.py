@@ -16,11 +16,11 @@ from typing import Any, Final
 from sqlglot import exp
 
 from wal2lake.errors import UndefinedObjectError, UsageError
-from wal2lake.frontend.grammar.keywords import MUST_QUOTE
 from wal2lake.frontend.query.values import casts, output
 from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.numeric import let, spark
 from wal2lake.frontend.query.values.types import Operand, Type, plain
+from wal2lake.pgtypes.keywords import MUST_QUOTE
 
 Arguments = dict[str, Any]
 _TEXT: Final = plain(t.TEXT)

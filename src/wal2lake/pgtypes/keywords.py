@@ -1,6 +1,7 @@
 """PostgreSQL 18's keywords that are not free to be names.
 
-Comes in: nothing. Goes out: three sets of words. An identifier that is in none of them
+Comes in: nothing, or a name. Goes out: three sets of words; the name, in quotes where it needs
+them. An identifier that is in none of them
 may name anything; where a word may stand is the rule of gram.y's ColId, type_function_name
 and ColLabel.
 
@@ -9,7 +10,10 @@ Source: src/include/parser/kwlist.h, as pg_get_keywords() lists it.
 
 from __future__ import annotations
 
+import re
 from typing import Final
+
+_PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*\Z")
 
 
 def words(text: str) -> frozenset[str]:
@@ -57,3 +61,10 @@ NOT_COLUMN_NAMES: Final = RESERVED | TYPE_OR_FUNCTION
 
 MUST_QUOTE: Final = RESERVED | TYPE_OR_FUNCTION | COLUMN_NAME
 """What quote_ident() quotes: every keyword that is not unreserved."""
+
+
+def quote_identifier(name: str) -> str:
+    """quote_ident(): quoted only where it must be."""
+    if _PLAIN_NAME.match(name) and name not in MUST_QUOTE:
+        return name
+    return '"' + name.replace('"', '""') + '"'

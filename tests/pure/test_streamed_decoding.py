@@ -1,0 +1,270 @@
+"""A transaction above logical_decoding_work_mem goes in blocks to a client that wants that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from wal2lake.changelog import LogReader
+from wal2lake.errors import InternalError, UsageError
+from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
+from wal2lake.publish.capture.writer import LogWriter
+from wal2lake.publish.driver import Decoding
+from wal2lake.publish.plugins.pgoutput import PgOutput
+from wal2lake.publish.plugins.port import Base, Change, Context, OutputPlugin
+from wal2lake.publish.plugins.test_decoding import TestDecoding
+from wal2lake.publish.sending import Sending
+from wal2lake.wire.encoder import FRAME_HEADER
+from wal2lake.wire.pgoutput import (
+    Begin,
+    Commit,
+    Insert,
+    Message,
+    Origin,
+    RelationMessage,
+    StreamCommit,
+    StreamStart,
+    StreamStop,
+    read_message,
+)
+
+WORK_MEM = 64 * 1024
+
+
+def relation(number: int) -> Relation:
+    columns = (Column("id", Oid(23), -1, True),)
+    name = f"t{number}"
+    return Relation(Oid(16384 + number), "s", name, ReplicaIdentity.DEFAULT, columns)
+
+
+T, U, HIDDEN = relation(0), relation(1), relation(2)
+Rows = tuple[Relation, pa.RecordBatch]
+
+
+def inserts(first: int, rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "op": pa.array([ord("I")] * rows, pa.uint8()),
+            "old": pa.array([0] * rows, pa.uint8()),
+            "c0": pa.array([f"{n:0100}".encode() for n in range(first, first + rows)]),
+        }
+    )
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """1001: small; 1002: large, of two tables, through an origin; 1003: small again; 1004: large
+    and published nowhere."""
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+
+    def add(origin: tuple[str, Lsn] | None, *changes: Rows) -> None:
+        count = sum(rows.num_rows for _, rows in changes)
+        writer.transaction(7, origin, iter(changes), count, {})
+
+    add(None, (T, inserts(0, 2)))
+    add(
+        ("pg_5", Lsn(77)),
+        *((T, inserts(0, 1000)), (HIDDEN, inserts(0, 1000))),
+        *((U, inserts(0, 3)), (T, inserts(1000, 1000))),
+    )
+    add(None, (T, inserts(5, 1)), (U, inserts(5, 1)))
+    add(None, (HIDDEN, inserts(0, 2000)))
+    writer.seal(note=False)
+    return tmp_path / "log"
+
+
+def decoded(
+    log: Path, plugin: OutputPlugin, options: Mapping[str, str | None]
+) -> list[bytes]:
+    out: list[bytes] = []
+
+    def write(payload: bytes, lsn: Lsn, last: bool) -> None:
+        out.append(payload)
+
+    def write_frames(data: memoryview) -> None:
+        at = 0
+        while at < len(data):
+            size = int.from_bytes(data[at + 1 : at + 5], "big")
+            out.append(bytes(data[at + FRAME_HEADER : at + 1 + size]))
+            at += 1 + size
+
+    sending = Sending(frozenset("IUDT"), frozenset(["id"]), {})
+    found = {T.relid: sending, U.relid: sending}
+    context = Context(
+        "slot",
+        "plugin",
+        write,
+        write_frames,
+        lambda names: found,
+        lambda relid: None,
+        lambda name: 0,
+    )
+    plugin.startup(context, options)
+    Decoding(LogReader(log), plugin, context, Lsn(0), WORK_MEM).advance()
+    return out
+
+
+def messages(payloads: list[bytes], *, parallel: bool) -> Iterator[Message]:
+    inside = False
+    for payload in payloads:
+        found = read_message(payload, in_stream=inside, parallel=parallel)
+        inside = isinstance(found, StreamStart) or (
+            inside and not isinstance(found, StreamStop)
+        )
+        yield found
+
+
+def pgoutput(log: Path, streaming: str) -> list[Message]:
+    options = {"proto_version": "4", "publication_names": "p", "streaming": streaming}
+    payloads = decoded(log, PgOutput(), options)
+    return list(messages(payloads, parallel=streaming == "parallel"))
+
+
+@pytest.mark.parametrize("streaming", ["on", "parallel"])
+def test_pgoutput_streams_what_is_large(log: Path, streaming: str) -> None:
+    found = pgoutput(log, streaming)
+    begins = [m for m in found if isinstance(m, Begin)]
+    assert [m.xid for m in begins] == [1001, 1003]
+    starts = [m for m in found if isinstance(m, StreamStart)]
+    assert {m.xid for m in starts} == {1002}
+    assert [m.first_segment for m in starts] == [True] + [False] * (len(starts) - 1)
+    assert len(starts) > 2
+    assert sum(isinstance(m, StreamStop) for m in found) == len(starts)
+    (commit,) = [m for m in found if isinstance(m, StreamCommit)]
+    assert commit.xid == 1002 and commit.commit_lsn < commit.end_lsn
+    assert [m for m in found if isinstance(m, Origin)] == [Origin(Lsn(0), "pg_5")]
+
+    # Rows are all there, in order, each with its transaction; no block is too large.
+    plain = pgoutput(log, "off")
+    rows = [m for m in found if isinstance(m, Insert)]
+    assert [(m.relid, m.new) for m in rows] == [
+        (m.relid, m.new) for m in plain if isinstance(m, Insert)
+    ]
+    assert [m.xid for m in rows] == [None] * 2 + [1002] * 2003 + [None] * 2
+    size = 0
+    for message in found:
+        size = 0 if isinstance(message, StreamStart) else size
+        size += 100 if isinstance(message, Insert) else 0
+        assert size <= WORK_MEM
+
+    # Each large transaction describes what it changes; afterwards that is known.
+    described = [
+        (m.relation.relid, m.xid) for m in found if isinstance(m, RelationMessage)
+    ]
+    assert described == [(T.relid, None), (T.relid, 1002), (U.relid, 1002)]
+    assert sum(isinstance(m, Commit) for m in plain) == 3
+
+
+def test_test_decoding_streams_if_it_is_told_to(log: Path) -> None:
+    lines = decoded(log, TestDecoding(), {"stream-changes": "1"})
+    at = lines.index(b"opening a streamed block for transaction TXN 1002")
+    assert lines[at - 1] == b"COMMIT 1001"
+    assert lines[at + 1] == b"streaming change for TXN 1002"
+    assert lines.count(b"streaming change for TXN 1002") == 3003
+    closed = lines.count(b"closing a streamed block for transaction TXN 1002")
+    assert closed == lines.count(lines[at]) > 2
+    at = lines.index(b"committing streamed transaction TXN 1002")
+    assert lines[at - 1] == b"closing a streamed block for transaction TXN 1002"
+    assert lines[at + 1] == b"BEGIN 1003"
+
+    lines = decoded(
+        log,
+        TestDecoding(),
+        {
+            "stream-changes": "on",
+            "include-xids": "off",
+            "include-timestamp": None,
+            "skip-empty-xacts": None,
+        },
+    )
+    assert lines.count(b"streaming change for transaction") == 5003
+    assert b"opening a streamed block for transaction" in lines
+    assert b"closing a streamed block for transaction" in lines
+    assert lines[-1] == (
+        b"committing streamed transaction (at 2000-01-01 00:00:00.000007+00)"
+    )
+    assert not any(b"stream" in line for line in decoded(log, TestDecoding(), {}))
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("include-xids", "maybe"), 'value "maybe" for parameter "include-xids"'),
+        (("only-local", " on"), 'value " on" for parameter "only-local"'),
+        (("stream-changes", "o"), 'value "o" for parameter "stream-changes"'),
+        (("include-sequences", "on"), 'option "include-sequences" = "on" is unknown'),
+        (("nope", ""), 'option "nope" = "" is unknown'),
+        (("nope", None), 'option "nope" = "(null)" is unknown'),
+    ],
+)
+def test_test_decoding_refuses_options_as_postgresql(
+    log: Path, option: tuple[str, str | None], message: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        decoded(log, TestDecoding(), dict([option]))
+    assert refused.value.sqlstate == "22023"
+    assert message in refused.value.message
+
+
+def test_test_decoding_quotes_what_needs_it(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    names = Relation(
+        Oid(16390),
+        "user",
+        "values",
+        ReplicaIdentity.DEFAULT,
+        (Column("select", Oid(23), -1, True),),
+    )
+    plain = Relation(
+        Oid(16391),
+        "name",
+        "a$b",
+        ReplicaIdentity.DEFAULT,
+        (Column("text", Oid(23), -1, True),),
+    )
+    rows = inserts(1, 1)
+    writer.transaction(7, None, iter([(names, rows), (plain, rows)]), 2, {})
+    writer.seal(note=False)
+    value = f"{1:0100}"
+    assert decoded(tmp_path / "log", TestDecoding(), {"include-xids": "0"}) == [
+        b"BEGIN",
+        f'table "user"."values": INSERT: "select"[integer]:{value}'.encode(),
+        f'table name."a$b": INSERT: text[integer]:{value}'.encode(),
+        b"COMMIT",
+    ]
+
+
+def test_an_error_in_a_block_names_its_callback(log: Path) -> None:
+    class Failing(Base):
+        streams = True
+
+        def begin(self, context: Context, transaction: object) -> None: ...
+
+        def commit(self, context: Context, transaction: object) -> None: ...
+
+        def truncate(self, *arguments: object) -> None: ...
+
+        def change(
+            self,
+            context: Context,
+            transaction: object,
+            relation: Relation,
+            change: Change,
+        ) -> None:
+            if relation is HIDDEN or relation.relid == HIDDEN.relid:
+                raise ValueError("no")
+
+    with pytest.raises(InternalError) as failed:
+        decoded(log, Failing(), {})
+    assert failed.value.context == (
+        'slot "slot", output plugin "plugin", in the stream_change callback'
+    )
+
+
+def test_streaming_needs_the_protocol_that_has_it(log: Path) -> None:
+    options = {"proto_version": "1", "publication_names": "p", "streaming": "on"}
+    with pytest.raises(UsageError, match="does not support streaming, need 2"):
+        decoded(log, PgOutput(), options)
