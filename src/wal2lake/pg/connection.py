@@ -197,6 +197,11 @@ class Session:
         status = self._run(sql, patient=patient).command_status
         return status.decode() if status else ""
 
+    def analyse(self, sql: str) -> None:
+        """Have one query analysed (Parse): it is refused for what it names, and locks that until
+        the transaction ends. It is not planned."""
+        self._run(sql, analyse=True)
+
     def value(self, sql: str) -> str | None:
         """The single value of a single row."""
         rows = self.query(sql)
@@ -272,25 +277,32 @@ class Session:
         *,
         expect: pq.ExecStatus | None = None,
         patient: bool = False,
+        analyse: bool = False,
     ) -> pq.abc.PGresult:
         self._unanswered = True
+        text = sql.encode()
         try:
-            if self._answer_seconds is None and self._check_wait is None:
-                result: pq.abc.PGresult | None = self._pgconn.exec_(sql.encode())
+            if self._answer_seconds is not None or self._check_wait is not None:
+                if analyse:
+                    self._pgconn.send_prepare(b"", text)
+                else:
+                    self._pgconn.send_query(text)
+                result = self._answer(None if patient else self._answer_seconds)
+            elif analyse:
+                result = self._pgconn.prepare(b"", text)
             else:
-                result = self._answer(sql, None if patient else self._answer_seconds)
+                result = self._pgconn.exec_(text)
         except Error as error:
             raise self._failure(error) from None
         if expect is not None:
             return self._check(result, expect)
         return self._check(result, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
-    def _answer(self, sql: str, seconds: float | None) -> pq.abc.PGresult | None:
+    def _answer(self, seconds: float | None) -> pq.abc.PGresult | None:
         """The last result, as ``exec_`` has it; PublisherError if it is not there in time,
         and what the check raises. The session is of no use after either."""
         last = None
         deadline = None if seconds is None else time.monotonic() + seconds
-        self._pgconn.send_query(sql.encode())
         while True:
             while self._pgconn.is_busy():
                 try:

@@ -83,8 +83,8 @@ class RemoteTable:
     """pg_class.relpersistence: p, u or t."""
     row_security: bool
     whole: bool = True
-    """SELECT is granted on the table, not on some of its columns: only then may its ctid be
-    asked for."""
+    """It has a ctid, which may be asked for: SELECT is granted on the table, not on some of its
+    columns."""
     live: tuple[int, ...] = ()
     """Numbers of all its columns."""
     numbers_taken: int = 0
@@ -145,7 +145,10 @@ def describe_tables(
         " / pg_catalog.current_setting('block_size')::bigint,"
         " pg_catalog.pg_relation_filenode(c.oid), c.relpersistence,"
         " c.relrowsecurity,"
-        " pg_catalog.has_table_privilege(c.oid, 'SELECT'), c.relnatts,"
+        # A table of another node has none.
+        " pg_catalog.has_table_privilege(c.oid, 'SELECT') AND EXISTS (SELECT"
+        " FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid"
+        " AND a.attname = 'ctid'), c.relnatts,"
         " n.nspname, c.relname"
         " FROM pg_catalog.pg_class c"
         " INNER JOIN pg_catalog.pg_namespace n ON (c.relnamespace = n.oid)"

@@ -473,4 +473,4 @@ def _lock(holder: Session, rel: SubscriptionRel) -> None:
     would lock the indexes, too, and a REINDEX that waits for one keeps the table's writers out.
     """
     name = f"{quote_ident(rel.remote_namespace)}.{quote_ident(rel.remote_name)}"
-    holder.execute(f"PREPARE pin AS SELECT FROM ONLY {name}; DEALLOCATE pin")
+    holder.analyse(f"SELECT 1 FROM ONLY {name}")

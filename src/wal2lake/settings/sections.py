@@ -333,6 +333,9 @@ class PublishSettings:
     max_replication_slots: int = setting(
         10, "Replication slots at a time.", minimum=0, maximum=262143
     )
+    max_wal_senders: int = setting(
+        10, "Connections for replication at a time.", minimum=0, maximum=262143
+    )
     wal_sender_timeout_ms: int = setting(
         60_000,
         "A client that says nothing for so long is cut off; 0: never.",

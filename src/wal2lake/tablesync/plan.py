@@ -3,7 +3,8 @@
 An ordinary table is cut into ranges of pages, read with TID range scans (PostgreSQL 14
 and later) under one snapshot. The first range has no lower bound and the last no upper one, so
 rows on pages that the size estimate did not know are in it. A partitioned table
-has no ctid of its own and is read as one range; so is one of which only columns may be read.
+has no ctid of its own and is read as one range; so are one of which only columns may be read, and
+the tables of another node.
 
 Source: reference 3.5 step 8 (what PostgreSQL's tablesync asks); DESIGN 6.
 """

@@ -79,10 +79,23 @@ class Connections:
             self._by_pid[connection.pid] = connection
             self._threads += 1
 
-    def admit(self, connection: Connection, greeting: Greeting) -> None:
-        """It may begin a session; 53300 if its role has as many as it may have."""
+    def admit(
+        self, connection: Connection, greeting: Greeting, max_wal_senders: int
+    ) -> None:
+        """It may begin a session; 53300 if its role has as many as it may have, or there are
+        as many for replication."""
         role = greeting.role
         with self._changed:
+            senders = sum(
+                other.greeting is not None and other.greeting.replication
+                for other in self._by_pid.values()
+            )
+            if greeting.replication and senders >= max_wal_senders:
+                raise UsageError(
+                    'number of requested standby connections exceeds "max_wal_senders"'
+                    f" (currently {max_wal_senders})",
+                    sqlstate="53300",
+                )
             held = sum(
                 other.greeting is not None and other.greeting.role.oid == role.oid
                 for other in self._by_pid.values()

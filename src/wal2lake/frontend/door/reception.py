@@ -67,6 +67,8 @@ class ListenerSettings:
 
     max_connections: int = 100
     """Connections served at a time."""
+    max_wal_senders: int = 10
+    """Of those, connections for replication."""
     authentication_timeout_s: float = 60.0
     """From accept to being let in."""
     max_message_bytes: int = 64 << 20
@@ -210,7 +212,7 @@ class Reception:
     ) -> Session:
         assert self._door is not None
         door = self._door
-        self._connections.admit(connection, greeting)
+        self._connections.admit(connection, greeting, self._settings.max_wal_senders)
 
         contexts: list[SessionContext] = []
 

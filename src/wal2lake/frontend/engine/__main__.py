@@ -98,6 +98,7 @@ class _Engine:
         self._catalog = Catalog(settings.catalog_file)
         limits = ListenerSettings(
             max_connections=settings.node.max_connections,
+            max_wal_senders=settings.publish.max_wal_senders,
             authentication_timeout_s=settings.node.authentication_timeout_ms / 1000,
         )
         self._listener = Listener(listening_sockets(), limits)

@@ -48,6 +48,12 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
             Unit.NONE,
         ),
         number(
+            "max_wal_senders",
+            settings.publish.max_wal_senders,
+            "Connections for replication at a time.",
+            Unit.NONE,
+        ),
+        number(
             "wal_sender_timeout",
             settings.publish.wal_sender_timeout_ms,
             "A client that says nothing for so long is cut off.",

@@ -72,6 +72,10 @@ def convert(operand: Operand, kind: Type, zone: str) -> Operand:
         return Operand(operand.node, kind)
     if kind.oid == t.OID and source.oid in t.INTEGERS:
         return _to_oid(operand, kind)
+    if kind.oid == t.MONEY and (
+        source.oid in (t.INT4, t.INT8) or (source.oid == t.NUMERIC and source.precision)
+    ):
+        return Operand(let(_TO_MONEY, v=operand.node), kind)
     if kind.oid == t.BOOL and source.oid == t.INT4:
         return Operand(cast(operand.node, "BOOLEAN"), kind)
     same = kind.oid == source.oid and kind.element == source.element
@@ -172,6 +176,13 @@ _TO_REAL: Final = (
     " else cast(:v as float) end"
 )
 """Spark makes infinity and zero of what a real cannot hold."""
+
+
+_TO_MONEY: Final = (
+    "concat(if(:v < 0, '-', ''), '$',"
+    " format_number(abs(cast(:v as decimal(38, 2))), 2))"
+)
+"""As lc_monetary C writes it."""
 
 
 def _to_string(operand: Operand, kind: Type, zone: str) -> Operand:

@@ -13,7 +13,7 @@ from wal2lake.frontend.sysviews.declarations.relations import PG_CATALOG
 from wal2lake.frontend.sysviews.functions.call import Call
 from wal2lake.frontend.sysviews.functions.regproc import regclass_in
 from wal2lake.frontend.sysviews.rows.facts import index_oid, key_constraint_oid
-from wal2lake.frontend.sysviews.rows.relations import index_definition
+from wal2lake.frontend.sysviews.rows.relations import UNSTORED, index_definition
 from wal2lake.pgtypes.registry import pg_type
 from wal2lake.publish.publications import index_identity
 
@@ -100,6 +100,15 @@ def pg_relation_is_publishable(call: Call, target: object) -> bool | None:
     if relation is None:
         return None
     return relation.kind in "rp" and relation.table is not None
+
+
+def pg_relation_filenode(call: Call, target: object) -> int | None:
+    """As pg_class.relfilenode: a lake table's rows do not move to another."""
+    oid = regclass_in(call, target)
+    relation = None if oid is None else call.facts.by_oid.get(oid)
+    if relation is None or relation.kind in UNSTORED:
+        return None
+    return int(relation.oid)
 
 
 def obj_description(call: Call, oid: object, catalog: str | None) -> str | None:

@@ -157,6 +157,13 @@ def _functions() -> dict[tuple[str, int], Function]:
         "BOOLEAN",
         _BOOL,
     )
+    add(
+        "pg_relation_filenode",
+        objects.pg_relation_filenode,
+        "ANY",
+        "UINTEGER",
+        _OID,
+    )
     published = "STRUCT(pubid UINTEGER,relid UINTEGER,attrs SMALLINT[],qual VARCHAR)[]"
     add(
         "pg_get_publication_tables",
@@ -352,6 +359,22 @@ def _functions() -> dict[tuple[str, int], Function]:
         "UBIGINT",
         _LSN,
     )
+    # What runs is part of each snapshot: there is nothing to log.
+    add(
+        "pg_log_standby_snapshot",
+        replication.pg_log_standby_snapshot,
+        "",
+        "UBIGINT",
+        _LSN,
+    )
+    add(
+        "pg_last_wal_receive_lsn pg_last_wal_replay_lsn",
+        _null,
+        "",
+        "UBIGINT",
+        _LSN,
+    )
+    add("pg_walfile_name", replication.pg_walfile_name, "UBIGINT", "VARCHAR", _TEXT)
     add(
         "pg_export_snapshot",
         replication.pg_export_snapshot,
@@ -384,6 +407,7 @@ def _functions() -> dict[tuple[str, int], Function]:
         _NAME,
     )
     add("pg_backend_pid", lambda call: call.context.pid, "", "INTEGER", _INT4)
+    add("row_security_active", _always(False), "ANY", "BOOLEAN", _BOOL)
     add("pg_is_in_recovery", _always(False), "", "BOOLEAN", _BOOL)
     add("pg_is_other_temp_schema", _always(False), "BIGINT", "BOOLEAN", _BOOL)
     add("pg_my_temp_schema", _always(0), "", "UINTEGER", _OID)

@@ -118,6 +118,20 @@ def pg_current_wal_lsn(call: Call) -> object:
     return call.ask(Request("pg_current_wal_lsn", ()))
 
 
+def pg_log_standby_snapshot(call: Call) -> object:
+    """For whoever waits for a consistent point: here every point is one."""
+    return call.ask(Request("pg_current_wal_lsn", ()))
+
+
+def pg_walfile_name(call: Call, lsn: int | None) -> str | None:
+    """Of timeline 1, with segments of 16 MiB, as IDENTIFY_SYSTEM and SHOW have them."""
+    if lsn is None:
+        return None
+    # A position between two segments belongs to the first.
+    before = max(lsn - 1, 0)
+    return f"{1:08X}{before >> 32:08X}{(before & 0xFFFFFFFF) >> 24:08X}"
+
+
 def pg_export_snapshot(call: Call) -> object:
     """A name for what the transaction sees, for SET TRANSACTION SNAPSHOT of others."""
     return call.ask(Request("pg_export_snapshot", ()))

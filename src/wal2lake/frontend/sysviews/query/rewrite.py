@@ -183,6 +183,7 @@ def _translate(sql: str, parameters: tuple[Parameter, ...]) -> Translated:
         raise SqlSyntaxError("syntax error")
     tree = parsed.copy()
     _bind(tree, parameters)
+    _select_something(tree)
     _unqualify(tree)
     tree = expand(tree)
     outputs = analyze(tree)
@@ -231,6 +232,14 @@ def _constant(parameter: Parameter) -> exp.Expression:
     return exp.Cast(
         this=value, to=exp.DataType.build(name, dialect="postgres", udt=True)
     )
+
+
+def _select_something(tree: exp.Expression) -> None:
+    """EXISTS (SELECT FROM ...): the engine wants a column."""
+    for exists in tree.find_all(exp.Exists):
+        query = exists.this
+        if isinstance(query, exp.Select) and not query.expressions:
+            query.select("1", copy=False)
 
 
 def _unqualify(tree: exp.Expression) -> None:

@@ -32,6 +32,9 @@ from wal2lake.pgtypes.registry.rows import RANGES
 Row = Mapping[str, Any]
 RowMaker = Callable[[Facts], Iterator[Row]]
 
+UNSTORED: Final = frozenset("vpI")
+"""pg_class.relkind of what has no file: views, partitioned tables and indexes."""
+
 _BTREE_OPCLASS: Final = {
     # pg_opclass.dat: the default btree operator classes with fixed numbers.
     1082: 3122,
@@ -60,7 +63,7 @@ def pg_class(facts: Facts) -> Iterator[Row]:
             "relnamespace": relation.namespace_oid,
             "relowner": relation.owner,
             "relam": {"i": BTREE_AM, "I": BTREE_AM, "r": HEAP_AM}.get(relation.kind, 0),
-            "relfilenode": 0 if relation.kind in "vpI" else relation.oid,
+            "relfilenode": 0 if relation.kind in UNSTORED else relation.oid,
             "reltuples": 0.0 if is_index else -1.0,
             "relhasindex": relation.kind in "rp" and bool(relation.key_numbers),
             "relpersistence": "p",
