@@ -359,6 +359,15 @@ def _functions() -> dict[tuple[str, int], Function]:
         "UBIGINT",
         _LSN,
     )
+    for count in (3, 4):
+        add(
+            "pg_logical_emit_message",
+            replication.pg_logical_emit_message,
+            " ".join(["ANY"] * count),
+            "UBIGINT",
+            _LSN,
+            changes=True,
+        )
     # What runs is part of each snapshot: there is nothing to log.
     add(
         "pg_log_standby_snapshot",
