@@ -365,10 +365,14 @@ def test_pg_recvlogical_reads_what_was_committed(publisher: Node) -> None:
         "BEGIN",
         "table public.t: DELETE: id[integer]:1",
         "COMMIT",
+        "message: transactional: 0 prefix: p, sz: 2 content:it",
     ]
-    with receiving(node, programs, "-o", "include-xids=off") as output:
+    ((said,),) = node.sql("select pg_logical_emit_message(false, 'p', 'it')")
+    confirmed = f"select confirmed_flush_lsn >= '{said}' from pg_replication_slots"
+    often = ("--status-interval=1", "--fsync-interval=1")
+    with receiving(node, programs, "-o", "include-xids=off", *often) as output:
         wait_until(
-            lambda: output.exists() and output.read_text().count("COMMIT") >= 3,
+            lambda: output.exists() and output.read_text().endswith("it\n"),
             timeout_seconds=60,
             describe=lambda: node.log_text()[-3000:],
         )
@@ -378,7 +382,11 @@ def test_pg_recvlogical_reads_what_was_committed(publisher: Node) -> None:
         ):
             client.rows('DROP_REPLICATION_SLOT "text"')
         assert refused.value.sqlstate == "55006"
+        wait_until(lambda: node.sql(confirmed) == [("t",)], describe="all is confirmed")
     assert output.read_text().splitlines() == wanted
+    # What has been confirmed does not come again, a message neither.
+    again = "select * from pg_logical_slot_peek_changes('text', null, null)"
+    assert node.sql(again) == []
     with node.connect(replication="database") as client:
         client.rows('DROP_REPLICATION_SLOT "text" WAIT')
         with pytest.raises(PublisherError) as refused:

@@ -477,6 +477,7 @@ def _functions() -> dict[tuple[str, int], Function]:
         "VARCHAR",
         _TEXT,
     )
+    add("bytea_in", text.bytea, "VARCHAR", "BLOB", _BYTEA)
     add("convert_from", text.convert_from, "BLOB VARCHAR", "VARCHAR", _TEXT)
     add("quote_ident", text.quote_ident, "VARCHAR", "VARCHAR", _TEXT)
     add("quote_literal", text.quote_literal_function, "ANY", "VARCHAR", _TEXT)
