@@ -36,7 +36,14 @@ from wal2lake.frontend.backend import (
     TransactionKind,
 )
 from wal2lake.frontend.commands.copying import copied_rows, forced_columns
-from wal2lake.frontend.door import AuthMethod, Door, Listener, ListenerSettings
+from wal2lake.frontend.door import (
+    AuthMethod,
+    Door,
+    Entrance,
+    Listener,
+    ListenerSettings,
+    everybody,
+)
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.copying import CopyTo, copy_options
 from wal2lake.frontend.parameters import canonical_encoding
@@ -329,11 +336,16 @@ def open_door(
     is_ready: bool = True,
     roles: Callable[[str], Role | None] = ROLES.get,
     may_connect: Callable[[Role], bool] = lambda role: True,
+    entrance: Entrance | None = None,
 ) -> Iterator[FakeDoor]:
     """A listener on a free port, stopped at the end."""
     listening = open_listeners("127.0.0.1", 0)
-    listener = Listener(listening, settings or ListenerSettings())
-    door = Door("lake", roles, method, b"mock", may_connect=may_connect)
+    listener = Listener(
+        listening,
+        settings or ListenerSettings(),
+        entrance or Entrance(everybody(method)),
+    )
+    door = Door("lake", roles, b"mock", may_connect=may_connect)
     fake = FakeDoor(listener, Journal(), door)
     listener.start()
     try:

@@ -21,6 +21,7 @@ from tests.fakes.front import Front, pass_on, readable
 
 _SSL = 80877103
 _GSS = 80877104
+_CANCEL = 80877102
 
 
 class PoolerFront(Front):
@@ -42,6 +43,8 @@ class PoolerFront(Front):
 
     def _serve(self, client: socket.socket) -> None:
         given = _startup(client)
+        if given is None:
+            return
         for name in ("replication", "options"):
             if self._old and name in given:
                 _refuse(client, f"unsupported startup parameter: {name}")
@@ -90,12 +93,15 @@ class PoolerFront(Front):
                         break
 
 
-def _startup(client: socket.socket) -> dict[str, str]:
+def _startup(client: socket.socket) -> dict[str, str] | None:
+    """None: a CancelRequest, of a process that only the pooler knows."""
     while True:
         length, code = struct.unpack("!ii", _exactly(client, 8))
         if code in (_SSL, _GSS):
             client.sendall(b"N")
             continue
+        if code == _CANCEL:
+            return None
         words = _exactly(client, length - 8).decode().rstrip("\0").split("\0")
         return dict(zip(words[::2], words[1::2], strict=True))
 

@@ -1,15 +1,20 @@
-"""A PostgreSQL that speaks TLS itself and wants the subscriber's certificate: sslmode and
-clientcert are verify-full. The servers of the wheel have no TLS; the fetched PostgreSQL 17 has.
+"""TLS on either side: a PostgreSQL that speaks it itself and wants the subscriber's certificate
+(sslmode and clientcert are verify-full), and a node that lets only certain subscribers in, with
+TLS. The servers of the wheel have no TLS; the fetched PostgreSQL 17 has.
 
 A TLS that is not PostgreSQL's own, with service and password files: ``test_roles.py``.
 """
 
 from __future__ import annotations
 
+import getpass
+import os
 import shutil
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from tests.fakes.tls_front import Authority
 from tests.older_postgres import Unavailable, installation
@@ -173,3 +178,89 @@ def test_copy_and_stream_over_postgresqls_own_tls(
         finally:
             node.sql("drop subscription tls")
             node.sql("drop schema tls cascade")
+
+
+def test_a_node_serves_a_subscriber_over_its_own_tls(
+    server: PostgresServer, authority: Authority, make_node: Callable[..., Node]
+) -> None:
+    certificate, key = authority.issue("node", "node")
+    node = make_node(
+        settings={
+            "node.ssl": "on",
+            "node.ssl_cert_file": certificate,
+            "node.ssl_key_file": key,
+            "node.hba_file": "pg_hba.conf",
+        }
+    )
+    superuser = getpass.getuser()
+    rules = node.directory / "pg_hba.conf"
+    rules.write_text(
+        f"hostnossl all {superuser} 127.0.0.1/32 scram-sha-256\n"
+        "hostssl lake reader 127.0.0.1/32 scram-sha-256\n"
+    )
+    node.start()
+    table = "create table public.served (id int primary key, v text)"
+    node.sql(table)
+    node.sql(
+        "insert into public.served select n, repeat('x', 1000)"
+        " from generate_series(1, 5000) as g (n)"
+    )
+    node.sql("create publication p for table public.served")
+    node.sql("create role reader login replication password 'secret'")
+    node.sql("grant select on public.served to reader")
+    server.psql(table)
+    facts = dict(one.split("=", 1) for one in node.conninfo().split(" ") if "=" in one)
+
+    def conninfo(mode: str, user: str = "reader") -> str:
+        port = facts["port"].strip("'")
+        return quote_literal(
+            f"host=127.0.0.1 port={port} dbname=lake user={user} password=secret"
+            f" sslmode={mode} sslrootcert={server.data / 'root.crt'}"
+            # Not the files of whoever runs the test, which the server may not read.
+            f" sslcert={server.data / 'none'} sslkey={server.data / 'none'}"
+        )
+
+    for where, text in (
+        (conninfo("disable"), 'user "reader", database "lake", no encryption'),
+        (conninfo("require", "other"), 'user "other", database "lake", SSL encryption'),
+    ):
+        with pytest.raises(RuntimeError, match=text):
+            server.psql(f"create subscription served connection {where} publication p")
+    server.psql(
+        f"create subscription served connection {conninfo('verify-full')} publication p"
+    )
+
+    def arrives() -> None:
+        count = "select count(*), sum(length(v)) from public.served"
+        (wanted,) = node.sql(count)
+        wait_until(
+            lambda: server.psql(count) == "|".join(str(v) for v in wanted),
+            timeout_seconds=60,
+            describe=lambda: f"{server.psql(count)}: {node.log_text()[-3000:]}",
+        )
+
+    arrives()
+    assert node.sql(
+        "select usename, ssl, version, bits from pg_stat_ssl join pg_stat_activity"
+        " using (pid) where application_name = 'served'"
+    ) == [("reader", "t", "TLSv1.3", "256")]
+    node.sql("update public.served set v = repeat('y', 2000) where id % 2 = 0")
+    node.sql("delete from public.served where id > 4000")
+    arrives()
+    # What the file says from now on holds for those who come from now on.
+    rules.write_text("hostnossl all all 127.0.0.1/32 scram-sha-256\n")
+    os.kill(node.pids()[0], signal.SIGHUP)
+
+    def turned_away() -> bool:
+        try:
+            psycopg.connect(conninfo("require").strip("'")).close()
+        except psycopg.OperationalError as error:
+            return "no pg_hba.conf entry" in str(error)
+        return False
+
+    wait_until(turned_away, describe="the new file is obeyed")
+    node.sql("insert into public.served values (10000, 'still there')")
+    arrives()
+    server.psql("alter subscription served disable")
+    server.psql("alter subscription served set (slot_name = none)")
+    server.psql("drop subscription served")

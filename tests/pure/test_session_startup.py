@@ -22,8 +22,10 @@ from wal2lake.frontend.backend import Outcome
 from wal2lake.frontend.door import (
     AuthMethod,
     Door,
+    Entrance,
     Listener,
     ListenerSettings,
+    everybody,
 )
 from wal2lake.frontend.door.greeting import command_line_settings
 from wal2lake.launch.listeners import open_listeners
@@ -282,8 +284,9 @@ def test_connections_far_above_the_limit_are_closed_unread():
 
 def test_one_listener_serves_several_sockets_with_one_set_of_pids():
     sockets = open_listeners("127.0.0.1,127.0.0.2", 0)
-    listener = Listener(sockets, ListenerSettings())
-    fake = FakeDoor(listener, Journal(), Door("lake", ROLES.get, AuthMethod.TRUST, b""))
+    entrance = Entrance(everybody(AuthMethod.TRUST))
+    listener = Listener(sockets, ListenerSettings(), entrance)
+    fake = FakeDoor(listener, Journal(), Door("lake", ROLES.get, b""))
     listener.start()
     fake.open()
     try:

@@ -370,9 +370,9 @@ class Supervisor:
             # replaced at once.
             self._reloads += 1
             self._seen_counter = None
-        if effective:
-            self._engine_is_told = False
-            self._tell_engine()
+        # Also if nothing differs: the certificate may be another, or the hba_file.
+        self._engine_is_told = False
+        self._tell_engine()
 
     def _tell_engine(self) -> None:
         """Not while it starts: it does not listen yet, and may have read the file before."""

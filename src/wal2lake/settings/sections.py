@@ -90,9 +90,34 @@ class NodeSettings:
     )
     authentication: str = setting(
         "scram-sha-256",
-        "How clients prove who they are; trust lets anybody in as anybody.",
+        "How clients prove who they are, without an hba_file; trust lets anybody in as"
+        " anybody.",
         choices=("scram-sha-256", "trust"),
         restart=True,
+    )
+    hba_file: str = setting(
+        "",
+        "Who may connect from where, and how clients prove who they are: a file with records"
+        " as in pg_hba.conf; a relative path is in the node's directory.",
+        receivers=False,
+    )
+    ssl: bool = setting(False, "Offer TLS to clients.", receivers=False)
+    ssl_cert_file: str = setting(
+        "server.crt", "The node's certificate, and its chain; PEM.", receivers=False
+    )
+    ssl_key_file: str = setting(
+        "server.key", "The certificate's private key; PEM.", receivers=False
+    )
+    ssl_ca_file: str = setting(
+        "",
+        "Authorities that sign certificates of clients; empty: none are asked for.",
+        receivers=False,
+    )
+    ssl_min_protocol_version: str = setting(
+        "TLSv1.2",
+        "The oldest version of TLS.",
+        choices=("TLSv1.2", "TLSv1.3"),
+        receivers=False,
     )
     authentication_timeout_ms: int = setting(
         60_000,

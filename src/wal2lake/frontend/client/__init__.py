@@ -4,6 +4,7 @@ Takes: a connected socket. Gives: frames that came, messages that go out, with d
 back-pressure. Owns: the socket. Never: knows what a message means, or who the client is.
 
     transport      the socket
+    relay          TLS, between the socket and the transport
     conversation   messages over it
     diagnostics    errors and notices as fields
 """

@@ -47,6 +47,13 @@ class Conversation:
         """Sync is what comes next, and has come already."""
         return self._reader.next_kind == b"S"
 
+    def receive_first(self) -> bytes:
+        """What comes first, to be looked at and fed; raises TransportClosed."""
+        data = self.transport.read()
+        if not data:
+            raise TransportClosed("end of stream")
+        return data
+
     def next_packet(self) -> StartupPacket:
         """Wait for a startup packet; raises ProtocolViolation, TransportClosed."""
         while (packet := self._reader.next_packet()) is None:

@@ -9,6 +9,8 @@ needs two different timeouts. Writes collect in a buffer that is sent when it ex
 and memory does not grow with the result. A client that takes nothing for the whole
 write timeout is gone; one that is merely slow is not.
 
+Encrypted, its socket is a pair's end, and a thread of its own encrypts (``relay``).
+
 Waking a reader is done by shutting the read side down: the poll returns, and reads give
 end of file. It needs no second descriptor per idle connection.
 """
@@ -18,8 +20,11 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import ssl
 import time
 from typing import Final
+
+from wal2lake.frontend.client.relay import Relay
 
 _GULP_BYTES: Final = 64 * 1024
 """Read size: what a client sends at once is usually far less."""
@@ -51,6 +56,7 @@ class Transport:
         "_write_timeout_s",
         "deadline",
         "host",
+        "local_host",
         "port",
     )
 
@@ -69,6 +75,7 @@ class Transport:
         self._closed = False
         self._poll = select.poll()
         self.host, self.port = peer
+        self.local_host = str(connection.getsockname()[0])
         self.deadline: float | None = None
         """time.monotonic() after which reading raises ReadTimeout; None: never."""
 
@@ -130,13 +137,41 @@ class Transport:
         milliseconds = None if timeout_s is None else int(timeout_s * 1000) + 1
         return bool(self._poll.poll(milliseconds))
 
-    def detach(self) -> socket.socket:
-        """Give the socket away, blocking again and flushed; the transport is then dead."""
+    def secure(self, context: ssl.SSLContext, received: bytes = b"") -> ssl.SSLObject:
+        """Speak TLS from here on, of which ``received`` has come already; blocks for the
+        handshake. Raises TransportClosed if there is none, ReadTimeout.
+
+        From then on the socket is one end of a pair, behind which a ``Relay`` does the rest.
+        """
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(incoming, outgoing, server_side=True)
+        incoming.write(received)
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self.write(outgoing.read())
+            except (ssl.SSLError, OSError) as error:
+                # An alert, which says why.
+                self.write(outgoing.read())
+                self.flush()
+                raise TransportClosed(
+                    f"could not accept SSL connection: {error}"
+                ) from error
+            received = self.read()
+            if not received:
+                raise TransportClosed("could not accept SSL connection: end of stream")
+            incoming.write(received)
+        self.write(outgoing.read())
         self.flush()
-        self._closed = True
-        connection = self._socket
-        connection.setblocking(True)
-        return connection
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setblocking(False)
+        relay = Relay(self._socket, tls, incoming, outgoing, theirs)
+        self._socket, self._poll = ours, select.poll()
+        relay.start()
+        return tls
 
     def fileno(self) -> int:
         """The socket's descriptor, for a process that talks to the client meanwhile."""

@@ -94,6 +94,18 @@ def may_connect(catalog: Catalog, role: Role) -> bool:
     return "c" in letters
 
 
+def is_member(catalog: Catalog, user: str, role: str) -> bool:
+    """Membership alone, also of superusers, as pg_hba.conf's ``+role`` has it; of names that
+    nobody has, none."""
+    authority = catalog.authority()
+    member, group = authority.by_name.get(user), authority.by_name.get(role)
+    return (
+        member is not None
+        and group is not None
+        and authority.is_member_nosuper(member.oid, group.oid)
+    )
+
+
 def check_owner(node: Node, caller: Caller, word: str, name: str, owner: Oid) -> None:
     """Only an owner, or who has his privileges, may alter or drop it."""
     if not owns(node.catalog, caller, owner):

@@ -6,6 +6,9 @@ keys. Never: reads a statement.
 
     listener      accepts; one thread per connection; start, drain, stop
     reception     one connection, up to its session or a refusal
+    entrance      what the settings say of TLS and of who may come in
+    encryption    the certificate, the handshake
+    hba           records of pg_hba.conf
     greeting      startup packets, up to a session that may begin
     auth          who is it
     connections   who is connected, for cancel requests and pg_stat_activity
@@ -13,7 +16,9 @@ keys. Never: reads a statement.
 
 from wal2lake.frontend.door.auth import AuthMethod, RoleSource
 from wal2lake.frontend.door.connections import SessionInfo
+from wal2lake.frontend.door.entrance import Entrance
 from wal2lake.frontend.door.greeting import Door, Greeting
+from wal2lake.frontend.door.hba import everybody
 from wal2lake.frontend.door.listener import Listener
 from wal2lake.frontend.door.reception import (
     ListenerSettings,
@@ -24,6 +29,7 @@ from wal2lake.frontend.door.reception import (
 __all__ = [
     "AuthMethod",
     "Door",
+    "Entrance",
     "Greeting",
     "Listener",
     "ListenerSettings",
@@ -31,4 +37,5 @@ __all__ = [
     "ReplicationFactory",
     "RoleSource",
     "SessionInfo",
+    "everybody",
 ]

@@ -16,6 +16,7 @@ from typing import Any
 
 from wal2lake.errors import UsageError
 from wal2lake.frontend.client import Transport
+from wal2lake.frontend.door.encryption import Encrypted
 from wal2lake.frontend.door.greeting import Greeting
 from wal2lake.frontend.session import Interrupt, Session
 
@@ -33,6 +34,7 @@ class SessionInfo:
     """Unix time."""
     state: str
     """active, idle, idle in transaction, idle in transaction (aborted)."""
+    encrypted: Encrypted | None
 
 
 @dataclass(slots=True)
@@ -173,6 +175,7 @@ class Connections:
                     client_port=connection.transport.port,
                     started_at=connection.started_at,
                     state=session.activity,
+                    encrypted=greeting.encrypted,
                 )
             )
         return found

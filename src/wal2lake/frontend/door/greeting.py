@@ -2,12 +2,12 @@
 
 In: a new connection and what the node allows. Out: a Greeting (who, with which parameters),
 or None when the connection has served its purpose (a CancelRequest) or was no PostgreSQL
-client. In PostgreSQL's order: encryption refused, version agreed on, the node's state, who
+client. In PostgreSQL's order: encryption, version agreed on, the node's state, who
 it is, the database, the parameters.
 
     client                                  node
     SSLRequest | GSSENCRequest      ->
-                                    <-      N
+                                    <-      S, and a TLS handshake | N
     StartupMessage                  ->
                                     <-      [NegotiateProtocolVersion]
                                     <-      [AuthenticationSASL ... exchange]
@@ -23,6 +23,7 @@ src/backend/utils/init/postinit.c; PostgreSQL manual, section 54.2.1.
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -36,6 +37,13 @@ from wal2lake.errors import (
 )
 from wal2lake.frontend.client.conversation import Conversation
 from wal2lake.frontend.door.auth import AuthMethod, RoleSource, authenticate
+from wal2lake.frontend.door.encryption import (
+    ALPN,
+    HANDSHAKE_BYTE,
+    Encrypted,
+    describe,
+)
+from wal2lake.frontend.door.hba import Client, ClientCertificate, Rule, Rules
 from wal2lake.frontend.parameters import (
     ParameterDefinition,
     Parameters,
@@ -66,13 +74,14 @@ class Door:
     database: str
     """The one database there is."""
     roles: RoleSource
-    method: AuthMethod
     mock_secret: bytes = field(repr=False)
     """Kept across restarts, or the salts of unknown users would change with each."""
     node_parameters: Callable[[], Sequence[ParameterDefinition]] = tuple
     """The node's own settings as they are now, for SHOW."""
     may_connect: Callable[[Role], bool] = lambda role: True
     """Whether a role has CONNECT on the database."""
+    is_member: Callable[[str, str], bool] = lambda user, role: False
+    """Whether the user of the first name is a member of the role of the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,7 @@ class Greeting:
     parameters: Parameters
     replication: bool
     """It asked for ``replication=database``."""
+    encrypted: Encrypted | None
 
 
 class OldProtocol(Exception):
@@ -93,26 +103,63 @@ class OldProtocol(Exception):
         self.error = error
 
 
+@dataclass(frozen=True, slots=True)
+class Knock:
+    """A StartupMessage, and how it came."""
+
+    message: StartupMessage
+    encrypted: Encrypted | None
+
+
 def read_startup_message(
-    conversation: Conversation, cancel: Callable[[int, bytes], None]
-) -> StartupMessage | None:
+    conversation: Conversation,
+    cancel: Callable[[int, bytes], None],
+    tls: ssl.SSLContext | None,
+) -> Knock | None:
     """Up to the StartupMessage; None: it was a CancelRequest, now done.
 
     Raises ProtocolViolation for what is no startup packet: answer nothing.
     """
-    refused: set[type] = set()
+    asked: set[type] = set()
+    encrypted = None if tls is None else _direct_tls(conversation, tls)
     while True:
         packet = conversation.next_packet()
         if isinstance(packet, StartupMessage):
-            return packet
+            return Knock(packet, encrypted)
         if isinstance(packet, CancelRequest):
             cancel(packet.pid, packet.secret)
             return None
         assert isinstance(packet, SSLRequest | GSSENCRequest)
-        if type(packet) in refused:
+        if type(packet) in asked or encrypted is not None:
             raise ProtocolViolation("encryption was requested twice")
-        refused.add(type(packet))
-        conversation.send_raw(b"N")
+        asked.add(type(packet))
+        if tls is None or isinstance(packet, GSSENCRequest):
+            conversation.send_raw(b"N")
+            continue
+        conversation.send_raw(b"S")
+        if conversation.buffered:
+            # It was not encrypted, and must not be taken for what comes encrypted.
+            raise ProtocolViolation(
+                "received unencrypted data after SSL request",
+                detail="This could be either a client-software bug or evidence of an"
+                " attempted man-in-the-middle attack.",
+            )
+        encrypted = describe(conversation.transport.secure(tls))
+
+
+def _direct_tls(conversation: Conversation, tls: ssl.SSLContext) -> Encrypted | None:
+    """A handshake as the very first bytes (PostgreSQL 17's sslnegotiation=direct)."""
+    received = conversation.receive_first()
+    if received[0] != HANDSHAKE_BYTE:
+        conversation.feed(received)
+        return None
+    found = conversation.transport.secure(tls, received)
+    if found.selected_alpn_protocol() != ALPN:
+        raise ProtocolViolation(
+            "received direct SSL connection request without ALPN protocol negotiation"
+            " extension"
+        )
+    return describe(found)
 
 
 def negotiate(conversation: Conversation, startup: StartupMessage) -> None:
@@ -130,9 +177,11 @@ def negotiate(conversation: Conversation, startup: StartupMessage) -> None:
         )
 
 
-def admit(conversation: Conversation, startup: StartupMessage, door: Door) -> Greeting:
+def admit(
+    conversation: Conversation, knock: Knock, door: Door, rules: Rules
+) -> Greeting:
     """Authenticate and set up; AuthenticationOk is sent. Errors are to be FATAL."""
-    given = {_decode(n): _decode(v) for n, v in startup.parameters.items()}
+    given = {_decode(n): _decode(v) for n, v in knock.message.parameters.items()}
     user = given.get("user", "")
     if not user:
         raise UsageError(
@@ -140,7 +189,19 @@ def admit(conversation: Conversation, startup: StartupMessage, door: Door) -> Gr
         )
     database = given.get("database") or user
     replication = _replication(given.get("replication"))
-    role = authenticate(conversation, user, door.roles, door.method, door.mock_secret)
+    transport = conversation.transport
+    client = Client(
+        transport.host,
+        transport.local_host,
+        knock.encrypted is not None,
+        database,
+        user,
+    )
+    rule = rules.find(client, door.is_member)
+    if rule is None or rule.method is None:
+        raise _turned_away(client, rejected=rule is not None)
+    _check_certificate(rule, knock.encrypted, user)
+    role = authenticate(conversation, user, door.roles, rule.method, door.mock_secret)
     conversation.send(AuthenticationRequest(AuthenticationKind.OK))
     if not role.login:
         raise UsageError(
@@ -163,7 +224,41 @@ def admit(conversation: Conversation, startup: StartupMessage, door: Door) -> Gr
         )
     parameters = _parameters(role, given, door.node_parameters)
     conversation.codec = lambda: codec_name(parameters.raw("client_encoding"))
-    return Greeting(role, parameters, replication)
+    return Greeting(role, parameters, replication, knock.encrypted)
+
+
+def _turned_away(client: Client, *, rejected: bool) -> UsageError:
+    encryption = "SSL encryption" if client.encrypted else "no encryption"
+    what = (
+        "pg_hba.conf rejects connection for" if rejected else "no pg_hba.conf entry for"
+    )
+    return UsageError(
+        f'{what} host "{client.host}", user "{client.user}", database'
+        f' "{client.database}", {encryption}',
+        sqlstate="28000",
+    )
+
+
+def _check_certificate(rule: Rule, encrypted: Encrypted | None, user: str) -> None:
+    if rule.certificate is ClientCertificate.NONE:
+        return
+    if encrypted is None or not encrypted.certified:
+        raise UsageError(
+            "connection requires a valid client certificate", sqlstate="28000"
+        )
+    if (
+        rule.certificate is ClientCertificate.VERIFY_FULL
+        and encrypted.common_name != user
+    ):
+        # auth_failed(): by the method that would have been next.
+        if rule.method is AuthMethod.SCRAM:
+            raise UsageError(
+                f'password authentication failed for user "{user}"', sqlstate="28P01"
+            )
+        what = "certificate" if rule.method_name == "cert" else '"trust"'
+        raise UsageError(
+            f'{what} authentication failed for user "{user}"', sqlstate="28000"
+        )
 
 
 def _decode(data: bytes) -> str:

@@ -28,6 +28,7 @@ from typing import Final
 from wal2lake.frontend.backend import BackendFactory
 from wal2lake.frontend.client import Transport
 from wal2lake.frontend.door.connections import Connection, Connections, SessionInfo
+from wal2lake.frontend.door.entrance import Entrance
 from wal2lake.frontend.door.greeting import Door
 from wal2lake.frontend.door.reception import (
     ListenerSettings,
@@ -52,6 +53,7 @@ class Listener:
         self,
         listening: socket.socket | Sequence[socket.socket],
         settings: ListenerSettings,
+        entrance: Entrance,
     ) -> None:
         """All sockets of a node belong in one listener: limits and pids are shared."""
         self._sockets: tuple[socket.socket, ...] = (
@@ -60,7 +62,7 @@ class Listener:
         self._settings = settings
         self._log = get_logger()
         self._connections = Connections(self._log)
-        self._reception = Reception(settings, self._connections, self._log)
+        self._reception = Reception(settings, entrance, self._connections, self._log)
         self._pids = itertools.count(1)
         self._wake_read, self._wake_write = socket.socketpair()
         self._stopping = threading.Event()

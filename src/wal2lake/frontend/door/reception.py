@@ -37,6 +37,7 @@ from wal2lake.frontend.client import (
 )
 from wal2lake.frontend.client.diagnostics import as_ours, error_fields
 from wal2lake.frontend.door.connections import Connection, Connections
+from wal2lake.frontend.door.entrance import Entrance
 from wal2lake.frontend.door.greeting import (
     Door,
     Greeting,
@@ -93,9 +94,14 @@ class Reception:
     """Receives the connections of one listener."""
 
     def __init__(
-        self, settings: ListenerSettings, connections: Connections, log: Any
+        self,
+        settings: ListenerSettings,
+        entrance: Entrance,
+        connections: Connections,
+        log: Any,
     ) -> None:
         self._settings = settings
+        self._entrance = entrance
         self._connections = connections
         self._log = log
         self._lock = threading.Lock()
@@ -158,16 +164,18 @@ class Reception:
         transport = connection.transport
         transport.deadline = time.monotonic() + self._settings.authentication_timeout_s
         try:
-            startup = read_startup_message(conversation, self._connections.cancel)
+            knock = read_startup_message(
+                conversation, self._connections.cancel, self._entrance.tls
+            )
         except ProtocolViolation as error:
             log.info(error.message)
             return
-        if startup is None:
+        if knock is None:
             return
         try:
-            negotiate(conversation, startup)
+            negotiate(conversation, knock.message)
             door, factory = self._check_open(connection)
-            greeting = admit(conversation, startup, door)
+            greeting = admit(conversation, knock, door, self._entrance.rules)
             transport.deadline = None
             session = self._begin(connection, conversation, greeting, factory, log)
         except OldProtocol as old:

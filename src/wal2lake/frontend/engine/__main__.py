@@ -27,12 +27,12 @@ from wal2lake.apply.launcher import ApplyLauncher
 from wal2lake.catalog import Catalog, ColumnChange
 from wal2lake.errors import ConfigurationError, Wal2LakeError
 from wal2lake.frontend.backend import Backend, SessionContext
-from wal2lake.frontend.commands.access import may_connect
+from wal2lake.frontend.commands.access import is_member, may_connect
 from wal2lake.frontend.commands.altertable import follow
 from wal2lake.frontend.commands.node import Node, SubscriptionLocks
 from wal2lake.frontend.commands.subscription import UnfinishedCommands
 from wal2lake.frontend.commands.transaction.recovery import recover
-from wal2lake.frontend.door import AuthMethod, Door, Listener, ListenerSettings
+from wal2lake.frontend.door import Door, Entrance, Listener, ListenerSettings
 from wal2lake.frontend.engine.columndefaults import EvaluatedDefaults
 from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.frontend.engine.publishing import Publisher
@@ -101,7 +101,8 @@ class _Engine:
             max_wal_senders=settings.publish.max_wal_senders,
             authentication_timeout_s=settings.node.authentication_timeout_ms / 1000,
         )
-        self._listener = Listener(listening_sockets(), limits)
+        self._entrance = Entrance.of(settings)
+        self._listener = Listener(listening_sockets(), limits, self._entrance)
 
     def run(self) -> int:
         """Start everything, wait, stop everything."""
@@ -219,17 +220,16 @@ class _Engine:
         return 0 if alive else 1
 
     def _open_doors(self, node: Node, source: ViewSource, publisher: Publisher) -> None:
-        settings = self._settings
         system = SystemCatalog(source)
         door = Door(
             database=DATABASE,
             roles=self._catalog.role,
-            method=AuthMethod(settings.node.authentication),
             mock_secret=hashlib.sha256(
                 f"mock {self._catalog.system_identifier}".encode()
             ).digest(),
             node_parameters=lambda: node_parameters(self._settings),
             may_connect=lambda role: may_connect(self._catalog, role),
+            is_member=lambda user, role: is_member(self._catalog, user, role),
         )
 
         def factory(context: SessionContext) -> Backend:
@@ -262,6 +262,7 @@ class _Engine:
             # The supervisor could read it: it has been written to again.
             get_logger().error("could not reload the settings", error=error)
             return
+        self._entrance.reload(self._settings, get_logger())
         for part in parts:
             part.reload(self._settings)
 

@@ -37,6 +37,22 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
             "Clients that may be connected at once.",
             Unit.NONE,
         ),
+        ParameterDefinition(
+            "ssl",
+            Kind.BOOL,
+            "on" if node.ssl else "off",
+            "Whether TLS is offered.",
+            Context.INTERNAL,
+        ),
+        text("ssl_cert_file", node.ssl_cert_file, "The node's certificate."),
+        text("ssl_key_file", node.ssl_key_file, "Its private key."),
+        text("ssl_ca_file", node.ssl_ca_file, "Authorities of clients' certificates."),
+        text(
+            "ssl_min_protocol_version",
+            node.ssl_min_protocol_version,
+            "The oldest version of TLS.",
+        ),
+        text("hba_file", node.hba_file, "Who may connect from where."),
         text("data_directory", str(settings.directory), "The node's directory."),
         text("data_directory_mode", "0700", "The permissions of that."),
         # Positions in the publisher's log have no segments; clients compute file names with it.

@@ -72,6 +72,19 @@ class LogReading:
         return self.inventory.facts(self.contents, numbers)
 
 
+class EncryptedSession(Protocol):
+    """What pg_stat_ssl shows; ``encryption.Encrypted`` is one."""
+
+    @property
+    def version(self) -> str: ...
+    @property
+    def cipher(self) -> str: ...
+    @property
+    def bits(self) -> int: ...
+    @property
+    def subject(self) -> str | None: ...
+
+
 class ActiveSession(Protocol):
     """A client's session, for pg_stat_activity; ``connections.SessionInfo`` is one."""
 
@@ -89,6 +102,8 @@ class ActiveSession(Protocol):
     def started_at(self) -> float: ...
     @property
     def state(self) -> str: ...
+    @property
+    def encrypted(self) -> EncryptedSession | None: ...
 
 
 class CatalogSource(Protocol):

@@ -98,6 +98,9 @@ pg_stat_replication_slots
     slot_name text, spill_txns int8, spill_count int8, spill_bytes int8, stream_txns int8,
     stream_count int8, stream_bytes int8, total_txns int8, total_bytes int8, stats_reset
     timestamptz
+pg_stat_ssl
+    pid int4, ssl bool, version text, cipher text, bits int4, client_dn text, client_serial
+    numeric, issuer_dn text
 pg_stat_subscription
     subid oid, subname name, worker_type text, pid int4, leader_pid int4, relid oid,
     received_lsn pg_lsn, last_msg_send_time timestamptz, last_msg_receipt_time timestamptz,

@@ -444,6 +444,20 @@ def pg_stat_activity(moment: Moment) -> Iterator[Row]:
         }
 
 
+def pg_stat_ssl(moment: Moment) -> Iterator[Row]:
+    """Which of them are encrypted."""
+    for session in moment.source.sessions():
+        tls = session.encrypted
+        yield {
+            "pid": session.pid,
+            "ssl": tls is not None,
+            "version": tls and tls.version,
+            "cipher": tls and tls.cipher,
+            "bits": tls and tls.bits,
+            "client_dn": tls and tls.subject,
+        }
+
+
 def pg_stat_database(moment: Moment) -> Iterator[Row]:
     """The one database; a node counts sessions, nothing else of it."""
     yield {
@@ -519,6 +533,7 @@ LIVE_ROWS: Final[Mapping[str, Callable[[Moment], Iterator[Row]]]] = {
         messages,
         pg_prepared_xacts,
         pg_stat_activity,
+        pg_stat_ssl,
         pg_stat_database,
         pg_settings,
     )

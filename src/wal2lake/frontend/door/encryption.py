@@ -1,0 +1,135 @@
+"""TLS at the front door: the certificate and the rules of a handshake.
+
+In: settings, files of the node's administrator. Out: an ``ssl.SSLContext``, None if TLS is off;
+what is known of a client after its handshake. Errors say which file, and what to do.
+
+Source: src/backend/libpq/be-secure-openssl.c, be-secure-common.c (check_ssl_key_file_permissions);
+PostgreSQL manual, sections 18.9 and 19.3.3.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from wal2lake.errors import ConfigurationError
+from wal2lake.settings import Settings
+
+ALPN: Final = "postgresql"
+"""What a client must name that begins with TLS at once (sslnegotiation=direct)."""
+
+HANDSHAKE_BYTE: Final = 0x16
+"""Begins a TLS connection, and no startup packet: that would be longer than any may be."""
+
+_VERSIONS: Final = {
+    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
+    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
+}
+
+
+_SHORT_NAMES: Final = {
+    "commonName": "CN",
+    "countryName": "C",
+    "localityName": "L",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "stateOrProvinceName": "ST",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Encrypted:
+    """An encrypted connection."""
+
+    version: str
+    cipher: str
+    bits: int
+    certified: bool
+    """By a certificate of an authority of ``ssl_ca_file``."""
+    common_name: str | None
+    """The one in it."""
+    subject: str | None
+    """Its distinguished name, as X509_NAME_oneline() prints it."""
+
+
+def make_context(settings: Settings) -> ssl.SSLContext | None:
+    """For all handshakes from now on; ConfigurationError if a file is missing or wrong."""
+    node = settings.node
+    if not node.ssl:
+        return None
+    certificate = settings.directory / node.ssl_cert_file
+    key = settings.directory / node.ssl_key_file
+    _check_permissions(key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _VERSIONS[node.ssl_min_protocol_version]
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+    context.set_alpn_protocols([ALPN])
+    try:
+        # Never ask the terminal for a passphrase.
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except (OSError, ValueError) as error:
+        raise _unusable(
+            "server certificate or private key", certificate, error
+        ) from error
+    if node.ssl_ca_file:
+        authorities = settings.directory / node.ssl_ca_file
+        try:
+            context.load_verify_locations(authorities)
+        except (OSError, ValueError) as error:
+            raise _unusable("root certificate", authorities, error) from error
+        # pg_hba.conf says who needs one.
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+def describe(tls: ssl.SSLObject) -> Encrypted:
+    """What the handshake has agreed on."""
+    cipher = tls.cipher()
+    certificate: dict[str, Any] = dict(tls.getpeercert() or {})
+    subject = [
+        (str(name), str(value))
+        for rdn in certificate.get("subject", ())
+        for name, value in rdn
+    ]
+    names = [value for name, value in subject if name == "commonName"]
+    shown = (f"/{_SHORT_NAMES.get(name, name)}={value}" for name, value in subject)
+    return Encrypted(
+        tls.version() or "",
+        cipher[0] if cipher else "",
+        cipher[2] if cipher else 0,
+        bool(certificate),
+        names[-1] if names else None,
+        "".join(shown) or None,
+    )
+
+
+def _check_permissions(key: Path) -> None:
+    try:
+        found = key.stat()
+    except OSError as error:
+        raise ConfigurationError(
+            f'could not access private key file "{key}": {error.strerror}',
+            hint='Set "ssl_key_file" and "ssl_cert_file" of [node], or "ssl" to false.',
+        ) from error
+    allowed = 0o640 if found.st_uid == 0 and os.geteuid() != 0 else 0o600
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigurationError(f'private key file "{key}" is not a regular file')
+    if stat.S_IMODE(found.st_mode) & 0o777 & ~(allowed | 0o100):
+        raise ConfigurationError(
+            f'private key file "{key}" has group or world access',
+            detail="File must have permissions u=rw (0600) or less if owned by the database"
+            " user, or permissions u=rw,g=r (0640) or less if owned by root.",
+        )
+
+
+def _unusable(what: str, path: Path, error: Exception) -> ConfigurationError:
+    reason = getattr(error, "reason", None) or getattr(error, "strerror", None)
+    return ConfigurationError(
+        f'could not load {what} file "{path}": {reason or error}',
+        hint="It must be in PEM format; the key without a passphrase, and that of the"
+        " certificate.",
+    )

@@ -1,0 +1,58 @@
+"""What the settings say of who may come in, and how: TLS and the rules of pg_hba.conf.
+
+In: settings, at the start and with each SIGHUP. Out: what holds now. A file that cannot be read
+keeps the node from starting; at a SIGHUP what held before goes on, and the log says why.
+
+Source: src/backend/postmaster/postmaster.c (process_pm_reload_request).
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+from wal2lake.errors import ConfigurationError
+from wal2lake.frontend.door.auth import AuthMethod
+from wal2lake.frontend.door.encryption import make_context
+from wal2lake.frontend.door.hba import Rules, everybody, parse_rules
+from wal2lake.settings import Settings
+
+
+class Entrance:
+    """Read by many threads; ``rules`` and ``tls`` are replaced, never changed."""
+
+    def __init__(self, rules: Rules, tls: ssl.SSLContext | None = None) -> None:
+        """``tls`` None: not offered."""
+        self.rules = rules
+        self.tls = tls
+
+    @classmethod
+    def of(cls, settings: Settings) -> Entrance:
+        """Raises ConfigurationError."""
+        return cls(_rules(settings), make_context(settings))
+
+    def reload(self, settings: Settings, log: Any) -> None:
+        """What holds for connections from now on."""
+        try:
+            self.rules = _rules(settings)
+        except ConfigurationError as error:
+            log.error('the file of "hba_file" was not reloaded', error=error)
+        try:
+            self.tls = make_context(settings)
+        except ConfigurationError as error:
+            log.error("SSL configuration was not reloaded", error=error)
+
+
+def _rules(settings: Settings) -> Rules:
+    if not settings.node.hba_file:
+        return everybody(AuthMethod(settings.node.authentication))
+    path = settings.directory / settings.node.hba_file
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigurationError(
+            f'could not open file "{path}": {reason}',
+            hint='It is that of "hba_file" of [node].',
+        ) from error
+    return parse_rules(text, str(path))

@@ -1,0 +1,192 @@
+"""TLS at the front door, with psycopg's libpq as client; and who gets in by which record."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.fakes.door import ROLES, FakeDoor, open_door
+from tests.fakes.tls_front import Authority
+
+from wal2lake.catalog import Role
+from wal2lake.errors import ConfigurationError
+from wal2lake.frontend.door import Entrance
+from wal2lake.frontend.door.encryption import make_context
+from wal2lake.frontend.door.hba import parse_rules
+from wal2lake.model import Oid
+from wal2lake.settings import FILE_NAME, Settings, load, render_default_toml
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="openssl is not installed"
+)
+
+SSL_REQUEST = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
+
+HBA = """
+hostssl all certified all cert
+hostssl all alice     all trust
+host    all all       all reject
+"""
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls") / "keys")
+
+
+def settings_of(folder: Path, authority: Authority, **changes: str) -> Settings:
+    certificate, key = authority.issue("server", "server")
+    given = {
+        "node.ssl": "on",
+        "node.ssl_cert_file": str(certificate),
+        "node.ssl_key_file": str(key),
+        "node.ssl_ca_file": str(authority.certificate),
+        **{f"node.{name}": value for name, value in changes.items()},
+    }
+    (folder / FILE_NAME).write_text(render_default_toml())
+    return load(folder, {}, given)
+
+
+@pytest.fixture
+def door(authority: Authority, tmp_path: Path) -> Iterator[FakeDoor]:
+    context = make_context(settings_of(tmp_path, authority))
+    roles = {**ROLES, "certified": Role(Oid(12), "certified", True, None)}
+    entrance = Entrance(parse_rules(HBA, "pg_hba.conf"), context)
+    with open_door(roles=roles.get, entrance=entrance) as opened:
+        yield opened
+
+
+def test_a_client_verifies_the_node_and_reads_much(
+    door: FakeDoor, authority: Authority
+) -> None:
+    secured = door.conninfo(
+        sslmode="verify-full", sslrootcert=str(authority.certificate)
+    )
+    for negotiation in ("postgres", "direct"):
+        with psycopg.connect(**secured, sslnegotiation=negotiation) as client:
+            assert client.pgconn.ssl_in_use
+            # Megabytes, in records of 16 KiB, and a large parameter the other way.
+            rows = client.execute("rows 200000").fetchall()
+            assert len(rows) == 200_000
+            text = b"x" * 3_000_000
+            echoed = client.pgconn.exec_params(b"echo", [b"1", text])
+            assert echoed.get_value(0, 1) == text
+    with pytest.raises(psycopg.OperationalError, match="verify failed"):
+        psycopg.connect(**{**secured, "sslrootcert": "system"})
+
+
+def test_a_statement_is_cancelled_and_the_end_is_said(door: FakeDoor) -> None:
+    with psycopg.connect(**door.conninfo(sslmode="require")) as client:
+        timer = threading.Thread(
+            target=lambda: door.journal.waiting.wait(10) and client.cancel_safe()
+        )
+        timer.start()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            client.execute("wait")
+        timer.join()
+        client.rollback()
+        door.listener.terminate(client.info.backend_pid)
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            client.execute("text 'x'")
+
+
+def test_records_say_who_gets_in_and_how(door: FakeDoor, authority: Authority) -> None:
+    refused = (
+        (
+            {"sslmode": "disable"},
+            'pg_hba.conf rejects connection for host "127.0.0.1",'
+            ' user "alice", database "lake", no encryption',
+        ),
+        ({"sslmode": "require", "user": "bob"}, 'user "bob", database "lake", SSL'),
+        (
+            {"sslmode": "require", "user": "certified"},
+            "connection requires a valid client certificate",
+        ),
+    )
+    for changes, message in refused:
+        with pytest.raises(psycopg.OperationalError, match=message):
+            psycopg.connect(**door.conninfo(**changes))
+    certificate, key = authority.issue("certified", "certified")
+    mine = {"sslmode": "require", "sslcert": str(certificate), "sslkey": str(key)}
+    with psycopg.connect(**door.conninfo(user="certified", **mine)) as client:
+        assert client.info.user == "certified"
+    other, key = authority.issue("other", "other")
+    mine = {"sslmode": "require", "sslcert": str(other), "sslkey": str(key)}
+    with pytest.raises(
+        psycopg.OperationalError,
+        match='certificate authentication failed for user "certified"',
+    ):
+        psycopg.connect(**door.conninfo(user="certified", **mine))
+    with open_door() as plain, psycopg.connect(**plain.conninfo()) as client:
+        assert not client.pgconn.ssl_in_use
+
+
+def test_what_is_no_handshake_harms_nobody(door: FakeDoor) -> None:
+    def answer(sent: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", door.port), timeout=10) as client:
+            client.sendall(sent)
+            client.shutdown(socket.SHUT_WR)
+            found = b""
+            while data := client.recv(4096):
+                found += data
+            return found
+
+    # What came behind the request was not encrypted.
+    assert answer(SSL_REQUEST + b"\x00" * 20) in (b"S", b"")
+    assert answer(SSL_REQUEST)[:1] == b"S"
+    assert answer(b"\x16\x03\x01" + b"\xff" * 50)[:1] in (b"\x15", b"")
+    # TLS at once, by a client that does not say what it will speak.
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    plain = socket.create_connection(("127.0.0.1", door.port), timeout=10)
+    with context.wrap_socket(plain) as secured:
+        assert secured.recv(10) == b""
+    with psycopg.connect(**door.conninfo(sslmode="require")) as client:
+        assert client.execute("text 'x'").fetchall() == [("x",)]
+
+
+def test_files_are_read_again_and_wrong_ones_are_not_taken(
+    authority: Authority, tmp_path: Path
+) -> None:
+    (tmp_path / "hba").write_text("host all all all trust\n")
+    settings = settings_of(tmp_path, authority, hba_file="hba")
+    entrance = Entrance.of(settings)
+    rules, tls = entrance.rules, entrance.tls
+    assert tls is not None
+
+    class Log:
+        def __init__(self) -> None:
+            self.said: list[str] = []
+
+        def error(self, text: str, error: ConfigurationError) -> None:
+            self.said.append(f"{text}: {error.message}")
+
+    log = Log()
+    (tmp_path / "hba").write_text("nonsense\n")
+    key = Path(settings.node.ssl_key_file)
+    key.chmod(0o644)
+    entrance.reload(settings, log)
+    assert (entrance.rules, entrance.tls) == (rules, tls)
+    assert log.said == [
+        'the file of "hba_file" was not reloaded: invalid connection type "nonsense"',
+        f'SSL configuration was not reloaded: private key file "{key}" has group or'
+        " world access",
+    ]
+    with pytest.raises(ConfigurationError, match="invalid connection type"):
+        Entrance.of(settings)
+    (tmp_path / "hba").write_text("host all all all reject\n")
+    key.chmod(0o600)
+    entrance.reload(settings, log)
+    assert entrance.rules != rules and entrance.tls is not tls and len(log.said) == 2
+    key.write_text("no key")
+    with pytest.raises(ConfigurationError, match="could not load server certificate"):
+        make_context(settings)
+    key.unlink()
+    with pytest.raises(ConfigurationError, match="could not access private key file"):
+        make_context(settings)
