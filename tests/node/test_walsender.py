@@ -165,6 +165,61 @@ def receiving(node: Node, programs: Path, *options: str) -> Iterator[Path]:
     assert process.returncode == 0, errors
 
 
+def emitted_once(node: Node, get: str, peek: str) -> None:
+    """Messages, in transactions and out of them; an engine that is killed keeps all."""
+    node.sql(get)
+    emit = "select pg_logical_emit_message"
+    text = "message: transactional: {} prefix: {}, sz: {} content:{}"
+    (outside,) = node.sql(f"{emit}(false, 'wal2lake', 'out of it', flush => true)")[0]
+    ((at, xid, line),) = node.sql(peek + ")")
+    assert (at, xid, line) == (outside, "0", text.format(0, "wal2lake", 9, "out of it"))
+    node.sql(f"begin; {emit}(true, 'p', 'gone'); {emit}(false, 'q', 'stays'); rollback")
+    node.sql(
+        f"begin; {emit}(true, 'p', 'a'); insert into data values (50, '50'); savepoint s;"
+        f" {emit}(true, 'p', 'undone'); rollback to s; {emit}(true, 'p', 'b'); commit"
+    )
+    node.sql(
+        f"begin; insert into data values (51, '51'); insert into public.u values (51, '');"
+        f" {emit}(true, 'two tables', '\\xff41'::bytea, true); commit"
+    )
+    node.sql(f"{emit}(true, 'alone', 'ab') from generate_series(1, 2)")
+    node.sql(f"begin; {emit}(true, 'empty', ''); commit")
+    node.kill("tree")
+    node.start()
+    lines = [str(row[2]) for row in node.sql(peek + ", 'include-xids', 'off')")]
+    assert lines[:7] == [
+        line,
+        text.format(0, "q", 5, "stays"),
+        "BEGIN",
+        text.format(1, "p", 1, "a"),
+        text.format(1, "p", 1, "b"),
+        "table public.data: INSERT: id[integer]:50 data[text]:'50'",
+        "COMMIT",
+    ]
+    assert lines[7:9] == ["BEGIN", text.format(1, "two tables", 2, "\ufffdA")]
+    assert len(lines) == 19 and lines[11:] == [
+        "COMMIT",
+        *("BEGIN", *(text.format(1, "alone", 2, "ab"),) * 2, "COMMIT"),
+        *("BEGIN", text.format(1, "empty", 0, ""), "COMMIT"),
+    ]
+    node.sql(
+        "select * from pg_copy_logical_replication_slot('regression_slot', 'j', false,"
+        " 'wal2json')"
+    )
+    said = '{"action":"M","transactional":%s,"prefix":"%s","content":"%s"}'
+    assert node.sql(
+        "select data from pg_logical_slot_get_changes('j', null, null, 'format-version',"
+        " '2', 'include-transaction', 'off', 'actions', 'delete', 'add-msg-prefixes',"
+        " 'q,alone')"
+    ) == [
+        (said % ("false", "q", "stays"),),
+        *[(said % ("true", "alone", "ab"),)] * 2,
+    ]
+    node.sql("select pg_drop_replication_slot('j')")
+    node.sql(get)
+    assert node.sql(get) == []
+
+
 def test_functions_read_what_was_committed(publisher: Node) -> None:
     node = publisher
     # As in the manual, 47.1.
@@ -256,6 +311,7 @@ def test_functions_read_what_was_committed(publisher: Node) -> None:
     assert [row[2] for row in node.sql(get)][1:-1] == [
         "table public.data: INSERT: id[integer]:4 data[text]:'4'"
     ]
+    emitted_once(node, get, peek)
     # Of large transactions the functions show blocks, if they are asked to.
     assert node.sql("show logical_decoding_work_mem") == [("64kB",)]
     node.sql(get)
@@ -310,10 +366,14 @@ def test_pg_recvlogical_reads_what_was_committed(publisher: Node) -> None:
         "BEGIN",
         "table public.t: DELETE: id[integer]:1",
         "COMMIT",
+        "message: transactional: 0 prefix: p, sz: 2 content:it",
     ]
-    with receiving(node, programs, "-o", "include-xids=off") as output:
+    ((said,),) = node.sql("select pg_logical_emit_message(false, 'p', 'it')")
+    confirmed = f"select confirmed_flush_lsn >= '{said}' from pg_replication_slots"
+    often = ("--status-interval=1", "--fsync-interval=1")
+    with receiving(node, programs, "-o", "include-xids=off", *often) as output:
         wait_until(
-            lambda: output.exists() and output.read_text().count("COMMIT") >= 3,
+            lambda: output.exists() and output.read_text().endswith("it\n"),
             timeout_seconds=60,
             describe=lambda: node.log_text()[-3000:],
         )
@@ -323,7 +383,11 @@ def test_pg_recvlogical_reads_what_was_committed(publisher: Node) -> None:
         ):
             client.rows('DROP_REPLICATION_SLOT "text"')
         assert refused.value.sqlstate == "55006"
+        wait_until(lambda: node.sql(confirmed) == [("t",)], describe="all is confirmed")
     assert output.read_text().splitlines() == wanted
+    # What has been confirmed does not come again, a message neither.
+    again = "select * from pg_logical_slot_peek_changes('text', null, null)"
+    assert node.sql(again) == []
     with node.connect(replication="database") as client:
         client.rows('DROP_REPLICATION_SLOT "text" WAIT')
         with pytest.raises(PublisherError) as refused:

@@ -9,10 +9,13 @@ import pyarrow as pa
 import pytest
 
 from wal2lake.changelog import LogReader
+from wal2lake.lake.capture.commits import read_commit
+from wal2lake.lake.capture.messages import Emitted, with_messages
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.capture.writer import LogWriter
 from wal2lake.publish.decoding.transactions import (
     Change,
+    Message,
     Transaction,
     changes_of,
     transactions_above,
@@ -49,9 +52,20 @@ def inserts(relation: Relation, first: int, rows: int) -> pa.RecordBatch:
 def read(directory: Path, start: int = 0) -> list[tuple[Transaction, list[Change]]]:
     found = transactions_above(LogReader(directory), Lsn(start))
     return [
-        (one, [change for run in runs for _, change in changes_of(one, run)])
-        for one, runs in found
+        (one[0], [change for run in one[1] for _, change in changes_of(one[0], run)])
+        for one in found
+        if not isinstance(one, Message)
     ]
+
+
+def said(directory: Path, start: int = 0) -> list[tuple[bool, str, bytes]]:
+    """What is read of messages above ``start``: whether of a transaction, prefix, content."""
+    found = []
+    for one in transactions_above(LogReader(directory), Lsn(start)):
+        alone = isinstance(one, Message)
+        messages = (one,) if isinstance(one, Message) else one[0].messages
+        found += [(not alone, m.prefix, m.content) for m in messages]
+    return found
 
 
 def test_what_is_sealed_early_says_which_versions_it_has(tmp_path: Path) -> None:
@@ -125,3 +139,58 @@ def test_a_log_that_has_nothing_new_says_which_tables_have_joined(
     assert sealed is not None and sealed.sealed_lsn == writer.end
     assert LogWriter(tmp_path / "log", segment_bytes=1 << 20).versions == {1: 3}
     assert read(tmp_path / "log") == []
+
+
+def test_messages_are_in_the_order_of_the_log(tmp_path: Path) -> None:
+    directory = tmp_path / "log"
+    writer = LogWriter(directory, segment_bytes=1 << 20)
+    inside = [Emitted("p", b"first"), Emitted("p", b"\0second")]
+    rows = iter([(RELATION, inserts(RELATION, 0, 2))])
+    alone = writer.message(Emitted("q", b"before"))
+    assert writer.transaction(1, None, rows, 100, {}, inside) == 4
+    between = writer.message(Emitted("q", b""))
+    assert writer.transaction(2, None, iter(()), 0, {}, inside[:1]) == 1
+    assert writer.transaction(3, None, iter(()), 0, {}) == 0
+    writer.seal(note=False)
+    last = writer.message(Emitted("q", b"last"))
+    assert writer.seal(note=False) is not None and last < writer.sealed
+    everything = [
+        (False, "q", b"before"),
+        (True, "p", b"first"),
+        (True, "p", b"\0second"),
+        (False, "q", b""),
+        (True, "p", b"first"),
+        (False, "q", b"last"),
+    ]
+    assert said(directory) == everything
+    # Whoever has reached a message has it.
+    assert said(directory, alone) == everything[1:]
+    assert said(directory, between) == everything[4:]
+    assert said(directory, last) == said(directory, writer.sealed) == []
+    first, second = read(directory)
+    lsns = [m.lsn for m in first[0].messages] + [change.lsn for change in first[1]]
+    assert (
+        alone < lsns[0] and lsns == sorted(set(lsns)) and lsns[-1] < first[0].commit_lsn
+    )
+    assert first[0].end_lsn < between < second[0].messages[0].lsn < second[0].commit_lsn
+    assert LogWriter(directory, segment_bytes=1 << 20).end == writer.sealed
+
+
+@pytest.mark.parametrize(
+    "messages", [(), (Emitted("a messages b", b"\xff\0"), Emitted("", b""))]
+)
+def test_a_commit_carries_the_messages_of_its_transaction(
+    messages: tuple[Emitted, ...],
+) -> None:
+    text = with_messages("truncate 7", messages)
+    commit = read_commit(1, [{"commitInfo": {"userMetadata": text}}])
+    assert (commit.operation, commit.messages) == ("truncate 7", messages)
+    assert commit.truncates
+
+
+@pytest.mark.parametrize(
+    "text", ["my messages and yours", 'x messages [["p", 1]]', "x messages 5"]
+)
+def test_what_others_write_of_their_commit_is_no_message(text: str) -> None:
+    commit = read_commit(1, [{"commitInfo": {"userMetadata": text}}])
+    assert (commit.operation, commit.messages) == (text, ())

@@ -42,8 +42,8 @@ class World:
             catalog=self.catalog, tables=tables, committed=lambda: None
         )
         self.changes = [
-            TableChange(Oid(n), name, name, 0, 1, ())
-            for n, name in ((1, "a"), (2, "b"))
+            TableChange(Oid(n), name, name, 0, 1, (), False, said)
+            for n, name, said in ((1, "a", (("p", b"\xff"),)), (2, "b", ()))
         ]
         self.number = self.catalog.begin_local_commit(self.changes)
 
@@ -105,3 +105,5 @@ def test_the_engine_ends_with_a_commit_that_it_cannot_finish(
         world.finish()
     assert ended.value.args == (1,)
     assert (world.cursors, world.pending) == ({"a": 1}, 1)
+    first, second = world.catalog.local_commits()[0].tables
+    assert (first.messages, second.messages) == ((("p", b"\xff"),), ())

@@ -10,6 +10,7 @@ import pytest
 
 from wal2lake.changelog import LogReader
 from wal2lake.errors import InternalError, UsageError
+from wal2lake.lake.capture.messages import Emitted
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.capture.writer import LogWriter
 from wal2lake.publish.driver import Decoding
@@ -22,6 +23,7 @@ from wal2lake.wire.pgoutput import (
     Begin,
     Commit,
     Insert,
+    LogicalMessage,
     Message,
     Origin,
     RelationMessage,
@@ -235,6 +237,59 @@ def test_test_decoding_quotes_what_needs_it(tmp_path: Path) -> None:
         f'table name."a$b": INSERT: text[integer]:{value}'.encode(),
         b"COMMIT",
     ]
+
+
+def test_messages_go_with_their_transaction_or_alone(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    inside = [Emitted("p", b"in")]
+    alone = writer.message(Emitted("q", b"out"))
+    writer.transaction(7, None, iter([(T, inserts(0, 2000))]), 2000, {}, inside)
+    writer.transaction(7, None, iter(()), 0, {}, inside)
+    writer.transaction(7, None, iter([(HIDDEN, inserts(0, 1))]), 1, {})
+    writer.seal(note=False)
+    log = tmp_path / "log"
+    options = {"proto_version": "4", "publication_names": "p"}
+
+    def pgoutput_with(**more: str) -> list[Message]:
+        return list(messages(decoded(log, PgOutput(), options | more), parallel=False))
+
+    streamed = pgoutput_with(messages="true", streaming="on")
+    found = [m for m in streamed if isinstance(m, LogicalMessage)]
+    assert [(m.transactional, m.prefix, m.content, m.xid) for m in found] == [
+        (False, "q", b"out", None),
+        (True, "p", b"in", 1001),
+        (True, "p", b"in", None),
+    ]
+    assert found[0].lsn == alone
+    assert [type(m) for m in streamed[:4]] == [
+        *(LogicalMessage, StreamStart, LogicalMessage, RelationMessage),
+    ]
+    # A transaction that has said something is there, as if it had a row.
+    assert [type(m) for m in streamed[-3:]] == [Begin, LogicalMessage, Commit]
+    plain = pgoutput_with(messages="true")
+    assert [type(m) for m in plain[:3]] == [LogicalMessage, Begin, LogicalMessage]
+    assert len([m for m in plain if isinstance(m, Begin)]) == 2
+    without = pgoutput_with()
+    assert [type(m) for m in (without[0], without[-1])] == [Begin, Commit]
+    assert len([m for m in without if not isinstance(m, Insert)]) == 3
+
+    lines = decoded(log, TestDecoding(), {"stream-changes": "1"})
+    assert lines[:3] == [
+        b"message: transactional: 0 prefix: q, sz: 3 content:out",
+        b"opening a streamed block for transaction TXN 1001",
+        b"streaming message: transactional: 1 prefix: p, sz: 2",
+    ]
+    said = b"message: transactional: 1 prefix: p, sz: 2 content:in"
+    at = lines.index(said)
+    assert lines[at - 1 : at + 2] == [b"BEGIN 1002", said, b"COMMIT 1002"]
+
+    class Failing(TestDecoding):
+        def message(self, *arguments: object) -> None:
+            raise ValueError("no")
+
+    with pytest.raises(InternalError) as failed:
+        decoded(log, Failing(), {})
+    assert "in the message callback" in str(failed.value.context)
 
 
 def test_an_error_in_a_block_names_its_callback(log: Path) -> None:

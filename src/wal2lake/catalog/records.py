@@ -524,6 +524,8 @@ class TableChange:
     """Delta's ``remove`` and ``add``, as JSON objects."""
     truncates: bool = False
     """TRUNCATE is among its statements: what it adds came after that."""
+    messages: Sequence[tuple[str, bytes]] = ()
+    """Prefix and content of each that its commit carries."""
 
 
 @dataclass(frozen=True, slots=True)

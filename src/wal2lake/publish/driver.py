@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from wal2lake.changelog import LogReader
 from wal2lake.errors import InternalError, Wal2LakeError
 from wal2lake.model import Lsn
+from wal2lake.publish.capture.positions import end_of_message
 from wal2lake.publish.decoding.transactions import (
+    Message,
     Run,
     Transaction,
     changes_of,
@@ -43,16 +45,23 @@ class Decoding:
         self.position = start
         """Everything below has been decoded."""
         self.xid = 0
-        """Of the transaction that is being decoded."""
+        """Of the transaction that is being decoded; 0: of none."""
 
     def advance(self, go_on: Callable[[], bool] = lambda: True) -> int:
-        """Decode what is in the log; how many transactions that were. ``go_on`` is asked
-        between two of them."""
+        """Decode what is in the log; how many transactions that were, or messages of none.
+        ``go_on`` is asked between two of them."""
         count = 0
-        for transaction, runs in transactions_above(self._reader, self.position):
-            if not self._plugin.filter_by_origin(transaction.origin):
-                self._transaction(transaction, runs)
-            self.position = transaction.end_lsn
+        for found in transactions_above(self._reader, self.position):
+            if isinstance(found, Message):
+                if not self._plugin.filter_by_origin(None):
+                    self.xid = 0
+                    self._messages(None, (found,))
+                self.position = end_of_message(found.lsn)
+            else:
+                transaction, runs = found
+                if not self._plugin.filter_by_origin(transaction.origin):
+                    self._transaction(transaction, runs)
+                self.position = transaction.end_lsn
             count += 1
             if not go_on():
                 break
@@ -75,6 +84,7 @@ class Decoding:
             runs = _emptied(held)
         with self._callback("begin"):
             plugin.begin(context, transaction)
+        self._messages(transaction, transaction.messages)
         self._changes(transaction, runs)
         with self._callback("commit"):
             plugin.commit(context, transaction)
@@ -91,6 +101,8 @@ class Decoding:
             if not inside:
                 with self._callback("stream_start"):
                     plugin.stream_start(context, transaction, first)
+                if first:
+                    self._messages(transaction, transaction.messages, "stream_")
                 size, first, inside = 0, False, True
             size += piece.rows.nbytes
             self._changes(transaction, iter((piece,)), "stream_")
@@ -98,6 +110,18 @@ class Decoding:
             plugin.stream_stop(context, transaction)
         with self._callback("stream_commit"):
             plugin.stream_commit(context, transaction)
+
+    def _messages(
+        self,
+        transaction: Transaction | None,
+        messages: Iterable[Message],
+        prefix: str = "",
+    ) -> None:
+        for one in messages:
+            with self._callback(f"{prefix}message"):
+                self._plugin.message(
+                    self._context, transaction, one.lsn, one.prefix, one.content
+                )
 
     def _changes(
         self, transaction: Transaction, runs: Iterator[Run], prefix: str = ""

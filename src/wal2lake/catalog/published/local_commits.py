@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from typing import Any
 
 from wal2lake.catalog.definitions import history
 from wal2lake.catalog.records import Altered, LocalCommit, TableChange
@@ -64,9 +65,15 @@ def _to_json(table: TableChange) -> dict[str, object]:
         "cursor": table.cursor,
         "actions": list(table.actions),
         "truncates": table.truncates,
+        "messages": [(prefix, content.hex()) for prefix, content in table.messages],
     }
 
 
 def _from_json(found: dict[str, object]) -> TableChange:
-    values = {**found, "relid": Oid(int(str(found["relid"])))}
+    messages: Any = found.get("messages", ())
+    values = {
+        **found,
+        "relid": Oid(int(str(found["relid"]))),
+        "messages": tuple((prefix, bytes.fromhex(c)) for prefix, c in messages),
+    }
     return TableChange(**values)  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from wal2lake.catalog import Role, TableDef
 from wal2lake.errors import (
@@ -58,6 +58,7 @@ from wal2lake.frontend.commands.transaction.local import (
     DefinitionChanged,
     LocalTransaction,
 )
+from wal2lake.frontend.commands.transaction.messages import emit
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.copying import (
     CopyFormat,
@@ -394,6 +395,9 @@ class LakeBackend:
         """What a function of a system query has asked for."""
         if request.function == "pg_export_snapshot":
             return self._export_snapshot()
+        if request.function == "pg_logical_emit_message":
+            given: Sequence[Any] = request.arguments[1:]
+            return emit(self._node, self._transaction.emit, *given)
         if request.function not in calls.READS:
             self._refuse_in_read_only(f"{request.function}()")
         if not caller.in_block:

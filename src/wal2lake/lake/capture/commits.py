@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from wal2lake.lake.capture.messages import Emitted, messages_in
 from wal2lake.lake.tablefiles import DataFile
 
 _TRUNCATES: Final = re.compile(r"truncate(?: \d+)?|TRUNCATE")
@@ -49,6 +50,8 @@ class TableCommit:
     touched: tuple[Touched, ...]
     metadata: Mapping[str, Any] | None
     """The table's definition, if it is another one from here on."""
+    messages: tuple[Emitted, ...] = ()
+    """What its transaction has emitted."""
 
     @property
     def truncates(self) -> bool:
@@ -91,11 +94,15 @@ def read_commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableComm
         )
         if before is None or after is None or before.vector != after.vector
     ]
+    operation, messages = messages_in(
+        str(info.get("userMetadata") or info.get("operation") or "")
+    )
     return TableCommit(
         version,
         int(info.get("timestamp") or 0),
-        str(info.get("userMetadata") or info.get("operation") or ""),
+        operation,
         cursors,
         tuple(touched),
         metadata,
+        messages,
     )

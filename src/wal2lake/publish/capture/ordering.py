@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.lake.capture.commits import TableCommit
+from wal2lake.lake.capture.messages import Emitted
 from wal2lake.model import Oid
 
 _SUBSCRIPTION: Final = re.compile(r"wal2lake:(\d+):(\d+):(\d+)")
@@ -45,6 +46,11 @@ class Captured:
     def time_ms(self) -> int:
         """When it was complete, since 1970."""
         return max(commit.time_ms for _, commit in self.commits)
+
+    @property
+    def messages(self) -> tuple[Emitted, ...]:
+        """What it has emitted."""
+        return tuple(one for _, commit in self.commits for one in commit.messages)
 
 
 def source_of(commit: TableCommit, node: int) -> Source | None:

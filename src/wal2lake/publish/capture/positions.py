@@ -6,6 +6,9 @@ A transaction of at most n changes that begins where the one before it ended, at
     s + 8 (n + 1)        its commit
     s + 8 (n + 1) + 48   its end, where the next one begins
 
+A message that belongs to no transaction and comes behind s is at s + 8; the next one begins at
+s + 16. Whoever has reached its position has read it.
+
 They have PostgreSQL's order (begin, changes, commit, end) and mean nothing else: nobody finds
 anything by them but where to go on.
 """
@@ -31,6 +34,11 @@ def commit_of(start: Lsn, changes: int) -> Lsn:
 def end_of(commit: Lsn) -> Lsn:
     """Where the transaction ends."""
     return Lsn(commit + COMMIT_BYTES)
+
+
+def end_of_message(lsn: Lsn) -> Lsn:
+    """Where what comes behind a message of no transaction begins."""
+    return Lsn(lsn + CHANGE_BYTES)
 
 
 def start_of(commit: Lsn, changes: int) -> Lsn:

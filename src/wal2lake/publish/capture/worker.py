@@ -7,6 +7,9 @@ It looks when it is told that something was committed, and every ``LOOK_SECONDS`
 outside the node tell nobody. While no slot is there it does nothing; the first slot begins at what
 is visible then.
 
+A message that belongs to no table's commit (pg_logical_emit_message) is brought by its session, and
+goes behind all that is visible then.
+
 Whoever needs all of now to be captured (a slot that is made, a SELECT of the log's position) asks
 for ``catch_up``: the answer is where the log ends and which versions that end is.
 """
@@ -14,6 +17,7 @@ for ``catch_up``: the answer is where the log ends and which versions that end i
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +30,7 @@ from wal2lake.changelog import Retention
 from wal2lake.errors import StorageError, Wal2LakeError
 from wal2lake.lake import TablePort, TableState
 from wal2lake.lake.capture.commits import TableCommit, read_commit
+from wal2lake.lake.capture.messages import Emitted
 from wal2lake.lake.capture.rows import Memory, row_changes
 from wal2lake.model import Column, Lsn, Oid, Relation
 from wal2lake.observe import failpoint, get_logger
@@ -63,6 +68,11 @@ class Point:
 
 @dataclass(slots=True)
 class _Request:
+    messages: Sequence[Emitted] = ()
+    transactional: bool = False
+    """They are a transaction of their own; else each is alone."""
+    lsn: Lsn | None = None
+    """Where the last one of them is."""
     done: threading.Event = field(default_factory=threading.Event)
     point: Point | None = None
     error: BaseException | None = None
@@ -123,7 +133,17 @@ class Capture:
 
     def catch_up(self, timeout_seconds: float) -> Point:
         """Capture all that is visible now; raises what went wrong, or TimeoutError."""
-        request = _Request()
+        return self._ask(_Request(), timeout_seconds)
+
+    def emit(self, messages: Sequence[Emitted], *, transactional: bool) -> Lsn:
+        """Log messages behind all that is visible now; durable on return. Where the last one
+        is. While there is no slot nobody could read them, so nothing is kept. ``transactional``:
+        they are one transaction; else each belongs to none."""
+        request = _Request(messages, transactional)
+        point = self._ask(request, CATCH_UP_SECONDS)
+        return point.lsn if request.lsn is None else request.lsn
+
+    def _ask(self, request: _Request, timeout_seconds: float) -> Point:
         with self._wake:
             self._asked.append(request)
             self._wake.notify()
@@ -156,7 +176,7 @@ class Capture:
                 self._told = False
                 asked, self._asked = self._asked, []
             try:
-                point = self._look(bool(asked))
+                point = self._look(asked)
                 pause = LOOK_SECONDS
                 for one in asked:
                     one.point = point
@@ -174,10 +194,10 @@ class Capture:
                 for one in asked:
                     one.done.set()
 
-    def _look(self, must: bool) -> Point | None:
+    def _look(self, asked: Sequence[_Request]) -> Point | None:
         slots = self._catalog.slots()
         self._idle = self._idle or not slots
-        if not slots and not must:
+        if not slots and not asked:
             return None
         if self._writer is None:
             self._writer = LogWriter(self._directory, self._segment_bytes)
@@ -207,12 +227,23 @@ class Capture:
         joined = _NEW in before.values()
         # What is visible of a table may go back, when another subscription takes it.
         writer.versions = {int(k): max(v, before[k]) for k, v in visible.items()}
+        for one in asked if slots else ():
+            self._emit(one, writer)
         failpoint("capture.read")
         if writer.seal(note=joined) is not None:
             failpoint("capture.sealed")
             self._sealed()
         self._trim(slots, writer)
         return Point(writer.sealed, dict(visible))
+
+    def _emit(self, request: _Request, writer: LogWriter) -> None:
+        if request.transactional:
+            now = (int(time.time() * 1000) - _EPOCH_MS) * 1000
+            writer.transaction(now, None, iter(()), 0, {}, request.messages)
+            request.lsn = writer.end
+            return
+        for message in request.messages:
+            request.lsn = writer.message(message)
 
     def _give_up(self, slots: Sequence[ReplicationSlot], error: _Unreadable) -> None:
         """What slots need cannot be had any more."""
@@ -250,6 +281,7 @@ class Capture:
             self._changes(transaction, tables),
             at_most,
             {int(relid): commit.version for relid, commit in transaction.commits},
+            transaction.messages,
         )
 
     def _changes(

@@ -11,7 +11,7 @@ in memory and, beyond ``segment_bytes``, in files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +19,23 @@ import pyarrow as pa
 
 from wal2lake.changelog import Captured, Manifest, SegmentWriter, open_writer
 from wal2lake.errors import InternalError
+from wal2lake.lake.capture.messages import Emitted
 from wal2lake.model import Lsn, Relation
 from wal2lake.publish.capture.positions import (
     CHANGE_BYTES,
     FIRST,
     commit_of,
     end_of,
+    end_of_message,
+    start_of,
 )
-from wal2lake.wire.columnar import ChangeBlock, Decoded, no_messages, no_transactions
+from wal2lake.wire.columnar import (
+    MESSAGES_SCHEMA,
+    ChangeBlock,
+    Decoded,
+    no_messages,
+    no_transactions,
+)
 from wal2lake.wire.columnar.timeline import TRANSACTIONS_SCHEMA
 
 _TRUNCATE = ord("T")
@@ -64,15 +73,18 @@ class LogWriter:
         changes: Iterator[tuple[Relation, pa.RecordBatch | None]],
         at_most: int,
         captured: Mapping[int, int],
+        messages: Sequence[Emitted] = (),
     ) -> int:
         """Add one; returns the number of its changes, 0: there was none and nothing is added.
+        Its ``messages`` come first, and are counted with them.
 
         ``time_us``: since 2000-01-01 UTC. Of ``changes`` None is a TRUNCATE of the relation;
         there are no more than ``at_most``. ``captured``: the versions of its tables that it is;
         a segment that has it says so. After an exception nothing of it is there.
         """
+        at_most += len(messages)
         commit = commit_of(self._end, at_most)
-        count = 0
+        count = len(messages)
         try:
             for relation, batch in changes:
                 if batch is None:
@@ -88,7 +100,7 @@ class LogWriter:
             self._segments.discard_open()
             raise
         if count:
-            self._commit(time_us, origin, commit, count)
+            self._commit(time_us, origin, commit, count, messages)
         # Memory may ask for a segment before all is added that was found together.
         self.versions.update(captured)
         self._note()
@@ -108,8 +120,22 @@ class LogWriter:
         self._segments.add(Decoded([block], no_messages(), no_transactions(), None))
         self._segments.relieve()
 
+    def message(self, message: Emitted) -> Lsn:
+        """Add one that belongs to no transaction; its position."""
+        lsn = Lsn(self._end + CHANGE_BYTES)
+        added = _messages([message], [lsn], None)
+        self._segments.add(Decoded([], added, no_transactions(), lsn))
+        self._end = end_of_message(lsn)
+        self._segments.reach(self._end)
+        return lsn
+
     def _commit(
-        self, time_us: int, origin: tuple[str, Lsn] | None, commit: Lsn, count: int
+        self,
+        time_us: int,
+        origin: tuple[str, Lsn] | None,
+        commit: Lsn,
+        count: int,
+        messages: Sequence[Emitted],
     ) -> None:
         self._last_xid = self._last_xid % 0xFFFFFFFF + 1
         ended = pa.RecordBatch.from_pylist(
@@ -126,7 +152,10 @@ class LogWriter:
             ],
             schema=TRANSACTIONS_SCHEMA,
         )
-        self._segments.add(Decoded([], no_messages(), ended, end_of(commit)))
+        first = start_of(commit, count)
+        lsns = [Lsn(first + CHANGE_BYTES * k) for k in range(len(messages))]
+        added = _messages(messages, lsns, commit) if messages else no_messages()
+        self._segments.add(Decoded([], added, ended, end_of(commit)))
         self._end = end_of(commit)
 
     def seal(self, *, note: bool) -> Manifest | None:
@@ -137,6 +166,24 @@ class LogWriter:
             self._end = Lsn(self.sealed + CHANGE_BYTES)
             self._segments.reach(self._end)
         return self._segments.seal()
+
+
+def _messages(
+    messages: Sequence[Emitted], lsns: Sequence[Lsn], commit: Lsn | None
+) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [
+            {
+                "lsn": int(lsn),
+                "commit_lsn": None if commit is None else int(commit),
+                "transactional": commit is not None,
+                "prefix": one.prefix,
+                "content": one.content,
+            }
+            for one, lsn in zip(messages, lsns, strict=True)
+        ],
+        schema=MESSAGES_SCHEMA,
+    )
 
 
 def _truncation(columns: int) -> pa.RecordBatch:

@@ -2,14 +2,16 @@
 
 In: the publisher's log, and from where on. Out: ``Transaction`` after ``Transaction``, in commit
 order, each with its changes by runs: neighbouring rows of one relation, as a slice of the log's own
-columns. Whoever wants single rows takes them from there.
+columns. Whoever wants single rows takes them from there. Between transactions come the messages
+that belong to none.
 
-Memory is that of one row group of each relation of a segment.
+Memory is that of one row group of each relation of a segment, and of the segment's messages.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -53,6 +55,16 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """What pg_logical_emit_message was given."""
+
+    lsn: Lsn
+    """Its own. One that belongs to no transaction has been read by whoever has reached it."""
+    prefix: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Transaction:
     """One, without its changes."""
 
@@ -66,19 +78,48 @@ class Transaction:
     """The replication origin through which it came; None: it began here."""
     origin_lsn: Lsn
     changes: int
+    """Its messages among them."""
+    messages: tuple[Message, ...] = ()
+    """They come before its rows."""
 
 
-def transactions_above(
-    reader: LogReader, start: Lsn
-) -> Iterator[tuple[Transaction, Iterator[Run]]]:
-    """Those that commit at or above ``start`` and are in the log now. The changes of one must be
-    read, or left, before the next is asked for."""
+_Found = tuple[Transaction, Iterator[Run]] | Message
+
+
+def transactions_above(reader: LogReader, start: Lsn) -> Iterator[_Found]:
+    """Those that commit at or above ``start`` and are in the log now, and the messages of none
+    that are above. The changes of one must be read, or left, before the next is asked for."""
     for manifest in reader.above(start):
-        yield from _of_segment(reader, manifest, start)
+        inside, alone = _messages(reader, manifest, start)
+        transactions: Iterator[_Found] = _of_segment(reader, manifest, start, inside)
+        yield from heapq.merge(transactions, alone, key=_position)
+
+
+def _position(found: _Found) -> Lsn:
+    return found.lsn if isinstance(found, Message) else found[0].commit_lsn
+
+
+def _messages(
+    reader: LogReader, manifest: Manifest, start: Lsn
+) -> tuple[dict[Lsn, list[Message]], list[Message]]:
+    """Of transactions, by commit, and of none."""
+    inside: defaultdict[Lsn, list[Message]] = defaultdict(list)
+    alone = []
+    for file in manifest.messages_files:
+        for found in reader.read(file.file).to_pylist():
+            message = Message(Lsn(found["lsn"]), found["prefix"], found["content"])
+            if found["transactional"]:
+                inside[Lsn(found["commit_lsn"])].append(message)
+            elif message.lsn > start:
+                alone.append(message)
+    return inside, alone
 
 
 def _of_segment(
-    reader: LogReader, manifest: Manifest, start: Lsn
+    reader: LogReader,
+    manifest: Manifest,
+    start: Lsn,
+    messages: dict[Lsn, list[Message]],
 ) -> Iterator[tuple[Transaction, Iterator[Run]]]:
     if manifest.last_commit_lsn < start:
         return
@@ -96,6 +137,7 @@ def _of_segment(
             found["origin"],
             Lsn(found["origin_lsn"] or 0),
             found["changes"],
+            tuple(messages.get(commit, ())),
         )
         yield transaction, _merged(sources, commit)
 

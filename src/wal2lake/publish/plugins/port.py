@@ -8,14 +8,17 @@ Callbacks come in PostgreSQL's order, from one thread:
 
     startup                       once, with the options of START_REPLICATION
       begin                       for each transaction that is not filtered, in commit order
+        message                   those of the transaction, before its rows
         change | truncate         in the order in which they were made
       commit
+      message                     one that belongs to no transaction, between two of them
     shutdown                      once
 
 A transaction that has more than logical_decoding_work_mem is given in blocks to a plugin whose
 ``streams`` is true after its startup:
 
     stream_start                  of each block
+      message                     in the first one
       change | truncate
     stream_stop
     stream_commit                 behind the last block

@@ -30,7 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from wal2lake.apply.local import visible
@@ -42,6 +42,7 @@ from wal2lake.frontend.query.results import Rendering
 from wal2lake.lake import CommitConflict, Cursor, TableState
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import Action, NetChange, others_rows
+from wal2lake.lake.capture.messages import Emitted, with_messages
 from wal2lake.lake.origins import LOCAL, tagged
 from wal2lake.model import Modified, Oid
 from wal2lake.observe import failpoint, get_logger
@@ -114,9 +115,10 @@ def commit_tables(
     rendering: Rendering,
     job_group: str,
     check: Check = lambda: None,
+    messages: Sequence[Emitted] = (),
 ) -> None:
     """Commit them all, durably. 40001 or 23505 if others were faster: nothing happened then, nor
-    if ``check`` has ended the wait for the tables."""
+    if ``check`` has ended the wait for the tables. The first one's commit carries ``messages``."""
     if not written:
         return
     with ExitStack() as held:
@@ -127,6 +129,7 @@ def commit_tables(
             if len(written) > 1:
                 _check_publishable(node, one.table, state)
             changes.append(_table_change(node, one, state))
+        changes[0] = replace(changes[0], messages=tuple(messages))
         for one in written:
             node.branches.carry_over(one.branch, one.change.files)
         failpoint("local.files_carried")
@@ -287,7 +290,10 @@ def commit_one(node: Node, change: TableChange, number: int | None = None) -> No
             change.actions,
             Cursor(writer_of(node.catalog.system_identifier), change.cursor),
             read_version=change.read_version,
-            operation=operation if number is None else f"{operation} {number}",
+            operation=with_messages(
+                operation if number is None else f"{operation} {number}",
+                [Emitted(*one) for one in change.messages],
+            ),
         )
     failpoint("local.table_committed")
 

@@ -5,7 +5,7 @@
     first write   one is made, of the version that      a statement on its own: of the table and
      of a table   the statement reads                   its subscriptions, until the end
     statement     Spark writes it: a new version
-    SAVEPOINT     their versions are noted
+    SAVEPOINT     their versions are noted, and how many messages there are
     ROLLBACK TO   cut back to them; later ones go
     COMMIT        carried into the tables               all, in order (``commit``)
     ROLLBACK      removed                               given back
@@ -41,12 +41,14 @@ from wal2lake.frontend.commands.transaction.commit import (
     hold_tables,
     truncate_table,
 )
+from wal2lake.frontend.commands.transaction.messages import emit_transaction, kept
 from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_repeated
 from wal2lake.frontend.query.results import Rendering
 from wal2lake.frontend.query.translate import TableRef
 from wal2lake.frontend.query.writes import SparkWrite
 from wal2lake.lake.branch.branches import Branch, place_of_branches
 from wal2lake.lake.branch.changes import Action
+from wal2lake.lake.capture.messages import Emitted
 from wal2lake.model import Oid
 from wal2lake.pg import Check
 
@@ -84,19 +86,24 @@ class LocalTransaction:
         self._place = f"{scratch(node)}/{uuid.uuid4().hex}"
         self._numbers = itertools.count(1)
         self._branches: dict[Oid, _Branched] = {}
-        self._marks: list[dict[Oid, int]] = []
+        self._messages: list[Emitted] = []
+        self._marks: list[tuple[dict[Oid, int], int]] = []
         self._snapshot: Snapshot | None = None
         self._locks = ExitStack()
 
     @property
     def has_written(self) -> bool:
         """A commit would do something, or a rollback."""
-        return bool(self._branches)
+        return bool(self._branches or self._messages)
 
     @property
     def is_nested(self) -> bool:
         """It has savepoints."""
         return bool(self._marks)
+
+    def emit(self, message: Emitted) -> None:
+        """It is said at the commit."""
+        self._messages.append(message)
 
     def statement(self, *, repeatable: bool) -> Snapshot:
         """A statement begins: what it sees of tables that this transaction has not written.
@@ -138,7 +145,8 @@ class LocalTransaction:
                 if self._node.catalog.table_by_oid(table.oid) != table:
                     raise DefinitionChanged(table.name)
             tracked = self._node.settings.apply.track_commit_timestamp
-            if len(tables) == 1 and not (brings_keys and tables[0].key) and not tracked:
+            checked = (brings_keys and tables[0].key) or tracked or self._messages
+            if len(tables) == 1 and not checked:
                 return list(tables)
         for table in tables:
             if table.storage not in self._branches:
@@ -199,12 +207,14 @@ class LocalTransaction:
     def savepoint(self, depth: int) -> None:
         """Note where the branches are."""
         del self._marks[depth - 1 :]
-        self._marks.append({key: one.version for key, one in self._branches.items()})
+        versions = {key: one.version for key, one in self._branches.items()}
+        self._marks.append((versions, len(self._messages)))
 
     def rollback_to(self, depth: int) -> None:
         """Cut the branches back to where they were."""
-        mark = self._marks[depth - 1]
+        mark, messages = self._marks[depth - 1]
         del self._marks[depth:]
+        del self._messages[messages:]
         for key, branched in list(self._branches.items()):
             if key in mark:
                 self._node.branches.cut_back(branched.branch, mark[key])
@@ -230,7 +240,12 @@ class LocalTransaction:
                 if one.version > 0
                 and (change := self._node.branches.net_change(one.branch)).actions
             ]
-            commit_tables(self._node, written, rendering, job_group, self._check)
+            messages = kept(self._node, self._messages)
+            commit_tables(
+                self._node, written, rendering, job_group, self._check, messages
+            )
+            if messages and not written:
+                emit_transaction(self._node, messages)
         finally:
             self.rollback()
 
@@ -243,6 +258,7 @@ class LocalTransaction:
             for branched in branches:
                 self._node.branches.drop(branched.branch)
             self._branches, self._marks, self._snapshot = {}, [], None
+            self._messages = []
 
 
 def _count(rows: Sequence[pa.RecordBatch], commits: Sequence[Sequence[Action]]) -> int:

@@ -133,7 +133,8 @@ def _boolean(text: str, kind: Type) -> Operand:
     raise invalid(text, kind)
 
 
-def _bytea(text: str, kind: Type) -> Operand:
+def bytea_in(text: str) -> bytes:
+    """byteain(): the hexadecimal form, or the older one with octal escapes."""
     if text.startswith("\\x"):
         digits = re.sub(r"\s", "", text[2:])
         wrong = re.search(r"[^0-9A-Fa-f]", digits)
@@ -145,17 +146,19 @@ def _bytea(text: str, kind: Type) -> Operand:
             raise UsageError(
                 "invalid hexadecimal data: odd number of digits", sqlstate="22023"
             )
-        data = bytes.fromhex(digits)
-    else:
-        raw = text.encode()
-        if re.search(rb"\\(?!\\|[0-3][0-7][0-7])", raw.replace(rb"\\", b"")):
-            raise invalid(text, kind)
-        data = re.sub(
-            rb"\\(\\|[0-3][0-7][0-7])",
-            lambda m: b"\\" if m[1] == b"\\" else bytes([int(m[1], 8)]),
-            raw,
-        )
-    return Operand(exp.HexString(this=data.hex()), kind)
+        return bytes.fromhex(digits)
+    raw = text.encode()
+    if re.search(rb"\\(?!\\|[0-3][0-7][0-7])", raw.replace(rb"\\", b"")):
+        raise UsageError("invalid input syntax for type bytea", sqlstate="22P02")
+    return re.sub(
+        rb"\\(\\|[0-3][0-7][0-7])",
+        lambda m: b"\\" if m[1] == b"\\" else bytes([int(m[1], 8)]),
+        raw,
+    )
+
+
+def _bytea(text: str, kind: Type) -> Operand:
+    return Operand(exp.HexString(this=bytea_in(text).hex()), kind)
 
 
 def _uuid(text: str, kind: Type) -> Operand:

@@ -54,6 +54,8 @@ class Call:
     """What is to be done once the query has run and the engine's lock is free."""
     answers: Mapping[Request, object] = field(default_factory=dict)
     """Of requests that had to be done before it could run."""
+    emitted: int = 0
+    """How many calls of pg_logical_emit_message the query has come to."""
 
     def ask(self, request: Request) -> object:
         """The answer; raises Asked if there is none yet."""

@@ -359,6 +359,15 @@ def _functions() -> dict[tuple[str, int], Function]:
         "UBIGINT",
         _LSN,
     )
+    for count in (3, 4):
+        add(
+            "pg_logical_emit_message",
+            replication.pg_logical_emit_message,
+            " ".join(["ANY"] * count),
+            "UBIGINT",
+            _LSN,
+            changes=True,
+        )
     # What runs is part of each snapshot: there is nothing to log.
     add(
         "pg_log_standby_snapshot",
@@ -469,6 +478,7 @@ def _functions() -> dict[tuple[str, int], Function]:
         _TEXT,
     )
     add("record_out", text.record_out, "VARCHAR[]", "VARCHAR", _TEXT)
+    add("bytea_in", text.bytea, "VARCHAR", "BLOB", _BYTEA)
     add("convert_from", text.convert_from, "BLOB VARCHAR", "VARCHAR", _TEXT)
     add("quote_ident", text.quote_ident, "VARCHAR", "VARCHAR", _TEXT)
     add("quote_literal", text.quote_literal_function, "ANY", "VARCHAR", _TEXT)

@@ -123,6 +123,30 @@ def pg_log_standby_snapshot(call: Call) -> object:
     return call.ask(Request("pg_current_wal_lsn", ()))
 
 
+def pg_logical_emit_message(
+    call: Call,
+    transactional: object,
+    prefix: str | None,
+    content: object,
+    flush: object = False,
+) -> object:
+    """A message for readers of slots; its position. Each call is one of its own, also where
+    their arguments are the same."""
+    if transactional is None or prefix is None or content is None or flush is None:
+        return None
+    if isinstance(content, str):
+        content = content.encode()
+    if not isinstance(content, bytes):
+        raise UndefinedObjectError(
+            "pg_logical_emit_message() takes text or bytea",
+            sqlstate="42883",
+            hint="You might need to add explicit type casts.",
+        )
+    call.emitted += 1
+    arguments = (call.emitted, transactional, prefix, content)
+    return call.ask(Request("pg_logical_emit_message", arguments))
+
+
 def pg_walfile_name(call: Call, lsn: int | None) -> str | None:
     """Of timeline 1, with segments of 16 MiB, as IDENTIFY_SYSTEM and SHOW have them."""
     if lsn is None:

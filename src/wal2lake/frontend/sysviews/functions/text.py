@@ -15,6 +15,7 @@ from typing import Final
 from wal2lake.errors import UsageError
 from wal2lake.frontend.grammar import quote_identifier, quote_literal
 from wal2lake.frontend.parameters.encodings import canonical_encoding, decode_text
+from wal2lake.frontend.query.values.literals import bytea_in
 from wal2lake.frontend.sysviews.functions.call import Call
 
 
@@ -26,6 +27,11 @@ def array_to_string(
         return None
     shown = (null if item is None else item for item in items)
     return separator.join(item for item in shown if item is not None)
+
+
+def bytea(call: Call, text: str | None) -> bytes | None:
+    """byteain()."""
+    return None if text is None else bytea_in(text)
 
 
 def convert_from(call: Call, data: bytes | None, encoding: str | None) -> str | None:

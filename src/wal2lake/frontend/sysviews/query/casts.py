@@ -29,9 +29,11 @@ from wal2lake.frontend.sysviews.query.inference import (
 )
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
+BYTEA: Final = 17
+
 ENGINE_TYPES: Final[dict[int, str]] = {
     16: "BOOLEAN",
-    17: "BLOB",
+    BYTEA: "BLOB",
     20: "BIGINT",
     21: "SMALLINT",
     22: "SMALLINT[]",
@@ -86,6 +88,8 @@ def cast(node: exp.Cast) -> exp.Expression:
             return as_type(node.this, "UINTEGER")
         return call(f"{REG_TYPES[target]}_in", node.this)
     kind = engine_type(target)
+    if target == BYTEA and source in (UNKNOWN, 25, 1043):
+        return call("bytea_in", node.this)
     if target == OID and source == REGPROC:
         return call("regproc_oid", node.this)
     if kind == "VARCHAR":

@@ -1,0 +1,56 @@
+"""pg_logical_emit_message: what a session says, into the publisher's log.
+
+    belongs to                    is kept in                        from
+    --------------------------    ------------------------------    ----------------
+    no transaction                the publisher's log               the call on
+    one that writes tables        the commit of one of its tables   COMMIT on
+    one that writes none          the publisher's log               COMMIT on
+
+While there is no slot nobody can ever read it, so nothing is kept. All of it is durable when the
+session goes on, so ``flush`` asks for nothing more.
+
+Source: pg_logical_emit_message_text() in logicalfuncs.c; manual, section 9.28.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.frontend.commands.node import Node
+from wal2lake.lake.capture.messages import Emitted
+from wal2lake.publish.service import Publishing
+
+
+def emit(
+    node: Node,
+    waiting: Callable[[Emitted], None],
+    transactional: bool,
+    prefix: str,
+    content: bytes,
+) -> int:
+    """One call. ``waiting`` takes what belongs to the transaction: its position is not known
+    before the commit, so the answer is where the log ends now."""
+    capture = _publishing(node).capture
+    message = Emitted(prefix, content)
+    if not transactional:
+        return int(capture.emit((message,), transactional=False))
+    waiting(message)
+    end = capture.end()
+    return int(capture.catch_up_for_long().lsn if end is None else end)
+
+
+def emit_transaction(node: Node, messages: Sequence[Emitted]) -> None:
+    """One that has written no table."""
+    _publishing(node).capture.emit(messages, transactional=True)
+
+
+def kept(node: Node, messages: Sequence[Emitted]) -> Sequence[Emitted]:
+    """What somebody can read."""
+    return messages if messages and _publishing(node).slots.all() else ()
+
+
+def _publishing(node: Node) -> Publishing:
+    if node.publishing is None:
+        raise FeatureNotSupportedError("this node does not publish")
+    return node.publishing
