@@ -14,15 +14,19 @@ from contextlib import contextmanager
 from wal2lake.changelog import LogReader
 from wal2lake.errors import InternalError, Wal2LakeError
 from wal2lake.model import Lsn
-from wal2lake.publish.capture.positions import end_of_message
+from wal2lake.publish.capture.positions import CHANGE_BYTES, end_of_message
 from wal2lake.publish.decoding.transactions import (
     Message,
     Run,
     Transaction,
+    Truncation,
     changes_of,
     transactions_above,
+    truncations,
 )
 from wal2lake.publish.plugins.port import Context, OutputPlugin
+
+_Piece = Run | Truncation
 
 
 class Decoding:
@@ -52,6 +56,9 @@ class Decoding:
         ``go_on`` is asked between two of them."""
         count = 0
         for found in transactions_above(self._reader, self.position):
+            if isinstance(found, Lsn):
+                self.position = max(self.position, found)
+                continue
             if isinstance(found, Message):
                 if not self._plugin.filter_by_origin(None):
                     self.xid = 0
@@ -70,31 +77,32 @@ class Decoding:
     def _transaction(self, transaction: Transaction, runs: Iterator[Run]) -> None:
         plugin, context = self._plugin, self._context
         self.xid = int(transaction.xid)
+        changes = truncations(runs)
         if plugin.streams:
-            pieces = _pieces(runs, self._work_mem)
-            held: deque[Run] = deque()
+            pieces = _pieces(changes, self._work_mem)
+            held: deque[_Piece] = deque()
             size = 0
             for piece in pieces:
                 held.append(piece)
-                size += piece.rows.nbytes
+                size += _size(piece)
                 if size > self._work_mem:
                     rest = itertools.chain(_emptied(held), pieces)
                     self._streamed(transaction, rest)
                     return
-            runs = _emptied(held)
+            changes = _emptied(held)
         with self._callback("begin"):
             plugin.begin(context, transaction)
         self._messages(transaction, transaction.messages)
-        self._changes(transaction, runs)
+        self._changes(transaction, changes)
         with self._callback("commit"):
             plugin.commit(context, transaction)
 
-    def _streamed(self, transaction: Transaction, pieces: Iterator[Run]) -> None:
+    def _streamed(self, transaction: Transaction, pieces: Iterator[_Piece]) -> None:
         """In blocks of at most ``work_mem``; a block's pieces are not held together."""
         plugin, context = self._plugin, self._context
         size, first, inside = 0, True, False
         for piece in pieces:
-            if inside and size + piece.rows.nbytes > self._work_mem:
+            if inside and size + _size(piece) > self._work_mem:
                 with self._callback("stream_stop"):
                     plugin.stream_stop(context, transaction)
                 inside = False
@@ -104,7 +112,7 @@ class Decoding:
                 if first:
                     self._messages(transaction, transaction.messages, "stream_")
                 size, first, inside = 0, False, True
-            size += piece.rows.nbytes
+            size += _size(piece)
             self._changes(transaction, iter((piece,)), "stream_")
         with self._callback("stream_stop"):
             plugin.stream_stop(context, transaction)
@@ -124,11 +132,16 @@ class Decoding:
                 )
 
     def _changes(
-        self, transaction: Transaction, runs: Iterator[Run], prefix: str = ""
+        self, transaction: Transaction, changes: Iterator[_Piece], prefix: str = ""
     ) -> None:
         """``prefix``: of the callbacks' names, in errors."""
         plugin, context = self._plugin, self._context
-        for run in runs:
+        for run in changes:
+            if isinstance(run, Truncation):
+                lsn = Lsn(transaction.first_lsn + CHANGE_BYTES * run.ordinal)
+                with self._callback(f"{prefix}truncate"):
+                    plugin.truncate(context, transaction, run.relations, 0, lsn)
+                continue
             with self._callback(f"{prefix}change"):
                 if plugin.run(context, transaction, run):
                     continue
@@ -159,16 +172,23 @@ class Decoding:
             ) from error
 
 
-def _pieces(runs: Iterator[Run], most: int) -> Iterator[Run]:
+def _pieces(changes: Iterator[_Piece], most: int) -> Iterator[_Piece]:
     """All of them, cut so that none but a single row has more than about ``most`` bytes."""
-    for run in runs:
+    for run in changes:
+        if isinstance(run, Truncation):
+            yield run
+            continue
         rows = run.rows
         step = max(1, rows.num_rows * most // max(1, rows.nbytes))
         for first in range(0, rows.num_rows, step):
             yield Run(run.relation, rows.slice(first, step))
 
 
-def _emptied(held: deque[Run]) -> Iterator[Run]:
+def _size(piece: _Piece) -> int:
+    return 0 if isinstance(piece, Truncation) else int(piece.rows.nbytes)
+
+
+def _emptied(held: deque[_Piece]) -> Iterator[_Piece]:
     """What is held, let go as it is read."""
     while held:
         yield held.popleft()

@@ -9,7 +9,7 @@ Source: get_rel_sync_entry(), pgoutput_row_filter() in pgoutput.c.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -36,9 +36,25 @@ class Sending:
 
     operations: frozenset[str]
     """I, U, D, T."""
-    columns: frozenset[str]
+    columns: frozenset[str] | None
+    """None: all that the table had when it was changed."""
     filters: Mapping[str, Filter]
     """By operation; all rows of those that have none."""
+    root: TableDef | None = None
+    """As which it is sent (publish_via_partition_root); None: as itself."""
+
+    def has(self, column: str) -> bool:
+        """Whether a column is sent."""
+        return self.columns is None or column in self.columns
+
+    def shown(self, relation: Relation) -> Relation:
+        """The relation as subscribers know it."""
+        root = self.root
+        if root is None:
+            return relation
+        return replace(
+            relation, relid=root.oid, namespace=root.namespace, name=root.name
+        )
 
 
 class Publications:
@@ -77,12 +93,18 @@ class Publications:
             self._missing.add(name)
             self._warn(f'skipped loading publication "{name}"')
         found: dict[Oid, list[Published]] = {}
-        for one in all_published(chosen, catalog.tables(), catalog.namespaces()):
-            found.setdefault(one.table.oid, []).append(one)
-        return {relid: _together(several) for relid, several in found.items()}
+        tables = catalog.tables()
+        # The log has partitions, whichever name was used to write them.
+        partitions = {
+            t.partition_of: t.oid for t in tables if t.partition_of is not None
+        }
+        for one in all_published(chosen, tables, catalog.namespaces()):
+            relid = partitions.get(one.table.oid, one.table.oid)
+            found.setdefault(relid, []).append(one)
+        return {relid: _together(relid, several) for relid, several in found.items()}
 
 
-def _together(several: Sequence[Published]) -> Sending:
+def _together(relid: Oid, several: Sequence[Published]) -> Sending:
     first = several[0]
     if any(set(one.columns) != set(first.columns) for one in several):
         raise UsageError(
@@ -96,15 +118,21 @@ def _together(several: Sequence[Published]) -> Sending:
         if not senders:
             continue
         operations.add(letter)
-        whole = combined(
+        condition = combined(
             None
             if one.named is None or one.named.filter is None
             else (decode(one.named.filter), one.named.filter_columns)
             for one in senders
         )
-        if whole is not None and letter != "T":
-            filters[letter] = Filter(*whole)
-    return Sending(frozenset(operations), frozenset(first.columns), filters)
+        if condition is not None and letter != "T":
+            filters[letter] = Filter(*condition)
+    whole = any(one.named is None or one.named.columns is None for one in several)
+    return Sending(
+        frozenset(operations),
+        None if whole else frozenset(first.columns),
+        filters,
+        None if first.table.oid == relid else first.table,
+    )
 
 
 def published_rows(
@@ -137,10 +165,9 @@ def published_rows(
 def _outcomes(
     filter_: Filter, letter: str, relation: Relation, rows: pa.RecordBatch
 ) -> list[Outcome]:
-    places = [
-        next(i for i, c in enumerate(relation.columns) if c.name == name)
-        for name in filter_.columns
-    ]
+    # A column that the table did not have yet is NULL.
+    known = {column.name: i for i, column in enumerate(relation.columns)}
+    places = [known.get(name) for name in filter_.columns]
     count = rows.num_rows
     new = [_column(rows, f"c{i}") for i in places]
     before = [_column(rows, f"o{i}") for i in places]

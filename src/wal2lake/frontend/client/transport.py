@@ -177,6 +177,12 @@ class Transport:
         """The socket's descriptor, for a process that talks to the client meanwhile."""
         return self._socket.fileno()
 
+    def has_hung_up(self) -> bool:
+        """The client will send nothing more: it has closed, or is gone."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
     def wake(self) -> None:
         """From any thread: a reader sees the end of the stream."""
         with contextlib.suppress(OSError):

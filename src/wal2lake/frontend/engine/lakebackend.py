@@ -580,6 +580,11 @@ class LakeBackend:
             raise UsageError(f'role "{name}" does not exist', sqlstate="28000")
         return role
 
+    def fresh_check(self) -> Check:
+        """What ends the waits of a statement that begins now and is run elsewhere."""
+        self._cancelled.clear()
+        return self._check_cancelled
+
     def _check_cancelled(self) -> None:
         if self._cancelled.is_set():
             # The session knows who it was, and says so instead.

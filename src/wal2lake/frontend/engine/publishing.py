@@ -43,7 +43,6 @@ class Publisher:
             settings.publish_log_directory,
             Memory(settings.publish.capture_bytes, settings.run_directory / "capture"),
             settings.log.segment_bytes,
-            settings.log.history_bytes,
             self.walsenders.grown,
         )
         self.slots = SlotManager(
@@ -95,7 +94,7 @@ class Publisher:
             context.parameters,
             context.pid,
             backend.use_versions,
-            lambda: None,
+            backend.fresh_check,
         )
 
     def _allowed(self) -> tuple[str, ...]:

@@ -61,21 +61,23 @@ class ReplicationCommands:
         parameters: Parameters,
         pid: int,
         use_versions: Callable[[Mapping[str, int]], None],
-        check: Callable[[], None],
+        fresh_check: Callable[[], Check],
     ) -> None:
         """``use_versions`` makes the session's transaction read these versions of tables, by
-        location; ``check`` raises what ends a wait."""
+        location; ``fresh_check`` gives what raises the end of a command's waits."""
         self._publishing = publishing
         self._conversation = conversation
         self._parameters = parameters
         self._pid = pid
         self._use_versions = use_versions
-        self._check = check
+        self._fresh_check = fresh_check
+        self._check: Check = lambda: None
 
     def run(self, text: str, transaction: Transaction) -> Outcome:
         """One command; ``transaction``: the session's."""
         command = read_command(text)
         transaction.check_usable()
+        self._check = self._fresh_check()
         if isinstance(command, StartPhysical | StartLogical) and transaction.in_block:
             raise UsageError(
                 "START_REPLICATION cannot run inside a transaction block",
@@ -132,11 +134,14 @@ class ReplicationCommands:
 
     def _wait(self) -> None:
         self._check()
+        if self._conversation.transport.has_hung_up():
+            raise TransportClosed("the client has gone")
         time.sleep(_WAIT_SECONDS)
 
     def _identify(self) -> Outcome:
         publishing = self._publishing
-        end = publishing.capture.catch_up_for_long().lsn
+        # Who connects does not wait for what is being captured.
+        end = publishing.capture.end() or publishing.capture.catch_up_for_long().lsn
         return _answer(
             "IDENTIFY_SYSTEM",
             [

@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ from wal2lake.model import Column, Lsn, Oid, Relation
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.publish.capture.ordering import Captured, in_order
 from wal2lake.publish.capture.writer import LogWriter
+from wal2lake.publish.publications import all_published
 
 LOOK_SECONDS: Final = 1.0
 """How soon a commit of somebody outside is found; a guess."""
@@ -90,11 +91,10 @@ class Capture:
         directory: Path,
         memory: Memory,
         segment_bytes: int,
-        history_bytes: int,
         sealed: Callable[[], None],
     ) -> None:
         """``wanted``: the tables that anybody needs captured, none while there is no slot.
-        Of what no slot needs ``history_bytes`` are kept. ``sealed`` is told when the log has
+        ``sealed`` is told when the log has
         grown."""
         self._catalog = catalog
         self._tables = tables
@@ -110,7 +110,7 @@ class Capture:
         self._told = self._stopping = False
         self._thread = threading.Thread(target=self._run, name="capture", daemon=True)
         self._writer: LogWriter | None = None
-        self._retention = Retention(directory, history_bytes=history_bytes)
+        self._retention = Retention(directory, history_bytes=0)
         self._idle = not catalog.slots()
         """Nobody needs what was committed so far."""
 
@@ -198,6 +198,9 @@ class Capture:
         slots = self._catalog.slots()
         self._idle = self._idle or not slots
         if not slots and not asked:
+            if self._writer is not None:
+                # Of a slot that is gone.
+                self._trim(slots, self._writer)
             return None
         if self._writer is None:
             self._writer = LogWriter(self._directory, self._segment_bytes)
@@ -205,11 +208,13 @@ class Capture:
         wanted = self._wanted()
         visible = self._visible(wanted)
         by_oid = {table.oid: table for table in wanted}
-        if self._idle and slots:
+        if self._idle:
             # The first slot begins at what is visible, and so do all tables.
-            writer.versions = {int(k): v for k, v in visible.items()}
-            writer.seal(note=True)
-            self._idle = False
+            now = {int(k): v for k, v in visible.items()}
+            if writer.versions != now:
+                writer.versions = now
+                writer.seal(note=True)
+            self._idle = not slots
         # A table that came later is captured from its beginning.
         before = {relid: writer.versions.get(int(relid), _NEW) for relid in visible}
         try:
@@ -218,12 +223,11 @@ class Capture:
                 for relid, version in visible.items()
                 if version > before[relid]
             }
+            for transaction in in_order(commits, self._catalog.system_identifier):
+                self._capture(transaction, by_oid, writer)
         except _Unreadable as error:
-            self._give_up(slots, error)
-            commits = {}
-        node = self._catalog.system_identifier
-        for transaction in in_order(commits, node):
-            self._capture(transaction, by_oid, writer)
+            self._pass_over(slots, error, visible[error.table.oid])
+            return self._look(asked)
         joined = _NEW in before.values()
         # What is visible of a table may go back, when another subscription takes it.
         writer.versions = {int(k): max(v, before[k]) for k, v in visible.items()}
@@ -234,7 +238,8 @@ class Capture:
             failpoint("capture.sealed")
             self._sealed()
         self._trim(slots, writer)
-        return Point(writer.sealed, dict(visible))
+        state = {relid: max(v, before[relid]) for relid, v in visible.items()}
+        return Point(writer.sealed, state)
 
     def _emit(self, request: _Request, writer: LogWriter) -> None:
         if request.transactional:
@@ -245,11 +250,28 @@ class Capture:
         for message in request.messages:
             request.lsn = writer.message(message)
 
-    def _give_up(self, slots: Sequence[ReplicationSlot], error: _Unreadable) -> None:
-        """What slots need cannot be had any more."""
-        self._log.error("slots are invalidated", error=error)
+    def _pass_over(
+        self, slots: Sequence[ReplicationSlot], error: _Unreadable, version: int
+    ) -> None:
+        """What a table's slots need cannot be had any more; the others go on. What was added in
+        this look is read again."""
+        table = error.table
+        published = all_published(
+            self._catalog.publications(),
+            self._catalog.tables(),
+            self._catalog.namespaces(),
+        )
+        names = {
+            name for one in published for name in (one.table.oid, one.table.partition_of)
+        }
+        self._log.error("a commit cannot be captured", error=error)
         for slot in slots:
-            self._catalog.invalidate_slot(slot.name, "wal_removed")
+            # Other plugins are not asked what they send.
+            if slot.plugin != "pgoutput" or table.oid in names:
+                self._catalog.invalidate_slot(slot.name, "wal_removed")
+        self._writer = writer = LogWriter(self._directory, self._segment_bytes)
+        writer.versions[int(table.oid)] = version
+        writer.seal(note=True)
 
     def _trim(self, slots: Sequence[ReplicationSlot], writer: LogWriter) -> None:
         """What no slot needs any more goes; one that is just being made needs all."""
@@ -287,17 +309,40 @@ class Capture:
     def _changes(
         self, transaction: Captured, tables: Mapping[Oid, TableDef]
     ) -> Iterator[tuple[Relation, pa.RecordBatch | None]]:
+        found = []
         for relid, commit in transaction.commits:
             table = self._catalog.table_at(tables[relid], commit.version)
             state = self._state(table, commit)
-            relation = relation_of(table, state)
-            key = [
-                i for i, c in enumerate(relation.columns) if c.name in set(table.key)
-            ]
+            relation = self._by_partition(table, relation_of(table, state))
             if commit.truncates:
+                # Of all tables first: they are one TRUNCATE to subscribers.
                 yield relation, None
-            for batch in row_changes(state, commit, relation, key, self._memory):
-                yield relation, batch
+            found.append((table, commit, state, relation))
+        for table, commit, state, relation in found:
+            names = set(table.key)
+            key = [i for i, c in enumerate(relation.columns) if c.name in names]
+            if len(key) < len(names):
+                # Somebody else has dropped a part of it.
+                key = []
+            try:
+                for batch in row_changes(state, commit, relation, key, self._memory):
+                    yield relation, batch
+            except StorageError as error:
+                if _is_gone(error):
+                    raise _Unreadable(table, commit.version) from error
+                raise
+
+    def _by_partition(self, table: TableDef, relation: Relation) -> Relation:
+        """The log has partitions, as PostgreSQL's: what is published of the partitioned table
+        is known when it is sent."""
+        if table.partition_key is None:
+            return relation
+        for one in self._catalog.tables():
+            if one.partition_of == table.oid:
+                return replace(
+                    relation, relid=one.oid, namespace=one.namespace, name=one.name
+                )
+        return relation
 
     def _state(self, table: TableDef, commit: TableCommit) -> TableState:
         """The table's definition in the commit's version."""
@@ -329,13 +374,23 @@ def _at_most(commit: TableCommit) -> int:
     return 1 + sum(_UNKNOWN_ROWS if f.rows is None else f.rows for f in files)
 
 
+def _is_gone(error: BaseException | None) -> bool:
+    """A file is not there any more, rather than out of reach for now."""
+    while error is not None:
+        if isinstance(error, FileNotFoundError):
+            return True
+        error = error.__cause__
+    return False
+
+
 class _Unreadable(StorageError):
-    """A table's own log does not have a version any more."""
+    """A commit of a table, or files that it is about, are not there any more."""
 
     def __init__(self, table: TableDef, version: int) -> None:
         super().__init__(
             f'version {version} of table "{table.qualified}" cannot be captured',
             sqlstate="58P01",
-            detail="The table's own log does not have it any more.",
+            detail="Its log or its files were removed (VACUUM) before they were read.",
             hint="Drop the slots that were invalidated, and copy the tables again.",
         )
+        self.table = table

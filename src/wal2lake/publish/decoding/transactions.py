@@ -24,6 +24,7 @@ from wal2lake.model import Lsn, Relation, Xid
 from wal2lake.publish.capture.positions import CHANGE_BYTES, start_of
 
 _KEY: Final = ord("K")
+_TRUNCATE: Final = ord("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,15 @@ class Run:
     relation: Relation
     rows: pa.RecordBatch
     """In the log's layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """TRUNCATE of several relations at once."""
+
+    relations: tuple[Relation, ...]
+    ordinal: int
+    """Of the first."""
 
 
 Values = tuple[bytes | None, ...]
@@ -86,13 +96,15 @@ class Transaction:
 _Found = tuple[Transaction, Iterator[Run]] | Message
 
 
-def transactions_above(reader: LogReader, start: Lsn) -> Iterator[_Found]:
+def transactions_above(reader: LogReader, start: Lsn) -> Iterator[_Found | Lsn]:
     """Those that commit at or above ``start`` and are in the log now, and the messages of none
-    that are above. The changes of one must be read, or left, before the next is asked for."""
+    that are above; behind those of a segment, where that ends: it may have none. The changes of
+    one must be read, or left, before the next is asked for."""
     for manifest in reader.above(start):
         inside, alone = _messages(reader, manifest, start)
         transactions: Iterator[_Found] = _of_segment(reader, manifest, start, inside)
         yield from heapq.merge(transactions, alone, key=_position)
+        yield manifest.sealed_lsn
 
 
 def _position(found: _Found) -> Lsn:
@@ -198,6 +210,28 @@ def _merged(sources: list[_Rows], commit: Lsn) -> Iterator[Run]:
             )
         else:
             take(number)
+
+
+def truncations(runs: Iterator[Run]) -> Iterator[Run | Truncation]:
+    """The same, TRUNCATEs that follow each other together."""
+    waiting: list[Relation] = []
+    ordinal = 0
+    for run in runs:
+        rows = run.rows
+        while rows.num_rows and rows.column("op")[0].as_py() == _TRUNCATE:
+            if not waiting:
+                ordinal = rows.column("ordinal")[0].as_py()
+            if run.relation not in waiting:
+                waiting.append(run.relation)
+            rows = rows.slice(1)
+        if not rows.num_rows:
+            continue
+        if waiting:
+            yield Truncation(tuple(waiting), ordinal)
+            waiting = []
+        yield Run(run.relation, rows)
+    if waiting:
+        yield Truncation(tuple(waiting), ordinal)
 
 
 def changes_of(transaction: Transaction, run: Run) -> Iterator[tuple[str, Change]]:

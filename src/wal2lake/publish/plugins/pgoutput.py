@@ -159,9 +159,10 @@ class PgOutput(Base):
         if not rows.num_rows:
             return
         columns = self._describe(context, transaction, run.relation, sending)
+        relid = sending.shown(run.relation).relid
         if rows.num_rows < _FEW:
             for _, change in changes_of(transaction, Run(run.relation, rows)):
-                self._change(context, run.relation.relid, change, columns)
+                self._change(context, relid, change, columns)
             return
         lsns = (
             int(transaction.first_lsn)
@@ -171,7 +172,7 @@ class PgOutput(Base):
             xids = np.full(rows.num_rows, int(self._xid), np.int64)
             rows = rows.append_column("xid", pa.array(xids))
         encoder = RowsEncoder(
-            run.relation.relid,
+            relid,
             rows,
             columns,
             streamed=self._xid is not None,
@@ -221,7 +222,7 @@ class PgOutput(Base):
             sending = self._sending.get(relation.relid)
             if sending is not None and "T" in sending.operations:
                 self._describe(context, transaction, relation, sending)
-                published.append(relation.relid)
+                published.append(sending.shown(relation).relid)
         if published:
             message = Truncate(
                 tuple(published), bool(options & 1), bool(options & 2), self._xid
@@ -279,14 +280,13 @@ class PgOutput(Base):
         """Begin and Relation, if the client does not have them; the columns that are sent."""
         self._begin(context, transaction)
         columns = tuple(
-            i
-            for i, column in enumerate(relation.columns)
-            if column.name in sending.columns
+            i for i, column in enumerate(relation.columns) if sending.has(column.name)
         )
-        sent = replace(relation, columns=tuple(relation.columns[i] for i in columns))
+        shown = sending.shown(relation)
+        sent = replace(shown, columns=tuple(shown.columns[i] for i in columns))
         known = self._sent if self._xid is None else self._described
-        if known.get(relation.relid) != sent:
-            known[relation.relid] = sent
+        if known.get(sent.relid) != sent:
+            known[sent.relid] = sent
             message = RelationMessage(sent, self._xid)
             context.write(write_message(message), transaction.first_lsn, False)
         return columns

@@ -49,6 +49,16 @@ def main(arguments: list[str]) -> int:
             "hint": error.hint,
             "context": error.context,
         }
+    except Exception as error:
+        get_logger().error("internal error", exc_info=error)
+        outcome = {
+            "end": "ERROR",
+            "message": "internal error",
+            "sqlstate": "XX000",
+            "detail": "The server log has the details.",
+            "hint": None,
+            "context": None,
+        }
     with os.fdopen(task.outcome_fd, "w") as pipe:
         json.dump(outcome, pipe)
     return 0

@@ -173,7 +173,7 @@ class Stream:
     # ---- out ---------------------------------------------------------------------
 
     def _data(self, payload: bytes) -> None:
-        self._out += b"d" + (len(payload) + 4).to_bytes(4, "big") + payload
+        self._out += _framed(payload)
         if len(self._out) >= _SEND_BYTES:
             self._send()
 
@@ -182,12 +182,11 @@ class Stream:
         self._data(write_keepalive(Keepalive(end, _now(), reply)))
 
     def _send(self) -> None:
-        """All that is gathered; meanwhile the client is heard."""
+        """All that is gathered; meanwhile the client is heard, and asked for a word."""
         while self._out and self._end is None:
+            self._check_timeout()
             if not self._send_some():
                 self._watch(select.POLLIN | select.POLLOUT)
-                if self._is_silent():
-                    return
             self._hear()
 
     def _send_some(self) -> bool:
@@ -203,6 +202,7 @@ class Stream:
 
     def _go_on(self) -> bool:
         """Between two transactions."""
+        self._check_timeout()
         self._hear()
         return self._end is None
 
@@ -238,7 +238,9 @@ class Stream:
             return
         if time.monotonic() - self._heard >= self._timeout / 2:
             self._asked = True
-            self._keepalive(self._announced, True)
+            self._out += _framed(
+                write_keepalive(Keepalive(self._announced, _now(), True))
+            )
 
     def _is_silent(self) -> bool:
         """The client has said nothing for too long: it is given up."""
@@ -314,6 +316,11 @@ class Stream:
     def _log_end(self) -> Lsn:
         newest = self._reader.newest()
         return self._decoding.position if newest is None else newest.sealed_lsn
+
+
+def _framed(payload: bytes) -> bytes:
+    """CopyData."""
+    return b"d" + (len(payload) + 4).to_bytes(4, "big") + payload
 
 
 def _now() -> int:
