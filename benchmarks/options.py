@@ -33,6 +33,7 @@ WORKLOADS: Final = {
     "fragments": "reading a table after 1,000 commits of 200 rows",
     "tpcb": "pgbench, scale 10: 1,000/s for --seconds, then as much as can be followed",
     "tables": "500 small tables: their copy, a round of changes, nothing",
+    "serve": "the node as publisher to a PostgreSQL: stream, copy, commits",
     "idle": "a node with ten tables and nothing to do",
 }
 """Name to what it measures, in the order in which they run."""

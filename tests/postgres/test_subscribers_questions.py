@@ -120,6 +120,8 @@ OTHERS = (
     "select relid, parentrelid, isleaf, level from pg_partition_tree('pt')",
     "select relid from pg_partition_ancestors('pd')",
     "select pg_partition_ancestors('pd')",
+    "select pg_partition_tree('pt')",
+    "select pg_partition_tree('t1') as x",
     "select count(*) from pg_partition_tree('t1')",
     "select * from pg_get_publication_tables('pa', 'nope')",
     "select pg_relation_is_publishable('t1'), pg_relation_is_publishable('pg_class')",

@@ -478,6 +478,7 @@ def _functions() -> dict[tuple[str, int], Function]:
         _TEXT,
     )
     add("bytea_in", text.bytea, "VARCHAR", "BLOB", _BYTEA)
+    add("record_out", text.record_out, "VARCHAR[]", "VARCHAR", _TEXT)
     add("convert_from", text.convert_from, "BLOB VARCHAR", "VARCHAR", _TEXT)
     add("quote_ident", text.quote_ident, "VARCHAR", "VARCHAR", _TEXT)
     add("quote_literal", text.quote_literal_function, "ANY", "VARCHAR", _TEXT)

@@ -8,6 +8,10 @@ Source: src/backend/utils/adt/quote.c, varlena.c, mb/mbutils.c (convert_from); m
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from typing import Final
+
 from wal2lake.errors import UsageError
 from wal2lake.frontend.grammar import quote_identifier, quote_literal
 from wal2lake.frontend.parameters.encodings import canonical_encoding, decode_text
@@ -102,3 +106,22 @@ def _formatted(kind: str, value: object) -> str:
     if kind == "L":
         return "NULL" if value is None else quote_literal(text).lstrip()
     return "" if value is None else text
+
+
+_QUOTED_IN_RECORDS: Final = re.compile(r'[\s"\\(),]')
+
+
+def record_out(call: Call, values: Sequence[str | None] | None) -> str | None:
+    """A record of these values, as texts (rowtypes.c)."""
+    if values is None:
+        return None
+    return f"({','.join(_in_record(value) for value in values)})"
+
+
+def _in_record(value: str | None) -> str:
+    if value is None:
+        return ""
+    if value and not _QUOTED_IN_RECORDS.search(value):
+        return value
+    doubled = value.replace("\\", "\\\\").replace('"', '""')
+    return f'"{doubled}"'

@@ -6,6 +6,7 @@ Comes in: a query's tree, before it is typed. Goes out: the same tree, in which
     SELECT (f(x)).* FROM t            is   SELECT its columns FROM (the rows of f, from t)
     SELECT (f(x)).c FROM t            is   the same, with one column; so is SELECT f(x) if it
                                            has one only
+    SELECT f(x) FROM t            is   SELECT record_out(its columns) FROM (the same)
 
 The engine's copy of a function takes a list where PostgreSQL's is VARIADIC, and gives a list of
 structs.
@@ -21,10 +22,18 @@ from sqlglot import exp
 
 from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.frontend.sysviews.functions.pg_proc import ROW_FUNCTIONS
-from wal2lake.frontend.sysviews.query.inference import function_name, set_type
+from wal2lake.frontend.sysviews.query.inference import (
+    INT2VECTOR,
+    function_name,
+    set_type,
+)
 
 _ROWS: Final = "wal2lake_rows"
 _ROW: Final = "wal2lake_row"
+_BOOL, _TEXT, _RECORD = 16, 25, 2249
+
+_WHOLE: Final = "*"
+"""Instead of a column's name: all of them as one record."""
 
 _VARIADIC: Final = {
     "pg_get_publication_tables": 0,
@@ -68,7 +77,7 @@ def _in_from(node: exp.Table | exp.Lateral, name: str) -> None:
 
 
 def _selected(select: exp.Select) -> tuple[exp.Expression, str, str | None] | None:
-    """The call, its name, and the column; None for all of them."""
+    """The call, its name, and the column; None for all of them, ``_WHOLE`` for the record."""
     for item in select.expressions:
         dot = item.unalias()
         whole = not isinstance(dot, exp.Dot)
@@ -76,17 +85,14 @@ def _selected(select: exp.Select) -> tuple[exp.Expression, str, str | None] | No
         name = function_name(call) or ""
         if name not in ROW_FUNCTIONS:
             continue
-        if whole and len(ROW_FUNCTIONS[name]) > 1:
-            raise FeatureNotSupportedError(
-                f"rows of {name}() as values are not supported", hint="Call it in FROM."
-            )
         if len(select.expressions) > 1:
             raise FeatureNotSupportedError(
                 f"columns of {name}() beside others are not supported",
                 hint="Call it in FROM.",
             )
         if whole:
-            return call, name, ROW_FUNCTIONS[name][0][0]
+            one = len(ROW_FUNCTIONS[name]) == 1
+            return call, name, ROW_FUNCTIONS[name][0][0] if one else _WHOLE
         star = isinstance(dot.expression, exp.Star)
         return call, name, None if star else dot.expression.name
     return None
@@ -99,7 +105,8 @@ def _of_select(
     rows.set("expressions", [_unnested(call.copy(), name)])
     distinct = rows.args.get("distinct")
     rows.set("distinct", None)
-    found = _columns(name, column).from_(_named(rows))
+    columns = _whole(name) if column == _WHOLE else _columns(name, column)
+    found = columns.from_(_named(rows))
     if distinct is not None:
         found.set("distinct", distinct)
     return found
@@ -128,12 +135,42 @@ def _columns(name: str, only: str | None = None) -> exp.Select:
     for column, oid in ROW_FUNCTIONS[name]:
         if only not in (None, column):
             continue
-        row = exp.column(_ROW, table=_ROWS)
-        value = exp.Anonymous(
-            this="struct_extract", expressions=[row, exp.Literal.string(column)]
-        )
-        set_type(value, oid)
-        item = exp.alias_(value, column)
+        item = exp.alias_(_value(column, oid), column)
         set_type(item, oid)
         items.append(item)
     return exp.select(*items)
+
+
+def _whole(name: str) -> exp.Select:
+    texts = [_text(_value(column, oid), oid) for column, oid in ROW_FUNCTIONS[name]]
+    record = exp.Anonymous(
+        this="record_out", expressions=[exp.Array(expressions=texts)]
+    )
+    set_type(record, _RECORD)
+    item = exp.alias_(record, name)
+    set_type(item, _RECORD)
+    return exp.select(item)
+
+
+def _text(value: exp.Expression, oid: int) -> exp.Expression:
+    """By the type's output function, where a cast to text would be another one."""
+    text: exp.Expression
+    if oid == _BOOL:
+        text = exp.Case().when(value, "'t'").when(exp.not_(value.copy()), "'f'")
+    elif oid == INT2VECTOR:
+        text = exp.Anonymous(
+            this="array_to_string", expressions=[value, exp.Literal.string(" ")]
+        )
+    else:
+        text = exp.cast(value, "text")
+    set_type(text, _TEXT)
+    return text
+
+
+def _value(column: str, oid: int) -> exp.Expression:
+    row = exp.column(_ROW, table=_ROWS)
+    value = exp.Anonymous(
+        this="struct_extract", expressions=[row, exp.Literal.string(column)]
+    )
+    set_type(value, oid)
+    return value

@@ -1,0 +1,1 @@
+"""The node as publisher, beside PostgreSQL as publisher, to the same subscriber."""
