@@ -257,8 +257,8 @@ def test_functions_read_what_was_committed(publisher: Node) -> None:
         "table public.u: INSERT: a[bigint]:1 b[text]:'u'",
     ]
     assert (found[0][2], found[-1][2]) == (f"BEGIN {xid}", f"COMMIT {xid}")
-    ((made,),) = node.sql("select pg_create_logical_replication_slot('j', 'wal2json')")
-    assert re.fullmatch(r"\(j,0/[0-9A-F]+\)", str(made))
+    ((shown,),) = node.sql("select pg_create_logical_replication_slot('j', 'wal2json')")
+    assert re.fullmatch(r"\(j,0/[0-9A-F]+\)", str(shown))
     node.sql("insert into data values (3, '3')")
     assert node.sql(
         "select data from pg_logical_slot_get_changes('j', null, null, 'format-version',"

@@ -97,6 +97,7 @@ from wal2lake.frontend.sysviews import (
 from wal2lake.frontend.sysviews.declarations.relations import system_relation
 from wal2lake.lake import CommitConflict
 from wal2lake.model import Oid
+from wal2lake.pg import Check
 from wal2lake.pgtypes.params import binary_param_to_text
 from wal2lake.wire.frontback import FieldDescription, Format
 

@@ -23,6 +23,7 @@ from wal2lake.frontend.client import Conversation, TransportClosed
 from wal2lake.frontend.parameters import Parameters
 from wal2lake.frontend.session.transaction import Transaction
 from wal2lake.model import DATABASE
+from wal2lake.pg import Check
 from wal2lake.publish.plugins.loading import load_plugin
 from wal2lake.publish.service import Publishing
 from wal2lake.publish.walsender.starting import Task

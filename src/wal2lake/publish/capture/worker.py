@@ -262,7 +262,9 @@ class Capture:
             self._catalog.namespaces(),
         )
         names = {
-            name for one in published for name in (one.table.oid, one.table.partition_of)
+            name
+            for one in published
+            for name in (one.table.oid, one.table.partition_of)
         }
         self._log.error("a commit cannot be captured", error=error)
         for slot in slots:
