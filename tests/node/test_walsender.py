@@ -24,6 +24,19 @@ TABLES = (
 )
 
 
+class Pattern:
+    """Equal to what it matches."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+
+    def __eq__(self, other: object) -> bool:
+        return re.fullmatch(self._pattern, str(other)) is not None
+
+    def __repr__(self) -> str:
+        return self._pattern
+
+
 @pytest.fixture
 def publisher(make_node: Callable[..., Node]) -> Node:
     """A node with two tables, which anybody may log in to."""
@@ -218,6 +231,38 @@ def emitted_once(node: Node, get: str, peek: str) -> None:
     node.sql("select pg_drop_replication_slot('j')")
     node.sql(get)
     assert node.sql(get) == []
+    # The partition is what the log has; the publication says under which name it is sent.
+    node.sql("create table parted (id int primary key, v text) partition by range (id)")
+    node.sql("create table parted_d partition of parted default")
+    for name, root in (("leaves", "false"), ("roots", "true")):
+        node.sql(
+            f"create publication {name} for table parted"
+            f" with (publish_via_partition_root = {root})"
+        )
+        node.sql(f"select pg_create_logical_replication_slot('{name}', 'pgoutput')")
+    node.sql(get)
+    node.sql("insert into parted values (1, 'one')")
+    node.sql("truncate parted, data")
+    assert [row[2] for row in node.sql(get)] == [
+        Pattern(r"BEGIN \d+"),
+        "table public.parted_d: INSERT: id[integer]:1 v[text]:'one'",
+        Pattern(r"COMMIT \d+"),
+        Pattern(r"BEGIN \d+"),
+        Pattern(
+            r"table public\.(parted_d, public\.data|data, public\.parted_d):"
+            r" TRUNCATE: \(no-flags\)"
+        ),
+        Pattern(r"COMMIT \d+"),
+    ]
+    for name, table in (("leaves", "parted_d"), ("roots", "parted")):
+        found = node.sql(
+            f"select data from pg_logical_slot_get_binary_changes('{name}', null, null,"
+            f" 'proto_version', '1', 'publication_names', '{name}')"
+        )
+        kinds = [bytes.fromhex(str(row[0])[2:]) for row in found]
+        assert b"".join(one[:1] for one in kinds) == b"BRICBTC"
+        assert f"public\0{table}\0".encode() in kinds[1]
+        node.sql(f"select pg_drop_replication_slot('{name}')")
 
 
 def test_functions_read_what_was_committed(publisher: Node) -> None:

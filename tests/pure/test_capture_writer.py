@@ -54,7 +54,7 @@ def read(directory: Path, start: int = 0) -> list[tuple[Transaction, list[Change
     return [
         (one[0], [change for run in one[1] for _, change in changes_of(one[0], run)])
         for one in found
-        if not isinstance(one, Message)
+        if not isinstance(one, Message | Lsn)
     ]
 
 
@@ -62,6 +62,8 @@ def said(directory: Path, start: int = 0) -> list[tuple[bool, str, bytes]]:
     """What is read of messages above ``start``: whether of a transaction, prefix, content."""
     found = []
     for one in transactions_above(LogReader(directory), Lsn(start)):
+        if isinstance(one, Lsn):
+            continue
         alone = isinstance(one, Message)
         messages = (one,) if isinstance(one, Message) else one[0].messages
         found += [(not alone, m.prefix, m.content) for m in messages]

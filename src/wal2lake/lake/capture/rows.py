@@ -257,9 +257,9 @@ def _number_repeated(
         "select exists (select 1 from {} group by " + keys + " having count(*) > 1)"
     )
     found = [
-        database.execute(repeated.format(name)).fetchone() for name in ("gone", "came")
+        database.execute(repeated.format(name)).fetchall() for name in ("gone", "came")
     ]
-    if not any(row and row[0] for row in found):
+    if found == [[(False,)], [(False,)]]:
         return
     for name in ("gone", "came"):
         database.execute(
