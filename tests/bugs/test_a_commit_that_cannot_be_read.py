@@ -1,0 +1,72 @@
+"""It stopped capture for ever, also where nobody wanted the table. Who needs it hears of it; all
+others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.fakes.publishing import PublishingNode
+
+from wal2lake.catalog import ReplicationSlot
+from wal2lake.lake.capture.rows import Memory
+from wal2lake.model import Lsn, Oid
+from wal2lake.publish.capture.worker import Capture
+
+WAIT_SECONDS = 30
+
+
+class Tables:
+    """Logs of tables; an empty commit is one that was removed."""
+
+    def __init__(self) -> None:
+        self.commits: dict[str, list[list[dict[str, Any]]]] = {}
+
+    def actions(
+        self, location: str, first: int, last: int
+    ) -> Iterator[list[dict[str, Any]]]:
+        yield from self.commits[location][first : last + 1]
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_it_is_passed_over(
+    tmp_path: Path, no_fsync: None, monkeypatch: pytest.MonkeyPatch, published: bool
+) -> None:
+    node = PublishingNode(tmp_path, monkeypatch)
+    node.run("create table a (id int primary key)")
+    node.run("create table b (id int primary key)")
+    node.run(f"create publication p for table {'a, b' if published else 'a'}")
+    a, b = sorted(node.catalog.tables(), key=lambda table: table.name)
+    tables = Tables()
+    nothing = [{"commitInfo": {"timestamp": 0}}]
+    tables.commits = {a.location: [nothing], b.location: [nothing]}
+
+    def visible(wanted: object) -> dict[Oid, int]:
+        return {t.oid: len(tables.commits[t.location]) - 1 for t in (a, b)}
+
+    node.catalog.create_slot(ReplicationSlot("s", "pgoutput", Lsn(8), Lsn(8), 0))
+    capture = Capture(
+        node.catalog,
+        cast(Any, tables),
+        visible,
+        node.catalog.tables,
+        tmp_path / "log",
+        Memory(64 << 20, tmp_path / "memory"),
+        1 << 20,
+        lambda: None,
+    )
+    capture.start()
+    try:
+        first = capture.catch_up(WAIT_SECONDS)
+        tables.commits[b.location] += [[], nothing]
+        tables.commits[a.location] += [nothing]
+        second = capture.catch_up(WAIT_SECONDS)
+        assert second.versions == {a.oid: 1, b.oid: 2}
+        assert second.lsn > first.lsn
+        assert capture.catch_up(WAIT_SECONDS) == second
+        (slot,) = node.catalog.slots()
+        assert slot.invalidation == ("wal_removed" if published else None)
+    finally:
+        capture.stop(10)
