@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 from wal2lake.frontend.backend import Batch, CopyRows, Outcome
 from wal2lake.frontend.client.transport import Transport
@@ -135,25 +135,30 @@ def text_rows(
             # Last: in another encoding a backslash may be half of a character.
             texts = [convert_column(text, wanted) for text in texts]
         lines = map(delimiter.join, zip(*texts, strict=True))
-        return b"".join([_data(line + b"\n") for line in lines])
+        # As _data does, without a call for each row.
+        return b"".join(
+            [b"d%b%b\n" % ((len(line) + 5).to_bytes(4, "big"), line) for line in lines]
+        )
 
     return rows
 
 
-_Dress = Callable[[Column, bool, bool], list[bytes]]
+_Dress = Callable[[Column, bool, bool], Sequence[bytes]]
 """A column, whether its values are quoted in any case, and whether it is the only one."""
 
 
 def _escaping(options: CopyOptions) -> _Dress:
     null, delimiter = options.null.encode(), options.delimiter.encode()
+    bytes_ = b"\\\b\f\n\r\t\v" + delimiter
     special = re.compile(rb"[\\\b\f\n\r\t\v" + re.escape(delimiter) + rb"]")
 
     def escaped(match: re.Match[bytes]) -> bytes:
         return _ESCAPES.get(match[0]) or b"\\" + match[0]
 
-    def dress(column: Column, forced: bool, alone: bool) -> list[bytes]:
-        if special.search(b"".join([v for v in column if v is not None])) is None:
-            return [null if v is None else v for v in column]
+    def dress(column: Column, forced: bool, alone: bool) -> Sequence[bytes]:
+        known = _known(column)
+        if not _has_any(known, bytes_):
+            return known if len(known) == len(column) else _filled(column, null)
         return [null if v is None else special.sub(escaped, v) for v in column]
 
     return dress
@@ -162,21 +167,23 @@ def _escaping(options: CopyOptions) -> _Dress:
 def _quoting(options: CopyOptions) -> _Dress:
     null, delimiter = options.null.encode(), options.delimiter.encode()
     quote, escape = options.quote.encode(), options.escape.encode()
+    bytes_ = b"\n\r" + delimiter + quote
     special = re.compile(rb"[\n\r" + re.escape(delimiter) + re.escape(quote) + rb"]")
     inner = re.compile(rb"[" + re.escape(quote) + re.escape(escape) + rb"]")
 
     def quoted(value: bytes) -> bytes:
         return quote + inner.sub(lambda match: escape + match[0], value) + quote
 
-    def dress(column: Column, forced: bool, alone: bool) -> list[bytes]:
+    def dress(column: Column, forced: bool, alone: bool) -> Sequence[bytes]:
         if forced:
             return [null if v is None else quoted(v) for v in column]
+        known = _known(column)
         if not (
-            null in column
-            or (alone and _END_OF_DATA in column)
-            or special.search(b"".join([v for v in column if v is not None]))
+            null in known
+            or (alone and _END_OF_DATA in known)
+            or _has_any(known, bytes_)
         ):
-            return [null if v is None else v for v in column]
+            return known if len(known) == len(column) else _filled(column, null)
         return [
             null
             if v is None
@@ -187,6 +194,23 @@ def _quoting(options: CopyOptions) -> _Dress:
         ]
 
     return dress
+
+
+def _known(column: Column) -> Sequence[bytes]:
+    """Those that are not NULL; the very column if there is none."""
+    if None not in column:
+        return cast("Sequence[bytes]", column)
+    return [value for value in column if value is not None]
+
+
+def _filled(column: Column, null: bytes) -> Sequence[bytes]:
+    return [null if value is None else value for value in column]
+
+
+def _has_any(values: Sequence[bytes], bytes_: bytes) -> bool:
+    """Whether one of these bytes is in any of the values."""
+    joined = b"".join(values)
+    return len(joined.translate(None, bytes_)) != len(joined)
 
 
 # ---- binary ----------------------------------------------------------------------------

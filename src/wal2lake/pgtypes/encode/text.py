@@ -126,12 +126,18 @@ def _floats(array: pa.Array, oid: int, extra_float_digits: int) -> Texts:
     ]
 
 
+_PLAIN_SCALE = 6
+"""Up to here Arrow writes every decimal with all its digits, and none with an exponent."""
+
+
 def _decimals(array: pa.Array, typmod: int) -> Texts:
     limits = numeric_precision_scale(typmod)
     if limits is not None and 0 <= limits[1] < array.type.scale:
         # More digits than declared come from a query; then all of them are shown.
         with contextlib.suppress(pa.ArrowInvalid):
             array = array.cast(pa.decimal128(38, limits[1]))
+    if 0 <= array.type.scale <= _PLAIN_SCALE:
+        return array.cast(pa.string()).cast(pa.binary()).to_pylist()  # type: ignore[no-any-return]
     return [None if v is None else f"{v:f}".encode() for v in array.to_pylist()]
 
 
