@@ -260,6 +260,9 @@ class FakeSource:
     def slots(self):
         return ()
 
+    def standbys(self):
+        return None
+
     def walsenders(self):
         return ()
 

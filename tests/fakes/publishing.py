@@ -82,6 +82,7 @@ class PublishingNode:
                 lambda *_: {},
                 slots=lambda: (),
                 walsenders=lambda: (),
+                standbys=lambda: None,
             )
         )
 

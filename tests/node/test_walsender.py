@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from tests.conftest import Database
 
 from wal2lake.errors import PublisherError
+from wal2lake.settings import FILE_NAME
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import find_installation
 from wal2lake.testing.waits import wait_until
@@ -145,6 +149,8 @@ def test_a_postgresql_subscribes_to_lake_tables(
         same(node, copy, "t")
         same(node, copy, "u", "a > 0")
 
+    commits_wait_for(node, copy)
+
     # Power goes at any moment; nothing is lost, and nothing comes twice.
     node.sql("insert into public.u select 100 + id, 'before' from public.t")
     node.kill("tree")
@@ -157,6 +163,75 @@ def test_a_postgresql_subscribes_to_lake_tables(
 
     copy.psql("drop subscription s")
     assert node.sql("select slot_name from pg_replication_slots") == []
+
+
+def commits_wait_for(node: Node, copy: Database) -> None:
+    """The subscriber as synchronous standby, there and away."""
+
+    def standbys(names: str) -> None:
+        line = re.compile(r"^(# )?synchronous_standby_names = .*$", re.MULTILINE)
+        path = node.directory / FILE_NAME
+        path.write_text(
+            line.sub(f'synchronous_standby_names = "{names}"', path.read_text())
+        )
+        os.kill(node.pids()[0], signal.SIGHUP)
+        node.wait_for("show synchronous_standby_names", lambda r: r == [(names,)])
+
+    def insert(key: int) -> threading.Thread:
+        sql = f"insert into public.u values ({key}, 'synchronous')"
+        thread = threading.Thread(target=client.execute, args=(sql,))
+        thread.start()
+        node.wait_for(f"select a from public.u where a = {key}")
+        return thread
+
+    def arrived(key: int) -> bool:
+        return copy.psql(f"select count(*) from public.u where a = {key}") == "1"
+
+    standbys("s")
+    node.wait_for(
+        "select sync_priority, sync_state from pg_stat_replication",
+        lambda rows: rows == [("1", "sync")],
+    )
+    said = []
+    with psycopg.connect(source(node), autocommit=True) as client:
+        client.add_notice_handler(
+            lambda d: said.append((d.severity, d.message_primary, d.message_detail))
+        )
+        for key in range(500, 505):
+            client.execute(f"insert into public.u values ({key}, 'synchronous')")
+            assert arrived(key)
+        # Nothing of this is sent, and still the subscriber says how far it is.
+        client.execute("insert into public.u values (-500, 'not sent')")
+        assert not said
+        copy.psql("alter subscription s disable")
+        node.wait_for("select 1 from pg_stat_replication", lambda rows: not rows)
+        thread = insert(510)
+        assert thread.is_alive() and not arrived(510)
+        client.cancel_safe()
+        thread.join(60)
+        assert said == [
+            (
+                "WARNING",
+                "canceling wait for synchronous replication due to user request",
+                "The transaction has already committed locally, but might not have been"
+                " replicated to the standby.",
+            )
+        ]
+        client.execute("set synchronous_commit = local")
+        client.execute("insert into public.u values (511, 'not waited for')")
+        client.execute("set synchronous_commit = remote_apply")
+        thread = insert(512)
+        assert thread.is_alive()
+        copy.psql("alter subscription s enable")
+        thread.join(60)
+        assert not thread.is_alive() and arrived(512) and arrived(510)
+        copy.psql("alter subscription s disable")
+        node.wait_for("select 1 from pg_stat_replication", lambda rows: not rows)
+        thread = insert(513)
+        standbys("")
+        thread.join(60)
+        assert not thread.is_alive() and len(said) == 1
+    copy.psql("alter subscription s enable")
 
 
 @contextlib.contextmanager

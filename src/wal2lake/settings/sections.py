@@ -361,6 +361,12 @@ class PublishSettings:
     max_wal_senders: int = setting(
         10, "Connections for replication at a time.", minimum=0, maximum=262143
     )
+    synchronous_standby_names: str = setting(
+        "",
+        "Subscribers that a COMMIT waits for: application names, or as FIRST 2 (a, b, c) or"
+        " ANY 1 (a, b).",
+        receivers=False,
+    )
     wal_sender_timeout_ms: int = setting(
         60_000,
         "A client that says nothing for so long is cut off; 0: never.",

@@ -190,7 +190,7 @@ class _Engine:
             apply.start()
             sync.start()
             unfinished.start()
-            publisher = Publisher(node)
+            publisher = Publisher(node, self._listener.sessions)
             publisher.start()
             source = ViewSource(
                 self._catalog,
@@ -200,6 +200,7 @@ class _Engine:
                 batches.methods,
                 publisher.slots.in_use,
                 publisher.walsenders.positions,
+                publisher.standbys,
             )
             self._open_doors(node, source, publisher)
             _tell(settings, READY)

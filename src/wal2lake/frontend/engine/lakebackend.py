@@ -38,6 +38,7 @@ from wal2lake.errors import (
 from wal2lake.frontend.backend import (
     Batch,
     CopyRows,
+    Notice,
     Outcome,
     Parameter,
     Prepared,
@@ -227,7 +228,26 @@ class LakeBackend:
         self._cancelled.clear()
         self._node.snapshots.withdraw(self._context.pid)
         self._commit_so_far()
+        committed = self._transaction.committed
         self.rollback()
+        if committed:
+            self._wait_for_standbys()
+
+    def _wait_for_standbys(self) -> None:
+        """Without a lock: what was committed is durable and visible already."""
+        publishing = self._node.publishing
+        level = self._context.parameters["synchronous_commit"]
+        if publishing is None or publishing.commits.wait(level, self._check_cancelled):
+            return
+        self._context.notice(
+            Notice(
+                "canceling wait for synchronous replication due to user request",
+                severity="WARNING",
+                sqlstate="57014",
+                detail="The transaction has already committed locally, but might not have"
+                " been replicated to the standby.",
+            )
+        )
 
     def rollback(self) -> None:
         """Remove what was not committed; nobody else has seen it. Locks are given back."""

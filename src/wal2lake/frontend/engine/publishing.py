@@ -5,14 +5,15 @@ In: the node's parts. Out: capture and walsenders that run; what replication com
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from wal2lake.catalog import TableDef
-from wal2lake.errors import UndefinedObjectError
+from wal2lake.errors import ConfigurationError, UndefinedObjectError
 from wal2lake.frontend.backend import Backend, SessionContext
 from wal2lake.frontend.client import Conversation
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.commands.snapshots import Modes
+from wal2lake.frontend.door import SessionInfo
 from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.frontend.replication.commands import ReplicationCommands
 from wal2lake.frontend.session import Replication
@@ -23,6 +24,12 @@ from wal2lake.publish.capture.worker import Capture, Point
 from wal2lake.publish.sending import Publications
 from wal2lake.publish.service import Publishing
 from wal2lake.publish.slots import SlotManager
+from wal2lake.publish.synchronous import (
+    Commits,
+    Standbys,
+    Walsender,
+    parse_standbys,
+)
 from wal2lake.publish.walsender.starting import Walsenders
 from wal2lake.settings import Settings
 
@@ -30,9 +37,14 @@ from wal2lake.settings import Settings
 class Publisher:
     """Of one engine. ``start`` it when tables can be read, ``stop`` it before the doors close."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(
+        self, node: Node, sessions: Callable[[], Sequence[SessionInfo]]
+    ) -> None:
+        """``sessions``: those of the front door. ConfigurationError if a setting is wrong."""
         settings = node.settings
         self._node = node
+        self._sessions = sessions
+        self._standbys = parse_standbys(settings.publish.synchronous_standby_names)
         node.catalog.drop_temporary_slots()
         self.walsenders = Walsenders(settings.run_directory)
         self.capture = Capture(
@@ -57,6 +69,7 @@ class Publisher:
             capture=self.capture,
             slots=self.slots,
             walsenders=self.walsenders,
+            commits=Commits(self.capture, self._streaming, self.standbys),
             catalog_path=str(settings.catalog_file),
             log_directory=str(settings.publish_log_directory),
             timeout_ms=lambda: self._settings.publish.wal_sender_timeout_ms,
@@ -82,6 +95,23 @@ class Publisher:
     def reload(self, settings: Settings) -> None:
         """Obey these from now on."""
         self._settings = settings
+        try:
+            names = settings.publish.synchronous_standby_names
+            self._standbys = parse_standbys(names)
+        except ConfigurationError as error:
+            get_logger().error("synchronous_standby_names stays as it was", error=error)
+
+    def standbys(self) -> Standbys | None:
+        """Whom commits wait for now."""
+        return self._standbys
+
+    def _streaming(self) -> Sequence[Walsender]:
+        names = {one.pid: one.application_name for one in self._sessions()}
+        return [
+            Walsender(pid, names[pid], positions)
+            for pid, _, positions in self.walsenders.positions()
+            if pid in names
+        ]
 
     def replication(
         self, conversation: Conversation, context: SessionContext, backend: Backend

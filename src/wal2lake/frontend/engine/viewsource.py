@@ -45,6 +45,7 @@ from wal2lake.frontend.sysviews import ActiveSession, LoggedMessage, LogReading
 from wal2lake.lake.methods import Method, Total
 from wal2lake.launch.wakeup import RELOAD, notify
 from wal2lake.model import Acl, Lsn, Oid
+from wal2lake.publish.synchronous import Standbys
 from wal2lake.publish.walsender.page import Positions
 from wal2lake.settings import LogSettings, Settings
 from wal2lake.tablesync.attempt import RunningCopy
@@ -62,10 +63,11 @@ class ViewSource:
         methods: Callable[[str, str], Mapping[Method, Total]],
         slots: Callable[[], Sequence[tuple[ReplicationSlot, int | None]]],
         walsenders: Callable[[], Sequence[tuple[int, str, Positions]]],
+        standbys: Callable[[], Standbys | None],
     ) -> None:
         """``sessions`` tells who is connected now, ``copies`` what is being copied, ``methods``
         how batches were written (``Batches.methods``), ``slots`` which there are and who uses
-        them, ``walsenders`` who streams."""
+        them, ``walsenders`` who streams, ``standbys`` whom commits wait for."""
         self._catalog = catalog
         self._run_directory = settings.run_directory
         self._settings = settings
@@ -74,6 +76,7 @@ class ViewSource:
         self._methods = methods
         self.slots = slots
         self.walsenders = walsenders
+        self.standbys = standbys
         self._files: dict[Oid, ProgressFile] = {}
         self._histories: dict[Oid, MessageHistory] = {}
         self._inventories: dict[Oid, Inventory] = {}

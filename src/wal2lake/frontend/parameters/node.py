@@ -69,6 +69,11 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
             "Connections for replication at a time.",
             Unit.NONE,
         ),
+        text(
+            "synchronous_standby_names",
+            settings.publish.synchronous_standby_names,
+            "Subscribers that a COMMIT waits for.",
+        ),
         number(
             "wal_sender_timeout",
             settings.publish.wal_sender_timeout_ms,

@@ -40,6 +40,7 @@ from wal2lake.changelog import (
 )
 from wal2lake.lake.methods import Method, Total
 from wal2lake.model import Acl, Lsn, Oid
+from wal2lake.publish.synchronous import Standbys
 from wal2lake.publish.walsender.page import Positions
 from wal2lake.settings import LogSettings
 from wal2lake.tablesync.attempt import RunningCopy
@@ -231,6 +232,10 @@ class CatalogSource(Protocol):
 
     def walsenders(self) -> Sequence[tuple[int, str, Positions]]:
         """Who streams now: session, slot, positions."""
+        ...
+
+    def standbys(self) -> Standbys | None:
+        """Whom commits wait for; None: for nobody."""
         ...
 
     def table_bytes(self, relid: Oid) -> int | None:

@@ -43,6 +43,9 @@ LOOK_SECONDS: Final = 1.0
 
 _RETRY_SECONDS: Final = 5.0
 
+_CHECK_SECONDS: Final = 0.05
+"""How soon a wait for capture is ended; a guess at what a person does not notice."""
+
 CATCH_UP_SECONDS: Final = 600.0
 """For capture to reach what is visible: another bound than a client's patience is not known."""
 
@@ -131,9 +134,12 @@ class Capture:
             self._told = True
             self._wake.notify()
 
-    def catch_up(self, timeout_seconds: float) -> Point:
-        """Capture all that is visible now; raises what went wrong, or TimeoutError."""
-        return self._ask(_Request(), timeout_seconds)
+    def catch_up(
+        self, timeout_seconds: float, check: Callable[[], None] = lambda: None
+    ) -> Point:
+        """Capture all that is visible now; raises what went wrong, or TimeoutError. ``check``,
+        called meanwhile, may end the wait."""
+        return self._ask(_Request(), timeout_seconds, check)
 
     def emit(self, messages: Sequence[Emitted], *, transactional: bool) -> Lsn:
         """Log messages behind all that is visible now; durable on return. Where the last one
@@ -143,12 +149,20 @@ class Capture:
         point = self._ask(request, CATCH_UP_SECONDS)
         return point.lsn if request.lsn is None else request.lsn
 
-    def _ask(self, request: _Request, timeout_seconds: float) -> Point:
+    def _ask(
+        self,
+        request: _Request,
+        timeout_seconds: float,
+        check: Callable[[], None] = lambda: None,
+    ) -> Point:
         with self._wake:
             self._asked.append(request)
             self._wake.notify()
-        if not request.done.wait(timeout_seconds):
-            raise TimeoutError("the change log of the publisher is busy")
+        deadline = time.monotonic() + timeout_seconds
+        while not request.done.wait(_CHECK_SECONDS):
+            check()
+            if time.monotonic() > deadline:
+                raise TimeoutError("the change log of the publisher is busy")
         if request.error is not None:
             raise request.error
         assert request.point is not None

@@ -101,7 +101,9 @@ class Stream:
         self._poll.register(grown, select.POLLIN)
         self._heard = time.monotonic()
         self._asked = False
-        self._flush = self._confirmed = Lsn(0)
+        self._flush = self._written = self._confirmed = Lsn(0)
+        self._pinged = False
+        """The client was asked where it is, and has not answered."""
         self._confirmed_at = 0.0
         self._grew = False
         """The log has, since it was looked at last."""
@@ -152,6 +154,7 @@ class Stream:
             self._page.set(sent=self._decoding.position)
             if caught_up:
                 self._page.set(streaming=1)
+                self._ping()
                 if self._stopping:
                     return self._finish()
             self._send()
@@ -160,6 +163,14 @@ class Stream:
                 self._check_timeout()
         self._tell_slot(force=True)
         return self._end or End.GONE
+
+    def _ping(self) -> None:
+        """Who waits for a client (a synchronous commit, an orderly end) learns soon what it has,
+        also of what was not sent to it."""
+        if self._pinged or self._announced <= max(self._flush, self._written):
+            return
+        self._pinged = True
+        self._keepalive(self._announced, True)
 
     def _check_end(self) -> None:
         if self._end is not None:
@@ -293,6 +304,8 @@ class Stream:
         if isinstance(found, StandbyStatus):
             # PostgreSQL would believe one that lies ahead, and lose what is between.
             self._flush = max(self._flush, min(found.flush_lsn, self._announced))
+            self._written = found.write_lsn
+            self._pinged = False
             self._page.set(
                 write=found.write_lsn,
                 flush=found.flush_lsn,

@@ -90,6 +90,8 @@ class LocalTransaction:
         self._marks: list[tuple[dict[Oid, int], int]] = []
         self._snapshot: Snapshot | None = None
         self._locks = ExitStack()
+        self.committed = False
+        """Something of it is durable, and others see it."""
 
     @property
     def has_written(self) -> bool:
@@ -170,10 +172,12 @@ class LocalTransaction:
         branched = self._branches.get(write.table.storage)
         if branched is None and write.verb == "TRUNCATE":
             truncate_table(node, write.table)
+            self.committed = True
             return 0
         if branched is None:
             with committed_by_spark(node, write.table) as before:
                 rows = self._execute(write, job_group)
+            self.committed = True
             after = node.tables.state(write.table.location).version
             return _count(
                 rows, node.tables.actions(write.table.location, before + 1, after)
@@ -246,6 +250,7 @@ class LocalTransaction:
             )
             if messages and not written:
                 emit_transaction(self._node, messages)
+            self.committed = self.committed or bool(written or messages)
         finally:
             self.rollback()
 

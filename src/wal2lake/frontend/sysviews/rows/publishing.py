@@ -15,6 +15,7 @@ from typing import Final
 from wal2lake.frontend.sysviews.rows.relations import Row
 from wal2lake.frontend.sysviews.rows.replication import Moment
 from wal2lake.model import DATABASE, DATABASE_OID
+from wal2lake.publish.synchronous import Walsender
 
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -52,10 +53,14 @@ def pg_stat_replication(moment: Moment) -> Iterator[Row]:
     """Those that stream now."""
     users = {role.name: role.oid for role in moment.facts.roles}
     sessions = {one.pid: one for one in moment.source.sessions()}
-    for pid, _, positions in moment.source.walsenders():
-        session = sessions.get(pid)
-        if session is None:
-            continue
+    standbys = moment.source.standbys()
+    streaming = [
+        Walsender(pid, sessions[pid].application_name, positions)
+        for pid, _, positions in moment.source.walsenders()
+        if pid in sessions
+    ]
+    for one in streaming:
+        pid, positions, session = one.pid, one.positions, sessions[one.pid]
         yield {
             "pid": pid,
             "usesysid": users.get(session.user),
@@ -69,8 +74,12 @@ def pg_stat_replication(moment: Moment) -> Iterator[Row]:
             "write_lsn": int(positions.write) or None,
             "flush_lsn": int(positions.flush) or None,
             "replay_lsn": int(positions.apply) or None,
-            "sync_priority": 0,
-            "sync_state": "async",
+            "sync_priority": 0
+            if standbys is None
+            else standbys.priority(one.application_name),
+            "sync_state": "async"
+            if standbys is None
+            else standbys.state(one, streaming),
             "reply_time": _EPOCH + timedelta(microseconds=positions.reply_time)
             if positions.reply_time
             else None,

@@ -1,0 +1,245 @@
+"""Synchronous standbys: which subscribers a COMMIT waits for, and the wait.
+
+In: ``synchronous_standby_names``, walsenders with their positions. Out: priorities and states as in
+pg_stat_replication; the end of a wait. All but ``Commits`` is pure.
+
+    s1, s2            FIRST 1 (s1, s2)
+    2 (s1, s2, s3)    FIRST 2 (s1, s2, s3): the two of the smallest number in the list that stream
+    ANY 2 (s1, s2)    any two of them
+    *                 whoever streams
+
+The names are application names, which subscribers of PostgreSQL set to the subscription's name.
+
+Source: syncrep.c, syncrep_gram.y, syncrep_scanner.l; PostgreSQL manual, 19.6.2.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from wal2lake.errors import ConfigurationError, UsageError, Wal2LakeError
+from wal2lake.model import Lsn
+from wal2lake.publish.capture.worker import Capture, Point
+from wal2lake.publish.walsender.page import Positions
+
+_ALL: Final = "*"
+
+LEVELS: Final = {"remote_write": "write", "on": "flush", "remote_apply": "apply"}
+"""Values of synchronous_commit that wait, and for which position."""
+
+_LONGEST_PAUSE_SECONDS: Final = 0.02
+"""Between two looks at the positions, which are memory."""
+
+_LOOK_SECONDS: Final = 5.0
+"""For one look of capture; the wait for it goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walsender:
+    """One that streams."""
+
+    pid: int
+    application_name: str
+    positions: Positions
+
+
+@dataclass(frozen=True, slots=True)
+class Standbys:
+    """A list that was read."""
+
+    quorum: bool
+    """ANY; else FIRST."""
+    count: int
+    names: tuple[str, ...]
+
+    def priority(self, application_name: str) -> int:
+        """The place in the list, from 1 on; 0: it is not there."""
+        wanted = application_name.lower()
+        for place, name in enumerate(self.names, 1):
+            if name == _ALL or name.lower() == wanted:
+                # Of a quorum all are equal.
+                return 1 if self.quorum else place
+        return 0
+
+    def state(self, one: Walsender, all_: Iterable[Walsender]) -> str:
+        """pg_stat_replication.sync_state."""
+        if not self.priority(one.application_name):
+            return "async"
+        if self.quorum:
+            return "quorum"
+        chosen = {other.pid for other in self._chosen(all_)}
+        return "sync" if one.pid in chosen else "potential"
+
+    def confirmed(self, all_: Iterable[Walsender], word: str) -> Lsn | None:
+        """Up to where enough of them have it; None: there are not enough. ``word``: write, flush
+        or apply."""
+        candidates = self._candidates(all_) if self.quorum else self._chosen(all_)
+        found = sorted((_position(one, word) for one in candidates), reverse=True)
+        return found[self.count - 1] if len(found) >= self.count else None
+
+    def _candidates(self, all_: Iterable[Walsender]) -> list[Walsender]:
+        return [
+            one
+            for one in all_
+            if one.positions.streaming
+            and one.positions.flush
+            and self.priority(one.application_name)
+        ]
+
+    def _chosen(self, all_: Iterable[Walsender]) -> list[Walsender]:
+        def place(one: Walsender) -> tuple[int, int]:
+            return self.priority(one.application_name), one.pid
+
+        return sorted(self._candidates(all_), key=place)[: self.count]
+
+
+def _position(one: Walsender, word: str) -> Lsn:
+    found = one.positions
+    return {"write": found.write, "flush": found.flush, "apply": found.apply}[word]
+
+
+_AGAIN_SECONDS: Final = 0.5
+"""After capture has failed."""
+
+
+# ---- the setting ---------------------------------------------------------------------
+
+
+_TOKEN: Final = re.compile(
+    r"""\s*(?:(?P<name>[A-Za-z_\u0080-\U0010ffff][\w$\u0080-\U0010ffff]*)
+    |"(?P<quoted>(?:[^"]|"")*)"|(?P<number>\d+)|(?P<sign>[*,()]))""",
+    re.VERBOSE,
+)
+
+
+def parse_standbys(text: str) -> Standbys | None:
+    """synchronous_standby_names; None: nobody is waited for. ConfigurationError if it is not
+    one."""
+    if not text.strip():
+        return None
+    tokens = _tokens(text)
+    quorum, count = False, 1
+    if tokens and tokens[0][0] == "keyword":
+        quorum = tokens.pop(0)[1] == "any"
+        if not tokens or tokens[0][0] != "number":
+            raise _wrong(text, _near(tokens))
+        if len(tokens) < 2 or tokens[1][1] != "(":
+            raise _wrong(text, _near(tokens[1:]))
+    if len(tokens) > 1 and tokens[0][0] == "number" and tokens[1][1] == "(":
+        count = int(tokens[0][1])
+        if tokens[-1][1] != ")":
+            raise _wrong(text, "syntax error at end of input")
+        tokens = tokens[2:-1]
+    names = []
+    while True:
+        if not tokens or tokens[0][0] not in ("name", "number", "keyword"):
+            raise _wrong(text, _near(tokens))
+        names.append(tokens.pop(0)[1])
+        if not tokens:
+            break
+        if tokens[0][1] != "," or tokens[0][0] != "sign":
+            raise _wrong(text, _near(tokens))
+        tokens.pop(0)
+    if count < 1:
+        raise _wrong(
+            text,
+            f"number of synchronous standbys ({count}) must be greater than zero",
+        )
+    return Standbys(quorum, count, tuple(names))
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    at, end = 0, len(text.rstrip())
+    while at < end:
+        match = _TOKEN.match(text, at)
+        if match is None:
+            rest = text[at:].strip()
+            if rest.startswith('"'):
+                raise _wrong(text, "unterminated quoted identifier")
+            raise _wrong(text, f'syntax error at or near "{rest[:1]}"')
+        at = match.end()
+        kind, value = str(match.lastgroup), str(match[str(match.lastgroup)])
+        if kind == "quoted":
+            kind, value = "name", value.replace('""', '"')
+        elif kind == "name" and value.lower() in ("any", "first"):
+            kind, value = "keyword", value.lower()
+        elif value == _ALL:
+            kind = "name"
+        found.append((kind, value))
+    return found
+
+
+def _near(tokens: Sequence[tuple[str, str]]) -> str:
+    if not tokens:
+        return "syntax error at end of input"
+    return f'syntax error at or near "{tokens[0][1]}"'
+
+
+def _wrong(text: str, detail: str) -> ConfigurationError:
+    return ConfigurationError(
+        f'invalid value for parameter "synchronous_standby_names": "{text}"',
+        detail=detail,
+        hint='It is a list of application names, or like: FIRST 2 (a, b), ANY 1 ("c d", e).',
+    )
+
+
+# ---- the wait ------------------------------------------------------------------------
+
+
+class Commits:
+    """Waits of the sessions of one node."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        walsenders: Callable[[], Sequence[Walsender]],
+        standbys: Callable[[], Standbys | None],
+    ) -> None:
+        """``standbys`` as they are now: who changes the setting frees those who wait."""
+        self._capture = capture
+        self._walsenders = walsenders
+        self._standbys = standbys
+
+    def wait(self, level: str, check: Callable[[], None]) -> bool:
+        """Until the standbys have what this session has committed, as far as ``level``
+        (synchronous_commit) asks; False: ``check`` has ended the wait with 57014."""
+        word = LEVELS.get(level)
+        if word is None:
+            return True
+        try:
+            end: Lsn | None = None
+            pause = 0.0005
+            while (standbys := self._standbys()) is not None:
+                check()
+                if end is None:
+                    end = self._captured(check)
+                    continue
+                found = standbys.confirmed(self._walsenders(), word)
+                if found is not None and found >= end:
+                    return True
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        except UsageError as error:
+            if error.sqlstate != "57014":
+                raise
+            return False
+        return True
+
+    def _captured(self, check: Callable[[], None]) -> Lsn | None:
+        """Where the log ends when all that is visible now is in it; None: not yet."""
+        try:
+            point: Point = self._capture.catch_up(_LOOK_SECONDS, check)
+        except TimeoutError:
+            return None
+        except Wal2LakeError as error:
+            if error.sqlstate == "57014":
+                raise
+            # It is tried again, and what was committed is not lost: the wait goes on.
+            time.sleep(_AGAIN_SECONDS)
+            return None
+        return point.lsn
