@@ -41,8 +41,6 @@ class TcpProxy:
         self._delay_seconds = 0.0
         self._bytes_per_second: float | None = None
         self.accepted = 0
-        self.bytes_to_target = 0
-        self.bytes_to_client = 0
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
     # ---- orders -------------------------------------------------------------------
@@ -156,7 +154,6 @@ class TcpProxy:
                     time.sleep(self._delay_seconds)
                 self._flowing.wait()
                 self._send(sink, chunk, pair)
-                self._count(len(chunk), to_target)
             # The other direction may still have something to say.
             if self._is_open(pair):
                 sink.shutdown(socket.SHUT_WR)
@@ -195,13 +192,6 @@ class TcpProxy:
     def _is_open(self, pair: tuple[socket.socket, socket.socket]) -> bool:
         with self._lock:
             return pair in self._pairs
-
-    def _count(self, size: int, to_target: bool) -> None:
-        with self._lock:
-            if to_target:
-                self.bytes_to_target += size
-            else:
-                self.bytes_to_client += size
 
 
 def _close(end: socket.socket, *, reset: bool) -> None:
