@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 
+import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.fakes.door import COPIED, RawClient, errors, open_door
 
 from wal2lake.frontend.backend import CopyRows
 from wal2lake.frontend.grammar.copying import CopyFormat, CopyOptions
-from wal2lake.frontend.session.copying import text_rows
+from wal2lake.frontend.session.copying import arrow_rows, text_rows
 from wal2lake.wire.frontback import (
     Bind,
     CommandComplete,
@@ -50,6 +51,11 @@ def written(options: CopyOptions, rows: list[tuple[str | None, ...]]) -> list[st
     ]
     copy = CopyRows(options, (False,) * len(given))
     data = text_rows(copy, "UTF8")(given, len(rows))
+    if options.format is CopyFormat.TEXT:
+        # In one piece, and as part of a longer column.
+        columns = [pa.array([b"\t", *column], pa.binary()) for column in given]
+        some = [column.slice(1) for column in columns]
+        assert arrow_rows(some, copy, "UTF8") == data
     found = []
     while data:
         assert data[:1] == b"d"

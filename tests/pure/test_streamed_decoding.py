@@ -21,15 +21,20 @@ from wal2lake.publish.sending import Sending
 from wal2lake.wire.encoder import FRAME_HEADER
 from wal2lake.wire.pgoutput import (
     Begin,
+    BinaryValue,
     Commit,
+    Delete,
     Insert,
     LogicalMessage,
     Message,
+    OldKind,
+    OldTuple,
     Origin,
     RelationMessage,
     StreamCommit,
     StreamStart,
     StreamStop,
+    Update,
     read_message,
 )
 
@@ -43,6 +48,7 @@ def relation(number: int) -> Relation:
 
 
 T, U, HIDDEN = relation(0), relation(1), relation(2)
+ONLY_ID = Sending(frozenset("IUDT"), frozenset(["id"]), {})
 Rows = tuple[Relation, pa.RecordBatch]
 
 
@@ -79,7 +85,10 @@ def log(tmp_path: Path) -> Path:
 
 
 def decoded(
-    log: Path, plugin: OutputPlugin, options: Mapping[str, str | None]
+    log: Path,
+    plugin: OutputPlugin,
+    options: Mapping[str, str | None],
+    sending: Sending = ONLY_ID,
 ) -> list[bytes]:
     out: list[bytes] = []
 
@@ -93,7 +102,6 @@ def decoded(
             out.append(bytes(data[at + FRAME_HEADER : at + 1 + size]))
             at += 1 + size
 
-    sending = Sending(frozenset("IUDT"), frozenset(["id"]), {})
     found = {T.relid: sending, U.relid: sending}
     context = Context(
         "slot",
@@ -290,6 +298,48 @@ def test_messages_go_with_their_transaction_or_alone(tmp_path: Path) -> None:
     with pytest.raises(InternalError) as failed:
         decoded(log, Failing(), {})
     assert "in the message callback" in str(failed.value.context)
+
+
+@pytest.mark.parametrize("copies", [1, 20])
+def test_pgoutput_sends_binary_values_to_who_asks(tmp_path: Path, copies: int) -> None:
+    columns = (
+        Column("id", Oid(23), -1, True),
+        Column("v", Oid(25), -1, False),
+        Column("later", Oid(1082), -1, False),
+        # Its text is a name of the catalog: it stays so.
+        Column("kind", Oid(2206), -1, False),
+    )
+    described = Relation(Oid(16384), "s", "t0", ReplicaIdentity.DEFAULT, columns)
+    changes = {
+        "op": pa.array([*b"IUD"] * copies, pa.uint8()),
+        "old": pa.array([0, *b"KK"] * copies, pa.uint8()),
+        "c0": pa.array([b"-2", b"7", None] * copies),
+        "c1": pa.array([b"a\xc3\xa4", None, None] * copies),
+        "c2": pa.array([b"2000-01-02", b"infinity", None] * copies),
+        "c3": pa.array([b"text", b"integer", None] * copies),
+        "o0": pa.array([None, b"-2", b"7"] * copies),
+    }
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    batch = pa.RecordBatch.from_pydict(changes)
+    writer.transaction(7, None, iter([(described, batch)]), batch.num_rows, {})
+    writer.seal(note=False)
+    options = {"proto_version": "1", "publication_names": "p", "binary": "true"}
+    wide = Sending(frozenset("IUDT"), None, {})
+    payloads = decoded(tmp_path / "log", PgOutput(), options, wide)
+    minus_2, seven = BinaryValue(b"\xff\xff\xff\xfe"), BinaryValue(b"\0\0\0\x07")
+    text, day = BinaryValue("a\u00e4".encode()), BinaryValue(b"\0\0\0\x01")
+    endless = BinaryValue(b"\x7f\xff\xff\xff")
+    relid, none = described.relid, (None, None, None)
+    wanted = [
+        Insert(relid, (minus_2, text, day, b"text")),
+        Update(
+            relid,
+            OldTuple(OldKind.KEY, (minus_2, *none)),
+            (seven, None, endless, b"integer"),
+        ),
+        Delete(relid, OldTuple(OldKind.KEY, (seven, *none))),
+    ]
+    assert list(messages(payloads, parallel=False))[2:-1] == wanted * copies
 
 
 def test_an_error_in_a_block_names_its_callback(log: Path) -> None:

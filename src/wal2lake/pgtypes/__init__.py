@@ -40,6 +40,7 @@ from wal2lake.pgtypes.choices.types import TYPE_MAPPINGS, TypeMappings
 from wal2lake.pgtypes.decode.conversion import Conversion, Failure
 from wal2lake.pgtypes.decode.text import text_to_arrow
 from wal2lake.pgtypes.encode.binary import arrow_to_binary
+from wal2lake.pgtypes.encode.sent import text_to_binary
 from wal2lake.pgtypes.encode.text import arrow_to_text
 from wal2lake.pgtypes.mapping import Kind, TypeMapping, mapping_for, result_type
 from wal2lake.pgtypes.params import binary_param_to_text, text_param_to_python
@@ -127,6 +128,7 @@ __all__ = [
     "sent_as_text",
     "text_param_to_python",
     "text_to_arrow",
+    "text_to_binary",
     "type_by_name",
     "type_by_oid",
     "zone_for",

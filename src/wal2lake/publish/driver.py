@@ -25,6 +25,7 @@ from wal2lake.publish.decoding.transactions import (
     truncations,
 )
 from wal2lake.publish.plugins.port import Context, OutputPlugin
+from wal2lake.publish.statistics import Counts
 
 _Piece = Run | Truncation
 
@@ -50,6 +51,8 @@ class Decoding:
         """Everything below has been decoded."""
         self.xid = 0
         """Of the transaction that is being decoded; 0: of none."""
+        self.counts = Counts()
+        """Of what was given to the plugin."""
 
     def advance(self, go_on: Callable[[], bool] = lambda: True) -> int:
         """Decode what is in the log; how many transactions that were, or messages of none.
@@ -77,6 +80,7 @@ class Decoding:
     def _transaction(self, transaction: Transaction, runs: Iterator[Run]) -> None:
         plugin, context = self._plugin, self._context
         self.xid = int(transaction.xid)
+        self.counts.total_txns += 1
         changes = truncations(runs)
         if plugin.streams:
             pieces = _pieces(changes, self._work_mem)
@@ -100,6 +104,8 @@ class Decoding:
     def _streamed(self, transaction: Transaction, pieces: Iterator[_Piece]) -> None:
         """In blocks of at most ``work_mem``; a block's pieces are not held together."""
         plugin, context = self._plugin, self._context
+        counts = self.counts
+        counts.stream_txns += 1
         size, first, inside = 0, True, False
         for piece in pieces:
             if inside and size + _size(piece) > self._work_mem:
@@ -107,12 +113,14 @@ class Decoding:
                     plugin.stream_stop(context, transaction)
                 inside = False
             if not inside:
+                counts.stream_count += 1
                 with self._callback("stream_start"):
                     plugin.stream_start(context, transaction, first)
                 if first:
                     self._messages(transaction, transaction.messages, "stream_")
                 size, first, inside = 0, False, True
             size += _size(piece)
+            counts.stream_bytes += _size(piece)
             self._changes(transaction, iter((piece,)), "stream_")
         with self._callback("stream_stop"):
             plugin.stream_stop(context, transaction)
@@ -137,6 +145,7 @@ class Decoding:
         """``prefix``: of the callbacks' names, in errors."""
         plugin, context = self._plugin, self._context
         for run in changes:
+            self.counts.total_bytes += _size(run)
             if isinstance(run, Truncation):
                 lsn = Lsn(transaction.first_lsn + CHANGE_BYTES * run.ordinal)
                 with self._callback(f"{prefix}truncate"):

@@ -84,6 +84,8 @@ def read_changes(
         except Wal2LakeError as error:
             error.context = callback_context(context, plugin, "startup")
             raise
+        if context.two_phase:
+            publishing.slots.begin_two_phase(name, slot.confirmed_lsn)
         if not (binary or plugin.is_text):
             raise FeatureNotSupportedError(
                 f'logical decoding output plugin "{slot.plugin}" produces binary output,'
@@ -95,7 +97,8 @@ def read_changes(
             return not enough and (up_to is None or decoding.position < up_to)
 
         if go_on():
-            decoding.advance(go_on)
+            with publishing.statistics.of(name, lambda: decoding.counts):
+                decoding.advance(go_on)
         plugin.shutdown(context)
         if consume:
             publishing.slots.confirm(name, decoding.position)

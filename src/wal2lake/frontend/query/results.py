@@ -18,7 +18,7 @@ from wal2lake.frontend.query.translate import SparkQuery, TableRef
 from wal2lake.lake import FieldSpec
 from wal2lake.model import INVALID_OID
 from wal2lake.pgtypes.encode.binary import arrow_to_binary
-from wal2lake.pgtypes.encode.text import arrow_to_text
+from wal2lake.pgtypes.encode.text import arrow_to_text, plain_text
 from wal2lake.pgtypes.mapping import result_type
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 from wal2lake.wire.frontback import FieldDescription, Format
@@ -88,13 +88,35 @@ def _source(name: str, tables: Sequence[TableRef]) -> tuple[int, int]:
     return 0, 0
 
 
+def _all_plain(
+    batch: Any, fields: Sequence[FieldDescription], rendering: Rendering
+) -> tuple[Any, ...] | None:
+    if not rendering.datestyle.upper().startswith("ISO"):
+        return None
+    texts = []
+    for array, field in zip(batch.columns, fields, strict=True):
+        zone = rendering.timezone
+        text = plain_text(array, field.type_oid, field.typmod, timezone=zone)
+        if text is None:
+            return None
+        texts.append(text)
+    return tuple(texts)
+
+
 def columns_in(
     batch: Any,
     fields: Sequence[FieldDescription],
     formats: Sequence[Format],
     rendering: Rendering,
+    *,
+    arrow: bool = False,
 ) -> Batch:
-    """An Arrow batch's values in the formats that the client asked for."""
+    """An Arrow batch's values in the formats that the client asked for. ``arrow``: text stays
+    Arrow where all columns can."""
+    if arrow and fields:
+        texts = _all_plain(batch, fields, rendering)
+        if texts is not None:
+            return Batch(batch.num_rows, (), texts)
     columns = []
     for i, field in enumerate(fields):
         asked = formats[i] if i < len(formats) else Format.TEXT

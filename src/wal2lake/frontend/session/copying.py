@@ -21,17 +21,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
+import numpy as np
+import pyarrow as pa
+
 from wal2lake.frontend.backend import Batch, CopyRows, Outcome
 from wal2lake.frontend.client.transport import Transport
 from wal2lake.frontend.grammar.copying import CopyFormat, CopyOptions
 from wal2lake.frontend.parameters import convert_column, is_utf8
 from wal2lake.frontend.session.results import TEXT_IN_BINARY
+from wal2lake.wire.encoder import Parts, big_endian, offsets_of
 from wal2lake.wire.frontback import write_backend, write_data_rows
 from wal2lake.wire.frontback.backend import CopyMode, CopyResponse
 
 Column = Sequence[bytes | None]
 
 _SLICE_ROWS: Final = 4096
+
+_ARROW_SLICE_ROWS: Final = 16_384
+
+_MUCH: Final = 1 << 29
+"""Bytes of values that are escaped in Python: an Arrow array has less than 2 GiB."""
 
 _ESCAPES: Final = {
     b"\b": b"\\b",
@@ -41,6 +50,8 @@ _ESCAPES: Final = {
     b"\t": b"\\t",
     b"\v": b"\\v",
 }
+
+_SPECIAL: Final = b"\\" + b"".join(_ESCAPES)
 
 _SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER: Final = b"\xff\xff"
@@ -79,6 +90,12 @@ def send_copy(
                 plain = replace(copy, forced=(False,) * len(fields))
                 transport.write(text_rows(plain, encoding)(names, 1))
         for batch in outcome.batches:
+            if batch.texts is not None:
+                for some, size in _arrow_slices(batch):
+                    check()
+                    transport.write(arrow_rows(some, copy, encoding))
+                    rows += size
+                continue
             for columns, size in _slices(batch, alone=bool(lead)):
                 check()
                 data = encode(columns, size)
@@ -102,6 +119,13 @@ def _slices(batch: Batch, *, alone: bool) -> Iterator[tuple[list[Column], int]]:
         stop = min(start + (1 if alone else _SLICE_ROWS), batch.rows)
         yield [column[start:stop] for column in batch.columns], stop - start
         start, alone = stop, False
+
+
+def _arrow_slices(batch: Batch) -> Iterator[tuple[list[pa.Array], int]]:
+    assert batch.texts is not None
+    for start in range(0, batch.rows, _ARROW_SLICE_ROWS):
+        size = min(_ARROW_SLICE_ROWS, batch.rows - start)
+        yield [column.slice(start, size) for column in batch.texts], size
 
 
 def _data(content: bytes) -> bytes:
@@ -143,13 +167,58 @@ def text_rows(
     return rows
 
 
+def arrow_rows(columns: Sequence[pa.Array], copy: CopyRows, encoding: str) -> bytes:
+    """What ``text_rows`` makes of columns in text format, at least one, each an Arrow binary
+    array: the messages are gathered by Arrow, without an object for each value."""
+    options = copy.options
+    wanted = options.encoding or encoding
+    count = len(columns[0])
+    if not is_utf8(wanted) or sum(c.nbytes for c in columns) > _MUCH:
+        lists = [column.to_pylist() for column in columns]
+        return text_rows(copy, encoding)(lists, count)
+    dress = _escaping(options)
+    bytes_ = _SPECIAL + options.delimiter.encode()
+    null = pa.scalar(options.null.encode(), pa.binary())
+    plain = []
+    for column in columns:
+        if _any_in(column, bytes_):
+            column = pa.array(dress(column.to_pylist(), False, False), pa.binary())
+        plain.append(column.fill_null(null) if column.null_count else column)
+    # Length, delimiters and newline.
+    lengths = np.full(count, 4 + len(plain), np.int64)
+    for column in plain:
+        lengths += np.diff(offsets_of(column))
+    header = np.full((count, _HEADER_BYTES), ord("d"), np.uint8)
+    header[:, 1:] = big_endian(lengths, ">i4")
+    parts = Parts(count)
+    parts.bytes(header)
+    delimiter = np.full((count, 1), ord(options.delimiter), np.uint8)
+    newline = np.full((count, 1), ord("\n"), np.uint8)
+    for number, column in enumerate(plain, 1):
+        parts.values(column)
+        parts.bytes(newline if number == len(plain) else delimiter)
+    joined = parts.joined()
+    ends = offsets_of(joined)
+    return memoryview(joined.buffers()[2])[: int(ends[-1])].tobytes()
+
+
+def _any_in(column: pa.Array, bytes_: bytes) -> bool:
+    """Whether one of these bytes is in any of the values."""
+    offsets = offsets_of(column)
+    first, last = int(offsets[0]), int(offsets[-1])
+    if first == last:
+        return False
+    data = memoryview(column.buffers()[2])[first:last].tobytes()
+    return len(data.translate(None, bytes_)) != len(data)
+
+
 _Dress = Callable[[Column, bool, bool], Sequence[bytes]]
 """A column, whether its values are quoted in any case, and whether it is the only one."""
 
 
 def _escaping(options: CopyOptions) -> _Dress:
     null, delimiter = options.null.encode(), options.delimiter.encode()
-    bytes_ = b"\\\b\f\n\r\t\v" + delimiter
+    bytes_ = _SPECIAL + delimiter
     special = re.compile(rb"[\\\b\f\n\r\t\v" + re.escape(delimiter) + rb"]")
 
     def escaped(match: re.Match[bytes]) -> bytes:

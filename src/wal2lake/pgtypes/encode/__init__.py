@@ -5,6 +5,8 @@ NULL. Owns: nothing. Never: converts to another type, calls a binary form what i
 
     text       ``arrow_to_text``: the output functions
     binary     ``arrow_to_binary``: the send functions
+    values     single values, from their text; ranges: those that consist of others
+    sent       ``text_to_binary``: a column of text, as the log has it, in binary
     datetime   dates, times and intervals with DateStyle ISO
     interval   intervals read from text, and in binary
     float      the shortest digits, as PostgreSQL chooses them

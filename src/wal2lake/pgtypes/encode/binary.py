@@ -14,11 +14,14 @@ Sources: the send functions in src/backend/utils/adt; ``pgtypes.binary``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.pgtypes.binary import (
@@ -27,17 +30,19 @@ from wal2lake.pgtypes.binary import (
     TIMESTAMP_EPOCH,
     TIMESTAMP_INFINITY,
     array_to_binary,
-    char_to_binary,
-    jsonb_to_binary,
     length_prefixed,
-    numeric_to_binary,
-    uuid_to_binary,
 )
 from wal2lake.pgtypes.decode.text import text_to_arrow
-from wal2lake.pgtypes.encode.interval import interval_of
+from wal2lake.pgtypes.encode.ranges import ranges_to_binary
 from wal2lake.pgtypes.encode.text import arrow_to_text
+from wal2lake.pgtypes.encode.values import FROM_TEXT
 from wal2lake.pgtypes.mapping import mapping_for, result_type
-from wal2lake.pgtypes.registry.pg_type import format_type, type_by_oid
+from wal2lake.pgtypes.registry.pg_type import (
+    format_type,
+    multirange_range,
+    range_subtype,
+    type_by_oid,
+)
 
 Values = list[bytes | None]
 
@@ -56,13 +61,25 @@ def arrow_to_binary(
         return [None] * len(array)
     if pa.types.is_dictionary(array.type):
         return arrow_to_binary(array.dictionary_decode(), type_oid, typmod)
-    fixed = _FIXED.get(type_oid)
-    if fixed is not None:
-        return _fixed(array, type_oid, fixed)
-    from_text = _FROM_TEXT.get(type_oid)
+    if type_oid in FIXED:
+        return _fixed(array, type_oid)
+    if type_oid in ITS_OWN_TEXT:
+        return arrow_to_text(array, type_oid, typmod)
+    from_text = FROM_TEXT.get(type_oid)
     if from_text is not None:
         texts = arrow_to_text(array, type_oid, typmod)
-        return [None if text is None else from_text(text) for text in texts]
+        try:
+            return [None if text is None else from_text(text) for text in texts]
+        except ValueError:
+            raise no_binary(type_oid) from None
+    in_range = multirange_range(type_oid) or type_oid
+    subtype = range_subtype(in_range)
+    if subtype is not None:
+        return ranges_to_binary(
+            arrow_to_text(array, type_oid, typmod),
+            lambda bounds: arrow_to_binary(bounds, subtype),
+            several=in_range != type_oid,
+        )
     if type_oid == _BYTEA:
         return _typed(array, type_oid, pa.binary()).to_pylist()  # type: ignore[no-any-return]
     if type_oid == _RECORD and pa.types.is_struct(array.type):
@@ -83,7 +100,7 @@ def no_binary(type_oid: int) -> FeatureNotSupportedError:
 
 _BOOL, _BYTEA, _DATE, _TIMESTAMP, _TIMESTAMPTZ, _RECORD = 16, 17, 1082, 1114, 1184, 2249
 
-_FIXED: Mapping[int, tuple[pa.DataType, str]] = MappingProxyType(
+FIXED: Mapping[int, tuple[pa.DataType, str]] = MappingProxyType(
     {
         _BOOL: (pa.bool_(), "u1"),
         20: (pa.int64(), ">i8"),
@@ -111,19 +128,34 @@ _EPOCHS = MappingProxyType(
 )
 
 
-def _fixed(array: pa.Array, type_oid: int, fixed: tuple[pa.DataType, str]) -> Values:
-    arrow, dtype = fixed
-    infinite: dict[int, int] = {}
+def _fixed(array: pa.Array, type_oid: int) -> Values:
+    numbers, valid = fixed_numbers(array, type_oid)
+    packed = numbers.tobytes()
+    width = numbers.dtype.itemsize
+    return [
+        packed[at * width : at * width + width] if present else None
+        for at, present in enumerate(valid.tolist())
+    ]
+
+
+def fixed_numbers(
+    array: pa.Array, type_oid: int
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Of a type of ``FIXED``: the column's values, big-endian as they are sent, and which are
+    not null. Raises FeatureNotSupportedError as ``arrow_to_binary`` does."""
+    arrow, dtype = FIXED[type_oid]
+    infinite: list[tuple[NDArray[np.bool_], int]] = []
     epoch, infinity = _EPOCHS.get(type_oid, (0, 0))
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
     if epoch and _is_text(array):
-        texts = array.to_pylist()
-        for row, text in enumerate(texts):
-            if text in ("infinity", "-infinity"):
-                infinite[row] = infinity if text == "infinity" else ~infinity
-                texts[row] = None
-        array = pa.array(texts, pa.string())
-    valid = array.is_valid().to_pylist()
+        for text, value in (("infinity", infinity), ("-infinity", ~infinity)):
+            found = pc.equal(array, text).fill_null(False)
+            if pc.any(found).as_py():
+                infinite.append((found.to_numpy(zero_copy_only=False), value))
+                array = pc.if_else(found, None, array)
     typed = _typed(array, type_oid, arrow)
+    if isinstance(typed, pa.ChunkedArray):
+        typed = typed.combine_chunks()
     if pa.types.is_temporal(arrow):
         typed = typed.view(pa.int32() if arrow.bit_width == 32 else pa.int64())
     numbers = typed.fill_null(False if type_oid == _BOOL else 0).to_numpy(
@@ -131,15 +163,9 @@ def _fixed(array: pa.Array, type_oid: int, fixed: tuple[pa.DataType, str]) -> Va
     )
     if epoch:
         numbers = numbers - epoch
-        for row, value in infinite.items():
-            numbers[row] = value
-            valid[row] = True
-    packed = numbers.astype(dtype).tobytes()
-    width = np.dtype(dtype).itemsize
-    return [
-        packed[at * width : at * width + width] if present else None
-        for at, present in enumerate(valid)
-    ]
+        for where, value in infinite:
+            numbers[where] = value
+    return numbers.astype(dtype), valid
 
 
 def _is_text(array: pa.Array) -> bool:
@@ -172,41 +198,8 @@ def _typed(array: pa.Array, type_oid: int, arrow: pa.DataType) -> pa.Array:
     return found.array if found.array.type == arrow else found.array.cast(arrow)
 
 
-def _text_type(text: bytes) -> bytes:
-    return text
-
-
-def _pg_lsn(text: bytes) -> bytes:
-    high, _, low = text.partition(b"/")
-    return struct.pack("!Q", int(high, 16) << 32 | int(low, 16))
-
-
-def _time(text: bytes) -> bytes:
-    hours, minutes, seconds = text.split(b":")
-    whole, _, fraction = seconds.partition(b".")
-    clock = (int(hours) * 60 + int(minutes)) * 60 + int(whole)
-    return struct.pack("!q", clock * 1_000_000 + int(fraction.ljust(6, b"0")))
-
-
-_FROM_TEXT: Mapping[int, Callable[[bytes], bytes]] = MappingProxyType(
-    {
-        18: lambda text: char_to_binary(text.decode()),
-        19: _text_type,
-        25: _text_type,
-        114: _text_type,
-        142: _text_type,
-        705: _text_type,
-        1042: _text_type,
-        1083: _time,
-        1043: _text_type,
-        1186: lambda text: interval_of(text.decode()).to_binary(),
-        1700: lambda text: numeric_to_binary(text.decode()),
-        1790: _text_type,
-        2950: lambda text: uuid_to_binary(text.decode()),
-        3220: _pg_lsn,
-        3802: jsonb_to_binary,
-    }
-)
+ITS_OWN_TEXT = frozenset({19, 25, 114, 142, 705, 1042, 1043, 1790})
+"""Types whose send function writes their text."""
 
 
 def _arrays(array: pa.Array, oid: int, element_oid: int, typmod: int) -> Values:

@@ -35,13 +35,19 @@ _DAYS_0000_03_01 = 719_468
 Texts = list[bytes | None]
 
 
+def dates_column(days: pa.Array) -> pa.Array | None:
+    """date32 to ``YYYY-MM-DD``, Arrow strings; None: a year has no four digits."""
+    ends = pc.min_max(days.cast(pa.int32())).as_py()
+    if ends["min"] is None or (ends["min"] >= MIN_DAY and ends["max"] <= MAX_DAY):
+        return days.cast(pa.string())
+    return None
+
+
 def dates_text(days: pa.Array) -> Texts:
     """date32 to ``YYYY-MM-DD``, ``BC`` behind years before 1."""
-    ends = pc.min_max(days.cast(pa.int32())).as_py()
-    if ends["min"] is None:
-        return [None] * len(days)
-    if ends["min"] >= MIN_DAY and ends["max"] <= MAX_DAY:
-        return _bytes(days.cast(pa.string()))
+    texts = dates_column(days)
+    if texts is not None:
+        return _bytes(texts)
     return [
         None if day is None else (date_text(day)[0] + date_text(day)[1]).encode()
         for day in days.cast(pa.int32()).to_pylist()
@@ -91,12 +97,24 @@ def offset_text(seconds: int) -> str:
     return text
 
 
+def timestamps_column(instants: pa.Array, *, zoned: bool) -> pa.Array | None:
+    """The same without zone or in UTC, as Arrow strings; None: a year has no four digits."""
+    return _local_column(instants.cast(pa.int64()), "+00" if zoned else None)
+
+
 def _local_text(numbers: pa.Array, suffix: str | Sequence[str | None] | None) -> Texts:
+    texts = _local_column(numbers, suffix)
+    return _local_text_one_by_one(numbers, suffix) if texts is None else _bytes(texts)
+
+
+def _local_column(
+    numbers: pa.Array, suffix: str | Sequence[str | None] | None
+) -> pa.Array | None:
     ends = pc.min_max(numbers).as_py()
     if ends["min"] is None:
-        return [None] * len(numbers)
+        return pa.nulls(len(numbers), pa.string())
     if ends["min"] < MIN_MICROSECOND or ends["max"] > MAX_MICROSECOND:
-        return _local_text_one_by_one(numbers, suffix)
+        return None
     plain = numbers.fill_null(0).to_numpy(zero_copy_only=False)
     seconds, fraction = np.divmod(plain, _SECOND)
     texts = pa.array(seconds).cast(pa.timestamp("s")).cast(pa.string())
@@ -111,7 +129,7 @@ def _local_text(numbers: pa.Array, suffix: str | Sequence[str | None] | None) ->
         texts = pc.binary_join_element_wise(*parts, "")
     if numbers.null_count:
         texts = pc.if_else(numbers.is_valid(), texts, pa.scalar(None, pa.string()))
-    return _bytes(texts)
+    return texts
 
 
 def _fractions(fraction: np.ndarray) -> pa.Array:

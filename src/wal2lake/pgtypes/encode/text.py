@@ -21,12 +21,15 @@ from dataclasses import dataclass
 from datetime import UTC, tzinfo
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.pgtypes.encode.datetime import (
+    dates_column,
     dates_text,
     durations_text,
     times_text,
+    timestamps_column,
     timestamps_text,
 )
 from wal2lake.pgtypes.encode.float import FLOAT4, FLOAT8, float_text
@@ -74,6 +77,45 @@ def arrow_to_text(
             t for chunk in array.chunks for t in _texts(chunk, type_oid, typmod, style)
         ]
     return _texts(array, type_oid, typmod, style)
+
+
+def plain_text(
+    array: pa.Array, type_oid: int, typmod: int = -1, *, timezone: str = "UTC"
+) -> pa.Array | None:
+    """What ``arrow_to_text`` gives, as Arrow binary; None: not of this type or these values, or
+    it would be long."""
+    if array.nbytes > _MUCH:
+        return None
+    texts = _plain(array, type_oid, typmod, timezone)
+    return None if texts is None else texts.cast(pa.binary())
+
+
+_MUCH = 1 << 28
+"""Bytes of values. An Arrow array of text has less than 2 GiB."""
+
+
+def _plain(array: pa.Array, oid: int, typmod: int, timezone: str) -> pa.Array | None:
+    types, arrow = pa.types, array.type
+    if types.is_string(arrow) or types.is_large_string(arrow):
+        return array
+    if types.is_boolean(arrow):
+        return pc.if_else(array, "t", "f")
+    if types.is_floating(arrow) or oid in (_FLOAT4, _FLOAT8):
+        return None
+    if types.is_integer(arrow):
+        return array.cast(pa.string())
+    if types.is_decimal(arrow):
+        array = _as_declared(array, typmod if oid == _NUMERIC else -1)
+        is_plain = 0 <= array.type.scale <= _PLAIN_SCALE
+        return array.cast(pa.string()) if is_plain else None
+    if types.is_date(arrow):
+        return dates_column(array.cast(pa.date32()))
+    if types.is_timestamp(arrow):
+        zoned = _is_zoned(array, oid)
+        if zoned and timezone != "UTC":
+            return None
+        return timestamps_column(_in_microseconds(array), zoned=zoned)
+    return None
 
 
 def _texts(array: pa.Array, oid: int, typmod: int, style: TextStyle) -> Texts:
@@ -130,22 +172,34 @@ _PLAIN_SCALE = 6
 """Up to here Arrow writes every decimal with all its digits, and none with an exponent."""
 
 
-def _decimals(array: pa.Array, typmod: int) -> Texts:
+def _as_declared(array: pa.Array, typmod: int) -> pa.Array:
     limits = numeric_precision_scale(typmod)
     if limits is not None and 0 <= limits[1] < array.type.scale:
         # More digits than declared come from a query; then all of them are shown.
         with contextlib.suppress(pa.ArrowInvalid):
-            array = array.cast(pa.decimal128(38, limits[1]))
+            return array.cast(pa.decimal128(38, limits[1]))
+    return array
+
+
+def _decimals(array: pa.Array, typmod: int) -> Texts:
+    array = _as_declared(array, typmod)
     if 0 <= array.type.scale <= _PLAIN_SCALE:
         return array.cast(pa.string()).cast(pa.binary()).to_pylist()  # type: ignore[no-any-return]
     return [None if v is None else f"{v:f}".encode() for v in array.to_pylist()]
 
 
 def _timestamps(array: pa.Array, oid: int, style: TextStyle) -> Texts:
-    zoned = oid == _TIMESTAMPTZ or (oid != _TIMESTAMP and array.type.tz is not None)
-    unit = pa.timestamp("us", array.type.tz)
-    # Digits beyond microseconds are cut: PostgreSQL has none.
-    return timestamps_text(array.cast(unit, safe=False), style.zone if zoned else None)
+    zone = style.zone if _is_zoned(array, oid) else None
+    return timestamps_text(_in_microseconds(array), zone)
+
+
+def _is_zoned(array: pa.Array, oid: int) -> bool:
+    return oid == _TIMESTAMPTZ or (oid != _TIMESTAMP and array.type.tz is not None)
+
+
+def _in_microseconds(array: pa.Array) -> pa.Array:
+    """Digits beyond are cut: PostgreSQL has none."""
+    return array.cast(pa.timestamp("us", array.type.tz), safe=False)
 
 
 _BACKSLASH = ord("\\")

@@ -3,7 +3,7 @@
 Sends what the publications named by the client have, in the columns that they have: Begin with the
 first change (transactions without any are left out), Relation before a relation's first change and
 whenever it is another one, the rows, Commit. Long runs of rows are written column by column
-(``wire.encoder``).
+(``wire.encoder``), and so are all whose values go in binary.
 
 A large transaction goes in blocks if the client asked for that: Stream Start with a block's first
 change, and every message with the xid. Each such transaction brings its own Relation messages, for
@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from wal2lake.model import Lsn, Oid, Relation, Xid
+from wal2lake.pgtypes import text_to_binary
 from wal2lake.publish.capture.positions import CHANGE_BYTES
 from wal2lake.publish.decoding.transactions import Run, Transaction, changes_of
 from wal2lake.publish.plugins.port import Base, Change, Context, Values
@@ -86,6 +87,7 @@ class PgOutput(Base):
         given = [Option(name, value) for name, value in options.items()]
         self._options = read_pgoutput_options(given, slot=context.slot)
         self.streams = self._options.streaming is not Streaming.OFF
+        context.two_phase = self._options.two_phase
 
     def filter_by_origin(self, origin: str | None) -> bool:
         """origin = none: only what began here."""
@@ -160,7 +162,10 @@ class PgOutput(Base):
             return
         columns = self._describe(context, transaction, run.relation, sending)
         relid = sending.shown(run.relation).relid
-        if rows.num_rows < _FEW:
+        assert self._options is not None
+        if self._options.binary:
+            rows = _binary(rows, run.relation, columns)
+        elif rows.num_rows < _FEW:
             for _, change in changes_of(transaction, Run(run.relation, rows)):
                 self._change(context, relid, change, columns)
             return
@@ -295,6 +300,25 @@ class PgOutput(Base):
 def _some(values: Values | None, columns: tuple[int, ...]) -> Values:
     assert values is not None
     return tuple(values[i] for i in columns)
+
+
+def _binary(
+    rows: pa.RecordBatch, relation: Relation, columns: tuple[int, ...]
+) -> pa.RecordBatch:
+    """The rows with binary values in the columns whose type has them here; the others stay
+    text, which subscribers take as well."""
+    for prefix, flags in (("c", "b"), ("o", "ob")):
+        for i in columns:
+            at = rows.schema.get_field_index(f"{prefix}{i}")
+            if at < 0:
+                continue
+            values = rows.column(at).cast(pa.binary())
+            sent = text_to_binary(values, relation.columns[i].type_oid)
+            if sent is not None:
+                rows = rows.set_column(at, f"{prefix}{i}", sent).append_column(
+                    f"{flags}{i}", sent.is_valid()
+                )
+    return rows
 
 
 def _now() -> int:

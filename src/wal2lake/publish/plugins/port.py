@@ -62,6 +62,9 @@ class Context:
     """Its definition now; None: it was dropped."""
     origin_number: Callable[[str], int]
     """As pg_replication_origin has it; 0: there is none of that name any more."""
+    two_phase: bool = False
+    """Prepared transactions are wanted as such: to be set by ``startup``. The slot has that from
+    then on."""
 
 
 class OutputPlugin(Protocol):

@@ -17,7 +17,13 @@ from wal2lake.wire.encoder.payloads import (
     messages,
     truncates,
 )
-from wal2lake.wire.encoder.rows import LARGEST_MESSAGE, RowsEncoder
+from wal2lake.wire.encoder.rows import (
+    LARGEST_MESSAGE,
+    Parts,
+    RowsEncoder,
+    big_endian,
+    offsets_of,
+)
 from wal2lake.wire.encoder.sending import FRAME_HEADER, Source, frames
 
 __all__ = [
@@ -25,12 +31,15 @@ __all__ = [
     "BEFORE",
     "FRAME_HEADER",
     "LARGEST_MESSAGE",
+    "Parts",
     "Payloads",
     "RowsEncoder",
     "Source",
     "begins",
+    "big_endian",
     "commits",
     "frames",
     "messages",
+    "offsets_of",
     "truncates",
 ]

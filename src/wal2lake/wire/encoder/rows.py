@@ -123,7 +123,7 @@ class RowsEncoder:
 
         All in all they must have less than 2 GiB.
         """
-        parts = _Parts(last - first)
+        parts = Parts(last - first)
         parts.bytes(self._head[first:last])
         for one in self._tuples:
             present = None if one.present is None else one.present[first:last]
@@ -180,10 +180,11 @@ def row_major(parts: Sequence[Any], rows: int) -> Any:
     return pa.concat_arrays(parts).take(pa.array(index.ravel()))
 
 
-class _Parts:
+class Parts:
     """The parts of n messages, gathered from left to right."""
 
     def __init__(self, rows: int) -> None:
+        """Nothing yet."""
         self._rows = rows
         self._parts: list[Any] = []
         self._pending: list[tuple[Bytes, Bools | None]] = []
@@ -194,10 +195,12 @@ class _Parts:
         self._pending.append((block, where))
 
     def values(self, array: Any) -> None:
+        """Of each row, from an Arrow binary array."""
         self._flush()
         self._parts.append(array)
 
     def joined(self) -> Any:
+        """Each row's parts as one value, as an Arrow binary array without nulls."""
         self._flush()
         joined = row_major(self._parts, self._rows)
         ends = offsets_of(joined)[:: len(self._parts)]
