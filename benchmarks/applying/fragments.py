@@ -31,6 +31,8 @@ _TABLE: Final = "fragments"
 _QUALIFIED: Final = f"{workload.SCHEMA}.{_TABLE}"
 _ROWS: Final = 1_000_000
 _COMMITS: Final = 1_000
+_WARMING_SCANS: Final = 10
+"""Before each measurement: the JVM has compiled more when the second one begins."""
 _SCANS: Final = 7
 _LOOK_SECONDS: Final = 0.01
 
@@ -93,6 +95,8 @@ def _commit(source: Client, client: Client, rows: int, number: int) -> None:
 
 
 def _scan(client: Client) -> float:
+    for _ in range(_WARMING_SCANS):
+        client.rows(workload.fingerprint(_TABLE))
     taken = []
     for _ in range(_SCANS):
         started = time.perf_counter()

@@ -144,6 +144,9 @@ class Lake:
             properties={},
         )
 
+    def goes_beyond(self, location: str, version: int) -> bool:
+        return self.tables[location].version > version
+
     def writers(self, location: str, first: int, last: int) -> list[frozenset[str]]:
         known = self.tables[location].writers
         return [

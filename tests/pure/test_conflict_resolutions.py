@@ -20,11 +20,12 @@ from tests.fakes.stored_table import StoredTable
 from tests.pure.test_upsert import ARROW, FIELDS, staged_tables
 
 from wal2lake.errors import Wal2LakeError
+from wal2lake.lake.compaction import compact
 from wal2lake.lake.expressions import Outcome, Pairs
 from wal2lake.lake.origins import LOCAL, LONG_AGO, Commits
 from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Seq
 from wal2lake.lake.tablefiles import DataFile, add_action
-from wal2lake.lake.upsert import Upsert, compact
+from wal2lake.lake.upsert import Upsert
 from wal2lake.lake.upsert.judging import Rules
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import ConflictType, Modified, Resolution
@@ -309,11 +310,12 @@ def test_a_compaction_keeps_who_made_each_row(tmp_path: Path) -> None:
     before = table.marks()
     assert [before[n, 0, "x", "y"] for n in range(4)] == [None, OURS, LOCAL, LOCAL]
     whole = compact(table.state, table.files)
-    table.files = [DataFile(add_action(one, data_change=False)) for one in whole.adds]
+    adds = [one.added for one in whole.files]
+    table.files = [DataFile(add_action(one, data_change=False)) for one in adds]
     assert len(table.files) == 1
     assert table.marks() == before
     # Statistics are of the table's columns.
-    assert "_wal2lake" not in str(whole.adds[0].stats)
+    assert "_wal2lake" not in str(adds[0].stats)
 
 
 def test_a_row_that_was_not_there_has_null_where_the_publisher_has_no_column(

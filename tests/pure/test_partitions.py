@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from wal2lake.errors import StorageError
+from wal2lake.lake.compaction.rewrite import MANY, MANY_IN_PARTITION, worth_compacting
 from wal2lake.lake.delta import datafile
 from wal2lake.lake.delta.datafile import TableWriter
 from wal2lake.lake.partitions import by_partition, column_of, value_of, values_in
@@ -22,7 +23,6 @@ from wal2lake.lake.tablefiles import (
     files_from_json,
     files_to_json,
 )
-from wal2lake.lake.upsert.compaction import MANY, MANY_IN_PARTITION, worth_compacting
 
 _COLUMNS = {
     "i": pa.array([7, -5, None, 2**62], pa.int64()),

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from wal2lake.lake import Cursor, FieldSpec, NextField
 from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.branch.keys import Key, Keys
+from wal2lake.lake.compaction import carried, compact
 from wal2lake.lake.delta.datafile import write_data_file
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.query import Queries, relation
-from wal2lake.lake.upsert.compaction import compact
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import Oid
 
@@ -144,7 +144,8 @@ def test_columns_come_go_and_are_renamed(
     assert by_spark(queries, location) == by_us(lake, location) == rows
     files = list(lake.files(state) or ())
     assert len(files) > 3
-    done = compact(state, files)
+    done = carried(compact(state, files), state, {file.key: file for file in files})
+    assert done is not None
     lake.commit_files(
         location,
         done.adds,

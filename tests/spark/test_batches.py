@@ -13,13 +13,12 @@ from pyspark.sql import SparkSession
 from tests.fakes.lake_log import FIELDS, by_key, fill, rows_of, write_log
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.batches import Batches
+from wal2lake.lake.batches import LOOK_EVERY, Batches
 from wal2lake.lake.batchport import StageRequest
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.methods import Method, Work
 from wal2lake.lake.port import CommitConflict, Cursor
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
-from wal2lake.lake.upsert.compaction import LOOK_EVERY
 from wal2lake.testing.rowmodel import (
     KEY,
     UNCHANGED,
@@ -242,13 +241,17 @@ def test_small_files_become_one_now_and_then(
         staged = port.stage(request(lake, location, source))
         version = port.commit(staged, Cursor("app", number)).version
         assert version == lake.state(location).version
+        if number == LOOK_EVERY:
+            port.wait()
     assert lake.state(location).cursor("app") == commits
     assert by_key(read_outside(location)) == {
         (1, n): (1, n, f"c{n + 1}" if n < commits else "a", "b")
         for n in range(1, commits + 1)
     }
     done = operations(location)
+    # Written behind one batch, and committed behind the next one, which has updated a row of it.
     assert done.count("compaction") == 1
+    assert done[::-1].index("compaction") == LOOK_EVERY + 2
     files = lake.files(lake.state(location))
     assert files is not None
     assert len(files) < 12
@@ -299,11 +302,17 @@ def test_a_compaction_that_fails_is_none_of_the_batchs_business(
         raise StorageError("no space left on device", sqlstate="53100")
 
     monkeypatch.setattr("wal2lake.lake.batches.LOOK_EVERY", 1)
-    monkeypatch.setattr("wal2lake.lake.batches.worth_compacting", lambda files: files)
-    monkeypatch.setattr("wal2lake.lake.batches.compact", fail)
+    compactor = "wal2lake.lake.compaction.compactor"
+    monkeypatch.setattr(f"{compactor}.worth_compacting", lambda files: files)
+    monkeypatch.setattr(f"{compactor}.compact", fail)
     port = batches_of(spark_session, lake, tmp_path, 1 << 20)
     lake.create(location, FIELDS)
     source = write_log(tmp_path / "log", [Event(1, 1, "I", (1, 1, "a", "b"))])
     staged = port.stage(request(lake, location, source))
     assert port.commit(staged, Cursor("app", 2)).version == 1
+    port.wait()
     assert rows_of(spark_session, location) == [(1, 1, "a", "b")]
+    source = write_log(tmp_path / "next", [Event(2, 0, "D", None, (1, 1))])
+    staged = port.stage(request(lake, location, source))
+    assert port.commit(staged, Cursor("app", 3)).version == 2
+    assert rows_of(spark_session, location) == []

@@ -21,8 +21,9 @@ may meet a row. What is known of a table (``Participant``), and who changes it:
 
 A table that is paused is not among them.
 
-A version of others (an outside OPTIMIZE, a write at the front door whose session died) is thus
-published by the next worker. While one runs, the front door publishes its own writes, unless
+A version of others (a Spark job's, a write at the front door whose session died) is published with
+the next batch, and by a worker that has nothing to do within a second or so: it looks for them
+(``written_by_others``). The front door publishes its own writes, unless
 the table's cursor is above the vector or its copy has not joined: then the worker does it, which
 looks at such tables again under the commit lock.
 
@@ -169,6 +170,26 @@ class Participants:
             participant.version = state.version
             self.distrust(participant)
         return state
+
+    def written_by_others(self) -> list[Participant]:
+        """Tables that readers see, with versions that this worker has not made or found."""
+        return [
+            p
+            for p in self
+            if p.ready
+            and not p.unpublished
+            and self._port.goes_beyond(p.definition.location, p.version)
+        ]
+
+    def take_notice(self, participants: Sequence[Participant]) -> bool:
+        """Of those versions, under the commit lock: the front door publishes its own. Whether there
+        is one that no vector has."""
+        vector = self._catalog.newest_vector(self._subid)
+        published = vector.versions if vector is not None else {}
+        for p in participants:
+            version = self.look(p).version
+            p.unpublished = version != published.get(int(p.rel.relid))
+        return any(p.unpublished for p in participants)
 
     def is_ours_but_altered(self, participant: Participant) -> bool:
         """Has nobody but the subscription written rows, if ALTER TABLE of this node has not?"""

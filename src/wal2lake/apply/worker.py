@@ -28,6 +28,7 @@ Source: DESIGN 6 (Apply), invariants 1, 2, 6; worker.c.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final
@@ -68,6 +69,11 @@ from wal2lake.settings import Settings
 
 _POLL_SECONDS: Final = 0.02
 """How soon a new segment is noticed; small beside a table commit's 200 ms."""
+
+_LOOK_SECONDS: Final = 1.0
+_LOOK_PAUSES: Final = 50
+"""Between two looks for commits of others, in seconds, and in times that a look takes: on an object
+store it may be seconds."""
 
 _ATTEMPTS: Final = 3
 """At a batch that other writers of a table overtake, before it is an error. Each has half as much
@@ -115,6 +121,8 @@ class ApplyWorker:
         self._seen_change = -1
         self._idle_at: tuple[Lsn, int] | None = None
         """Sealed position and catalog state at which there was nothing to do."""
+        self._look_at = 0.0
+        """When to look for commits of others again, on the monotonic clock."""
         self._overtaken = 0
         """Attempts that somebody else's commit has ended, less the batches since."""
         self._stop = threading.Event()
@@ -223,7 +231,7 @@ class ApplyWorker:
         sealed = Lsn(self._progress.word("sealed"))
         change = self._catalog.change_counter
         if (sealed, change) == self._idle_at:
-            return False
+            return self._look_for_others()
         subscription = self._catalog.subscription(self._subid)
         if subscription is None:
             return False
@@ -270,6 +278,20 @@ class ApplyWorker:
                 caught_up=decided if catching_up else None,
             )
         return True
+
+    def _look_for_others(self) -> bool:
+        """With nothing to do: publish what others, who tell nobody, have committed."""
+        began = time.monotonic()
+        if began < self._look_at:
+            return False
+        found = self._tables.written_by_others()
+        if found:
+            with self._commit_lock:
+                if self._tables.take_notice(found):
+                    self._idle_at = None
+        took = time.monotonic() - began
+        self._look_at = began + max(_LOOK_SECONDS, took * _LOOK_PAUSES)
+        return self._idle_at is None
 
     def _follow(self, subscription: Subscription, due: Due) -> None:
         """Alter a table as its publisher has done."""

@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from wal2lake.lake.batchport import Staged, StageRequest
 from wal2lake.lake.branch.branches import Branches
+from wal2lake.lake.compaction import Compaction, Compactor, carried
 from wal2lake.lake.delta.datafile import discard_added
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.expressions import Expressions
@@ -59,13 +60,9 @@ from wal2lake.lake.upsert import (
     NotForUs,
     TooLarge,
     Upsert,
-    compact,
-    is_readable,
     load,
     plan_upsert,
-    worth_compacting,
 )
-from wal2lake.lake.upsert.compaction import LOOK_EVERY
 from wal2lake.lake.upsert.conflicts import unresolved
 from wal2lake.lake.upsert.judging import Rules
 from wal2lake.model import Coercion, merged
@@ -74,6 +71,9 @@ from wal2lake.observe import get_logger
 _IN_PROCESS_ROWS: Final = 20_000
 """Rows up to which conversion here is faster than starting a Spark job for it (measured:
 about 60 ms for the job, 25 ms for the rows)."""
+
+LOOK_EVERY: Final = 16
+"""Commits of a table between two looks at its files."""
 
 _LEAST_CHOICE: Final = 20_000
 """Changes up to which no other way than memory is thought of: the start of Spark's jobs alone is
@@ -130,6 +130,7 @@ class Batches:
         self._memory = Memory(upsert_bytes)
         self._costs = Costs(cores)
         self._index = index
+        self._compactor = Compactor(tables)
         self._commits: Counter[str] = Counter()
         """By location, since its files were last looked at."""
         shutil.rmtree(staging, ignore_errors=True)
@@ -364,37 +365,52 @@ class Batches:
     def _compact(
         self, state: TableState, key: Sequence[int], cursor: Cursor
     ) -> Committed:
-        """Now and then rewrite small files. The batch is committed: nothing that goes
-        wrong here may say that it is not."""
-        unchanged = Committed(state.version)
+        """Commit what the compactor has written of the table, and now and then have it look again.
+        The batch is committed: nothing that goes wrong here may say that it is not."""
         self._commits[state.location] += 1
-        if self._commits[state.location] < LOOK_EVERY:
-            return unchanged
-        del self._commits[state.location]
+        if self._commits[state.location] >= LOOK_EVERY:
+            del self._commits[state.location]
+            self._compactor.ask(state.location, key)
+        compaction = self._compactor.take(state.location)
+        if compaction is None:
+            return Committed(state.version)
         try:
-            chosen = worth_compacting(self._tables.files(state) or ())
-            if not chosen or not is_readable(state):
-                return unchanged
-            compaction = compact(state, chosen, key)
-        except Exception as error:
-            get_logger().warning("could not compact small files", error=error)
-            return unchanged
-        try:
-            return self._tables.commit_files(
-                state.location,
-                compaction.adds,
-                cursor,
-                read_version=state.version,
-                replaced=compaction.replaced,
-                rearranges=True,
-                operation="compaction",
-            )
+            done = self._commit_compaction(compaction, state, cursor)
         except CommitConflict:
             # Somebody else writes: another time.
-            discard_added(state.location, compaction.adds)
+            done = None
         except Exception as error:
+            # Perhaps it is committed, so its files stay.
             get_logger().warning("could not commit a compaction", error=error)
-        return unchanged
+            return Committed(state.version)
+        if done is None:
+            compaction.discard()
+        return done or Committed(state.version)
+
+    def _commit_compaction(
+        self, compaction: Compaction, state: TableState, cursor: Cursor
+    ) -> Committed | None:
+        files = self._tables.files(state)
+        if files is None:
+            return None
+        now = carried(compaction, state, {file.key: file for file in files})
+        if now is None:
+            return None
+        done = self._tables.commit_files(
+            state.location,
+            now.adds,
+            cursor,
+            read_version=state.version,
+            replaced=now.replaced,
+            rearranges=True,
+            operation="compaction",
+        )
+        discard_added(state.location, now.emptied)
+        return done
+
+    def wait(self) -> None:
+        """Until all that goes on beside batches is written (not: committed)."""
+        self._compactor.wait()
 
     def discard(self, staged: Staged) -> None:
         """Remove what was staged; see the port."""

@@ -205,6 +205,10 @@ class TablePort(Protocol):
         """The newest version, read from storage now."""
         ...
 
+    def goes_beyond(self, location: str, version: int) -> bool:
+        """There is a newer version. For a local table a look at one name."""
+        ...
+
     def state_at(self, location: str, version: int) -> TableState:
         """An earlier version's definition, without cursors. StorageError if the log does not have
         it any more."""

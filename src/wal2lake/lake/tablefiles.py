@@ -39,6 +39,8 @@ class AddedFile:
     """Delta's statistics as JSON text (see ``stats.stats_for``), or None."""
     partition: tuple[tuple[str, str | None], ...] = ()
     """Physical names and values of the columns that it does not have; see ``partitions``."""
+    vector: Descriptor | None = None
+    """Rows that are gone before it comes (a compaction's): no part of ``to_dict``."""
 
     def to_dict(self) -> dict[str, object]:
         """Plain JSON values, for the catalog's copy_range rows."""
@@ -161,19 +163,21 @@ class Replaced:
         """Delta's ``add`` action of what stays."""
         if self.vector is None:
             return None
-        # Bounds and counts are those of all rows, of which some are gone now. Text for
-        # text: numbers with many digits would not survive being parsed.
-        stats, found = _TIGHT.subn(
-            '"tightBounds":false', str(self.file.action["stats"])
-        )
-        if not found and '"tightBounds"' not in stats:
-            stats = stats.rstrip()[:-1] + ',"tightBounds":false}'
         return {
             **self.file.action,
             "dataChange": data_change,
-            "stats": stats,
+            "stats": _not_tight(str(self.file.action["stats"])),
             "deletionVector": self.vector,
         }
+
+
+def _not_tight(stats: str) -> str:
+    """Bounds and counts are those of all rows, of which some are gone now. Text for text: numbers
+    with many digits would not survive being parsed."""
+    stats, found = _TIGHT.subn('"tightBounds":false', stats)
+    if not found and '"tightBounds"' not in stats:
+        stats = stats.rstrip()[:-1] + ',"tightBounds":false}'
+    return stats
 
 
 def add_action(added: AddedFile, *, data_change: bool) -> dict[str, object]:
@@ -187,4 +191,7 @@ def add_action(added: AddedFile, *, data_change: bool) -> dict[str, object]:
     }
     if added.stats is not None:
         action["stats"] = added.stats
+    if added.vector is not None:
+        action["deletionVector"] = added.vector
+        action["stats"] = _not_tight(str(added.stats))
     return action

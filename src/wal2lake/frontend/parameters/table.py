@@ -56,7 +56,11 @@ class Unit(Enum):
     """A pure number."""
     MILLISECONDS = "ms"
     """Time."""
+    SECONDS = "s"
+    """Time."""
     KILOBYTES = "kB"
+    """Memory."""
+    MEGABYTES = "MB"
     """Memory."""
 
 

@@ -59,11 +59,12 @@ from wal2lake.lake.delta.durability import (
 from wal2lake.lake.delta.joining.fit import check_files
 from wal2lake.lake.delta.joining.uniqueness import any_key_taken
 from wal2lake.lake.delta.jvm import DeltaJvm
-from wal2lake.lake.delta.log.checkpoints import Checkpoints, is_due
+from wal2lake.lake.delta.log.beside import Beside
+from wal2lake.lake.delta.log.checkpoints import is_due
 from wal2lake.lake.delta.log.commit import Change, is_ours_to_write, write_next
 from wal2lake.lake.delta.log.known import LISTED_FILES, KnownVersions, stamp
 from wal2lake.lake.delta.log.place import Object
-from wal2lake.lake.delta.log.version import Version, read_actions, state_of
+from wal2lake.lake.delta.log.version import Version, commit_file, read_actions, state_of
 from wal2lake.lake.delta.schemachange import (
     MODE,
     missing_features,
@@ -98,7 +99,8 @@ class DeltaTables:
         self._synced: dict[str, int] = {}
         self._known = KnownVersions()
         self._creation = Creation(self._delta)
-        self._checkpoints = Checkpoints(self._checkpoint)
+        self._checkpoints = Beside("write a checkpoint", self._checkpoint)
+        self._beside = [self._checkpoints]
         self._writing: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
         self._lock = threading.Lock()
 
@@ -123,9 +125,14 @@ class DeltaTables:
             self._known.list_files(state, stamp(location, 0), {})
         return state
 
+    def goes_on_beside(self, work: Beside) -> None:
+        """From now on a table that is dropped is left by it first."""
+        self._beside.append(work)
+
     def drop(self, location: str) -> None:
         """See TablePort. Refuses a directory that is not a table."""
-        self._checkpoints.leave(location)
+        for one in tuple(self._beside):
+            one.leave(location)
         with self._delta.calling(location):
             path = self._delta.jvm.org.apache.hadoop.fs.Path(location)
             files = path.getFileSystem(self._delta.hadoop_conf())
@@ -186,6 +193,13 @@ class DeltaTables:
             f'the definition of version {version} of the table at "{location}" is not kept',
             sqlstate="58P01",
         )
+
+    def goes_beyond(self, location: str, version: int) -> bool:
+        """See TablePort."""
+        root = local_path(location)
+        if root is not None:
+            return commit_file(root, version + 1).exists()
+        return self.state(location).version > version
 
     def newest(self, location: str) -> Version | None:
         """The newest version of a local table, from its log; None: Delta must be asked."""
@@ -284,7 +298,8 @@ class DeltaTables:
                 changes.append({"add": kept})
         root = local_path(location)
         if root is not None:
-            vectors = [vector_file(root, one.vector) for one in replaced]
+            named = [*(one.vector for one in adds), *(one.vector for one in replaced)]
+            vectors = [vector_file(root, vector) for vector in named]
             sync_files(
                 [
                     *(root / added.path for added in adds),

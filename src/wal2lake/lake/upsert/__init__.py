@@ -6,7 +6,6 @@ Owns: the net change by numbered keys, finding keys in files, the deletion vecto
 Never: Spark, commits, or a batch larger than ``apply.upsert_bytes``.
 """
 
-from wal2lake.lake.upsert.compaction import compact, worth_compacting
 from wal2lake.lake.upsert.memory import Memory, NotForUs, TooLarge
 from wal2lake.lake.upsert.plan import Upsert, load, plan_upsert
 from wal2lake.lake.upsert.stored import is_readable
@@ -16,9 +15,7 @@ __all__ = [
     "NotForUs",
     "TooLarge",
     "Upsert",
-    "compact",
     "is_readable",
     "load",
     "plan_upsert",
-    "worth_compacting",
 ]

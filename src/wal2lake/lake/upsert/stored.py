@@ -258,11 +258,18 @@ class StoredRows:
     def live(self, columns: Sequence[int]) -> Iterator[pa.Table]:
         """All rows that are not deleted, a row group at a time; with who has made them if that
         is known of any file."""
+        for _, _, table in self.live_places(columns):
+            yield table
+
+    def live_places(
+        self, columns: Sequence[int]
+    ) -> Iterator[tuple[int, npt.NDArray[np.uint64], pa.Table]]:
+        """The same, with the place of their file among ``files`` and their row numbers in it."""
         marked = any(
             tag_of(file.action) is not None or _has_marks(self._open(file))
             for file in self.files
         )
-        for file in self.files:
+        for number, file in enumerate(self.files):
             parquet, tag = self._open(file), tag_of(file.action)
             gone = self.deleted(file)
             first = 0
@@ -279,8 +286,9 @@ class StoredRows:
                 rows = np.arange(first, first + table.num_rows, dtype=np.uint64)
                 first += table.num_rows
                 if gone.size:
-                    table = table.filter(pa.array(~np.isin(rows, gone)))
-                yield table
+                    kept = ~np.isin(rows, gone)
+                    rows, table = rows[kept], table.filter(pa.array(kept))
+                yield number, rows, table
 
     def picked(
         self,

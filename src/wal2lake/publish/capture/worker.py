@@ -95,10 +95,12 @@ class Capture:
         memory: Memory,
         segment_bytes: int,
         sealed: Callable[[], None],
+        enforce: Callable[[], None] = lambda: None,
     ) -> None:
         """``wanted``: the tables that anybody needs captured, none while there is no slot.
-        ``sealed`` is told when the log has
-        grown."""
+        ``sealed`` is told when the log has grown; ``enforce`` invalidates slots that hold too much
+        of it."""
+        self._enforce = enforce
         self._catalog = catalog
         self._tables = tables
         self._visible = visible
@@ -251,7 +253,9 @@ class Capture:
         if writer.seal(note=joined) is not None:
             failpoint("capture.sealed")
             self._sealed()
-        self._trim(slots, writer)
+        if slots:
+            self._enforce()
+        self._trim(self._catalog.slots(), writer)
         state = {relid: max(v, before[relid]) for relid, v in visible.items()}
         return Point(writer.sealed, state)
 

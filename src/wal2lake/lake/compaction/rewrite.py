@@ -1,0 +1,306 @@
+"""Small files of a table as one: what a stream of small commits needs now and then.
+
+Comes in: the files of a version. Goes out: which of them are worth it, the same rows in fewer
+files, and what a later version's commit must say to have them. Called by ``compactor``.
+
+Why this way. Each small batch leaves a file, and each later batch and query opens them all.
+Rewriting those that are small, or mostly deleted, whenever there are ``MANY`` of them,
+writes each row a few times in its life, until its file has outgrown ``SMALL_BYTES``. A larger file
+most of whose rows are deleted is written anew however few there are: what is read of it for
+nothing is more than what is written.
+
+The table goes on while that is written. So it is known where each row came from, and a row
+that has gone meanwhile, by a deletion vector or with its file, is gone in the new file, too
+(``carried``).
+
+The rows come in the order of the key, if there are not too many to be sorted in memory: then the
+row groups of a file, and files of one range of keys, say which keys they do not have.
+
+The commit says that no data has changed (``dataChange`` false), so that a change feed
+of the table shows nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from wal2lake.lake.delta.datafile import (
+    ROW_GROUP_BYTES,
+    ROW_GROUP_ROWS,
+    TableWriter,
+    discard_added,
+    row_groups,
+)
+from wal2lake.lake.delta.deletionvectors import write_vectors
+from wal2lake.lake.port import TableState
+from wal2lake.lake.staging.convert import mapping_of
+from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
+from wal2lake.lake.upsert.stored import StoredRows
+
+MANY: Final = 8
+"""Opening a file costs each batch and query about 0.5 ms, rewriting 16 small ones once about 50."""
+
+MANY_IN_PARTITION: Final = 4
+"""The same of one partition, of several that have ``MANY`` small files together."""
+
+SMALL_BYTES: Final = 8 << 20
+
+MOST_BYTES: Final = 64 << 20
+"""Written in one go at most, as files are."""
+
+SORTED_BYTES: Final = 64 << 20
+"""The same, not compressed, in the order of the key: it takes three times as much memory."""
+
+_FILE, _ROW = "_wal2lake_file", "_wal2lake_row"
+"""Where a row was, while it is sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A new file, and where each of its rows was: a place in ``Compaction.chosen``, and the number
+    of the row in that file."""
+
+    added: AddedFile
+    file: npt.NDArray[np.int32]
+    row: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """The same rows in fewer files."""
+
+    state: TableState
+    """Of the version whose rows they are."""
+    chosen: tuple[DataFile, ...]
+    files: tuple[Rewritten, ...]
+
+    @property
+    def rows(self) -> int:
+        """That were written."""
+        return sum(len(one.row) for one in self.files)
+
+    def discard(self) -> None:
+        """Remove what was written; nobody has committed it."""
+        discard_added(self.state.location, [one.added for one in self.files])
+
+
+def worth_compacting(files: Sequence[DataFile]) -> list[DataFile]:
+    """Which files to rewrite as one; empty: leave the table as it is."""
+    small = sorted(
+        (file for file in files if file.is_plain and _is_small(file)), key=_live_bytes
+    )
+    groups: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = {}
+    for file in small:
+        groups.setdefault(tuple(sorted(file.partition.items())), []).append(file)
+    # A batch leaves a file in each partition that it meets: fewer are many there.
+    many = MANY_IN_PARTITION if len(groups) > 1 and len(small) >= MANY else MANY
+    candidates = [
+        file
+        for group in groups.values()
+        for file in (
+            group if len(group) >= many else [f for f in group if _is_rotten(f)]
+        )
+    ]
+    chosen, size = [], 0
+    for file in candidates:
+        size += _live_bytes(file)
+        if size > MOST_BYTES:
+            break
+        chosen.append(file)
+    return chosen
+
+
+def compact(
+    state: TableState, chosen: Sequence[DataFile], key: Sequence[int] = ()
+) -> Compaction:
+    """Write the rows of the chosen files as one new file for each partition; nothing is visible
+    yet. ``key``: positions of the columns by which they are to be ordered."""
+    groups: dict[tuple[tuple[str, str | None], ...], list[int]] = {}
+    for number, file in enumerate(chosen):
+        groups.setdefault(tuple(sorted(file.partition.items())), []).append(number)
+    written: list[Rewritten] = []
+    try:
+        for numbers in groups.values():
+            one = _rewritten(state, [chosen[i] for i in numbers], key)
+            if one is not None:
+                at = np.array(numbers, np.int32)[one.file]
+                written.append(replace(one, file=at))
+    except BaseException:
+        discard_added(state.location, [one.added for one in written])
+        raise
+    return Compaction(state, tuple(chosen), tuple(written))
+
+
+def _rewritten(
+    state: TableState, files: Sequence[DataFile], key: Sequence[int]
+) -> Rewritten | None:
+    """The rows of one partition's files; None: they have none."""
+    columns = range(len(state.fields))
+    stored = StoredRows(state, files)
+    tables = _grouped(_placed(stored, columns))
+    if (
+        _are_sortable(state, key)
+        and stored.scan_bytes(columns, range(len(files))) <= SORTED_BYTES
+    ):
+        tables = _sorted(tables, [state.fields[i].name for i in key])
+    file: list[npt.NDArray[np.int32]] = []
+    row: list[npt.NDArray[np.int32]] = []
+    with TableWriter(state.location, state.physical_fields) as writer:
+        for table in tables:
+            file.append(table.column(_FILE).to_numpy())
+            row.append(table.column(_ROW).to_numpy())
+            writer.write(table.drop_columns([_FILE, _ROW]))
+        adds = writer.finish()
+    if not adds:
+        return None
+    (added,) = adds
+    return Rewritten(added, np.concatenate(file), np.concatenate(row))
+
+
+def _placed(stored: StoredRows, columns: Sequence[int]) -> Iterator[pa.Table]:
+    """Rows that are not deleted, with where they are."""
+    for number, rows, table in stored.live_places(columns):
+        file = np.full(len(rows), number, np.int32)
+        yield table.append_column(_FILE, pa.array(file)).append_column(
+            _ROW, pa.array(rows.astype(np.int32))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a commit must say of a compaction."""
+
+    adds: tuple[AddedFile, ...]
+    replaced: tuple[Replaced, ...]
+    emptied: tuple[AddedFile, ...] = ()
+    """New files all of whose rows have gone: no part of the table."""
+
+
+def carried(
+    compaction: Compaction, state: TableState, files: Mapping[str, DataFile]
+) -> Carried | None:
+    """On the version ``state``, which has these ``files`` by ``DataFile.key``: rows that have gone
+    since are gone in the new files, and files that have gone are not replaced. None: there is
+    nothing left to replace, the table is another one, or rows that were gone have come back (a
+    RESTORE)."""
+    before = compaction.state
+    if (
+        before.table_id != state.table_id
+        or before.physical_fields != state.physical_fields
+        or before.fields != state.fields
+        or before.properties != state.properties
+    ):
+        return None
+    stored = StoredRows(before, compaction.chosen)
+    replaced: list[Replaced] = []
+    gone: dict[int, npt.NDArray[np.uint64] | None] = {}
+    for number, was in enumerate(compaction.chosen):
+        now = files.get(was.key)
+        if now is None:
+            gone[number] = None
+            continue
+        replaced.append(Replaced(now, None))
+        if now.vector == was.vector:
+            continue
+        rows = stored.deleted(now)
+        if not np.isin(stored.deleted(was), rows).all():
+            return None
+        gone[number] = rows
+    if not replaced:
+        return None
+    if not gone:
+        return Carried(tuple(f.added for f in compaction.files), tuple(replaced))
+    adds: list[AddedFile] = []
+    emptied: list[AddedFile] = []
+    partly: list[tuple[AddedFile, npt.NDArray[np.uint64]]] = []
+    for one in compaction.files:
+        dead = _dead(one, gone)
+        if not dead.size:
+            adds.append(one.added)
+        elif len(dead) == len(one.row):
+            emptied.append(one.added)
+        else:
+            partly.append((one.added, dead))
+    if partly:
+        vectors = write_vectors(state.location, [dead for _, dead in partly])
+        adds += [
+            replace(added, vector=vector)
+            for (added, _), vector in zip(partly, vectors, strict=True)
+        ]
+    return Carried(tuple(adds), tuple(replaced), tuple(emptied))
+
+
+def _dead(
+    one: Rewritten, gone: Mapping[int, npt.NDArray[np.uint64] | None]
+) -> npt.NDArray[np.uint64]:
+    """Rows of a new file that are no more where they were; ascending."""
+    dead = np.zeros(len(one.row), np.bool_)
+    for number, rows in gone.items():
+        here = one.file == number
+        dead |= here if rows is None else here & np.isin(one.row, rows)
+    return np.flatnonzero(dead).astype(np.uint64)
+
+
+def _are_sortable(state: TableState, key: Sequence[int]) -> bool:
+    kinds = [mapping_of(state.fields[i]).arrow_type for i in key]
+    return bool(kinds) and not any(map(pa.types.is_nested, kinds))
+
+
+def _sorted(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[pa.Table]:
+    """All rows in order, as row groups; as they come, if they are larger in memory than
+    their files say: values that repeat are stored once."""
+    found: list[pa.Table] = []
+    coming = iter(tables)
+    size = 0
+    for table in coming:
+        found.append(table)
+        size += table.nbytes
+        if size > SORTED_BYTES:
+            yield from found
+            yield from coming
+            return
+    if found:
+        rows = pa.concat_tables(found)
+        yield from row_groups(rows.sort_by([(name, "ascending") for name in names]))
+
+
+def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Row groups of small files as larger ones."""
+    group: list[pa.Table] = []
+    rows = size = 0
+    for table in tables:
+        if group and (
+            rows + table.num_rows > ROW_GROUP_ROWS
+            or size + table.nbytes > ROW_GROUP_BYTES
+        ):
+            yield pa.concat_tables(group)
+            group, rows, size = [], 0, 0
+        group.append(table)
+        rows += table.num_rows
+        size += table.nbytes
+    if group:
+        yield pa.concat_tables(group)
+
+
+def _is_small(file: DataFile) -> bool:
+    return file.size < SMALL_BYTES or _is_rotten(file)
+
+
+def _is_rotten(file: DataFile) -> bool:
+    """Most of its rows are gone, and neither what is left nor what is read is too much."""
+    return (
+        file.deleted * 2 > (file.rows or 0)
+        and _live_bytes(file) <= MOST_BYTES
+        and file.size <= 4 * MOST_BYTES
+    )
+
+
+def _live_bytes(file: DataFile) -> int:
+    rows = max(1, file.rows or 0)
+    return file.size * max(0, rows - file.deleted) // rows
