@@ -36,6 +36,7 @@ from wal2lake.frontend.parameters import Parameters
 from wal2lake.frontend.sysviews import LoggedMessage, LogReading
 from wal2lake.lake.methods import Method, Total
 from wal2lake.model import Acl, Lsn, Oid, SyncState
+from wal2lake.publish.statistics import Statistics
 from wal2lake.settings import LogSettings
 from wal2lake.tablesync.attempt import RunningCopy
 
@@ -259,6 +260,8 @@ class FakeSource:
 
     def slots(self):
         return ()
+
+    slot_statistics = Statistics()
 
     def standbys(self):
         return None

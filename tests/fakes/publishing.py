@@ -24,6 +24,7 @@ from wal2lake.frontend.engine.viewsource import ViewSource
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.statements import Kind, Other
 from wal2lake.frontend.sysviews import SystemCatalog
+from wal2lake.publish.statistics import Statistics
 from wal2lake.settings import Settings
 
 Answer = tuple[object, ...]
@@ -83,6 +84,8 @@ class PublishingNode:
                 slots=lambda: (),
                 walsenders=lambda: (),
                 standbys=lambda: None,
+                statistics=Statistics(),
+                signal=lambda pid, terminate: False,
             )
         )
 

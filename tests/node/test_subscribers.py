@@ -13,12 +13,23 @@ from wal2lake.testing.waits import wait_until
 
 SCHEMA = "sub"
 
+C = (
+    "id int primary key, v text, n numeric(8,2), b bytea, f float8, u uuid, j jsonb,"
+    " at timestamp, t interval, k text[], i inet, s smallint, o boolean"
+)
+MORE = (
+    "'-Infinity', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '{\"a\": [1, null]}',"
+    " '1999-12-31 23:59:59.000001', '1 day 02:00:00', array['x', null, 'y z'],"
+    " '10.0.0.1', -7, true"
+)
+"""Types with and without a binary form here."""
+
 OPTIONS = {
     14: "binary = true, streaming = on",
     15: "disable_on_error = true",
     16: "origin = none, streaming = parallel, binary = true",
     17: "failover = true, origin = none",
-    18: "failover = true, streaming = parallel, origin = none",
+    18: "failover = true, streaming = parallel, origin = none, binary = true",
 }
 """What each version has beyond the ones before it."""
 
@@ -27,11 +38,9 @@ OPTIONS = {
 def publisher(node: Node) -> Iterator[Node]:
     """The shared node with two published tables."""
     node.sql(f"create schema {SCHEMA}")
-    node.sql(
-        f"create table {SCHEMA}.a (id int primary key, v text, n numeric(8,2), b bytea)"
-    )
+    node.sql(f"create table {SCHEMA}.a ({C})")
     node.sql(f"create table {SCHEMA}.b (id bigint primary key, at timestamptz, t date)")
-    rows = ", ".join(f"({n}, 'r\t{n}', {n}.5, '\\x00ff')" for n in range(300))
+    rows = ", ".join(f"({n}, 'r\t{n}', {n}.5, '\\x00ff', {MORE})" for n in range(300))
     node.sql(f"insert into {SCHEMA}.a values {rows}")
     node.sql(f"create publication subs for table {SCHEMA}.a")
     node.sql("create role subscriber login replication password 'secret'")
@@ -80,7 +89,7 @@ def test_a_subscriber_from_its_creation_to_its_end(
     node, copy = publisher, database(version)
     copy.psql(
         f"create schema {SCHEMA};"
-        f" create table {SCHEMA}.a (id int primary key, v text, n numeric(8,2), b bytea);"
+        f" create table {SCHEMA}.a ({C});"
         f" create table {SCHEMA}.b (id bigint primary key, at timestamptz, t date)"
     )
     name = f"sub{version}"
@@ -92,8 +101,9 @@ def test_a_subscriber_from_its_creation_to_its_end(
     node.sql(
         f"begin; update {SCHEMA}.a set v = 'changed', b = null where id < 10;"
         f" delete from {SCHEMA}.a where id between 20 and 29;"
-        f" insert into {SCHEMA}.a values (2000, null, -0.5, ''); commit"
+        f" insert into {SCHEMA}.a values (2000, null, -0.5, '', {MORE}); commit"
     )
+    node.sql(f"update {SCHEMA}.a set id = 3000 where id = 2000")
     equal(node, copy, "a")
     # A table that joins.
     node.sql(f"insert into {SCHEMA}.b values (1, '2026-01-01 12:00+00', '2026-02-03')")

@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.conftest import Database
+from tests.fakes.replication_clients import read_by_pgjdbc, read_by_psycopg2
 
 from wal2lake.errors import PublisherError
 from wal2lake.settings import FILE_NAME
@@ -514,4 +515,27 @@ def test_pg_recvlogical_reads_what_was_committed(publisher: Node) -> None:
             client.rows("DROP_REPLICATION_SLOT nope")
         assert refused.value.sqlstate == "42704"
         assert client.rows("IDENTIFY_SYSTEM")[0][3] == "lake"
+    drivers_read(node)
     assert node.sql("select * from pg_replication_slots") == []
+
+
+def drivers_read(node: Node) -> None:
+    """The replication clients of psycopg2 and of pgjdbc."""
+    number = iter(range(100, 200))
+
+    def write() -> None:
+        first = next(number)
+        node.sql(f"insert into public.u values ({first}, 'a'), ({next(number)}, 'b')")
+        node.sql(f"delete from public.u where a = {first}")
+
+    def wanted(first: int) -> list[str]:
+        row = "table public.u: INSERT: a[bigint]:{} b[text]:'{}'"
+        gone = f"table public.u: DELETE: a[bigint]:{first}"
+        rows = [row.format(first, "a"), row.format(first + 1, "b")]
+        return ["BEGIN", *rows, "COMMIT", "BEGIN", gone, "COMMIT"]
+
+    dsn = source(node)
+    assert read_by_psycopg2(dsn, "psycopg", write) == wanted(100)
+    facts = dict(one.split("=", 1) for one in dsn.split())
+    address = f"{facts['host']}:{facts['port']}/{facts['dbname']}"
+    assert read_by_pgjdbc(address, facts["user"], "jdbc", write) == wanted(102)

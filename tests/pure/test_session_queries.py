@@ -274,13 +274,27 @@ def test_modes_of_a_block_are_parameters_until_it_ends(client):
         ("commit and chain", "25P01"),
         ("begin; release a", "3B001"),
         ("begin; rollback to a", "3B001"),
-        ("begin; prepare transaction 'x'", "0A000"),
+        ("begin; prepare transaction 'x'", "55000"),
         ("commit prepared 'x'", "42704"),
+        ("begin; rollback prepared 'x'", "25001"),
         ("begin; discard all", "25001"),
     ],
 )
 def test_what_is_not_there_is_refused_with_postgresqls_codes(client, sql, sqlstate):
     assert [e[1] for e in errors(ask(client, sql))] == [sqlstate]
+
+
+def test_what_cannot_be_prepared_is_rolled_back(client, door):
+    """As in PostgreSQL with max_prepared_transactions = 0."""
+    ask(client, "begin; insert; fail")
+    answer = ask(client, "prepare transaction 'x'")
+    assert (tags(answer), status(answer)) == (["ROLLBACK"], "I")
+    assert tags(ask(client, "prepare transaction 'x'")) == ["ROLLBACK"]
+    ask(client, "begin; savepoint a; insert")
+    answer = ask(client, "prepare transaction 'x'")
+    assert errors(answer) == [("ERROR", "55000", "prepared transactions are disabled")]
+    assert status(answer) == "I"
+    assert rows_after(door, "execute insert")[-1] == "rollback"
 
 
 def test_a_savepoint_saves_a_block_from_an_error(client, door):

@@ -585,5 +585,3 @@ class ReplicationSlot:
     two_phase_at: Lsn | None = None
     invalidation: str | None = None
     """Why it can be used no more, in PostgreSQL's words."""
-    inactive_since: str | None = None
-    """ISO 8601; None: it is in use."""

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 16
+VERSION: Final = 17
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -244,6 +244,11 @@ create table replication_slot (
 """
 """``temporary``: the session whose it is; 0: it stays."""
 
+_SLOTS_17: Final = """
+alter table replication_slot drop column inactive_since;
+"""
+"""It begins anew with each start of the node, as PostgreSQL's."""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -258,6 +263,7 @@ LATER: Final = (
     _PARAMETERS_14,
     _PUBLICATIONS_15,
     _SLOTS_16,
+    _SLOTS_17,
 )
 """What came after version 3, in order."""
 
@@ -318,6 +324,7 @@ alter table relation add column partition_of integer;
     14: LATER[10],
     15: LATER[11],
     16: LATER[12],
+    17: LATER[13],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from wal2lake.frontend.grammar.copying import CopyOptions
 from wal2lake.frontend.parameters import Parameters
@@ -74,6 +74,8 @@ class Batch:
 
     rows: int
     columns: tuple[Sequence[bytes | None], ...]
+    texts: tuple[Any, ...] | None = None
+    """Instead of ``columns``, for a COPY in text format: Arrow binary."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from wal2lake.publish.capture.worker import Capture, Point
 from wal2lake.publish.sending import Publications
 from wal2lake.publish.slots import SlotManager
+from wal2lake.publish.statistics import Statistics
 from wal2lake.publish.synchronous import Commits
 from wal2lake.publish.walsender.starting import Walsenders
 
@@ -21,6 +22,7 @@ class Publishing:
     slots: SlotManager
     walsenders: Walsenders
     commits: Commits
+    statistics: Statistics
     catalog_path: str
     log_directory: str
     timeout_ms: Callable[[], int]

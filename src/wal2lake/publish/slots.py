@@ -13,17 +13,31 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.catalog import Catalog, ReplicationSlot
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.model import Lsn
 from wal2lake.publish.capture.worker import Capture, Point
+from wal2lake.publish.statistics import Statistics
 
 _NAME: Final = re.compile(r"[a-z0-9_]+")
 _NAME_BYTES: Final = 63
+
+
+@dataclass(frozen=True, slots=True)
+class SlotUse:
+    """A slot, and who uses it."""
+
+    slot: ReplicationSlot
+    session: int | None
+    """None: nobody."""
+    left_at: float
+    """Unix time: when somebody last did, or the engine's start."""
 
 
 class SlotManager:
@@ -35,15 +49,20 @@ class SlotManager:
         capture: Capture,
         most: Callable[[], int],
         released: Callable[[], None],
+        statistics: Statistics,
     ) -> None:
         """``most``: max_replication_slots; ``released`` is told that less of the log may be
-        needed."""
+        needed; ``statistics`` of slots that go are forgotten."""
+        self._statistics = statistics
         self._catalog = catalog
         self._capture = capture
         self._most = most
         self._released = released
         self._lock = threading.Lock()
         self._users: dict[str, int] = {}
+        self._started = time.time()
+        self._left: dict[str, float] = {}
+        """When somebody has last used a slot, since the engine's start."""
 
     def create(
         self,
@@ -127,6 +146,7 @@ class SlotManager:
                     sqlstate="53400",
                     hint='Free one or increase "max_replication_slots".',
                 )
+            self._statistics.forget(name)
             self._catalog.create_slot(begun)
             self._users[name] = session
         try:
@@ -141,6 +161,8 @@ class SlotManager:
         """``wait``, called again and again until nobody uses it any more; None: refuse then."""
         with self.using(name, session, wait=wait, invalid=True):
             self._catalog.drop_slot(name)
+        with self._lock:
+            self._left.pop(name, None)
         self._released()
 
     def alter(
@@ -186,15 +208,35 @@ class SlotManager:
         self._catalog.confirm_slot(name, lsn)
         self._released()
 
+    def begin_two_phase(self, name: str, lsn: Lsn) -> None:
+        """Its user wants prepared transactions as such, from ``lsn`` on."""
+        self._catalog.begin_two_phase(name, lsn)
+
     def all(self) -> list[ReplicationSlot]:
         """All of them."""
         return self._catalog.slots()
 
-    def in_use(self) -> list[tuple[ReplicationSlot, int | None]]:
-        """All of them, each with the session that uses it now."""
+    def in_use(self) -> list[SlotUse]:
+        """All of them, and who uses them now."""
         found = self._catalog.slots()
         with self._lock:
-            return [(one, self._users.get(one.name)) for one in found]
+            return [
+                SlotUse(
+                    one,
+                    self._users.get(one.name),
+                    self._left.get(one.name, self._started),
+                )
+                for one in found
+            ]
+
+    def invalidate(self, use: SlotUse, reason: str) -> bool:
+        """It can be used no more, if it still stands where it did and the same session uses it
+        (or nobody); whether that was so."""
+        name = use.slot.name
+        with self._lock:
+            return self._users.get(name) == use.session and (
+                self._catalog.invalidate_slot(name, reason, use.slot.restart_lsn)
+            )
 
     def released(self) -> None:
         """Less of the log may be needed."""
@@ -260,6 +302,7 @@ class SlotManager:
     def _release(self, name: str) -> None:
         with self._lock:
             self._users.pop(name, None)
+            self._left[name] = time.time()
 
 
 def check_name(name: str) -> None:

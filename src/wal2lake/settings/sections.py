@@ -358,6 +358,21 @@ class PublishSettings:
     max_replication_slots: int = setting(
         10, "Replication slots at a time.", minimum=0, maximum=262143
     )
+    max_slot_wal_keep_size: int = setting(
+        -1,
+        "MB of the publisher's log that a replication slot may hold back; one that needs more is"
+        " invalidated. -1: no limit.",
+        minimum=-1,
+        maximum=_INT_MAX,
+        receivers=False,
+    )
+    idle_replication_slot_timeout: int = setting(
+        0,
+        "Seconds after which a replication slot that nobody uses is invalidated; 0: never.",
+        minimum=0,
+        maximum=_INT_MAX,
+        receivers=False,
+    )
     max_wal_senders: int = setting(
         10, "Connections for replication at a time.", minimum=0, maximum=262143
     )

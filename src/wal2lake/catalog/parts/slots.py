@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from datetime import UTC, datetime
 
 from wal2lake.catalog.parts.part import Part
 from wal2lake.catalog.records import ReplicationSlot
@@ -34,8 +33,8 @@ class Slots(Part):
             try:
                 transaction.execute(
                     "insert into replication_slot (name, plugin, temporary, two_phase,"
-                    " failover, restart_lsn, confirmed_lsn, two_phase_at, inactive_since)"
-                    " values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    " failover, restart_lsn, confirmed_lsn, two_phase_at)"
+                    " values (?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         slot.name,
                         slot.plugin,
@@ -45,7 +44,6 @@ class Slots(Part):
                         slot.restart_lsn,
                         slot.confirmed_lsn,
                         slot.two_phase_at,
-                        _now(),
                     ),
                 )
             except sqlite3.IntegrityError:
@@ -98,18 +96,27 @@ class Slots(Part):
                 (failover, two_phase, two_phase_at, name),
             )
 
-    def invalidate_slot(self, name: str, reason: str) -> None:
-        """It can be used no more."""
+    def begin_two_phase(self, name: str, lsn: Lsn) -> None:
+        """Transactions that are prepared above are sent then, unless it does so already."""
         with self._database.transaction() as transaction:
             transaction.execute(
-                "update replication_slot set invalidation = ?"
-                " where name = ? and invalidation is null",
-                (reason, name),
+                "update replication_slot set two_phase = 1, two_phase_at = ?"
+                " where name = ? and not two_phase",
+                (lsn, name),
             )
 
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds")
+    def invalidate_slot(
+        self, name: str, reason: str, restart_lsn: Lsn | None = None
+    ) -> bool:
+        """It can be used no more. ``restart_lsn``: only if it stands there; whether it did."""
+        with self._database.transaction() as transaction:
+            found = transaction.execute(
+                "update replication_slot set invalidation = ?"
+                " where name = ? and invalidation is null"
+                " and (? is null or restart_lsn = ?)",
+                (reason, name, restart_lsn, restart_lsn),
+            )
+            return found.rowcount > 0
 
 
 def _slot(row: sqlite3.Row) -> ReplicationSlot:
@@ -124,5 +131,4 @@ def _slot(row: sqlite3.Row) -> ReplicationSlot:
         failover=bool(row["failover"]),
         two_phase_at=None if at is None else Lsn(at),
         invalidation=row["invalidation"],
-        inactive_since=row["inactive_since"],
     )

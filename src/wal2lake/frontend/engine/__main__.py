@@ -198,9 +198,11 @@ class _Engine:
                 self._listener.sessions,
                 sync.running,
                 batches.methods,
-                publisher.slots.in_use,
+                publisher.rooms,
                 publisher.walsenders.positions,
                 publisher.standbys,
+                publisher.statistics,
+                lambda pid, terminate: self._signal(publisher, pid, terminate),
             )
             self._open_doors(node, source, publisher)
             _tell(settings, READY)
@@ -219,6 +221,14 @@ class _Engine:
         finally:
             stop_session(spark)
         return 0 if alive else 1
+
+    def _signal(self, publisher: Publisher, pid: int, terminate: bool) -> bool:
+        """pg_cancel_backend and pg_terminate_backend."""
+        if not terminate:
+            return self._listener.cancel(pid)
+        found = self._listener.terminate(pid)
+        publisher.walsenders.end(pid)
+        return found
 
     def _open_doors(self, node: Node, source: ViewSource, publisher: Publisher) -> None:
         system = SystemCatalog(source)

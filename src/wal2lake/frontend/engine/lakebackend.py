@@ -51,7 +51,7 @@ from wal2lake.frontend.commands import table as tables
 from wal2lake.frontend.commands.access import check_tables
 from wal2lake.frontend.commands.copying import copied_rows, forced_columns
 from wal2lake.frontend.commands.dml import run_dml, truncate, truncated_tables
-from wal2lake.frontend.commands.node import Caller, Node, find_table, need_table
+from wal2lake.frontend.commands.node import Caller, Node, need_table
 from wal2lake.frontend.commands.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.frontend.commands.publication.dependents import check_writable
 from wal2lake.frontend.commands.snapshots import Modes, Snapshot
@@ -60,6 +60,7 @@ from wal2lake.frontend.commands.transaction.local import (
     LocalTransaction,
 )
 from wal2lake.frontend.commands.transaction.messages import emit
+from wal2lake.frontend.engine.copiedtable import copied_table
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.copying import (
     CopyFormat,
@@ -72,7 +73,6 @@ from wal2lake.frontend.grammar.parser import Parsed
 from wal2lake.frontend.grammar.statements import (
     Kind,
     Other,
-    QualifiedName,
     Truncate,
 )
 from wal2lake.frontend.parameters import canonical_encoding
@@ -95,7 +95,6 @@ from wal2lake.frontend.sysviews import (
     is_system_query,
     only_computes,
 )
-from wal2lake.frontend.sysviews.declarations.relations import system_relation
 from wal2lake.lake import CommitConflict
 from wal2lake.model import Oid
 from wal2lake.pg import Check
@@ -340,6 +339,8 @@ class LakeBackend:
         statement: Other,
         bound: tuple[BoundParameter, ...],
         formats: Sequence[Format],
+        *,
+        arrow: bool = False,
     ) -> Outcome:
         if statement.kind in _QUERIES:
             if prepared.system:
@@ -350,7 +351,7 @@ class LakeBackend:
                     formats,
                     perform=lambda request: self._perform(caller, request),
                 )
-            return self._query(caller, prepared.sql, bound, formats)
+            return self._query(caller, prepared.sql, bound, formats, arrow=arrow)
         if statement.kind in _WRITES:
             self._refuse_in_read_only(statement.kind.name)
             return Outcome(self._write(caller, prepared.sql, bound))
@@ -362,7 +363,9 @@ class LakeBackend:
         """Its query's rows, as CopyData."""
         name, columns, sql = None, None, statement.query
         if statement.table is not None:
-            schema, name, columns = self._copied(caller, statement.table)
+            schema, name, columns = copied_table(
+                self._node.catalog, caller, statement.table
+            )
             sql = copied_rows(statement, schema, name, columns)
         assert sql is not None
         options = copy_options(statement.options, canonical_encoding)
@@ -392,25 +395,8 @@ class LakeBackend:
         binary = options.format is CopyFormat.BINARY
         wanted = Format.BINARY if binary else Format.TEXT
         formats = (wanted,) * len(query.fields or ())
-        return self._other(caller, query, query.statement, (), formats)
-
-    def _copied(
-        self, caller: Caller, table: QualifiedName
-    ) -> tuple[str, str, tuple[str, ...]]:
-        """Schema, name and columns of a table, which may be a system's."""
-        catalog = self._node.catalog
-        found = find_table(catalog, caller, table.schema, table.name)
-        system = None if found else system_relation(table.schema, table.name)
-        if system is None:
-            found = need_table(catalog, caller, table.schema, table.name)
-            return found.namespace, found.name, tuple(c.name for c in found.columns)
-        if system.kind != "r":
-            raise UsageError(
-                f'cannot copy from view "{system.name}"',
-                sqlstate="42809",
-                hint="Try the COPY (SELECT ...) TO variant.",
-            )
-        return system.schema, system.name, tuple(c.name for c in system.columns)
+        arrow = options.format is CopyFormat.TEXT
+        return self._other(caller, query, query.statement, (), formats, arrow=arrow)
 
     def _perform(self, caller: Caller, request: Request) -> object:
         """What a function of a system query has asked for."""
@@ -495,6 +481,8 @@ class LakeBackend:
         sql: str,
         bound: tuple[BoundParameter, ...],
         formats: Sequence[Format],
+        *,
+        arrow: bool = False,
     ) -> Outcome:
         used = _Used()
         query = self._translated(sql, bound, self._resolver(caller, used))
@@ -506,7 +494,7 @@ class LakeBackend:
             fields = fields_of(result.fields, query)
             rendering = self._rendering()
             rows = (
-                columns_in(batch, fields, formats, rendering)
+                columns_in(batch, fields, formats, rendering, arrow=arrow)
                 for batch in batches
                 if batch.num_rows
             )

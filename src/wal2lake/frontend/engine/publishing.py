@@ -21,9 +21,11 @@ from wal2lake.lake.capture.rows import Memory
 from wal2lake.model import Oid
 from wal2lake.observe import get_logger
 from wal2lake.publish.capture.worker import Capture, Point
+from wal2lake.publish.limits import Limits, Room, SlotLimits
 from wal2lake.publish.sending import Publications
 from wal2lake.publish.service import Publishing
-from wal2lake.publish.slots import SlotManager
+from wal2lake.publish.slots import SlotManager, SlotUse
+from wal2lake.publish.statistics import Statistics
 from wal2lake.publish.synchronous import (
     Commits,
     Standbys,
@@ -46,7 +48,8 @@ class Publisher:
         self._sessions = sessions
         self._standbys = parse_standbys(settings.publish.synchronous_standby_names)
         node.catalog.drop_temporary_slots()
-        self.walsenders = Walsenders(settings.run_directory)
+        self.statistics = Statistics()
+        self.walsenders = Walsenders(settings.run_directory, self.statistics)
         self.capture = Capture(
             node.catalog,
             node.tables,
@@ -56,12 +59,20 @@ class Publisher:
             Memory(settings.publish.capture_bytes, settings.run_directory / "capture"),
             settings.log.segment_bytes,
             self.walsenders.grown,
+            lambda: self.limits.enforce(),
         )
         self.slots = SlotManager(
             node.catalog,
             self.capture,
             lambda: self._settings.publish.max_replication_slots,
             self.capture.tell,
+            self.statistics,
+        )
+        self.limits = SlotLimits(
+            self.slots,
+            settings.publish_log_directory,
+            self._limits,
+            self.walsenders.end,
         )
         self._settings = settings
         self.publishing = Publishing(
@@ -69,6 +80,7 @@ class Publisher:
             capture=self.capture,
             slots=self.slots,
             walsenders=self.walsenders,
+            statistics=self.statistics,
             commits=Commits(self.capture, self._streaming, self.standbys),
             catalog_path=str(settings.catalog_file),
             log_directory=str(settings.publish_log_directory),
@@ -104,6 +116,16 @@ class Publisher:
     def standbys(self) -> Standbys | None:
         """Whom commits wait for now."""
         return self._standbys
+
+    def rooms(self) -> Sequence[tuple[SlotUse, Room]]:
+        """All slots, who uses them, and how they stand to their limit."""
+        uses = self.slots.in_use()
+        rooms = self.limits.rooms([use.slot for use in uses])
+        return [(use, rooms[use.slot.name]) for use in uses]
+
+    def _limits(self) -> Limits:
+        now = self._settings.publish
+        return Limits(now.max_slot_wal_keep_size, now.idle_replication_slot_timeout)
 
     def _streaming(self) -> Sequence[Walsender]:
         names = {one.pid: one.application_name for one in self._sessions()}

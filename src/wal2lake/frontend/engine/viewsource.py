@@ -23,7 +23,6 @@ from wal2lake.catalog import (
     Progress,
     ProgressFile,
     Publication,
-    ReplicationSlot,
     Role,
     RoleMember,
     SnapshotVector,
@@ -45,10 +44,16 @@ from wal2lake.frontend.sysviews import ActiveSession, LoggedMessage, LogReading
 from wal2lake.lake.methods import Method, Total
 from wal2lake.launch.wakeup import RELOAD, notify
 from wal2lake.model import Acl, Lsn, Oid
+from wal2lake.publish.limits import Room
+from wal2lake.publish.slots import SlotUse
+from wal2lake.publish.statistics import Statistics
 from wal2lake.publish.synchronous import Standbys
 from wal2lake.publish.walsender.page import Positions
 from wal2lake.settings import LogSettings, Settings
 from wal2lake.tablesync.attempt import RunningCopy
+
+Signal = Callable[[int, bool], bool]
+"""``signal(pid, terminate)``; False: there is no such session."""
 
 
 class ViewSource:
@@ -61,13 +66,16 @@ class ViewSource:
         sessions: Callable[[], Sequence[ActiveSession]],
         copies: Callable[[Oid], Sequence[RunningCopy]],
         methods: Callable[[str, str], Mapping[Method, Total]],
-        slots: Callable[[], Sequence[tuple[ReplicationSlot, int | None]]],
+        slots: Callable[[], Sequence[tuple[SlotUse, Room]]],
         walsenders: Callable[[], Sequence[tuple[int, str, Positions]]],
         standbys: Callable[[], Standbys | None],
+        statistics: Statistics,
+        signal: Signal,
     ) -> None:
         """``sessions`` tells who is connected now, ``copies`` what is being copied, ``methods``
-        how batches were written (``Batches.methods``), ``slots`` which there are and who uses
-        them, ``walsenders`` who streams, ``standbys`` whom commits wait for."""
+        how batches were written (``Batches.methods``), ``slots`` which there are, who uses
+        them and how they stand to their limit, ``walsenders`` who streams, ``standbys`` whom
+        commits wait for; ``signal`` cancels what a session runs, or ends it."""
         self._catalog = catalog
         self._run_directory = settings.run_directory
         self._settings = settings
@@ -77,6 +85,8 @@ class ViewSource:
         self.slots = slots
         self.walsenders = walsenders
         self.standbys = standbys
+        self.slot_statistics = statistics
+        self._signal = signal
         self._files: dict[Oid, ProgressFile] = {}
         self._histories: dict[Oid, MessageHistory] = {}
         self._inventories: dict[Oid, Inventory] = {}
@@ -167,6 +177,10 @@ class ViewSource:
     def reload_settings(self) -> bool:
         """By the supervisor, which tells the others."""
         return notify(self._run_directory, RELOAD)
+
+    def signal(self, pid: int, *, terminate: bool) -> bool:
+        """At the front door."""
+        return self._signal(pid, terminate)
 
     def comments(self) -> Sequence[Comment]:
         """From the catalog."""

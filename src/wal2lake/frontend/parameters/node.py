@@ -64,6 +64,24 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
             Unit.NONE,
         ),
         number(
+            "max_prepared_transactions",
+            0,
+            "Transactions that may be prepared at a time.",
+            Unit.NONE,
+        ),
+        number(
+            "max_slot_wal_keep_size",
+            settings.publish.max_slot_wal_keep_size,
+            "What a replication slot may hold back of the publisher's log.",
+            Unit.MEGABYTES,
+        ),
+        number(
+            "idle_replication_slot_timeout",
+            settings.publish.idle_replication_slot_timeout,
+            "A replication slot that nobody uses for so long is invalidated.",
+            Unit.SECONDS,
+        ),
+        number(
             "max_wal_senders",
             settings.publish.max_wal_senders,
             "Connections for replication at a time.",

@@ -37,6 +37,21 @@ _UNITS: Final[dict[Unit, tuple[tuple[str, Fraction], ...]]] = {
         ("ms", Fraction(1)),
         ("us", Fraction(1, 1000)),
     ),
+    Unit.SECONDS: (
+        ("d", Fraction(86_400)),
+        ("h", Fraction(3600)),
+        ("min", Fraction(60)),
+        ("s", Fraction(1)),
+        ("ms", Fraction(1, 1000)),
+        ("us", Fraction(1, 1_000_000)),
+    ),
+    Unit.MEGABYTES: (
+        ("TB", Fraction(1 << 20)),
+        ("GB", Fraction(1 << 10)),
+        ("MB", Fraction(1)),
+        ("kB", Fraction(1, 1 << 10)),
+        ("B", Fraction(1, 1 << 20)),
+    ),
     Unit.KILOBYTES: (
         ("TB", Fraction(1 << 30)),
         ("GB", Fraction(1 << 20)),
@@ -46,11 +61,16 @@ _UNITS: Final[dict[Unit, tuple[tuple[str, Fraction], ...]]] = {
     ),
 }
 
+_TIMES: Final = (
+    'Valid units for this parameter are "us", "ms", "s", "min", "h", and "d".'
+)
+_SIZES: Final = 'Valid units for this parameter are "B", "kB", "MB", "GB", and "TB".'
+
 _UNIT_HINTS: Final = {
-    Unit.MILLISECONDS: 'Valid units for this parameter are "us", "ms", "s", "min", '
-    '"h", and "d".',
-    Unit.KILOBYTES: 'Valid units for this parameter are "B", "kB", "MB", "GB", and '
-    '"TB".',
+    Unit.MILLISECONDS: _TIMES,
+    Unit.SECONDS: _TIMES,
+    Unit.KILOBYTES: _SIZES,
+    Unit.MEGABYTES: _SIZES,
 }
 
 _INTEGER = re.compile(

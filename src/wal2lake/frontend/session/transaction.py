@@ -184,9 +184,17 @@ class Transaction:
             return self._end(command, keep=True)
         if verb is TransactionVerb.ROLLBACK:
             return self._end(command, keep=False)
-        if verb is TransactionVerb.PREPARE and self.failed:
-            # PostgreSQL: preparing a failed block is rolling it back.
-            return self._end(TransactionControl(TransactionVerb.ROLLBACK), keep=False)
+        if verb is TransactionVerb.PREPARE:
+            # Whether it has failed, is none, or cannot be: nothing of it stays.
+            prepares = self.in_block and not self.failed
+            ended = self._end(TransactionControl(TransactionVerb.ROLLBACK), keep=False)
+            if prepares:
+                raise UsageError(
+                    "prepared transactions are disabled",
+                    sqlstate="55000",
+                    hint='A node has none: "max_prepared_transactions" is zero.',
+                )
+            return ended
         if verb in _SAVEPOINT_TAGS:
             self._control_savepoint(command)
             return _SAVEPOINT_TAGS[verb], []
@@ -361,10 +369,13 @@ class Transaction:
         del self._savepoints[depth:]
 
     def _refused(self, command: TransactionControl) -> Exception:
-        """Two-phase commit by clients."""
+        """The second phase of what cannot be there."""
         self.check_usable()
-        if command.verb is TransactionVerb.PREPARE:
-            return FeatureNotSupportedError("PREPARE TRANSACTION is not supported")
+        if self.in_block:
+            return UsageError(
+                f"{command.verb.value} cannot run inside a transaction block",
+                sqlstate="25001",
+            )
         return UsageError(
             f'prepared transaction with identifier "{command.name}" does not exist',
             sqlstate="42704",

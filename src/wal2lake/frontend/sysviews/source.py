@@ -20,7 +20,6 @@ from wal2lake.catalog import (
     NotedSchemaChange,
     Progress,
     Publication,
-    ReplicationSlot,
     Role,
     RoleMember,
     SnapshotVector,
@@ -40,6 +39,9 @@ from wal2lake.changelog import (
 )
 from wal2lake.lake.methods import Method, Total
 from wal2lake.model import Acl, Lsn, Oid
+from wal2lake.publish.limits import Room
+from wal2lake.publish.slots import SlotUse
+from wal2lake.publish.statistics import Statistics
 from wal2lake.publish.synchronous import Standbys
 from wal2lake.publish.walsender.page import Positions
 from wal2lake.settings import LogSettings
@@ -226,8 +228,17 @@ class CatalogSource(Protocol):
         """The clients connected now."""
         ...
 
-    def slots(self) -> Sequence[tuple[ReplicationSlot, int | None]]:
-        """All replication slots, each with the session that uses it now."""
+    def signal(self, pid: int, *, terminate: bool) -> bool:
+        """Cancel what that session runs, or end it; False: there is none."""
+        ...
+
+    def slots(self) -> Sequence[tuple[SlotUse, Room]]:
+        """All replication slots, who uses them, and how they stand to their limit."""
+        ...
+
+    @property
+    def slot_statistics(self) -> Statistics:
+        """What slots have decoded."""
         ...
 
     def walsenders(self) -> Sequence[tuple[int, str, Positions]]:

@@ -93,6 +93,8 @@ def _stream(task: Task) -> tuple[End, bytes]:
     except Wal2LakeError as error:
         error.context = callback_context(context, plugin, "startup")
         raise
+    if context.two_phase:
+        catalog.begin_two_phase(task.slot, Lsn(task.start))
     reader = LogReader(Path(task.log))
     decoding = Decoding(reader, plugin, context, Lsn(task.start), task.work_mem)
     stream = Stream(

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import mmap
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
 from wal2lake.model import Lsn
+from wal2lake.publish.statistics import Counts
 
 _SIZE: Final = 4096
 _WORDS: Final = ("sent", "write", "flush", "apply", "reply_time", "streaming")
-_INDEX: Final = {name: i for i, name in enumerate(_WORDS)}
+_COUNTS: Final = tuple(field.name for field in fields(Counts))
+_INDEX: Final = {name: i for i, name in enumerate((*_WORDS, *_COUNTS))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,11 @@ class Page:
         return Positions(
             Lsn(sent), Lsn(write), Lsn(flush), Lsn(apply), at, bool(streaming)
         )
+
+    def read_counts(self) -> Counts:
+        """What has been decoded."""
+        first = len(_WORDS)
+        return Counts(*self._words[first : first + len(_COUNTS)])
 
     def close(self) -> None:
         """Unmap; the file stays."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from wal2lake.errors import InternalError, StorageError, Wal2LakeError
+from wal2lake.publish.statistics import Statistics
 from wal2lake.publish.walsender.page import Page, Positions, page_path
 
 _STOP_SECONDS = 10.0
@@ -81,8 +82,10 @@ class _Running:
 class Walsenders:
     """Those of one engine."""
 
-    def __init__(self, run_directory: Path) -> None:
+    def __init__(self, run_directory: Path, statistics: Statistics) -> None:
+        """``statistics``: where what they decode is counted."""
         self._run_directory = run_directory
+        self._statistics = statistics
         self._lock = threading.Lock()
         self._running: dict[int, _Running] = {}
 
@@ -128,9 +131,10 @@ class Walsenders:
         with self._lock:
             self._running[pid] = _Running(pid, task.slot, process, grown_write, page)
         try:
-            with os.fdopen(outcome_read, "rb") as pipe:
-                text = pipe.read()
-            process.wait()
+            with self._statistics.of(task.slot, page.read_counts):
+                with os.fdopen(outcome_read, "rb") as pipe:
+                    text = pipe.read()
+                process.wait()
             return _outcome(text)
         finally:
             with self._lock:
@@ -162,7 +166,8 @@ class Walsenders:
         self._signal(signal.SIGKILL, lambda one: one.pid == pid)
 
     def stop(self) -> None:
-        """The node stops: all send what is there, then end."""
+        """The node stops: all send what is there, and end when their clients have confirmed it, or
+        ``_STOP_SECONDS`` later."""
         self._signal(signal.SIGTERM, lambda _: True)
         with self._lock:
             processes = [one.process for one in self._running.values()]

@@ -20,6 +20,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from enum import Enum
 from typing import Any, Final
 
@@ -111,7 +112,7 @@ class Stream:
         self._stopping = False
 
     def stop(self) -> None:
-        """Send what is there, then end."""
+        """Send what is there, then end when the client has confirmed it."""
         self._stopping = True
 
     @property
@@ -151,11 +152,12 @@ class Stream:
             caught_up = self._decoding.position >= end
             if caught_up and end > self._announced:
                 self._keepalive(end, False)
-            self._page.set(sent=self._decoding.position)
+            counts = asdict(self._decoding.counts)
+            self._page.set(sent=self._decoding.position, **counts)
             if caught_up:
                 self._page.set(streaming=1)
                 self._ping()
-                if self._stopping:
+                if self._stopping and self._has_all():
                     return self._finish()
             self._send()
             if caught_up and not self._grew:
@@ -171,6 +173,11 @@ class Stream:
             return
         self._pinged = True
         self._keepalive(self._announced, True)
+
+    def _has_all(self) -> bool:
+        """The client has confirmed what it was sent, and told of; as in WalSndDone(), what it has
+        written counts for one that never flushes."""
+        return (self._flush or self._written) >= self._announced
 
     def _check_end(self) -> None:
         if self._end is not None:
@@ -218,7 +225,7 @@ class Stream:
         return self._end is None
 
     def _finish(self) -> End:
-        """The node is stopping: what is there is sent; CommandComplete says that it is all."""
+        """The node is stopping: what is there has arrived; CommandComplete says that it is all."""
         self._out += b"C" + (4 + 7).to_bytes(4, "big") + b"COPY 0\0"
         self._send()
         self._tell_slot(force=True)

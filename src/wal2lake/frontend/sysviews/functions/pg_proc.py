@@ -291,6 +291,31 @@ def _functions() -> dict[tuple[str, int], Function]:
         changes=True,
     )
     add(
+        "pg_cancel_backend",
+        session.pg_cancel_backend,
+        "INTEGER",
+        "BOOLEAN",
+        _BOOL,
+        changes=True,
+    )
+    for types in ("INTEGER", "INTEGER BIGINT"):
+        add(
+            "pg_terminate_backend",
+            session.pg_terminate_backend,
+            types,
+            "BOOLEAN",
+            _BOOL,
+            changes=True,
+        )
+    add(
+        "pg_stat_reset_replication_slot",
+        session.pg_stat_reset_replication_slot,
+        "VARCHAR",
+        "VARCHAR",
+        _VOID,
+        changes=True,
+    )
+    add(
         "pg_stat_reset_subscription_stats",
         session.pg_stat_reset_subscription_stats,
         "BIGINT",

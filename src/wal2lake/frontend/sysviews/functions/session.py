@@ -17,6 +17,7 @@ from wal2lake.errors import UsageError
 from wal2lake.frontend.parameters import SERVER_VERSION
 from wal2lake.frontend.sysviews.functions.call import Call
 from wal2lake.model import Oid
+from wal2lake.publish.statistics import no_such_slot
 
 VERSION: Final = f"PostgreSQL {SERVER_VERSION} (wal2lake {__version__})"
 
@@ -45,6 +46,9 @@ def set_config(
     return call.context.parameters[name]
 
 
+_PG_SIGNAL_BACKEND: Final = Oid(4200)
+
+
 def current_schema(call: Call) -> str | None:
     """The first schema of the search path."""
     return next(iter(call.search_path(implicit=False)), None)
@@ -62,6 +66,78 @@ def pg_stat_reset_subscription_stats(call: Call, subid: int | None) -> str:
         raise UsageError("invalid subscription OID 0")
     call.source.reset_stats(None if subid is None else Oid(subid))
     return ""
+
+
+def pg_stat_reset_replication_slot(call: Call, name: str | None) -> str:
+    """Count what one slot decodes from zero, or with null what all do."""
+    _check_superuser(call, "pg_stat_reset_replication_slot")
+    names = [use.slot.name for use, _ in call.source.slots()]
+    if name is not None and name not in names:
+        raise no_such_slot(name)
+    for one in names if name is None else (name,):
+        call.source.slot_statistics.reset(one)
+    return ""
+
+
+def pg_cancel_backend(call: Call, pid: int | None) -> bool | None:
+    """As a CancelRequest of that session; false: there is none."""
+    _check_signal(
+        call,
+        pid,
+        "permission denied to cancel query",
+        "whose query is being canceled",
+        "cancel queries",
+        "cancel this query",
+    )
+    return None if pid is None else call.source.signal(pid, terminate=False)
+
+
+def pg_terminate_backend(
+    call: Call, pid: int | None, timeout: int | None = 0
+) -> bool | None:
+    """End that session, and what it streams; false: there is none. ``timeout``: it is not waited
+    for, whatever this says."""
+    if timeout is None:
+        return None
+    if timeout < 0:
+        raise UsageError('"timeout" must not be negative', sqlstate="22003")
+    _check_signal(
+        call,
+        pid,
+        "permission denied to terminate process",
+        "whose process is being terminated",
+        "terminate processes",
+        "terminate this process",
+    )
+    return None if pid is None else call.source.signal(pid, terminate=True)
+
+
+def _check_signal(
+    call: Call, pid: int | None, denied: str, whose: str, those: str, this: str
+) -> None:
+    found = next((one for one in call.source.sessions() if one.pid == pid), None)
+    if found is None:
+        return
+    authority = call.facts.authority
+    owner = authority.by_name.get(found.user)
+    if owner is None or owner.superuser:
+        if not authority.is_superuser(call.role):
+            raise UsageError(
+                denied,
+                sqlstate="42501",
+                detail=f"Only roles with the SUPERUSER attribute may {those} of roles with"
+                " the SUPERUSER attribute.",
+            )
+    elif not any(
+        authority.has_privileges_of(call.role, one)
+        for one in (owner.oid, _PG_SIGNAL_BACKEND)
+    ):
+        raise UsageError(
+            denied,
+            sqlstate="42501",
+            detail=f"Only roles with privileges of the role {whose} or with privileges of"
+            f' the "pg_signal_backend" role may {this}.',
+        )
 
 
 def pg_reload_conf(call: Call) -> bool:

@@ -9,6 +9,7 @@ Sources: pg_get_replication_slots() in slotfuncs.c; pg_stat_get_wal_senders() in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -22,9 +23,9 @@ _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 def pg_replication_slots(moment: Moment) -> Iterator[Row]:
     """All of them."""
-    for slot, user in moment.source.slots():
+    for use, room in moment.source.slots():
+        slot, user = use.slot, use.session
         lost = slot.invalidation is not None
-        since = slot.inactive_since
         yield {
             "slot_name": slot.name,
             "plugin": slot.plugin,
@@ -36,16 +37,34 @@ def pg_replication_slots(moment: Moment) -> Iterator[Row]:
             "active_pid": user,
             "restart_lsn": None if lost else int(slot.restart_lsn) or None,
             "confirmed_flush_lsn": int(slot.confirmed_lsn) or None,
-            "wal_status": "lost" if lost else "reserved",
+            "wal_status": room.wal_status,
+            "safe_wal_size": room.safe_bytes,
             "two_phase": slot.two_phase,
             "two_phase_at": slot.two_phase_at,
             "inactive_since": None
-            if user is not None or since is None
-            else datetime.fromisoformat(since),
+            if user is not None
+            else datetime.fromtimestamp(use.left_at, UTC),
             "conflicting": False,
             "invalidation_reason": slot.invalidation,
             "failover": slot.failover,
             "synced": False,
+        }
+
+
+def pg_stat_replication_slots(moment: Moment) -> Iterator[Row]:
+    """What each slot has decoded."""
+    for use, _ in moment.source.slots():
+        name = use.slot.name
+        found = moment.source.slot_statistics.slot(name)
+        yield {
+            "slot_name": name,
+            "spill_txns": 0,
+            "spill_count": 0,
+            "spill_bytes": 0,
+            **asdict(found.counts),
+            "stats_reset": None
+            if found.reset_at is None
+            else datetime.fromtimestamp(found.reset_at, UTC),
         }
 
 
@@ -87,5 +106,10 @@ def pg_stat_replication(moment: Moment) -> Iterator[Row]:
 
 
 PUBLISHING_ROWS: Final[Mapping[str, Callable[[Moment], Iterator[Row]]]] = {
-    maker.__name__: maker for maker in (pg_replication_slots, pg_stat_replication)
+    maker.__name__: maker
+    for maker in (
+        pg_replication_slots,
+        pg_stat_replication_slots,
+        pg_stat_replication,
+    )
 }

@@ -1,0 +1,168 @@
+"""What replication slots may hold back, and for how long nobody may use them.
+
+Comes in: slots and who uses them, the publisher's log. Goes out: slots that are invalidated, with
+PostgreSQL's words in the server log; how much room each has left (pg_replication_slots).
+
+What a slot holds are the bytes of all segments that have something at or above its
+``restart_lsn``. Capture looks once a second, before it trims the log; PostgreSQL at checkpoints.
+Whoever streams from an invalidated slot is cut off.
+
+Source: InvalidatePossiblyObsoleteSlot() and ReportSlotInvalidation() in slot.c,
+pg_get_replication_slots() in slotfuncs.c (PostgreSQL 18).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from wal2lake.catalog import ReplicationSlot
+from wal2lake.changelog import Inventory, LogContents
+from wal2lake.errors import Wal2LakeError
+from wal2lake.observe import get_logger
+from wal2lake.publish.slots import SlotManager, SlotUse
+
+WAL_REMOVED: Final = "wal_removed"
+IDLE_TIMEOUT: Final = "idle_timeout"
+
+_MB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The settings of these names."""
+
+    max_slot_wal_keep_size: int
+    """MB; -1: none."""
+    idle_replication_slot_timeout: int
+    """Seconds; 0: none."""
+
+    @property
+    def keep_bytes(self) -> int | None:
+        """None: no limit."""
+        size = self.max_slot_wal_keep_size
+        return None if size < 0 else size * _MB
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How a slot stands to the limit."""
+
+    wal_status: str
+    """reserved, unreserved (it is invalidated at the next look) or lost; never extended, for there
+    is no max_wal_size."""
+    safe_bytes: int | None
+    """May be written before it is lost; None: no limit, or lost."""
+
+
+class SlotLimits:
+    """Of one node. Safe for all threads."""
+
+    def __init__(
+        self,
+        slots: SlotManager,
+        directory: Path,
+        limits: Callable[[], Limits],
+        terminate: Callable[[int], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``directory``: the publisher's log; ``terminate`` cuts the stream of a session off;
+        ``clock``: Unix time."""
+        self._slots = slots
+        self._limits = limits
+        self._terminate = terminate
+        self._clock = clock
+        self._inventory = Inventory(directory)
+        self._lock = threading.Lock()
+
+    def enforce(self) -> None:
+        """Invalidate the slots that are beyond a limit."""
+        limits = self._limits()
+        if limits.keep_bytes is None and not limits.idle_replication_slot_timeout:
+            return
+        uses = self._slots.in_use()
+        held = self._held([use.slot for use in uses], limits)
+        for use in uses:
+            cause = self._cause(use, held.get(use.slot.name), limits)
+            if cause is not None:
+                self._invalidate(use, *cause)
+
+    def rooms(self, slots: Sequence[ReplicationSlot]) -> dict[str, Room]:
+        """By the slots' names."""
+        limits = self._limits()
+        held = self._held(slots, limits)
+        return {slot.name: _room(slot, held.get(slot.name), limits) for slot in slots}
+
+    def _held(self, slots: Sequence[ReplicationSlot], limits: Limits) -> dict[str, int]:
+        """Bytes by name, if there is a limit: of slots that can lose what they hold."""
+        if limits.keep_bytes is None:
+            return {}
+        with self._lock:
+            contents = self._inventory.read()
+            return {
+                slot.name: self._bytes_above(contents, slot)
+                for slot in slots
+                if slot.invalidation is None and slot.restart_lsn
+            }
+
+    def _bytes_above(self, contents: LogContents | None, slot: ReplicationSlot) -> int:
+        if contents is None:
+            return 0
+        return self._inventory.above(contents, slot.restart_lsn).bytes
+
+    def _cause(
+        self, use: SlotUse, held: int | None, limits: Limits
+    ) -> tuple[str, str, str] | None:
+        """(reason, DETAIL, setting) why it is to be invalidated."""
+        slot = use.slot
+        if slot.invalidation is not None or not slot.restart_lsn:
+            return None
+        keep = limits.keep_bytes
+        if keep is not None and held is not None and held > keep:
+            over = held - keep
+            return (
+                WAL_REMOVED,
+                f"The slot's restart_lsn {slot.restart_lsn} exceeds the limit by {over}"
+                f" byte{'' if over == 1 else 's'}.",
+                "max_slot_wal_keep_size",
+            )
+        timeout = limits.idle_replication_slot_timeout
+        idle = self._clock() - use.left_at
+        if timeout and use.session is None and idle >= timeout:
+            return (
+                IDLE_TIMEOUT,
+                f"The slot's idle time of {int(idle)}s exceeds the configured"
+                f' "idle_replication_slot_timeout" duration of {timeout}s.',
+                "idle_replication_slot_timeout",
+            )
+        return None
+
+    def _invalidate(self, use: SlotUse, reason: str, detail: str, setting: str) -> None:
+        name = use.slot.name
+        said = Wal2LakeError(
+            f'invalidating obsolete replication slot "{name}"',
+            detail=detail,
+            hint=f'You might need to increase "{setting}".',
+        )
+        if not self._slots.invalidate(use, reason):
+            # It has moved on, or somebody has come or gone: the next look is about that.
+            return
+        if use.session is not None:
+            get_logger().info(
+                f'terminating process {use.session} to release replication slot "{name}"'
+            )
+            self._terminate(use.session)
+        get_logger().warning(said.message, error=said)
+
+
+def _room(slot: ReplicationSlot, held: int | None, limits: Limits) -> Room:
+    if slot.invalidation is not None:
+        return Room("lost", None)
+    keep = limits.keep_bytes
+    if keep is None or held is None:
+        return Room("reserved", None)
+    return Room("reserved" if held <= keep else "unreserved", keep - held)
