@@ -23,6 +23,7 @@ from wal2lake.frontend.grammar import quote_identifier
 from wal2lake.launch import is_locked
 from wal2lake.observe.failpoints import VARIABLE
 from wal2lake.pg.connection import CONNECT_TIMEOUT
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import PostgresServer, available_versions
 from wal2lake.testing.waits import wait_until
@@ -225,8 +226,8 @@ class LentNode(Node):
             os.truncate(self.log, 0)
 
     def take_back(self) -> None:
-        """Whatever became of it: it runs, has no subscription, no table, and no file of
-        either."""
+        """Whatever became of it: it runs, has no subscription, no table, no slot, and no file
+        of a subscription."""
         self._points.unlink(missing_ok=True)
         if not is_locked(self.directory):
             self.start()
@@ -240,6 +241,10 @@ class LentNode(Node):
                 self.sql(f"alter subscription {name} disable")
                 self.sql(f"alter subscription {name} set (slot_name = none)")
                 self.sql(f"drop subscription {name}")
+        for (slot,) in self.sql("select slot_name from pg_replication_slots"):
+            self.sql(f"select pg_drop_replication_slot({quote_literal(str(slot))})")
+        for (gid,) in self.sql("select gid from pg_prepared_xacts"):
+            self.sql(f"rollback prepared {quote_literal(str(gid))}")
         for table, schema in self.sql(
             "select c.relname, n.nspname from pg_class c join pg_namespace n"
             " on n.oid = c.relnamespace where c.relkind in ('r', 'p') and"
@@ -249,7 +254,7 @@ class LentNode(Node):
             self.sql(f"drop table {'.'.join(qualified)}")
         wait_until(
             lambda: (
-                not list((self.directory / "log").glob("*"))
+                not list((self.directory / "log").glob("[0-9]*"))
                 and not list((self.directory / "run").glob("*.progress"))
             ),
             describe="nothing is left of the subscriptions",

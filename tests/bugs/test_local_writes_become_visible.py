@@ -13,7 +13,8 @@ from tests.fakes.apply_world import Rows, World
 from tests.fakes.publisher import Change, Transaction
 
 from wal2lake.errors import StorageError
-from wal2lake.frontend.commands.snapshots import Snapshots
+from wal2lake.frontend.commands.concurrency.heldtables import HeldTables
+from wal2lake.frontend.commands.concurrency.snapshots import Snapshots
 from wal2lake.frontend.commands.transaction.commit import Written, commit_tables
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import NetChange
@@ -37,6 +38,7 @@ def write(world: World, relid: int, rows: Rows) -> None:
     node: Any = SimpleNamespace(
         catalog=world.catalog,
         tables=world.lake,
+        prepared=HeldTables(),
         branches=SimpleNamespace(carry_over=lambda branch, files: None),
         snapshots=Snapshots(),
         committed=lambda: None,

@@ -16,6 +16,7 @@ from wal2lake.catalog import (
     Namespace,
     NotedConflict,
     NotedSchemaChange,
+    PreparedCommit,
     Progress,
     Publication,
     Role,
@@ -189,6 +190,9 @@ class FakeSource:
     def tables(self) -> list[TableDef]:
         self.reads += 1
         return self.table_list
+
+    def prepared_commits(self) -> list[PreparedCommit]:
+        return []
 
     def publications(self) -> list[Publication]:
         return self.publication_list

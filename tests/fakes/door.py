@@ -255,6 +255,20 @@ class FakeBackend:
         if self.journal.fail_commit:
             raise UsageError("could not serialize access", sqlstate="40001")
 
+    def prepare_transaction(self, gid: str) -> None:
+        self.journal.calls.append(f"prepare {gid}")
+        if gid == "refused":
+            raise UsageError("prepared transactions are disabled", sqlstate="55000")
+
+    def finish_prepared(self, gid: str, *, commit: bool) -> None:
+        verb = "commit" if commit else "rollback"
+        self.journal.calls.append(f"{verb} prepared {gid}")
+        if gid == "x" and f"prepare {gid}" not in self.journal.calls:
+            raise UsageError(
+                f'prepared transaction with identifier "{gid}" does not exist',
+                sqlstate="42704",
+            )
+
     def rollback(self) -> None:
         self.journal.calls.append("rollback")
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from wal2lake.frontend.commands.turns import Turns
+from wal2lake.frontend.commands.concurrency.turns import Turns
 from wal2lake.testing.waits import wait_until
 
 

@@ -48,10 +48,11 @@ class World:
         self.number = self.catalog.begin_local_commit(self.changes)
 
     def finish(self) -> None:
-        commit._finish(
+        commit.finish(
             self.node,
             self.changes,
-            self.number,
+            str(self.number),
+            lambda: self.catalog.publish_local({}, number=self.number),
             lambda: self.catalog.publish_local({}, number=self.number),
         )
 

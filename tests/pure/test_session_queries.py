@@ -274,8 +274,8 @@ def test_modes_of_a_block_are_parameters_until_it_ends(client):
         ("commit and chain", "25P01"),
         ("begin; release a", "3B001"),
         ("begin; rollback to a", "3B001"),
-        ("begin; prepare transaction 'x'", "55000"),
         ("commit prepared 'x'", "42704"),
+        ("insert; commit prepared 'x'", "25001"),
         ("begin; rollback prepared 'x'", "25001"),
         ("begin; discard all", "25001"),
     ],
@@ -285,16 +285,31 @@ def test_what_is_not_there_is_refused_with_postgresqls_codes(client, sql, sqlsta
 
 
 def test_what_cannot_be_prepared_is_rolled_back(client, door):
-    """As in PostgreSQL with max_prepared_transactions = 0."""
     ask(client, "begin; insert; fail")
     answer = ask(client, "prepare transaction 'x'")
     assert (tags(answer), status(answer)) == (["ROLLBACK"], "I")
     assert tags(ask(client, "prepare transaction 'x'")) == ["ROLLBACK"]
     ask(client, "begin; savepoint a; insert")
-    answer = ask(client, "prepare transaction 'x'")
+    answer = ask(client, "prepare transaction 'refused'")
     assert errors(answer) == [("ERROR", "55000", "prepared transactions are disabled")]
     assert status(answer) == "I"
-    assert rows_after(door, "execute insert")[-1] == "rollback"
+    assert rows_after(door, "execute insert")[-1] == "prepare refused"
+
+
+def test_a_prepared_transaction_is_ended_by_any_session(client, door):
+    ask(client, "begin; savepoint a; insert; set timezone = 'Asia/Tokyo'")
+    answer = ask(client, "prepare transaction 'x'")
+    assert (tags(answer), status(answer)) == (["PREPARE TRANSACTION"], "I")
+    assert tags(ask(client, "commit prepared 'x'")) == ["COMMIT PREPARED"]
+    answer = ask(client, "insert; prepare transaction 'y'")
+    assert (tags(answer)[-1], status(answer)) == ("PREPARE TRANSACTION", "I")
+    assert tags(ask(client, "rollback prepared 'y'")) == ["ROLLBACK PREPARED"]
+    assert [call for call in door.journal.calls if "prepare" in call] == [
+        "prepare x",
+        "commit prepared x",
+        "prepare y",
+        "rollback prepared y",
+    ]
 
 
 def test_a_savepoint_saves_a_block_from_an_error(client, door):

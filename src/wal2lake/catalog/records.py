@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, Final
 
 from wal2lake.model import (
@@ -548,6 +548,37 @@ class LocalCommit:
     tables: tuple[TableChange, ...]
     altered: tuple[Altered, ...] = ()
     """Definitions that change with the table's commit: all names of one location."""
+
+
+class PreparedState(StrEnum):
+    """How far PREPARE TRANSACTION, or what ends it, has come."""
+
+    PREPARING = "preparing"
+    """Its client has no answer: a crash undoes it."""
+    PREPARED = "prepared"
+    COMMITTING = "committing"
+    """It will commit, also behind a crash."""
+    ROLLING_BACK = "rolling back"
+    """It will not; the publisher's log may have to say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCommit:
+    """A transaction of the front door that is prepared: its files are in its tables' directories,
+    and no version has them."""
+
+    number: int
+    gid: str
+    owner: Oid
+    """Of the role that has prepared it."""
+    prepared_at: int
+    """Microseconds since 2000-01-01 UTC."""
+    tables: tuple[TableChange, ...]
+    messages: tuple[tuple[str, bytes], ...]
+    """Prefix and content of each that it has emitted."""
+    state: PreparedState = PreparedState.PREPARING
+    xid: int | None = None
+    """In the publisher's log; None: nobody needs it there."""
 
 
 def local_writer(node: int) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 17
+VERSION: Final = 18
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -249,6 +249,14 @@ alter table replication_slot drop column inactive_since;
 """
 """It begins anew with each start of the node, as PostgreSQL's."""
 
+_PREPARED_18: Final = """
+create table prepared_commit (
+    number integer primary key autoincrement, gid text not null unique,
+    owner integer not null, prepared_at integer not null, state text not null,
+    xid integer, tables text not null, messages text not null);
+"""
+"""Numbers are in the publisher's log, so none is used twice."""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -264,6 +272,7 @@ LATER: Final = (
     _PUBLICATIONS_15,
     _SLOTS_16,
     _SLOTS_17,
+    _PREPARED_18,
 )
 """What came after version 3, in order."""
 
@@ -325,6 +334,7 @@ alter table relation add column partition_of integer;
     15: LATER[11],
     16: LATER[12],
     17: LATER[13],
+    18: LATER[14],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

@@ -22,6 +22,8 @@ from wal2lake.changelog.manifest import (
     Manifest,
     MessagesFile,
     RowsFile,
+    Step,
+    TwoPhase,
 )
 from wal2lake.changelog.messages import MessageHistory
 from wal2lake.changelog.reader import LogReader
@@ -61,6 +63,8 @@ __all__ = [
     "RowsFile",
     "SegmentFacts",
     "SegmentWriter",
+    "Step",
+    "TwoPhase",
     "check_limit",
     "history_bytes",
     "log_size",

@@ -14,7 +14,8 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -98,6 +99,27 @@ class MessagesFile:
     """Of their transactions; 0: none belongs to a transaction."""
 
 
+class Step(StrEnum):
+    """What a transaction in the log is to one that has been prepared."""
+
+    PREPARE = "prepare"
+    COMMIT = "commit prepared"
+    """It has the rows again, for whoever was not sent the PREPARE."""
+    ROLLBACK = "rollback prepared"
+
+
+@dataclass(frozen=True, slots=True)
+class TwoPhase:
+    """A transaction that has been prepared, as its PREPARE has it."""
+
+    gid: str
+    xid: int
+    prepare_lsn: Lsn
+    prepare_end: Lsn
+    prepare_time: int
+    """Microseconds since 2000-01-01 UTC."""
+
+
 @dataclass(frozen=True, slots=True)
 class Captured:
     """How far the tables' own commits are in a publisher's log."""
@@ -105,6 +127,10 @@ class Captured:
     versions: Mapping[int, int]
     """By relation OID; what each table has done up to this version is in the log."""
     last_xid: int
+    prepared: Mapping[int, TwoPhase] = field(default_factory=dict)
+    """Those without an end, by the catalog's numbers."""
+    steps: Mapping[Lsn, tuple[Step, TwoPhase]] = field(default_factory=dict)
+    """By commit LSN, of this segment; there may be some of earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +192,14 @@ def encode(manifest: Manifest) -> bytes:
         members["captured"] = {
             "versions": {str(k): v for k, v in manifest.captured.versions.items()},
             "last_xid": manifest.captured.last_xid,
+            "prepared": {
+                str(number): _encode_two_phase(one)
+                for number, one in manifest.captured.prepared.items()
+            },
+            "steps": {
+                str(lsn): {"step": step.value, **_encode_two_phase(one)}
+                for lsn, (step, one) in manifest.captured.steps.items()
+            },
         }
     return seal(members)
 
@@ -219,7 +253,35 @@ def _decode_captured(found: Mapping[str, Any] | None) -> Captured | None:
     if found is None:
         return None
     versions = {int(k): int(v) for k, v in found["versions"].items()}
-    return Captured(versions, int(found["last_xid"]))
+    return Captured(
+        versions,
+        int(found["last_xid"]),
+        {int(k): _decode_two_phase(v) for k, v in found.get("prepared", {}).items()},
+        {
+            Lsn.parse(k): (Step(v["step"]), _decode_two_phase(v))
+            for k, v in found.get("steps", {}).items()
+        },
+    )
+
+
+def _encode_two_phase(one: TwoPhase) -> dict[str, Any]:
+    return {
+        "gid": one.gid,
+        "xid": one.xid,
+        "prepare_lsn": str(one.prepare_lsn),
+        "prepare_end": str(one.prepare_end),
+        "prepare_time": one.prepare_time,
+    }
+
+
+def _decode_two_phase(members: Mapping[str, Any]) -> TwoPhase:
+    return TwoPhase(
+        members["gid"],
+        members["xid"],
+        Lsn.parse(members["prepare_lsn"]),
+        Lsn.parse(members["prepare_end"]),
+        members["prepare_time"],
+    )
 
 
 def _encode_file(file: LogFile) -> dict[str, Any]:

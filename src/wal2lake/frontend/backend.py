@@ -13,6 +13,8 @@ Calls come in this order, all from the session's thread except ``cancel``:
         Outcome.batches                read to its end, or closed early
         savepoint, rollback_to, release   inside a BLOCK only
       commit() | rollback()            also for implicit transactions
+      prepare_transaction(gid)         instead of commit
+      finish_prepared(gid, ...)        outside of transactions
     close()
 
 Every failure is a Wal2LakeError, shown to the client with all its fields; a
@@ -147,6 +149,15 @@ class Backend(Protocol):
 
     def commit(self) -> None:
         """Make it durable; if that raises, the transaction is rolled back already."""
+        ...
+
+    def prepare_transaction(self, gid: str) -> None:
+        """Make it durable, to be finished by any session; if that raises, the transaction is
+        rolled back already."""
+        ...
+
+    def finish_prepared(self, gid: str, *, commit: bool) -> None:
+        """Commit what was prepared, or roll it back."""
         ...
 
     def rollback(self) -> None:

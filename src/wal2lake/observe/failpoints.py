@@ -69,6 +69,13 @@ NAMES: Final = frozenset(
         "local.table_committed",
         "local.tables_committed",
         "local.published",
+        # prepared transactions
+        "prepare.recorded",
+        "prepare.logged",
+        "commit_prepared.recorded",
+        "commit_prepared.published",
+        "rollback_prepared.recorded",
+        "rollback_prepared.logged",
         # ALTER TABLE
         "alter.written_anew",
         "alter.recorded",

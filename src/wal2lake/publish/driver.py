@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from wal2lake.changelog import LogReader
+from wal2lake.catalog import ReplicationSlot
+from wal2lake.changelog import LogReader, Step
 from wal2lake.errors import InternalError, Wal2LakeError
 from wal2lake.model import Lsn
 from wal2lake.publish.capture.positions import CHANGE_BYTES, end_of_message
@@ -53,6 +54,24 @@ class Decoding:
         """Of the transaction that is being decoded; 0: of none."""
         self.counts = Counts()
         """Of what was given to the plugin."""
+        self._two_phase_at: Lsn | None = None
+
+    def begin(
+        self,
+        options: Mapping[str, str | None],
+        slot: Callable[[], ReplicationSlot | None],
+        begin_two_phase: Callable[[Lsn], None],
+    ) -> None:
+        """Start the plugin, whose errors get their context. ``slot``: as it is now;
+        ``begin_two_phase`` makes it one for prepared transactions, from a position on."""
+        plugin, context = self._plugin, self._context
+        with self._callback("startup"):
+            plugin.startup(context, options)
+        if context.two_phase:
+            begin_two_phase(self.position)
+        found = slot()
+        if plugin.two_phase and found is not None and found.two_phase:
+            self._two_phase_at = found.two_phase_at or self.position
 
     def advance(self, go_on: Callable[[], bool] = lambda: True) -> int:
         """Decode what is in the log; how many transactions that were, or messages of none.
@@ -70,14 +89,45 @@ class Decoding:
             else:
                 transaction, runs = found
                 if not self._plugin.filter_by_origin(transaction.origin):
-                    self._transaction(transaction, runs)
+                    self._decode(transaction, runs)
                 self.position = transaction.end_lsn
             count += 1
             if not go_on():
                 break
         return count
 
-    def _transaction(self, transaction: Transaction, runs: Iterator[Run]) -> None:
+    def _decode(self, transaction: Transaction, runs: Iterator[Run]) -> None:
+        """As one transaction, or as a step of one that was prepared."""
+        step, plugin, context = transaction.step, self._plugin, self._context
+        if step is None:
+            self._transaction(transaction, runs)
+            return
+        prepared = transaction.prepared
+        since = self._two_phase_at
+        filtered = since is None or plugin.filter_prepare(
+            context, transaction.xid, prepared.gid
+        )
+        if filtered:
+            if step is Step.COMMIT:
+                self._transaction(transaction, runs)
+            return
+        assert since is not None
+        # As in PostgreSQL: what was prepared before is sent once it commits.
+        known = prepared.prepare_lsn >= since
+        if (step is Step.PREPARE and known) or (step is Step.COMMIT and not known):
+            self._transaction(transaction, runs, prepared=True)
+        self.xid = int(transaction.xid)
+        if step is Step.COMMIT:
+            with self._callback("commit_prepared"):
+                plugin.commit_prepared(context, transaction)
+        elif step is Step.ROLLBACK:
+            with self._callback("rollback_prepared"):
+                plugin.rollback_prepared(context, transaction)
+
+    def _transaction(
+        self, transaction: Transaction, runs: Iterator[Run], *, prepared: bool = False
+    ) -> None:
+        """``prepared``: as one that is prepared, rather than committed."""
         plugin, context = self._plugin, self._context
         self.xid = int(transaction.xid)
         self.counts.total_txns += 1
@@ -91,17 +141,21 @@ class Decoding:
                 size += _size(piece)
                 if size > self._work_mem:
                     rest = itertools.chain(_emptied(held), pieces)
-                    self._streamed(transaction, rest)
+                    self._streamed(transaction, rest, prepared=prepared)
                     return
             changes = _emptied(held)
-        with self._callback("begin"):
-            plugin.begin(context, transaction)
+        begin = plugin.begin_prepare if prepared else plugin.begin
+        end = plugin.prepare if prepared else plugin.commit
+        with self._callback(begin.__name__):
+            begin(context, transaction)
         self._messages(transaction, transaction.messages)
         self._changes(transaction, changes)
-        with self._callback("commit"):
-            plugin.commit(context, transaction)
+        with self._callback(end.__name__):
+            end(context, transaction)
 
-    def _streamed(self, transaction: Transaction, pieces: Iterator[_Piece]) -> None:
+    def _streamed(
+        self, transaction: Transaction, pieces: Iterator[_Piece], *, prepared: bool
+    ) -> None:
         """In blocks of at most ``work_mem``; a block's pieces are not held together."""
         plugin, context = self._plugin, self._context
         counts = self.counts
@@ -124,8 +178,9 @@ class Decoding:
             self._changes(transaction, iter((piece,)), "stream_")
         with self._callback("stream_stop"):
             plugin.stream_stop(context, transaction)
-        with self._callback("stream_commit"):
-            plugin.stream_commit(context, transaction)
+        end = plugin.stream_prepare if prepared else plugin.stream_commit
+        with self._callback(end.__name__):
+            end(context, transaction)
 
     def _messages(
         self,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wal2lake.changelog import LogReader
-from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError
+from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.model import Lsn
-from wal2lake.publish.driver import Decoding, callback_context
+from wal2lake.publish.driver import Decoding
 from wal2lake.publish.plugins.loading import load_plugin
 from wal2lake.publish.plugins.port import Context
 from wal2lake.publish.service import Publishing
@@ -79,13 +79,11 @@ def read_changes(
             slot.confirmed_lsn,
             publishing.work_mem(),
         )
-        try:
-            plugin.startup(context, options)
-        except Wal2LakeError as error:
-            error.context = callback_context(context, plugin, "startup")
-            raise
-        if context.two_phase:
-            publishing.slots.begin_two_phase(name, slot.confirmed_lsn)
+        decoding.begin(
+            options,
+            lambda: publishing.slots.need(name),
+            lambda start: publishing.slots.begin_two_phase(name, start),
+        )
         if not (binary or plugin.is_text):
             raise FeatureNotSupportedError(
                 f'logical decoding output plugin "{slot.plugin}" produces binary output,'

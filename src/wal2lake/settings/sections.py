@@ -88,6 +88,14 @@ class NodeSettings:
         maximum=262143,
         restart=True,
     )
+    max_prepared_transactions: int = setting(
+        16,
+        "Transactions that PREPARE TRANSACTION may leave to be finished; 0: none, as is"
+        " PostgreSQL's default.",
+        minimum=0,
+        maximum=262143,
+        restart=True,
+    )
     authentication: str = setting(
         "scram-sha-256",
         "How clients prove who they are, without an hba_file; trust lets anybody in as"

@@ -13,6 +13,7 @@ from wal2lake.catalog.published import (
     coercions,
     conflicts,
     local_commits,
+    prepared_commits,
     snapshot_vectors,
 )
 from wal2lake.catalog.records import (
@@ -21,6 +22,8 @@ from wal2lake.catalog.records import (
     LocalCommit,
     NotedConflict,
     PastState,
+    PreparedCommit,
+    PreparedState,
     SnapshotVector,
     TableChange,
 )
@@ -166,6 +169,34 @@ class Published(Part):
                     )
             if number is not None:
                 local_commits.forget(transaction, number)
+
+    def begin_prepare(self, one: PreparedCommit) -> int | None:
+        """PREPARE TRANSACTION: what will have to be committed, whose files are there; its number.
+        None: its gid is in use."""
+        with self._database.transaction() as transaction:
+            return prepared_commits.record(transaction, one)
+
+    def prepared_commits(self) -> list[PreparedCommit]:
+        """All that have not ended, oldest first."""
+        with self._database.reading() as connection:
+            return prepared_commits.all_of_them(connection)
+
+    def move_prepared(
+        self,
+        number: int,
+        state: PreparedState,
+        *,
+        xid: int | None = None,
+        tables: Sequence[TableChange] | None = None,
+    ) -> None:
+        """It is in another state. ``tables``: what is committed to them now."""
+        with self._database.transaction() as transaction:
+            prepared_commits.move(transaction, number, state, xid=xid, tables=tables)
+
+    def end_prepared(self, number: int) -> None:
+        """It has committed, or is rolled back."""
+        with self._database.transaction() as transaction:
+            prepared_commits.forget(transaction, number)
 
     def past_state(
         self, subid: Oid, *, lsn: Lsn | None = None, time: datetime | None = None

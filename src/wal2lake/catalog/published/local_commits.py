@@ -23,7 +23,7 @@ def record(
     altered: Sequence[Altered] = (),
 ) -> int:
     """A new row; its number."""
-    text = json.dumps([_to_json(table) for table in tables], separators=(",", ":"))
+    text = json.dumps([table_to_json(table) for table in tables], separators=(",", ":"))
     made = connection.execute(
         "insert into local_commit (tables, altered) values (?, ?)",
         (text, history.to_json(altered)),
@@ -52,11 +52,12 @@ def altered_by(connection: sqlite3.Connection, number: int) -> tuple[Altered, ..
 
 
 def _commit(row: sqlite3.Row) -> LocalCommit:
-    tables = tuple(map(_from_json, json.loads(row["tables"])))
+    tables = tuple(map(table_from_json, json.loads(row["tables"])))
     return LocalCommit(row["number"], tables, history.from_json(row["altered"]))
 
 
-def _to_json(table: TableChange) -> dict[str, object]:
+def table_to_json(table: TableChange) -> dict[str, object]:
+    """For ``table_from_json``."""
     return {
         "relid": int(table.relid),
         "location": table.location,
@@ -65,15 +66,25 @@ def _to_json(table: TableChange) -> dict[str, object]:
         "cursor": table.cursor,
         "actions": list(table.actions),
         "truncates": table.truncates,
-        "messages": [(prefix, content.hex()) for prefix, content in table.messages],
+        "messages": messages_to_json(table.messages),
     }
 
 
-def _from_json(found: dict[str, object]) -> TableChange:
-    messages: Any = found.get("messages", ())
+def table_from_json(found: dict[str, object]) -> TableChange:
+    """The inverse."""
     values = {
         **found,
         "relid": Oid(int(str(found["relid"]))),
-        "messages": tuple((prefix, bytes.fromhex(c)) for prefix, c in messages),
+        "messages": messages_from_json(found.get("messages", ())),
     }
     return TableChange(**values)  # type: ignore[arg-type]
+
+
+def messages_to_json(messages: Sequence[tuple[str, bytes]]) -> list[tuple[str, str]]:
+    """For ``messages_from_json``."""
+    return [(prefix, content.hex()) for prefix, content in messages]
+
+
+def messages_from_json(found: Any) -> tuple[tuple[str, bytes], ...]:
+    """The inverse."""
+    return tuple((prefix, bytes.fromhex(content)) for prefix, content in found)

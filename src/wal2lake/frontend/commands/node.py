@@ -12,8 +12,9 @@ from wal2lake.apply.launcher import ApplyLauncher
 from wal2lake.catalog import Catalog, Namespace, Role, Subscription, TableDef
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
-from wal2lake.frontend.commands.snapshots import Snapshots
-from wal2lake.frontend.commands.turns import Turns
+from wal2lake.frontend.commands.concurrency.heldtables import HeldTables
+from wal2lake.frontend.commands.concurrency.snapshots import Snapshots
+from wal2lake.frontend.commands.concurrency.turns import Turns
 from wal2lake.lake import TablePort
 from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.branch.keys import Keys
@@ -64,6 +65,8 @@ class Node:
     """Readers see something new of tables: capture looks at once."""
     expressions: Expressions | None = None
     """Looks at those of ``conflict_resolution``; None: there is no lake."""
+    prepared: HeldTables = field(default_factory=HeldTables)
+    """What prepared transactions hold."""
     snapshots: Snapshots = field(default_factory=Snapshots)
     """What statements see of commits that are under way."""
     ddl_lock: threading.RLock = field(default_factory=threading.RLock)

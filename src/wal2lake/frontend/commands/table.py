@@ -363,6 +363,7 @@ def _check_droppable(node: Node, caller: Caller, table: TableDef) -> None:
         raise UsageError(
             f"must be owner of table {table.name}", sqlstate=PERMISSION_DENIED
         )
+    node.prepared.refuse_held(table, f'drop table "{table.name}"')
 
 
 def _drop_one(node: Node, table: TableDef) -> None:

@@ -31,6 +31,7 @@ from wal2lake.frontend.commands.access import is_member, may_connect
 from wal2lake.frontend.commands.altertable import follow
 from wal2lake.frontend.commands.node import Node, SubscriptionLocks
 from wal2lake.frontend.commands.subscription import UnfinishedCommands
+from wal2lake.frontend.commands.transaction.prepared import finish_interrupted
 from wal2lake.frontend.commands.transaction.recovery import recover
 from wal2lake.frontend.door import Door, Entrance, Listener, ListenerSettings
 from wal2lake.frontend.engine.columndefaults import EvaluatedDefaults
@@ -192,6 +193,7 @@ class _Engine:
             unfinished.start()
             publisher = Publisher(node, self._listener.sessions)
             publisher.start()
+            finish_interrupted(node)
             source = ViewSource(
                 self._catalog,
                 settings,

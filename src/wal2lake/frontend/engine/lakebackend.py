@@ -36,9 +36,7 @@ from wal2lake.errors import (
     Wal2LakeError,
 )
 from wal2lake.frontend.backend import (
-    Batch,
     CopyRows,
-    Notice,
     Outcome,
     Parameter,
     Prepared,
@@ -49,17 +47,24 @@ from wal2lake.frontend.commands import altertable, calls, publication, roles
 from wal2lake.frontend.commands import subscription as subscriptions
 from wal2lake.frontend.commands import table as tables
 from wal2lake.frontend.commands.access import check_tables
+from wal2lake.frontend.commands.concurrency.snapshots import Modes, Snapshot
 from wal2lake.frontend.commands.copying import copied_rows, forced_columns
 from wal2lake.frontend.commands.dml import run_dml, truncate, truncated_tables
 from wal2lake.frontend.commands.node import Caller, Node, need_table
 from wal2lake.frontend.commands.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.frontend.commands.publication.dependents import check_writable
-from wal2lake.frontend.commands.snapshots import Modes, Snapshot
+from wal2lake.frontend.commands.transaction.commit import wait_for_standbys
 from wal2lake.frontend.commands.transaction.local import (
     DefinitionChanged,
     LocalTransaction,
 )
 from wal2lake.frontend.commands.transaction.messages import emit
+from wal2lake.frontend.commands.transaction.prepared import (
+    Preparing,
+    commit_prepared,
+    rollback_prepared,
+)
+from wal2lake.frontend.engine.answer import Answer
 from wal2lake.frontend.engine.copiedtable import copied_table
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.copying import (
@@ -232,21 +237,35 @@ class LakeBackend:
         if committed:
             self._wait_for_standbys()
 
+    def prepare_transaction(self, gid: str) -> None:
+        """PREPARE TRANSACTION."""
+        self._cancelled.clear()
+        self._node.snapshots.withdraw(self._context.pid)
+        caller = self._caller()
+        try:
+            with self._job() as group:
+                who = Preparing(
+                    gid, caller.role.oid, self._rendering(), group, caller.check
+                )
+                self._transaction.prepare(who)
+        finally:
+            self.rollback()
+        self._wait_for_standbys()
+
+    def finish_prepared(self, gid: str, *, commit: bool) -> None:
+        """COMMIT PREPARED, ROLLBACK PREPARED."""
+        self._cancelled.clear()
+        caller = self._caller()
+        if commit:
+            commit_prepared(self._node, gid, caller.role, caller.check)
+        else:
+            rollback_prepared(self._node, gid, caller.role)
+        self._wait_for_standbys()
+
     def _wait_for_standbys(self) -> None:
-        """Without a lock: what was committed is durable and visible already."""
-        publishing = self._node.publishing
         level = self._context.parameters["synchronous_commit"]
-        if publishing is None or publishing.commits.wait(level, self._check_cancelled):
-            return
-        self._context.notice(
-            Notice(
-                "canceling wait for synchronous replication due to user request",
-                severity="WARNING",
-                sqlstate="57014",
-                detail="The transaction has already committed locally, but might not have"
-                " been replicated to the standby.",
-            )
-        )
+        notice = self._context.notice
+        wait_for_standbys(self._node, level, notice, self._check_cancelled)
 
     def rollback(self) -> None:
         """Remove what was not committed; nobody else has seen it. Locks are given back."""
@@ -498,7 +517,7 @@ class LakeBackend:
                 for batch in batches
                 if batch.num_rows
             )
-            return Outcome("SELECT", fields, _Answer(rows, held.pop_all()))
+            return Outcome("SELECT", fields, Answer(rows, held.pop_all()))
 
     def _translated(
         self, sql: str, bound: tuple[BoundParameter, ...], resolver: Resolver
@@ -662,29 +681,6 @@ class LakeBackend:
             with self._guard:
                 if self._running == group:
                     self._running = None
-
-
-class _Answer:
-    """A query's rows. What is behind them ends with the last one, with an error, and with
-    ``close``, also if no row was ever taken."""
-
-    def __init__(self, rows: Iterator[Batch], held: ExitStack) -> None:
-        self._rows = rows
-        self._held = held
-
-    def __iter__(self) -> _Answer:
-        return self
-
-    def __next__(self) -> Batch:
-        try:
-            return next(self._rows)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Stop what is unfinished."""
-        self._held.close()
 
 
 def _text_of(parameter: Parameter, type_oid: int) -> str | None:

@@ -11,8 +11,8 @@ from wal2lake.catalog import TableDef
 from wal2lake.errors import ConfigurationError, UndefinedObjectError
 from wal2lake.frontend.backend import Backend, SessionContext
 from wal2lake.frontend.client import Conversation
+from wal2lake.frontend.commands.concurrency.snapshots import Modes
 from wal2lake.frontend.commands.node import Node
-from wal2lake.frontend.commands.snapshots import Modes
 from wal2lake.frontend.door import SessionInfo
 from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.frontend.replication.commands import ReplicationCommands

@@ -20,6 +20,7 @@ from wal2lake.catalog import (
     Namespace,
     NotedConflict,
     NotedSchemaChange,
+    PreparedCommit,
     Progress,
     ProgressFile,
     Publication,
@@ -133,6 +134,10 @@ class ViewSource:
     def tables(self) -> Sequence[TableDef]:
         """From the catalog."""
         return self._catalog.tables()
+
+    def prepared_commits(self) -> Sequence[PreparedCommit]:
+        """From the catalog."""
+        return self._catalog.prepared_commits()
 
     def publications(self) -> Sequence[Publication]:
         """From the catalog."""

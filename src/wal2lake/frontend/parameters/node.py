@@ -65,7 +65,7 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
         ),
         number(
             "max_prepared_transactions",
-            0,
+            settings.node.max_prepared_transactions,
             "Transactions that may be prepared at a time.",
             Unit.NONE,
         ),

@@ -17,7 +17,7 @@ block's end to commit or roll back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -185,20 +185,20 @@ class Transaction:
         if verb is TransactionVerb.ROLLBACK:
             return self._end(command, keep=False)
         if verb is TransactionVerb.PREPARE:
-            # Whether it has failed, is none, or cannot be: nothing of it stays.
-            prepares = self.in_block and not self.failed
-            ended = self._end(TransactionControl(TransactionVerb.ROLLBACK), keep=False)
-            if prepares:
-                raise UsageError(
-                    "prepared transactions are disabled",
-                    sqlstate="55000",
-                    hint='A node has none: "max_prepared_transactions" is zero.',
-                )
-            return ended
+            return self._prepare(command)
         if verb in _SAVEPOINT_TAGS:
             self._control_savepoint(command)
             return _SAVEPOINT_TAGS[verb], []
-        raise self._refused(command)
+        self._finish_prepared(command)
+        return verb.value, []
+
+    def _prepare(self, command: TransactionControl) -> tuple[str, list[Notice]]:
+        """PREPARE TRANSACTION; of what has failed, or is none, it is a ROLLBACK."""
+        if self.failed or self._state is _State.IDLE:
+            return self._end(TransactionControl(TransactionVerb.ROLLBACK), keep=False)
+        notices = [] if self.in_block else [_NONE_IN_PROGRESS]
+        self._end_with(lambda: self._backend.prepare_transaction(command.name))
+        return command.verb.value, notices
 
     def _begin(self, command: TransactionControl) -> list[Notice]:
         self.check_usable()
@@ -286,7 +286,7 @@ class Transaction:
                     f"{name} AND CHAIN can only be used in transaction blocks",
                     sqlstate="25P01",
                 )
-            notices = [_warning("25P01", "there is no transaction in progress")]
+            notices = [_NONE_IN_PROGRESS]
         modes = tuple(
             (mode, self._parameters.raw(f"transaction_{mode}")) for mode in _MODES
         )
@@ -308,9 +308,13 @@ class Transaction:
         return tag, notices
 
     def _commit(self) -> None:
+        self._end_with(self._backend.commit)
+
+    def _end_with(self, end: Callable[[], None]) -> None:
+        """``end`` keeps what was done."""
         self._savepoints.clear()
         try:
-            self._backend.commit()
+            end()
         except BaseException:
             # The Backend rolled back by itself; see its port.
             self._parameters.rollback()
@@ -368,19 +372,20 @@ class Transaction:
         self._parameters.return_to(self._savepoints[depth - 1].mark)
         del self._savepoints[depth:]
 
-    def _refused(self, command: TransactionControl) -> Exception:
-        """The second phase of what cannot be there."""
+    def _finish_prepared(self, command: TransactionControl) -> None:
+        """The second phase, of any session's."""
         self.check_usable()
-        if self.in_block:
-            return UsageError(
+        if self._state is not _State.IDLE:
+            raise UsageError(
                 f"{command.verb.value} cannot run inside a transaction block",
                 sqlstate="25001",
             )
-        return UsageError(
-            f'prepared transaction with identifier "{command.name}" does not exist',
-            sqlstate="42704",
-        )
+        commit = command.verb is TransactionVerb.COMMIT_PREPARED
+        self._backend.finish_prepared(command.name, commit=commit)
 
 
 def _warning(sqlstate: str, message: str) -> Notice:
     return Notice(message, severity="WARNING", sqlstate=sqlstate)
+
+
+_NONE_IN_PROGRESS: Final = _warning("25P01", "there is no transaction in progress")

@@ -18,6 +18,7 @@ from wal2lake.catalog import (
     Namespace,
     NotedConflict,
     NotedSchemaChange,
+    PreparedCommit,
     Progress,
     Publication,
     Role,
@@ -140,6 +141,10 @@ class CatalogSource(Protocol):
 
     def tables(self) -> Sequence[TableDef]:
         """All lake tables."""
+        ...
+
+    def prepared_commits(self) -> Sequence[PreparedCommit]:
+        """Transactions of the front door that are prepared, or about to end."""
         ...
 
     def publications(self) -> Sequence[Publication]:

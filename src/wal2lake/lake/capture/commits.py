@@ -20,7 +20,7 @@ from typing import Any, Final
 from wal2lake.lake.capture.messages import Emitted, messages_in
 from wal2lake.lake.tablefiles import DataFile
 
-_TRUNCATES: Final = re.compile(r"truncate(?: \d+)?|TRUNCATE")
+_TRUNCATES: Final = re.compile(r"truncate(?: (?:prepared )?\d+)?|TRUNCATE")
 """What commits that empty a table are called: by us, and by Delta."""
 
 ALTERS: Final = "alter table"

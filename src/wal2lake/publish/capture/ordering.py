@@ -22,7 +22,9 @@ from wal2lake.lake.capture.messages import Emitted
 from wal2lake.model import Oid
 
 _SUBSCRIPTION: Final = re.compile(r"wal2lake:(\d+):(\d+):(\d+)")
-_SEVERAL: Final = re.compile(r"(?:local transaction|truncate) (\d+)")
+_SEVERAL: Final = re.compile(
+    r"(?:local transaction|truncate) (?P<prepared>prepared )?(?P<number>\d+)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,12 @@ class Captured:
     def messages(self) -> tuple[Emitted, ...]:
         """What it has emitted."""
         return tuple(one for _, commit in self.commits for one in commit.messages)
+
+    @property
+    def prepared(self) -> int | None:
+        """Its number, if it was prepared before."""
+        found = _SEVERAL.fullmatch(self.commits[0][1].operation)
+        return int(found["number"]) if found and found["prepared"] else None
 
 
 def source_of(commit: TableCommit, node: int) -> Source | None:
@@ -104,5 +112,5 @@ def _group(relid: Oid, commit: TableCommit, node: int) -> Hashable:
         return source
     several = _SEVERAL.fullmatch(commit.operation)
     if several is not None:
-        return "local", several[1]
+        return several["prepared"], several["number"]
     return relid, commit.version

@@ -8,7 +8,8 @@ outside the node tell nobody. While no slot is there it does nothing; the first 
 is visible then.
 
 A message that belongs to no table's commit (pg_logical_emit_message) is brought by its session, and
-goes behind all that is visible then.
+goes behind all that is visible then. So is a transaction that is prepared, and what ends it without
+a commit of a table. It is in the log twice: with its PREPARE, and found in its tables as any other.
 
 Whoever needs all of now to be captured (a slot that is made, a SELECT of the log's position) asks
 for ``catch_up``: the answer is where the log ends and which versions that end is.
@@ -26,7 +27,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from wal2lake.catalog import Catalog, ReplicationSlot, TableDef
-from wal2lake.changelog import Retention
+from wal2lake.changelog import Retention, TwoPhase
 from wal2lake.errors import StorageError, Wal2LakeError
 from wal2lake.lake import TablePort, TableState
 from wal2lake.lake.capture.commits import TableCommit, read_commit
@@ -70,6 +71,19 @@ class Point:
     versions: Mapping[Oid, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What is to be prepared: the commits that its tables will have."""
+
+    number: int
+    gid: str
+    time_us: int
+    """Since 2000-01-01 UTC."""
+    commits: tuple[tuple[Oid, TableCommit], ...]
+    """Each for the version that it was made for."""
+    messages: Sequence[Emitted]
+
+
 @dataclass(slots=True)
 class _Request:
     messages: Sequence[Emitted] = ()
@@ -77,6 +91,12 @@ class _Request:
     """They are a transaction of their own; else each is alone."""
     lsn: Lsn | None = None
     """Where the last one of them is."""
+    preparation: Preparation | None = None
+    two_phase: TwoPhase | None = None
+    """What it has become in the log."""
+    commits: int | None = None
+    rolls_back: int | None = None
+    """The number of a prepared transaction that ends."""
     done: threading.Event = field(default_factory=threading.Event)
     point: Point | None = None
     error: BaseException | None = None
@@ -150,6 +170,21 @@ class Capture:
         request = _Request(messages, transactional)
         point = self._ask(request, CATCH_UP_SECONDS)
         return point.lsn if request.lsn is None else request.lsn
+
+    def prepare(self, preparation: Preparation) -> TwoPhase | None:
+        """Log a transaction that is prepared, once; durable on return. None: while there is no
+        slot nobody can be told of it."""
+        request = _Request(preparation=preparation)
+        self._ask(request, CATCH_UP_SECONDS)
+        return request.two_phase
+
+    def commit_prepared(self, number: int, messages: Sequence[Emitted]) -> None:
+        """Log the end of one that has written no table, once."""
+        self._ask(_Request(messages, commits=number), CATCH_UP_SECONDS)
+
+    def roll_back_prepared(self, number: int) -> None:
+        """Log the end of a prepared transaction, once, if its PREPARE is there."""
+        self._ask(_Request(rolls_back=number), CATCH_UP_SECONDS)
 
     def _ask(
         self,
@@ -227,6 +262,8 @@ class Capture:
         if self._idle:
             # The first slot begins at what is visible, and so do all tables.
             now = {int(k): v for k, v in visible.items()}
+            # To whoever comes now all that is prepared is new when it commits.
+            writer.prepared = {}
             if writer.versions != now:
                 writer.versions = now
                 writer.seal(note=True)
@@ -248,7 +285,7 @@ class Capture:
         # What is visible of a table may go back, when another subscription takes it.
         writer.versions = {int(k): max(v, before[k]) for k, v in visible.items()}
         for one in asked if slots else ():
-            self._emit(one, writer)
+            self._serve(one, by_oid, writer)
         failpoint("capture.read")
         if writer.seal(note=joined) is not None:
             failpoint("capture.sealed")
@@ -259,14 +296,37 @@ class Capture:
         state = {relid: max(v, before[relid]) for relid, v in visible.items()}
         return Point(writer.sealed, state)
 
-    def _emit(self, request: _Request, writer: LogWriter) -> None:
-        if request.transactional:
-            now = (int(time.time() * 1000) - _EPOCH_MS) * 1000
-            writer.transaction(now, None, iter(()), 0, {}, request.messages)
+    def _serve(
+        self, request: _Request, tables: Mapping[Oid, TableDef], writer: LogWriter
+    ) -> None:
+        now = (int(time.time() * 1000) - _EPOCH_MS) * 1000
+        if request.preparation is not None:
+            request.two_phase = self._prepare(request.preparation, tables, writer)
+            return
+        if request.rolls_back is not None:
+            writer.roll_back(request.rolls_back, now)
+            return
+        number = request.commits
+        if request.transactional or number is not None:
+            messages = request.messages
+            writer.transaction(now, None, iter(()), 0, {}, messages, prepared=number)
             request.lsn = writer.end
             return
         for message in request.messages:
             request.lsn = writer.message(message)
+
+    def _prepare(
+        self, one: Preparation, tables: Mapping[Oid, TableDef], writer: LogWriter
+    ) -> TwoPhase:
+        found = Captured(tuple(c for c in one.commits if c[0] in tables), None)
+        return writer.prepare(
+            one.number,
+            one.gid,
+            one.time_us,
+            self._changes(found, tables),
+            sum(_at_most(commit) for _, commit in found.commits),
+            one.messages,
+        )
 
     def _pass_over(
         self, slots: Sequence[ReplicationSlot], error: _Unreadable, version: int
@@ -324,6 +384,7 @@ class Capture:
             at_most,
             {int(relid): commit.version for relid, commit in transaction.commits},
             transaction.messages,
+            prepared=transaction.prepared,
         )
 
     def _changes(

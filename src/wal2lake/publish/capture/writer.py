@@ -7,6 +7,10 @@ Rows carry the position of their commit, which is above all changes, and how man
 known when the last one has been read. So it is taken far enough ahead for as many as there can be,
 and a transaction of any size goes by as a stream: its rows wait as the segment writer keeps them,
 in memory and, beyond ``segment_bytes``, in files.
+
+What is prepared has its rows twice, where it is prepared and where it commits, so a decoder never
+goes back. Segments know what is prepared and has no end: a step that is asked for again, after a
+crash, is not taken twice.
 """
 
 from __future__ import annotations
@@ -17,7 +21,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from wal2lake.changelog import Captured, Manifest, SegmentWriter, open_writer
+from wal2lake.changelog import (
+    Captured,
+    Manifest,
+    SegmentWriter,
+    Step,
+    TwoPhase,
+    open_writer,
+)
 from wal2lake.errors import InternalError
 from wal2lake.lake.capture.messages import Emitted
 from wal2lake.model import Lsn, Relation
@@ -55,6 +66,9 @@ class LogWriter:
         self.versions = {} if found is None else dict(found.versions)
         """Each table's version up to which it is captured."""
         self._last_xid = 1000 if found is None else found.last_xid
+        self.prepared = {} if found is None else dict(found.prepared)
+        """What has been prepared and has no end, by number."""
+        self._steps: dict[Lsn, tuple[Step, TwoPhase]] = {}
 
     @property
     def end(self) -> Lsn:
@@ -74,9 +88,12 @@ class LogWriter:
         at_most: int,
         captured: Mapping[int, int],
         messages: Sequence[Emitted] = (),
+        *,
+        prepared: int | None = None,
     ) -> int:
         """Add one; returns the number of its changes, 0: there was none and nothing is added.
-        Its ``messages`` come first, and are counted with them.
+        Its ``messages`` come first, and are counted with them. ``prepared``: the number of a
+        transaction that commits with it.
 
         ``time_us``: since 2000-01-01 UTC. Of ``changes`` None is a TRUNCATE of the relation;
         there are no more than ``at_most``. ``captured``: the versions of its tables that it is;
@@ -84,7 +101,58 @@ class LogWriter:
         """
         at_most += len(messages)
         commit = commit_of(self._end, at_most)
-        count = len(messages)
+        count = self._rows(changes, commit, at_most, len(messages))
+        # Memory may ask for a segment before all is added that was found together.
+        self.versions.update(captured)
+        before = None if prepared is None else self.prepared.pop(prepared, None)
+        if before is not None:
+            self._steps[commit] = Step.COMMIT, before
+        if count or before is not None:
+            self._commit(time_us, origin, commit, count, messages)
+        self._note()
+        return count
+
+    def prepare(
+        self,
+        number: int,
+        gid: str,
+        time_us: int,
+        changes: Iterator[tuple[Relation, pa.RecordBatch | None]],
+        at_most: int,
+        messages: Sequence[Emitted] = (),
+    ) -> TwoPhase:
+        """Add one that is prepared, if it is not there; also one without changes. For the rest
+        see ``transaction``."""
+        if number in self.prepared:
+            return self.prepared[number]
+        at_most += len(messages)
+        commit = commit_of(self._end, at_most)
+        count = self._rows(changes, commit, at_most, len(messages))
+        xid = self._last_xid % 0xFFFFFFFF + 1
+        found = TwoPhase(gid, xid, commit, end_of(commit), time_us)
+        self.prepared[number] = found
+        self._steps[commit] = Step.PREPARE, found
+        self._commit(time_us, None, commit, count, messages)
+        self._note()
+        return found
+
+    def roll_back(self, number: int, time_us: int) -> None:
+        """Add the end of one that was prepared, if there is one."""
+        before = self.prepared.pop(number, None)
+        if before is not None:
+            commit = commit_of(self._end, 0)
+            self._steps[commit] = Step.ROLLBACK, before
+            self._commit(time_us, None, commit, 0, ())
+            self._note()
+
+    def _rows(
+        self,
+        changes: Iterator[tuple[Relation, pa.RecordBatch | None]],
+        commit: Lsn,
+        at_most: int,
+        count: int,
+    ) -> int:
+        """Add rows behind ``count`` changes; how many there are then."""
         try:
             for relation, batch in changes:
                 if batch is None:
@@ -99,15 +167,14 @@ class LogWriter:
         except BaseException:
             self._segments.discard_open()
             raise
-        if count:
-            self._commit(time_us, origin, commit, count, messages)
-        # Memory may ask for a segment before all is added that was found together.
-        self.versions.update(captured)
-        self._note()
         return count
 
     def _note(self) -> None:
-        self._segments.captured = Captured(dict(self.versions), self._last_xid)
+        sealed = self.sealed
+        self._steps = {lsn: step for lsn, step in self._steps.items() if lsn >= sealed}
+        self._segments.captured = Captured(
+            dict(self.versions), self._last_xid, dict(self.prepared), dict(self._steps)
+        )
 
     def _add(
         self, relation: Relation, batch: pa.RecordBatch, commit: Lsn, first: int
@@ -137,11 +204,13 @@ class LogWriter:
         count: int,
         messages: Sequence[Emitted],
     ) -> None:
-        self._last_xid = self._last_xid % 0xFFFFFFFF + 1
+        step = self._steps.get(commit)
+        if step is None or step[0] is Step.PREPARE:
+            self._last_xid = self._last_xid % 0xFFFFFFFF + 1
         ended = pa.RecordBatch.from_pylist(
             [
                 {
-                    "xid": self._last_xid,
+                    "xid": self._last_xid if step is None else step[1].xid,
                     "commit_lsn": int(commit),
                     "end_lsn": int(end_of(commit)),
                     "commit_time": time_us,

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from wal2lake.changelog import LogReader, Manifest, RowsFile
+from wal2lake.changelog import LogReader, Manifest, RowsFile, Step, TwoPhase
 from wal2lake.model import Lsn, Relation, Xid
 from wal2lake.publish.capture.positions import CHANGE_BYTES, start_of
 
@@ -91,6 +91,15 @@ class Transaction:
     """Its messages among them."""
     messages: tuple[Message, ...] = ()
     """They come before its rows."""
+    step: Step | None = None
+    """What it is to a transaction that was prepared, which ``two_phase`` says more of."""
+    two_phase: TwoPhase | None = None
+
+    @property
+    def prepared(self) -> TwoPhase:
+        """``two_phase``, of one that has a step."""
+        assert self.two_phase is not None
+        return self.two_phase
 
 
 _Found = tuple[Transaction, Iterator[Run]] | Message
@@ -136,6 +145,7 @@ def _of_segment(
     if manifest.last_commit_lsn < start:
         return
     sources = [_Rows(reader, file) for file in manifest.files]
+    steps = {} if manifest.captured is None else manifest.captured.steps
     for found in reader.read(manifest.transactions_file).to_pylist():
         commit = Lsn(found["commit_lsn"])
         if commit < start:
@@ -150,6 +160,7 @@ def _of_segment(
             Lsn(found["origin_lsn"] or 0),
             found["changes"],
             tuple(messages.get(commit, ())),
+            *steps.get(commit, (None, None)),
         )
         yield transaction, _merged(sources, commit)
 

@@ -9,6 +9,8 @@ A large transaction goes in blocks if the client asked for that: Stream Start wi
 change, and every message with the xid. Each such transaction brings its own Relation messages, for
 a parallel worker knows no others. Blocks without a change of interest are left out too.
 
+What is prepared is sent whatever is in it, as by PostgreSQL: its end is, too.
+
 Source: src/backend/replication/pgoutput/pgoutput.c; reference 4.3, 4.4.
 """
 
@@ -31,7 +33,9 @@ from wal2lake.publish.sending import Sending, published_rows
 from wal2lake.wire.encoder import RowsEncoder, frames
 from wal2lake.wire.pgoutput import (
     Begin,
+    BeginPrepare,
     Commit,
+    CommitPrepared,
     Delete,
     Insert,
     LogicalMessage,
@@ -39,8 +43,11 @@ from wal2lake.wire.pgoutput import (
     OldKind,
     OldTuple,
     Origin,
+    Prepare,
     RelationMessage,
+    RollbackPrepared,
     StreamCommit,
+    StreamPrepare,
     StreamStart,
     StreamStop,
     Truncate,
@@ -67,6 +74,7 @@ class PgOutput(Base):
     """See the module."""
 
     is_text = False
+    two_phase = True
 
     def __init__(self) -> None:
         self._options: PgoutputOptions | None = None
@@ -133,6 +141,52 @@ class PgOutput(Base):
         end = transaction.end_lsn
         message = StreamCommit(
             transaction.xid, transaction.commit_lsn, end, transaction.commit_time
+        )
+        context.write(write_message(message), end, True)
+
+    def begin_prepare(self, context: Context, transaction: Transaction) -> None:
+        """Begin Prepare."""
+        assert self._options is not None
+        self._begun = True
+        self._sending = context.sending(self._options.publication_names)
+        message = BeginPrepare(*_prepared(transaction))
+        origin = transaction.origin
+        context.write(write_message(message), transaction.first_lsn, origin is None)
+        self._origin(context, transaction, origin, transaction.origin_lsn)
+
+    def prepare(self, context: Context, transaction: Transaction) -> None:
+        """Prepare."""
+        message = Prepare(*_prepared(transaction))
+        context.write(write_message(message), transaction.prepared.prepare_end, True)
+
+    def stream_prepare(self, context: Context, transaction: Transaction) -> None:
+        """Stream Prepare; what the blocks have described holds from here on."""
+        self._sent.update(self._described)
+        message = StreamPrepare(*_prepared(transaction))
+        context.write(write_message(message), transaction.prepared.prepare_end, True)
+
+    def commit_prepared(self, context: Context, transaction: Transaction) -> None:
+        """Commit Prepared."""
+        end = transaction.end_lsn
+        message = CommitPrepared(
+            transaction.commit_lsn,
+            end,
+            transaction.commit_time,
+            transaction.xid,
+            transaction.prepared.gid,
+        )
+        context.write(write_message(message), end, True)
+
+    def rollback_prepared(self, context: Context, transaction: Transaction) -> None:
+        """Rollback Prepared."""
+        prepared, end = transaction.prepared, transaction.end_lsn
+        message = RollbackPrepared(
+            prepared.prepare_end,
+            end,
+            prepared.prepare_time,
+            transaction.commit_time,
+            transaction.xid,
+            prepared.gid,
         )
         context.write(write_message(message), end, True)
 
@@ -270,10 +324,18 @@ class PgOutput(Base):
             origin = None if self._streamed else origin
             self._streamed = True
         context.write(write_message(message), transaction.first_lsn, origin is None)
+        self._origin(context, transaction, origin, origin_lsn)
+
+    def _origin(
+        self,
+        context: Context,
+        transaction: Transaction,
+        origin: str | None,
+        origin_lsn: Lsn,
+    ) -> None:
         if origin is not None:
-            context.write(
-                write_message(Origin(origin_lsn, origin)), transaction.first_lsn, True
-            )
+            message = Origin(origin_lsn, origin)
+            context.write(write_message(message), transaction.first_lsn, True)
 
     def _describe(
         self,
@@ -295,6 +357,13 @@ class PgOutput(Base):
             message = RelationMessage(sent, self._xid)
             context.write(write_message(message), transaction.first_lsn, False)
         return columns
+
+
+def _prepared(transaction: Transaction) -> tuple[Lsn, Lsn, int, Xid, str]:
+    """What messages of a PREPARE have."""
+    one = transaction.prepared
+    xid = Xid(one.xid)
+    return one.prepare_lsn, one.prepare_end, one.prepare_time, xid, one.gid
 
 
 def _some(values: Values | None, columns: tuple[int, ...]) -> Values:

@@ -26,6 +26,19 @@ A transaction that has more than logical_decoding_work_mem is given in blocks to
 The log has only transactions that have committed, so the blocks of one follow each other, and none
 is aborted.
 
+Of a slot that is for two phases, a plugin whose ``two_phase`` is true is told of a transaction when
+it is prepared, unless its ``filter_prepare`` wants it when it commits:
+
+    begin_prepare                 instead of begin
+      message, change | truncate
+    prepare                       instead of commit
+    commit_prepared, or           once it ends
+    rollback_prepared
+
+A large one comes in blocks, with ``stream_prepare`` behind the last. One that was prepared before
+the slot knew of two phases is given so when it commits, all at once. Any other plugin is given what
+was prepared when it commits, as any transaction.
+
 Output goes to ``context.write``; what one callback writes in several calls are several messages.
 Text plugins say so in ``is_text``: the SQL functions that return text take no others. An exception
 ends this decoding, with the slot's and the callback's name as context, and nothing else.
@@ -40,7 +53,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from wal2lake.catalog import TableDef
-from wal2lake.model import Lsn, Oid, Relation
+from wal2lake.model import Lsn, Oid, Relation, Xid
 from wal2lake.publish.decoding.transactions import Change, Run, Transaction, Values
 from wal2lake.publish.sending import Sending
 
@@ -63,8 +76,8 @@ class Context:
     origin_number: Callable[[str], int]
     """As pg_replication_origin has it; 0: there is none of that name any more."""
     two_phase: bool = False
-    """Prepared transactions are wanted as such: to be set by ``startup``. The slot has that from
-    then on."""
+    """The client has asked for prepared transactions as such: to be set by ``startup``. The slot
+    has that from then on."""
 
 
 class OutputPlugin(Protocol):
@@ -74,6 +87,8 @@ class OutputPlugin(Protocol):
     """Messages are text in the client's encoding."""
     streams: bool
     """Large transactions are wanted in blocks."""
+    two_phase: bool
+    """It has the callbacks of prepared transactions."""
 
     def startup(self, context: Context, options: Mapping[str, str | None]) -> None:
         """Begin; raises UsageError for options that it does not have."""
@@ -126,6 +141,31 @@ class OutputPlugin(Protocol):
         """What has come in blocks has committed."""
         ...
 
+    def filter_prepare(self, context: Context, xid: Xid, gid: str) -> bool:
+        """True: this one is wanted when it commits, as any transaction. The same answer whenever
+        it is asked."""
+        ...
+
+    def begin_prepare(self, context: Context, transaction: Transaction) -> None:
+        """A prepared transaction begins; ``transaction.prepared`` has its PREPARE."""
+        ...
+
+    def prepare(self, context: Context, transaction: Transaction) -> None:
+        """It is prepared."""
+        ...
+
+    def stream_prepare(self, context: Context, transaction: Transaction) -> None:
+        """What has come in blocks is prepared."""
+        ...
+
+    def commit_prepared(self, context: Context, transaction: Transaction) -> None:
+        """What was prepared has committed."""
+        ...
+
+    def rollback_prepared(self, context: Context, transaction: Transaction) -> None:
+        """What was prepared is rolled back; it may have been before the client was there."""
+        ...
+
     def message(
         self,
         context: Context,
@@ -151,6 +191,7 @@ class Base:
 
     is_text = True
     streams = False
+    two_phase = False
 
     def startup(self, context: Context, options: Mapping[str, str | None]) -> None:
         """Takes no options."""
@@ -168,6 +209,25 @@ class Base:
         """Likewise."""
 
     def stream_commit(self, context: Context, transaction: Transaction) -> None:
+        """Likewise."""
+
+    def filter_prepare(self, context: Context, xid: Xid, gid: str) -> bool:
+        """All are wanted when they are prepared."""
+        return False
+
+    def begin_prepare(self, context: Context, transaction: Transaction) -> None:
+        """Not called unless ``two_phase``."""
+
+    def prepare(self, context: Context, transaction: Transaction) -> None:
+        """Likewise."""
+
+    def stream_prepare(self, context: Context, transaction: Transaction) -> None:
+        """Likewise."""
+
+    def commit_prepared(self, context: Context, transaction: Transaction) -> None:
+        """Likewise."""
+
+    def rollback_prepared(self, context: Context, transaction: Transaction) -> None:
         """Likewise."""
 
     def message(

@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from wal2lake.errors import UsageError
-from wal2lake.model import Lsn, Relation
+from wal2lake.model import Lsn, Relation, Xid
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.pgtypes.registry.pg_type import format_type
 from wal2lake.publish.decoding.transactions import Transaction
@@ -34,6 +35,7 @@ class TestDecoding(Base):
     """See the module."""
 
     __test__ = False
+    two_phase = True
 
     def __init__(self) -> None:
         self._xids = True
@@ -91,8 +93,48 @@ class TestDecoding(Base):
             return
         text = f"COMMIT {int(transaction.xid)}" if self._xids else "COMMIT"
         if self._timestamp:
-            text += f" (at {timestamp(transaction)})"
+            text += f" (at {timestamp(transaction.commit_time)})"
         context.write(text.encode(), transaction.end_lsn, True)
+
+    def filter_prepare(self, context: Context, xid: Xid, gid: str) -> bool:
+        """As PostgreSQL's: names that ask for it are decoded when they commit."""
+        return "_nodecode" in gid
+
+    def begin_prepare(self, context: Context, transaction: Transaction) -> None:
+        """BEGIN, as of any transaction."""
+        self.begin(context, transaction)
+
+    def prepare(self, context: Context, transaction: Transaction) -> None:
+        """``PREPARE TRANSACTION 'g', txid 7``"""
+        if self._begun:
+            one = transaction.prepared
+            time, end = one.prepare_time, one.prepare_end
+            self._step(context, transaction, "PREPARE TRANSACTION", time, end)
+
+    def commit_prepared(self, context: Context, transaction: Transaction) -> None:
+        """``COMMIT PREPARED 'g', txid 7``"""
+        time, end = transaction.commit_time, transaction.end_lsn
+        self._step(context, transaction, "COMMIT PREPARED", time, end)
+
+    def rollback_prepared(self, context: Context, transaction: Transaction) -> None:
+        """``ROLLBACK PREPARED 'g', txid 7``"""
+        time, end = transaction.commit_time, transaction.end_lsn
+        self._step(context, transaction, "ROLLBACK PREPARED", time, end)
+
+    def _step(
+        self,
+        context: Context,
+        transaction: Transaction,
+        verb: str,
+        time: int,
+        lsn: Lsn,
+    ) -> None:
+        text = f"{verb} {quote_literal(transaction.prepared.gid)}"
+        if self._xids:
+            text += f", txid {int(transaction.xid)}"
+        if self._timestamp:
+            text += f" (at {timestamp(time)})"
+        context.write(text.encode(), lsn, True)
 
     def stream_start(
         self, context: Context, transaction: Transaction, first: bool
@@ -117,8 +159,22 @@ class TestDecoding(Base):
             return
         text = f"committing streamed {self._named(transaction)}"
         if self._timestamp:
-            text += f" (at {timestamp(transaction)})"
+            text += f" (at {timestamp(transaction.commit_time)})"
         context.write(text.encode(), transaction.end_lsn, True)
+
+    def stream_prepare(self, context: Context, transaction: Transaction) -> None:
+        """``preparing streamed transaction TXN 'g', txid 7``"""
+        if self._skip_empty and not self._streamed:
+            return
+        gid = quote_literal(transaction.prepared.gid)
+        text = f"preparing streamed transaction TXN {gid}"
+        if self._xids:
+            text += f", txid {int(transaction.xid)}"
+        else:
+            text = f"preparing streamed transaction {gid}"
+        if self._timestamp:
+            text += f" (at {timestamp(transaction.prepared.prepare_time)})"
+        context.write(text.encode(), transaction.prepared.prepare_end, True)
 
     def _named(self, transaction: Transaction) -> str:
         return (
@@ -217,9 +273,9 @@ class TestDecoding(Base):
         context.write(head.encode() + content, lsn, True)
 
 
-def timestamp(transaction: Transaction) -> str:
-    """When it committed, as timestamptz in UTC."""
-    at = _EPOCH + timedelta(microseconds=transaction.commit_time)
+def timestamp(time: int) -> str:
+    """As timestamptz in UTC; ``time``: in microseconds since 2000-01-01 UTC."""
+    at = _EPOCH + timedelta(microseconds=time)
     shown = at.strftime("%Y-%m-%d %H:%M:%S")
     if at.microsecond:
         shown += f".{at.microsecond:06}".rstrip("0")

@@ -154,7 +154,7 @@ class Wal2Json(Base):
         if options.include_lsn:
             text += f'{tab}"nextlsn":{space}"{transaction.end_lsn}",{line}'
         if options.include_timestamp:
-            shown = timestamp(transaction)
+            shown = timestamp(transaction.commit_time)
             text += f'{tab}"timestamp":{space}"{shown}",{line}'
         if options.include_origin:
             text += f'{tab}"origin":{space}{self._origin(transaction.origin)},{line}'
@@ -214,7 +214,11 @@ class Wal2Json(Base):
             xid = None if transaction is None else int(transaction.xid)
             text += f',"xid":{_or_null(xid)}'
         if options.include_timestamp:
-            shown = "null" if transaction is None else f'"{timestamp(transaction)}"'
+            shown = (
+                "null"
+                if transaction is None
+                else f'"{timestamp(transaction.commit_time)}"'
+            )
             text += f',"timestamp":{shown}'
         if options.include_origin:
             origin = None if transaction is None else self._origin(transaction.origin)

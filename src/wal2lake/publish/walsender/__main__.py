@@ -23,7 +23,7 @@ from wal2lake.changelog import LogReader
 from wal2lake.errors import Wal2LakeError
 from wal2lake.model import Lsn
 from wal2lake.observe import configure, get_logger
-from wal2lake.publish.driver import Decoding, callback_context
+from wal2lake.publish.driver import Decoding
 from wal2lake.publish.plugins.loading import load_plugin
 from wal2lake.publish.plugins.port import Context
 from wal2lake.publish.sending import Publications
@@ -88,15 +88,13 @@ def _stream(task: Task) -> tuple[End, bytes]:
         publications.table,
         publications.origin_number,
     )
-    try:
-        plugin.startup(context, task.options)
-    except Wal2LakeError as error:
-        error.context = callback_context(context, plugin, "startup")
-        raise
-    if context.two_phase:
-        catalog.begin_two_phase(task.slot, Lsn(task.start))
     reader = LogReader(Path(task.log))
     decoding = Decoding(reader, plugin, context, Lsn(task.start), task.work_mem)
+    decoding.begin(
+        task.options,
+        lambda: catalog.slot(task.slot),
+        lambda start: catalog.begin_two_phase(task.slot, start),
+    )
     stream = Stream(
         connection,
         task.grown_fd,

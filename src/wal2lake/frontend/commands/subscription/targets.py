@@ -371,6 +371,9 @@ def held_still(node: Node, targets: Sequence[Target]) -> Iterator[None]:
     with ExitStack() as stack:
         for location in sorted({target.table.location for target in targets}):
             stack.enter_context(node.tables.writing(location))
+        for target in targets:
+            name = target.table.name
+            node.prepared.refuse_held(target.table, f'replicate into table "{name}"')
         yield
 
 

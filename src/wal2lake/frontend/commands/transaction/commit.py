@@ -36,6 +36,7 @@ from typing import Final
 from wal2lake.apply.local import visible
 from wal2lake.catalog import TableChange, TableDef
 from wal2lake.catalog import local_writer as writer_of
+from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_repeated
 from wal2lake.frontend.query.results import Rendering
@@ -80,10 +81,15 @@ class Written:
 
 
 def hold_tables(
-    node: Node, tables: Iterable[TableDef], held: ExitStack, check: Check
+    node: Node,
+    tables: Iterable[TableDef],
+    held: ExitStack,
+    check: Check,
+    number: int | None = None,
 ) -> None:
     """Take the locks of tables, in the order that everybody does. Others may have them for as
-    long as a statement or a batch takes: ``check``, called meanwhile, ends the wait."""
+    long as a statement or a batch takes, or until a prepared transaction ends (``number``: whose
+    tables these are): ``check``, called meanwhile, ends the wait."""
     tables = list(tables)
     names = {name for table in tables for name in node.catalog.sharing(table)}
     while True:
@@ -94,9 +100,13 @@ def hold_tables(
             for location in sorted({table.location for table in tables}):
                 _take(node.tables.writing(location), taken, check)
             # A subscription that has taken a table meanwhile has to hear of the write.
-            if _subscribers(node, names) == subids:
+            free = node.prepared.are_free(tables, number)
+            if free and _subscribers(node, names) == subids:
                 held.enter_context(taken.pop_all())
                 return
+        if not free:
+            check()
+            time.sleep(_LOOK_SECONDS)
 
 
 def _take(lock: threading.RLock, taken: ExitStack, check: Check) -> None:
@@ -123,16 +133,8 @@ def commit_tables(
         return
     with ExitStack() as held:
         hold_tables(node, (one.table for one in written), held, check)
-        changes = []
-        for one in written:
-            state = _unchanged(node, one, rendering, job_group)
-            if len(written) > 1:
-                _check_publishable(node, one.table, state)
-            changes.append(_table_change(node, one, state))
+        changes = changes_of(node, written, rendering, job_group)
         changes[0] = replace(changes[0], messages=tuple(messages))
-        for one in written:
-            node.branches.carry_over(one.branch, one.change.files)
-        failpoint("local.files_carried")
         before = {change.location: change.read_version for change in changes}
         with node.snapshots.committing(before) as publish:
             if len(changes) == 1:
@@ -141,13 +143,31 @@ def commit_tables(
                 return
             number = node.catalog.begin_local_commit(changes)
             failpoint("local.recorded")
-            _finish(
+            finish(
                 node,
                 changes,
-                number,
+                str(number),
                 lambda: publish(lambda: make_visible(node, changes, number)),
+                lambda: node.catalog.publish_local({}, number=number),
             )
             failpoint("local.published")
+
+
+def changes_of(
+    node: Node, written: Sequence[Written], rendering: Rendering, job_group: str
+) -> list[TableChange]:
+    """What the tables' commits will be, under their locks; the files are there on return. 40001
+    or 23505 if others were faster."""
+    changes = []
+    for one in written:
+        state = _unchanged(node, one, rendering, job_group)
+        if len(written) > 1:
+            _check_publishable(node, one.table, state)
+        changes.append(_table_change(node, one, state))
+    for one in written:
+        node.branches.carry_over(one.branch, one.change.files)
+    failpoint("local.files_carried")
+    return changes
 
 
 @contextmanager
@@ -273,13 +293,31 @@ def _with_origin(
     )
 
 
+def wait_for_standbys(
+    node: Node, level: str, notice: Callable[[Notice], None], check: Check
+) -> None:
+    """Behind a commit, without a lock: it is durable and visible already. ``level``: of
+    synchronous_commit."""
+    if node.publishing is None or node.publishing.commits.wait(level, check):
+        return
+    notice(
+        Notice(
+            "canceling wait for synchronous replication due to user request",
+            severity="WARNING",
+            sqlstate="57014",
+            detail="The transaction has already committed locally, but might not have been"
+            " replicated to the standby.",
+        )
+    )
+
+
 # ---- what cannot be taken back ---------------------------------------------------------
 
 
-def commit_one(node: Node, change: TableChange, number: int | None = None) -> None:
-    """One table, if it does not have the change yet; durable. ``number``: of the transaction, if
-    it has others. CommitConflict if the table is at another version than the change was made
-    for."""
+def commit_one(node: Node, change: TableChange, name: str | None = None) -> None:
+    """One table, if it does not have the change yet; durable. ``name``: of the transaction, if
+    it has others, or was prepared. CommitConflict if the table is at another version than the
+    change was made for."""
     operation = _TRUNCATE if change.truncates else _OPERATION
     if is_done(node, change):
         # Who made it may have died, or failed, before it was synced.
@@ -291,11 +329,28 @@ def commit_one(node: Node, change: TableChange, number: int | None = None) -> No
             Cursor(writer_of(node.catalog.system_identifier), change.cursor),
             read_version=change.read_version,
             operation=with_messages(
-                operation if number is None else f"{operation} {number}",
+                operation if name is None else f"{operation} {name}",
                 [Emitted(*one) for one in change.messages],
             ),
         )
     failpoint("local.table_committed")
+
+
+def on_newest(node: Node, change: TableChange) -> TableChange:
+    """The change for the version that is there now; as it is, if others have changed the same."""
+    state = node.tables.state(change.location)
+    if state.version == change.read_version or is_done(node, change):
+        return change
+    touched = frozenset(a["remove"]["path"] for a in change.actions if "remove" in a)
+    commits = node.tables.actions(
+        change.location, change.read_version + 1, state.version
+    )
+    others = others_rows(commits, touched)
+    if state.table_id != change.table_id or others is None:
+        return change
+    # Rows of others stay, so it is not a TRUNCATE any more.
+    truncates = change.truncates and not others
+    return replace(change, read_version=state.version, truncates=truncates)
 
 
 def is_done(node: Node, change: TableChange) -> bool:
@@ -305,23 +360,25 @@ def is_done(node: Node, change: TableChange) -> bool:
     return done is not None and done >= change.cursor
 
 
-def _finish(
+def finish(
     node: Node,
     changes: Sequence[TableChange],
-    number: int,
+    name: str,
     publish: Callable[[], None],
+    take_back: Callable[[], None],
 ) -> None:
-    """Commit and publish; the first error if nothing has happened."""
+    """Commit and publish what is recorded; the first error if nothing has happened.
+    ``take_back`` removes the record."""
     deadline = time.monotonic() + _FINISH_SECONDS
     while True:
         try:
             for change in changes:
-                commit_one(node, change, number)
+                commit_one(node, change, name)
             failpoint("local.tables_committed")
             publish()
             return
         except Exception as error:
-            if not _begun(node, changes) and _taken_back(node, number):
+            if not _begun(node, changes) and _is_taken_back(take_back):
                 raise
             get_logger().error("a commit is tried again", reason=str(error))
             if time.monotonic() > deadline:
@@ -333,11 +390,11 @@ def _finish(
         time.sleep(_PAUSE_SECONDS)
 
 
-def _taken_back(node: Node, number: int) -> bool:
+def _is_taken_back(take_back: Callable[[], None]) -> bool:
     """Whether the intent is removed. One that stays would be carried out by the next engine,
     over what has been committed since: then the commit has to go on."""
     try:
-        node.catalog.publish_local({}, number=number)
+        take_back()
     except Exception as error:
         get_logger().error("a commit could not be taken back", reason=str(error))
         return False

@@ -9,6 +9,7 @@
     ROLLBACK TO   cut back to them; later ones go
     COMMIT        carried into the tables               all, in order (``commit``)
     ROLLBACK      removed                               given back
+    PREPARE       kept for somebody (``prepared``)      all, while that is written down
 
 Of a statement that is a transaction by itself the branch is made under the locks, of the newest
 version, so its commit meets nobody else's; if it brings no keys and writes one table, there is
@@ -32,8 +33,8 @@ import pyarrow as pa
 
 from wal2lake.catalog import TableDef
 from wal2lake.frontend.backend import TransactionKind
+from wal2lake.frontend.commands.concurrency.snapshots import Snapshot
 from wal2lake.frontend.commands.node import Node
-from wal2lake.frontend.commands.snapshots import Snapshot
 from wal2lake.frontend.commands.transaction.commit import (
     Written,
     commit_tables,
@@ -42,6 +43,7 @@ from wal2lake.frontend.commands.transaction.commit import (
     truncate_table,
 )
 from wal2lake.frontend.commands.transaction.messages import emit_transaction, kept
+from wal2lake.frontend.commands.transaction.prepared import Preparing, prepare
 from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_repeated
 from wal2lake.frontend.query.results import Rendering
 from wal2lake.frontend.query.translate import TableRef
@@ -238,12 +240,7 @@ class LocalTransaction:
     def commit(self, rendering: Rendering, job_group: str) -> None:
         """Make it durable and visible, or nothing of it."""
         try:
-            written = [
-                Written(one.table, one.branch, change, one.truncated is not None)
-                for one in self._branches.values()
-                if one.version > 0
-                and (change := self._node.branches.net_change(one.branch)).actions
-            ]
+            written = self._written()
             messages = kept(self._node, self._messages)
             commit_tables(
                 self._node, written, rendering, job_group, self._check, messages
@@ -253,6 +250,23 @@ class LocalTransaction:
             self.committed = self.committed or bool(written or messages)
         finally:
             self.rollback()
+
+    def prepare(self, who: Preparing) -> None:
+        """Leave it to COMMIT PREPARED, or to nobody; it is not this session's any more."""
+        try:
+            messages = kept(self._node, self._messages)
+            prepare(self._node, who, self._written(), messages)
+            self.committed = True
+        finally:
+            self.rollback()
+
+    def _written(self) -> list[Written]:
+        return [
+            Written(one.table, one.branch, change, one.truncated is not None)
+            for one in self._branches.values()
+            if one.version > 0
+            and (change := self._node.branches.net_change(one.branch)).actions
+        ]
 
     def rollback(self) -> None:
         """Remove what is left of it."""

@@ -3,7 +3,8 @@
 At the engine's start, before apply and the doors: nobody reads and nobody writes yet.
 
 A commit whose intent is in the catalog is rolled forward: its files are durable since before the
-intent. Branches belong to transactions that have not committed, and go.
+intent. What is prepared stays so, unless its client was told nothing. Branches belong to
+transactions that have not committed, and go.
 
 Only writers outside the node can have changed a table meanwhile. If one has changed the very files
 that the commit is about, the rest of it cannot be done: that is in the log.
@@ -11,20 +12,20 @@ that the commit is about, the rest of it cannot be done: that is in the log.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 from wal2lake.apply.local.altering import finish_after_crash
-from wal2lake.catalog import LocalCommit, TableChange
+from wal2lake.catalog import PreparedState, TableChange
 from wal2lake.errors import UndefinedObjectError
+from wal2lake.frontend.commands.concurrency.heldtables import name_of
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.commands.transaction.commit import (
     commit_one,
-    is_done,
     make_visible,
+    on_newest,
 )
 from wal2lake.frontend.commands.transaction.local import scratch
 from wal2lake.lake import CommitConflict
-from wal2lake.lake.branch.changes import others_rows
 from wal2lake.observe import get_logger
 
 
@@ -34,18 +35,29 @@ def recover(node: Node) -> None:
         if commit.altered:
             finish_after_crash(node.catalog, node.tables, commit)
         else:
-            _finish(node, commit)
+            _finish(node, commit.tables, str(commit.number), commit.number)
+    for one in node.catalog.prepared_commits():
+        if one.state is PreparedState.COMMITTING and one.tables:
+            _finish(node, one.tables, name_of(one))
+            node.catalog.end_prepared(one.number)
+        elif one.state is PreparedState.PREPARING:
+            node.catalog.move_prepared(one.number, PreparedState.ROLLING_BACK)
+        elif one.state is PreparedState.PREPARED:
+            node.prepared.hold(one)
     node.branches.sweep(scratch(node))
 
 
-def _finish(node: Node, commit: LocalCommit) -> None:
+def _finish(
+    node: Node, changes: Sequence[TableChange], name: str, number: int | None = None
+) -> None:
+    """``number``: of a ``LocalCommit``."""
     log = get_logger()
-    log.info("recovery of a local transaction", tables=len(commit.tables))
-    for change in commit.tables:
+    log.info("recovery of a local transaction", tables=len(changes))
+    for change in changes:
         try:
             # What a power loss tore is not there: its maker was told nothing.
             node.tables.recover(change.location, change.read_version)
-            commit_one(node, _on_newest(node, change), commit.number)
+            commit_one(node, on_newest(node, change), name)
         except (CommitConflict, UndefinedObjectError) as error:
             log.error(
                 "a part of a local transaction is lost: its table has been changed by"
@@ -53,21 +65,4 @@ def _finish(node: Node, commit: LocalCommit) -> None:
                 location=change.location,
                 error=error,
             )
-    make_visible(node, commit.tables, commit.number)
-
-
-def _on_newest(node: Node, change: TableChange) -> TableChange:
-    """The change for the version that is there now."""
-    state = node.tables.state(change.location)
-    if state.version == change.read_version or is_done(node, change):
-        return change
-    touched = frozenset(a["remove"]["path"] for a in change.actions if "remove" in a)
-    commits = node.tables.actions(
-        change.location, change.read_version + 1, state.version
-    )
-    others = others_rows(commits, touched)
-    if state.table_id != change.table_id or others is None:
-        return change
-    # Rows of others stay, so it is not a TRUNCATE any more.
-    truncates = change.truncates and not others
-    return replace(change, read_version=state.version, truncates=truncates)
+    make_visible(node, changes, number)

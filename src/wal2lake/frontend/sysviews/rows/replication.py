@@ -28,6 +28,7 @@ from wal2lake.catalog import (
     CoercionTotal,
     NotedConflict,
     NotedSchemaChange,
+    PreparedState,
     Progress,
     Subscription,
     SubscriptionError,
@@ -412,8 +413,18 @@ def messages(moment: Moment) -> Iterator[Row]:
 
 
 def pg_prepared_xacts(moment: Moment) -> Iterator[Row]:
-    """What publishers have prepared, under the names that PostgreSQL's subscriber gives."""
+    """What sessions have prepared, and what publishers have, under the names that PostgreSQL's
+    subscriber gives."""
     owners = {role.oid: role.name for role in moment.facts.roles}
+    for local in moment.source.prepared_commits():
+        if local.state is PreparedState.PREPARED:
+            yield {
+                "transaction": local.xid,
+                "gid": local.gid,
+                "prepared": _time(local.prepared_at),
+                "owner": owners.get(local.owner),
+                "database": DATABASE,
+            }
     for sub in moment.state.subscriptions:
         for one in moment.source.prepared(sub.oid):
             yield {

@@ -38,6 +38,7 @@ from typing import Final, TypeVar
 from wal2lake.catalog import PlannedSlot, Recopy, Worker
 from wal2lake.errors import PublisherError, UsageError, Wal2LakeError
 from wal2lake.frontend.backend import Notice
+from wal2lake.frontend.commands.concurrency.turns import Turns
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.commands.subscription.publisher import (
     connect_publisher,
@@ -52,7 +53,6 @@ from wal2lake.frontend.commands.subscription.steps.recopy import (
     Tables,
     copy_anew,
 )
-from wal2lake.frontend.commands.turns import Turns
 from wal2lake.model import Lsn, Oid
 from wal2lake.observe import get_logger
 from wal2lake.pg import Check, Publisher, connect
