@@ -28,7 +28,7 @@ def node(make_node: Callable[..., Node]) -> Node:
             "publish.logical_decoding_work_mem": 64 * 1024,
         }
     ).start()
-    node.sql("create table public.data (id int primary key, data text)")
+    node.sql("CREATE TABLE data(id serial primary key, data text)")
     node.sql("create table public.u (a bigint primary key, b text)")
     return node
 
@@ -221,7 +221,7 @@ def test_postgresql_prepares_what_is_prepared(
         "u (a bigint primary key, b text)",
     ):
         pg18.psql(f"create table public.{table}")
-    node.sql("insert into data values (1, 'one')")
+    node.sql("insert into data (data) values ('one')")
     node.sql("create publication p for all tables")
     pg18.psql(
         f"create subscription s connection '{source(node)}' publication p"
@@ -248,7 +248,7 @@ def test_postgresql_prepares_what_is_prepared(
         subprocess.run([programs / "pg_recvlogical", *named, *options], check=True)
 
     recvlogical("--create-slot", "--two-phase", "--plugin=test_decoding")
-    node.sql("BEGIN;INSERT INTO data VALUES (5, '5');PREPARE TRANSACTION 'test'")
+    node.sql("BEGIN;INSERT INTO data(data) VALUES('5');PREPARE TRANSACTION 'test';")
     there(1)
     assert pg18.psql("select count(*) from data") == "1"
     node.kill("tree")

@@ -353,9 +353,10 @@ def test_functions_read_what_was_committed(publisher: Node) -> None:
     get = "SELECT * FROM pg_logical_slot_get_changes('regression_slot', NULL, NULL)"
     peek = "SELECT * FROM pg_logical_slot_peek_changes('regression_slot', NULL, NULL"
     assert node.sql(get) == []
-    node.sql("create table public.data (id int primary key, data text)")
+    node.sql("CREATE TABLE data(id serial primary key, data text)")
     node.sql(
-        "begin; insert into data values (1, '1'); insert into data values (2, '2'); commit"
+        "BEGIN; INSERT INTO data(data) VALUES('1'); INSERT INTO data(data) VALUES('2');"
+        " COMMIT"
     )
     found = node.sql(get)
     xid = found[0][1]

@@ -91,6 +91,24 @@ class ColumnDef:
     """The default expression in PostgreSQL's SQL, or None."""
     domain: Domain | None = None
     """The domain that the publisher's column is declared with."""
+    sequence: Oid | None = None
+    """The ``Sequence`` that its values come from, if none are given."""
+    identity: str = ""
+    """pg_attribute.attidentity: a (ALWAYS), d (BY DEFAULT), or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedSequence:
+    """pg_sequence: where the values of a serial or identity column come from."""
+
+    oid: Oid
+    namespace: str
+    name: str
+    relid: Oid
+    """Of the table whose column has it."""
+    type_oid: Oid
+    start: int = 1
+    increment: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 18
+VERSION: Final = 19
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -257,6 +257,15 @@ create table prepared_commit (
 """
 """Numbers are in the publisher's log, so none is used twice."""
 
+_SEQUENCES_19: Final = """
+create table sequence (
+    oid integer primary key, namespace text not null, name text not null,
+    relid integer not null, type_oid integer not null,
+    start integer not null, increment integer not null, last_value integer,
+    unique (namespace, name));
+"""
+"""``last_value``: null, none was taken."""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -273,6 +282,7 @@ LATER: Final = (
     _SLOTS_16,
     _SLOTS_17,
     _PREPARED_18,
+    _SEQUENCES_19,
 )
 """What came after version 3, in order."""
 
@@ -335,6 +345,7 @@ alter table relation add column partition_of integer;
     16: LATER[12],
     17: LATER[13],
     18: LATER[14],
+    19: LATER[15],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

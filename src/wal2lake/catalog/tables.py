@@ -11,6 +11,7 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final
 
+from wal2lake.catalog import sequences
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError
 from wal2lake.model import (
@@ -113,6 +114,7 @@ def drop_table(connection: sqlite3.Connection, oid: Oid) -> None:
     connection.execute("delete from subscription_rel where relid = ?", (oid,))
     connection.execute("delete from coercion where relid = ?", (oid,))
     connection.execute("delete from relation_history where relid = ?", (oid,))
+    sequences.drop_owned(connection, oid)
     connection.execute("delete from relation where oid = ?", (oid,))
 
 
@@ -167,4 +169,6 @@ def _column(recorded: dict[str, Any]) -> ColumnDef:
     if domain is not None:
         domain = Domain(**{**domain, "type_oid": Oid(domain["type_oid"])})
     typed = {"type_oid": Oid(recorded["type_oid"]), "domain": domain}
+    if recorded.get("sequence") is not None:
+        typed["sequence"] = Oid(recorded["sequence"])
     return ColumnDef(**{**recorded, **typed})

@@ -3,6 +3,8 @@
 Comes in: names. Goes out: a refusal, in words that name the table. Asked before anything is made:
 by ``wal2lake check``, when a subscription creates tables, and by CREATE TABLE.
 
+``derived_name`` is how PostgreSQL names what belongs to a table or a column.
+
 Spark finds columns regardless of case, so Delta refuses two that differ in nothing else, and
 a table of none. Spark keeps two names for itself, and files have columns beside the table's.
 """
@@ -69,3 +71,14 @@ def check_column_names(names: Iterable[str], table: str | None = None) -> None:
             hint="Add a column, or take the table out of the publication (FOR ALL TABLES"
             " and FOR TABLES IN SCHEMA leave none out: list the tables).",
         )
+
+
+def derived_name(table: str, column: str | None, label: str) -> str:
+    """makeObjectName(): the longer part is cut until all fits into 63 bytes."""
+    parts = [table.encode(), b"" if column is None else column.encode()]
+    room = 63 - len(label) - 1 - (0 if column is None else 1)
+    while sum(map(len, parts)) > room:
+        longer = 0 if len(parts[0]) > len(parts[1]) else 1
+        parts[longer] = parts[longer][:-1]
+    shown = [part.decode(errors="ignore") for part in parts]
+    return "_".join([shown[0], *([] if column is None else [shown[1]]), label])

@@ -157,7 +157,8 @@ class _Plan:
                 self.key = change.columns
             case SetDefault():
                 at, one = self._find(change.name, "alter")
-                self._put(at, replace(one.column, default=change.default))
+                column = replace(one.column, default=change.default, sequence=None)
+                self._put(at, column)
 
     def _add(self, change: AddColumn) -> None:
         name = change.column.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wal2lake.catalog import comments, namespaces, tables
+from wal2lake.catalog import comments, namespaces, sequences, tables
 from wal2lake.catalog.access import roles
 from wal2lake.catalog.access.authority import Authority
 from wal2lake.catalog.access.targets import TargetRights
@@ -15,6 +15,7 @@ from wal2lake.catalog.records import (
     Altered,
     Comment,
     Namespace,
+    OwnedSequence,
     Role,
     RoleMember,
     Subscription,
@@ -183,11 +184,37 @@ class Objects(Part):
             found = tables.table_by_oid(connection, table.oid) or table
             return history.as_of(connection, found, version)
 
-    def create_table(self, *made: TableDef) -> None:
-        """Record tables whose storage exists, or none; 42P07 if a name is taken."""
+    def create_table(
+        self, *made: TableDef, owning: Sequence[OwnedSequence] = ()
+    ) -> None:
+        """Record tables whose storage exists, and sequences of theirs, or none; 42P07 if a name
+        is taken."""
         with self._database.transaction() as transaction:
             for table in made:
                 tables.create_table(transaction, table)
+            for one in owning:
+                sequences.create(transaction, one)
+
+    def sequences(self) -> list[OwnedSequence]:
+        """All of them."""
+        with self._database.reading() as connection:
+            return sequences.all_of_them(connection)
+
+    def next_values(self, oid: Oid, count: int) -> int:
+        """Take so many values of a sequence; the first of them. 2200H if there are not so many."""
+        with self._database.transaction() as transaction:
+            return sequences.take(transaction, oid, count)
+
+    def next_value(self, oid: Oid) -> int:
+        """What would be taken next."""
+        with self._database.reading() as connection:
+            return sequences.peek(connection, oid)
+
+    def restart_sequences(self, relids: Sequence[Oid]) -> None:
+        """TRUNCATE ... RESTART IDENTITY of these tables."""
+        with self._database.transaction() as transaction:
+            for relid in relids:
+                sequences.restart(transaction, relid)
 
     def drop_table(self, oid: Oid) -> None:
         """Forget a table and its part in every subscription and publication."""

@@ -190,6 +190,15 @@ def _nullable(changes: Sequence[ColumnChange]) -> list[ColumnChange]:
     ]
 
 
+def _refuse_identity(table: TableDef, name: str) -> None:
+    column = table.column(name)
+    if column is not None and column.identity:
+        raise UsageError(
+            f'column "{name}" of relation "{table.name}" is an identity column',
+            sqlstate="42601",
+        )
+
+
 def _without_foreign_defaults(
     table: TableDef, changes: Sequence[ColumnChange]
 ) -> list[ColumnChange]:
@@ -334,8 +343,11 @@ def _changes(
                     continue
                 changes.append(DropColumn(action.name))
             case NotNullClause():
+                if not action.not_null:
+                    _refuse_identity(table, action.name)
                 changes.append(SetNotNull(action.name, action.not_null))
             case DefaultClause():
+                _refuse_identity(table, action.name)
                 changes.append(SetDefault(action.name, action.default))
             case TypeClause():
                 if retyped.get(action.name, False):

@@ -13,6 +13,7 @@ from wal2lake.catalog import Catalog, Namespace, Role, Subscription, TableDef
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.concurrency.heldtables import HeldTables
+from wal2lake.frontend.commands.concurrency.sequences import SequenceLocks
 from wal2lake.frontend.commands.concurrency.snapshots import Snapshots
 from wal2lake.frontend.commands.concurrency.turns import Turns
 from wal2lake.lake import TablePort
@@ -65,6 +66,7 @@ class Node:
     """Readers see something new of tables: capture looks at once."""
     expressions: Expressions | None = None
     """Looks at those of ``conflict_resolution``; None: there is no lake."""
+    sequences: SequenceLocks = field(default_factory=SequenceLocks)
     prepared: HeldTables = field(default_factory=HeldTables)
     """What prepared transactions hold."""
     snapshots: Snapshots = field(default_factory=Snapshots)

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
 
 from wal2lake.apply.local.altering import field_spec
-from wal2lake.catalog import ColumnDef, TableDef
+from wal2lake.catalog import ColumnDef, OwnedSequence, TableDef
 from wal2lake.errors import (
     DuplicateObjectError,
     FeatureNotSupportedError,
@@ -41,6 +41,7 @@ from wal2lake.frontend.commands.node import (
     need_table,
     target_schema,
 )
+from wal2lake.frontend.commands.ownedcolumns import owned_columns
 from wal2lake.frontend.commands.roles.names import check_can_set_role, need_role
 from wal2lake.frontend.grammar.statements import (
     CreatePartition,
@@ -87,6 +88,8 @@ class NewTable:
     """Delta's properties that were asked for, and ``partition_columns`` as text."""
     partition_columns: tuple[str, ...] = ()
     """By which the lake's files are divided."""
+    sequences: tuple[OwnedSequence, ...] = ()
+    """Of its columns."""
 
     @property
     def qualified(self) -> str:
@@ -127,12 +130,7 @@ def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
         schema = _free_name(node, caller, statement.table, statement.if_not_exists)
         if schema is None:
             return "CREATE TABLE"
-        columns = tuple(
-            ColumnDef(
-                c.name, c.type_oid, c.typmod, not_null=c.not_null, default=c.default
-            )
-            for c in statement.columns
-        )
+        columns, sequences = owned_columns(node.catalog, schema, statement)
         new = NewTable(
             schema,
             statement.table.name,
@@ -142,6 +140,7 @@ def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
             partition_key=statement.partition_key,
             parameters=statement.parameters,
             partition_columns=statement.partition_columns,
+            sequences=sequences,
         )
         make_tables(node, caller, [new])
     return "CREATE TABLE"
@@ -242,7 +241,12 @@ def make_tables(
             if not future.cancelled():
                 future.result()
         # One transaction: each is an fsync, and they wait for each other.
-        node.catalog.create_table(*tables)
+        owning = [
+            replace(one, relid=table.oid)
+            for new, table in zip(wanted, tables, strict=True)
+            for one in new.sequences
+        ]
+        node.catalog.create_table(*tables, owning=owning)
     except BaseException:
         for table, future in zip(tables, futures, strict=True):
             if not future.cancelled() and future.exception() is None:

@@ -68,6 +68,14 @@ class EvaluatedDefaults:
         found: dict[str, Fill] = {}
         asked: list[ColumnDef] = []
         for column in table.columns:
+            if column.name in columns and column.sequence is not None:
+                found[column.name] = _failed(
+                    FeatureNotSupportedError(
+                        f'column "{column.name}" takes its values from a sequence, which'
+                        " is not supported for replicated rows"
+                    )
+                )
+                continue
             if column.name not in columns or column.default is None:
                 continue
             fill = self._known(column)

@@ -47,6 +47,7 @@ from wal2lake.frontend.commands import altertable, calls, publication, roles
 from wal2lake.frontend.commands import subscription as subscriptions
 from wal2lake.frontend.commands import table as tables
 from wal2lake.frontend.commands.access import check_tables
+from wal2lake.frontend.commands.concurrency.sequences import StatementSequences
 from wal2lake.frontend.commands.concurrency.snapshots import Modes, Snapshot
 from wal2lake.frontend.commands.copying import copied_rows, forced_columns
 from wal2lake.frontend.commands.dml import run_dml, truncate, truncated_tables
@@ -92,7 +93,7 @@ from wal2lake.frontend.query.translate import (
     computes,
     translate_query,
 )
-from wal2lake.frontend.query.writes import translate_write
+from wal2lake.frontend.query.writes import SparkWrite, translate_write
 from wal2lake.frontend.sysviews import (
     Request,
     SystemCatalog,
@@ -462,7 +463,11 @@ class LakeBackend:
         zone = self._context.parameters["TimeZone"]
         transaction, used = self._transaction, _Used()
         snapshot = self._snapshot()
-        with self._job() as group:
+        node = self._node
+        with (
+            self._job() as group,
+            StatementSequences(node.catalog, node.sequences, caller.check) as values,
+        ):
 
             def target(table: TableDef, brings_keys: bool) -> TableDef:
                 return transaction.targets(
@@ -470,15 +475,17 @@ class LakeBackend:
                 )[0]
 
             resolver = self._resolver(caller, used, snapshot, newest=anew)
-            write = translate_write(sql, resolver, bound, zone, target)
+            write = translate_write(sql, resolver, bound, zone, target, values)
             used[write.table.oid] = (write.table, write.needs)
             check_tables(self._node.catalog, caller, used)
             check_writable(self._node, write.table, write.verb)
-            return run_dml(
-                self._node,
-                write,
-                lambda write: transaction.run(write, self._rendering(), group),
-            )
+
+            def run(write: SparkWrite) -> int:
+                rows = transaction.run(write, self._rendering(), group)
+                values.finish(rows)
+                return rows
+
+            return run_dml(node, write, run)
 
     def _truncate(self, caller: Caller, statement: Truncate) -> str:
         self._refuse_in_read_only("TRUNCATE TABLE")
@@ -489,10 +496,13 @@ class LakeBackend:
         snapshot = self._snapshot()
         with self._job() as group:
             targets = self._transaction.targets(tables, snapshot, group)
-            return truncate(
+            tag = truncate(
                 targets,
                 lambda write: self._transaction.run(write, self._rendering(), group),
             )
+            if statement.restart_identity:
+                self._transaction.restart_identity(tables)
+            return tag
 
     def _query(
         self,

@@ -8,7 +8,7 @@ password first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Final, assert_never
 
 from wal2lake.frontend.grammar.access import AccessStatement, access_to_sql
 from wal2lake.frontend.grammar.altering.printing import alter_table_sql
@@ -51,6 +51,8 @@ from wal2lake.frontend.grammar.statements import (
 from wal2lake.model import PartitionKey
 from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.pgtypes.registry.pg_type import format_type
+
+_SERIALS: Final = {21: "smallserial", 23: "serial", 20: "bigserial"}
 
 
 def to_sql(
@@ -188,6 +190,15 @@ def _column(column: ColumnClause) -> str:
     text = (
         f"{quote_identifier(column.name)} {format_type(column.type_oid, column.typmod)}"
     )
+    sequence = column.sequence
+    if sequence is not None and not sequence.identity:
+        return f"{quote_identifier(column.name)} {_SERIALS[column.type_oid]}"
+    if sequence is not None:
+        how = "ALWAYS" if sequence.identity == "a" else "BY DEFAULT"
+        text += (
+            f" GENERATED {how} AS IDENTITY (START WITH {sequence.start}"
+            f" INCREMENT BY {sequence.increment})"
+        )
     if column.default is not None:
         text += f" DEFAULT {column.default}"
     return text + (" NOT NULL" if column.not_null else "")

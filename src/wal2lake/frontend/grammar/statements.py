@@ -253,6 +253,16 @@ class DropSchema:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceClause:
+    """What a column's values come from: ``serial``, or GENERATED ... AS IDENTITY."""
+
+    identity: str = ""
+    """a: ALWAYS, d: BY DEFAULT; none for serial."""
+    start: int = 1
+    increment: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class ColumnClause:
     """One column of CREATE TABLE."""
 
@@ -263,6 +273,7 @@ class ColumnClause:
     """Stated, or a column of the primary key."""
     default: str | None = None
     """The expression's text as written; None: no default, or DEFAULT NULL."""
+    sequence: SequenceClause | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from wal2lake.frontend.grammar.statements import (
     DropSchema,
     DropTable,
     QualifiedName,
+    SequenceClause,
     Truncate,
 )
 from wal2lake.model import Oid, PartitionKey, PartitionStrategy
@@ -70,7 +71,6 @@ _AFTER_TYPE: Final = frozenset(
 _REFUSED_COLUMN_CONSTRAINTS: Final = {
     "check": "CHECK constraints",
     "compression": "COMPRESSION",
-    "generated": "generated and identity columns",
     "references": "FOREIGN KEY constraints",
     "storage": "STORAGE",
     "unique": "UNIQUE constraints",
@@ -93,6 +93,16 @@ _REFUSED_TABLE_OPTIONS: Final = {
     "without": "WITHOUT OIDS",
     "as": "CREATE TABLE AS",
     "of": "typed tables",
+}
+
+
+_SERIALS: Final = {
+    "smallserial": Oid(21),
+    "serial2": Oid(21),
+    "serial": Oid(23),
+    "serial4": Oid(23),
+    "bigserial": Oid(20),
+    "serial8": Oid(20),
 }
 
 
@@ -374,9 +384,12 @@ def _table_constraint(cursor: Cursor, table: TableClauses, name: str | None) -> 
 def column_clause(cursor: Cursor, table: TableClauses) -> None:
     """columnDef: one more of ``table``'s columns."""
     name = cursor.name()
-    oid, typmod = column_type(cursor, name)
+    serial = _serial(cursor, name)
+    oid, typmod = (serial, -1) if serial is not None else column_type(cursor, name)
     column = ColumnClause(name, oid, typmod)
-    stated_default = False
+    if serial is not None:
+        column = replace(column, not_null=True, sequence=SequenceClause())
+    stated_default = serial is not None
     while cursor.token.kind is TokenKind.WORD:
         constraint = cursor.name() if cursor.take("constraint") else None
         word = cursor.token
@@ -398,7 +411,10 @@ def column_clause(cursor: Cursor, table: TableClauses) -> None:
                     word.start,
                 )
             stated_default = True
+            _check_one_source(table, column, word)
             column = replace(column, default=default_text(cursor))
+        elif cursor.at_words("generated"):
+            column = _identity(cursor, table, column, word, stated_default)
         elif cursor.take("primary"):
             cursor.expect("key")
             _refuse_key_options(cursor)
@@ -412,6 +428,100 @@ def column_clause(cursor: Cursor, table: TableClauses) -> None:
         else:
             raise cursor.unexpected()
     table.columns.append(column)
+
+
+def _serial(cursor: Cursor, column: str) -> Oid | None:
+    """The type of a serial column; None: it is none."""
+    found = _SERIALS.get(cursor.token.value if cursor.token.is_word(*_SERIALS) else "")
+    if found is None or cursor.ahead(1).is_mark("."):
+        return None
+    cursor.next()
+    if cursor.token.is_mark("["):
+        raise FeatureNotSupportedError("array of serial is not implemented")
+    return found
+
+
+def _identity(
+    cursor: Cursor,
+    table: TableClauses,
+    column: ColumnClause,
+    word: Token,
+    stated_default: bool,
+) -> ColumnClause:
+    """GENERATED ALWAYS | BY DEFAULT AS IDENTITY [( options )]."""
+    cursor.next()
+    always = cursor.take("always")
+    if not always:
+        cursor.expect("by")
+        cursor.expect("default")
+    cursor.expect("as")
+    if always and cursor.token.is_mark("("):
+        raise refused("generated columns")
+    cursor.expect("identity")
+    _check_one_source(table, column, word)
+    if stated_default:
+        raise syntax_error(
+            f'both default and identity specified for column "{column.name}" of table'
+            f' "{table.name.name}"',
+            word.start,
+        )
+    if column.type_oid not in _SERIALS.values():
+        raise UsageError(
+            "identity column type must be smallint, integer, or bigint",
+            sqlstate="22023",
+        )
+    if column.name in table.nullable:
+        raise _conflicting_null(table, column.name, word)
+    start, increment = _sequence_options(cursor)
+    sequence = SequenceClause("a" if always else "d", start, increment)
+    return replace(column, not_null=True, sequence=sequence)
+
+
+def _check_one_source(table: TableClauses, column: ColumnClause, word: Token) -> None:
+    if column.sequence is None:
+        return
+    if column.sequence.identity:
+        text = "multiple identity specifications"
+        if word.is_word("default"):
+            text = "both default and identity specified"
+    else:
+        text = "multiple default values specified"
+    raise syntax_error(
+        f'{text} for column "{column.name}" of table "{table.name.name}"', word.start
+    )
+
+
+def _sequence_options(cursor: Cursor) -> tuple[int, int]:
+    """START [WITH] n, INCREMENT [BY] n."""
+    start, increment = None, 1
+    if cursor.take_mark("("):
+        while not cursor.take_mark(")"):
+            if cursor.take("start"):
+                cursor.take("with")
+                start = _integer(cursor)
+            elif cursor.take("increment"):
+                cursor.take("by")
+                increment = _integer(cursor)
+                if increment == 0:
+                    raise UsageError("INCREMENT must not be zero", sqlstate="22023")
+            elif cursor.at_words("cache"):
+                cursor.next()
+                _integer(cursor)
+            elif not any(
+                cursor.take("no", word) for word in ("cycle", "minvalue", "maxvalue")
+            ):
+                raise refused("options of sequences but START and INCREMENT")
+    if start is None:
+        start = 1 if increment > 0 else -1
+    return start, increment
+
+
+def _integer(cursor: Cursor) -> int:
+    negative = cursor.take_mark("-")
+    token = cursor.next()
+    if token.kind is not TokenKind.INTEGER:
+        raise cursor.unexpected(token)
+    return -int(token.value) if negative else int(token.value)
 
 
 def _conflicting_null(table: TableClauses, column: str, at: Token) -> SqlSyntaxError:

@@ -59,6 +59,15 @@ class SparkWrite:
     """Afterwards a primary key may be there twice."""
 
 
+NextValues = Callable[[ColumnDef, int | None], tuple[int, int]]
+"""The first of so many values of a column's sequence, and the step between them; None: of as many
+as the statement has rows, which is known behind it."""
+
+
+def _no_sequences(column: ColumnDef, count: int | None) -> tuple[int, int]:
+    raise FeatureNotSupportedError(f'column "{column.name}" has a sequence')
+
+
 Target = Callable[[TableDef, bool], TableDef]
 """From the table that is named, and whether the statement brings keys, to the same at the place
 where it is written; from then on the resolver gives that place, too."""
@@ -70,6 +79,7 @@ def translate_write(
     parameters: Sequence[Parameter] = (),
     zone: str = "UTC",
     target: Target = lambda table, brings_keys: table,
+    next_values: NextValues = _no_sequences,
 ) -> SparkWrite:
     """INSERT, UPDATE or DELETE; ``zone`` is the session's TimeZone."""
     tree = parse(sql)
@@ -91,7 +101,7 @@ def translate_write(
     )
     table = target(table, brings_keys)
     if isinstance(tree, exp.Insert):
-        write = _insert(tree, table, resolve, zone)
+        write = _insert(tree, table, resolve, zone, next_values)
         return replace(write, needs=needs, brings_keys=brings_keys)
     resolve = _newest(resolve, table)
     if _others(tree) or tree.find(exp.Query):
@@ -160,7 +170,11 @@ def _newest(resolve: Resolver, target: TableDef) -> Resolver:
 
 
 def _insert(
-    tree: exp.Insert, table: TableDef, resolve: Resolver, zone: str
+    tree: exp.Insert,
+    table: TableDef,
+    resolve: Resolver,
+    zone: str,
+    next_values: NextValues,
 ) -> SparkWrite:
     source = tree.expression
     listed = isinstance(tree.this, exp.Schema)
@@ -172,7 +186,9 @@ def _insert(
         source, width = exp.Select(expressions=[exp.Null()]), 0
     else:
         if isinstance(source, exp.Values):
-            _fill_defaults(source, given)
+            given = _fill_defaults(source, table, given, next_values)
+        else:
+            _refuse_always(given)
         with_ = tree.args.get("with_") or tree.args.get("with")
         if with_ is not None:
             source.set("with_", with_.copy())
@@ -185,7 +201,12 @@ def _insert(
     items = []
     for column in table.columns:
         name = values.get(column.name)
-        value = f"src.{name}" if name is not None else default_sql(column, zone)
+        if name is not None:
+            value = f"src.{name}"
+        elif column.sequence is not None:
+            value = _numbered(column, *next_values(column, None))
+        else:
+            value = default_sql(column, zone)
         items.append(_not_null(table, column, value))
     sql = (
         f"INSERT INTO {path_sql(table)} SELECT {', '.join(items)}"
@@ -211,12 +232,55 @@ def _columns(table: TableDef, names: Sequence[str]) -> list[ColumnDef]:
     return found
 
 
-def _fill_defaults(values: exp.Values, given: Sequence[ColumnDef]) -> None:
-    """The word DEFAULT inside VALUES is the column's default expression."""
-    for row in values.expressions:
-        for value, column in zip(list(row.expressions), given, strict=False):
-            if _is_default(value):
+def _fill_defaults(
+    values: exp.Values,
+    table: TableDef,
+    given: list[ColumnDef],
+    next_values: NextValues,
+) -> list[ColumnDef]:
+    """The word DEFAULT inside VALUES is the column's default expression. Behind the columns that
+    are ``given``, those whose values come from a sequence: each row has its own."""
+    rows = values.expressions
+    width = max((len(row.expressions) for row in rows), default=0)
+    if width <= len(given) and all(len(row.expressions) == width for row in rows):
+        given = given[:width]
+        more = [c for c in table.columns if c.sequence is not None and c not in given]
+        given += more
+        for row in rows:
+            for _ in more:
+                row.append("expressions", exp.Var(this="DEFAULT"))
+    for at, column in enumerate(given):
+        found = [r.expressions[at] for r in rows if at < len(r.expressions)]
+        defaults = [value for value in found if _is_default(value)]
+        if column.identity == _ALWAYS and len(defaults) < len(found):
+            _refuse_always([column])
+        if column.sequence is None:
+            for value in defaults:
                 value.replace(default_tree(column))
+        elif defaults:
+            first, step = next_values(column, len(defaults))
+            for number, value in enumerate(defaults):
+                value.replace(exp.Literal.number(first + number * step))
+    return given
+
+
+def _refuse_always(given: Sequence[ColumnDef]) -> None:
+    for column in given:
+        if column.identity == _ALWAYS:
+            raise UsageError(
+                f'cannot insert a non-DEFAULT value into column "{column.name}"',
+                sqlstate="428C9",
+                detail=f'Column "{column.name}" is an identity column defined as'
+                " GENERATED ALWAYS.",
+                hint="Leave the column out, or give it the word DEFAULT.",
+            )
+
+
+def _numbered(column: ColumnDef, first: int, step: int) -> str:
+    """The values of a sequence, for rows whose number nobody knows yet."""
+    row = "row_number() OVER (ORDER BY monotonically_increasing_id())"
+    ddl = t.spark_name(t.of_column(column))
+    return f"CAST({first} + {step} * ({row} - 1) AS {ddl})"
 
 
 def _is_default(value: exp.Expression) -> bool:
@@ -260,6 +324,9 @@ def _not_null(table: TableDef, column: ColumnDef, value: str) -> str:
 
 # ---- UPDATE, DELETE ------------------------------------------------------------------
 
+_ALWAYS: Final = "a"
+"""Of ``ColumnDef.identity``."""
+
 _Sets = list[tuple[ColumnDef, exp.Expression]]
 
 
@@ -296,6 +363,18 @@ def _assignments(tree: exp.Update, table: TableDef) -> _Sets:
                     f'multiple assignments to same column "{name}"', sqlstate="42601"
                 )
             default = _is_default(value)
+            if default and column.sequence is not None:
+                raise FeatureNotSupportedError(
+                    f'to set column "{name}" to values of its sequence is not supported'
+                    " on lake tables"
+                )
+            if column.identity == _ALWAYS and not default:
+                raise UsageError(
+                    f'column "{name}" can only be updated to DEFAULT',
+                    sqlstate="428C9",
+                    detail=f'Column "{name}" is an identity column defined as GENERATED'
+                    " ALWAYS.",
+                )
             sets.append((column, default_tree(column) if default else value))
     return sets
 

@@ -2,5 +2,6 @@
 
 snapshots     which versions a statement reads, while others commit
 heldtables    what prepared transactions hold
+sequences     values that each statement has for itself
 turns         commands that must not interleave
 """

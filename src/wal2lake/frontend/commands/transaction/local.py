@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from wal2lake.catalog import TableDef
+from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.frontend.backend import TransactionKind
 from wal2lake.frontend.commands.concurrency.snapshots import Snapshot
 from wal2lake.frontend.commands.node import Node
@@ -89,7 +90,8 @@ class LocalTransaction:
         self._numbers = itertools.count(1)
         self._branches: dict[Oid, _Branched] = {}
         self._messages: list[Emitted] = []
-        self._marks: list[tuple[dict[Oid, int], int]] = []
+        self._restarts: list[Oid] = []
+        self._marks: list[tuple[dict[Oid, int], int, int]] = []
         self._snapshot: Snapshot | None = None
         self._locks = ExitStack()
         self.committed = False
@@ -98,7 +100,7 @@ class LocalTransaction:
     @property
     def has_written(self) -> bool:
         """A commit would do something, or a rollback."""
-        return bool(self._branches or self._messages)
+        return bool(self._branches or self._messages or self._restarts)
 
     @property
     def is_nested(self) -> bool:
@@ -108,6 +110,10 @@ class LocalTransaction:
     def emit(self, message: Emitted) -> None:
         """It is said at the commit."""
         self._messages.append(message)
+
+    def restart_identity(self, tables: Sequence[TableDef]) -> None:
+        """Of their sequences, at the commit."""
+        self._restarts += [table.oid for table in tables]
 
     def statement(self, *, repeatable: bool) -> Snapshot:
         """A statement begins: what it sees of tables that this transaction has not written.
@@ -214,13 +220,14 @@ class LocalTransaction:
         """Note where the branches are."""
         del self._marks[depth - 1 :]
         versions = {key: one.version for key, one in self._branches.items()}
-        self._marks.append((versions, len(self._messages)))
+        self._marks.append((versions, len(self._messages), len(self._restarts)))
 
     def rollback_to(self, depth: int) -> None:
         """Cut the branches back to where they were."""
-        mark, messages = self._marks[depth - 1]
+        mark, messages, restarts = self._marks[depth - 1]
         del self._marks[depth:]
         del self._messages[messages:]
+        del self._restarts[restarts:]
         for key, branched in list(self._branches.items()):
             if key in mark:
                 self._node.branches.cut_back(branched.branch, mark[key])
@@ -247,6 +254,8 @@ class LocalTransaction:
             )
             if messages and not written:
                 emit_transaction(self._node, messages)
+            if self._restarts:
+                self._node.catalog.restart_sequences(self._restarts)
             self.committed = self.committed or bool(written or messages)
         finally:
             self.rollback()
@@ -254,6 +263,10 @@ class LocalTransaction:
     def prepare(self, who: Preparing) -> None:
         """Leave it to COMMIT PREPARED, or to nobody; it is not this session's any more."""
         try:
+            if self._restarts:
+                raise FeatureNotSupportedError(
+                    "cannot PREPARE a transaction that has restarted sequences"
+                )
             messages = kept(self._node, self._messages)
             prepare(self._node, who, self._written(), messages)
             self.committed = True
@@ -277,7 +290,7 @@ class LocalTransaction:
             for branched in branches:
                 self._node.branches.drop(branched.branch)
             self._branches, self._marks, self._snapshot = {}, [], None
-            self._messages = []
+            self._messages, self._restarts = [], []
 
 
 def _count(rows: Sequence[pa.RecordBatch], commits: Sequence[Sequence[Action]]) -> int:

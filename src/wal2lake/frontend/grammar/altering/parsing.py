@@ -148,6 +148,10 @@ def _alteration(cursor: Cursor, table: QualifiedName) -> AlterAction:
             raise FeatureNotSupportedError(
                 "PRIMARY KEY is not supported in ALTER TABLE ... ADD COLUMN"
             )
+        if clauses.columns[0].sequence is not None:
+            raise FeatureNotSupportedError(
+                "serial and identity columns are not supported in ALTER TABLE ... ADD COLUMN"
+            )
         return AddColumnClause(clauses.columns[0], if_not_exists)
     if cursor.take("drop"):
         cursor.take("column")

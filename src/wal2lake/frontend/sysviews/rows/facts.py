@@ -38,6 +38,7 @@ from wal2lake.model import (
     AclItem,
     Oid,
 )
+from wal2lake.pgtypes.columnnames import derived_name
 
 HEAP_AM: Final = Oid(2)
 BTREE_AM: Final = Oid(403)
@@ -67,6 +68,8 @@ class Attribute:
     default_oid: Oid = INVALID_OID
     not_null_oid: Oid = INVALID_OID
     """OID of the NOT NULL constraint, for lake tables."""
+    identity: str = ""
+    """attidentity: a, d, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +121,6 @@ def key_name(table: TableDef) -> str:
 def _not_null_name(table: TableDef, column: Attribute) -> str:
     """The name that PostgreSQL gives to a NOT NULL constraint."""
     return derived_name(table.name, column.name, "not_null")
-
-
-def derived_name(table: str, column: str | None, label: str) -> str:
-    """makeObjectName(): the longer part is cut until all fits into 63 bytes."""
-    parts = [table.encode(), b"" if column is None else column.encode()]
-    room = 63 - len(label) - 1 - (0 if column is None else 1)
-    while sum(map(len, parts)) > room:
-        longer = 0 if len(parts[0]) > len(parts[1]) else 1
-        parts[longer] = parts[longer][:-1]
-    shown = [part.decode(errors="ignore") for part in parts]
-    return "_".join([shown[0], *([] if column is None else [shown[1]]), label])
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +276,7 @@ def _lake_table(table: TableDef, namespace_oid: Oid, numbers: _Numbers) -> Relat
                 if column.default is None
                 else numbers.next_default(),
                 not_null_oid=numbers.next_not_null() if not_null else INVALID_OID,
+                identity=column.identity,
             )
         )
     return Relation(

@@ -150,6 +150,7 @@ def pg_attribute(facts: Facts) -> Iterator[Row]:
                 "attstorage": "x" if known is None else known.storage,
                 "attnotnull": attribute.not_null,
                 "atthasdef": attribute.default is not None,
+                "attidentity": attribute.identity,
                 "attislocal": not inherited,
                 "attinhcount": int(inherited),
                 "attcollation": 0 if known is None else known.collation,
