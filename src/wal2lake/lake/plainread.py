@@ -9,8 +9,8 @@ Memory is that of a few batches, however large the table's row groups are. The v
 change while it is read: files that later versions do not have stay where they are (VACUUM keeps
 them for its retention time), as for Spark.
 
-Types are the limit: Spark pads CHAR when it reads, a struct in a file may have other fields than
-the table, and what is not written by us in exactly one way is left to Spark.
+Types are the limit: a struct in a file may have other fields than the table, and what is not
+written by us in exactly one way is left to Spark.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BATCH_ROWS: Final = 32 * 1024
 _BATCH_BYTES: Final = 8 << 20
 """As Parquet holds them, not compressed."""
 
-_SPARKS: Final = re.compile(r"\b(?:char|struct|map|collate)\b", re.IGNORECASE)
+_SPARKS: Final = re.compile(r"\b(?:struct|map|collate)\b", re.IGNORECASE)
 """In the name of a type that is Spark's to read."""
 
 

@@ -12,6 +12,8 @@ Checksum File".
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +32,11 @@ _READER: Final = 3
 
 _MAPPING: Final = "delta.columnMapping.mode"
 
+_DECLARED: Final = "__CHAR_VARCHAR_TYPE_STRING"
+"""In the metadata of a field that Delta says is a string."""
+
+_CHAR: Final = re.compile(r"\bchar\(", re.IGNORECASE)
+
 
 def is_plainly_read(version: Version) -> bool:
     """Whether its rows are those of its Parquet files, columns called by their physical names,
@@ -40,7 +47,15 @@ def is_plainly_read(version: Version) -> bool:
         and FEATURES.issuperset(protocol.get("readerFeatures") or ())
         # By field ids, whatever the names in the files are.
         and version.state.properties.get(_MAPPING, "none") in ("none", "name")
+        and not _is_padded(version.metadata)
     )
+
+
+def _is_padded(metadata: Object) -> bool:
+    """Spark makes CHAR as long as it is declared, also when it reads."""
+    fields = json.loads(metadata["schemaString"])["fields"]
+    declared = (str(one.get("metadata", {}).get(_DECLARED, "")) for one in fields)
+    return any(_CHAR.search(text) for text in declared)
 
 
 def earlier(
