@@ -22,7 +22,7 @@ from wal2lake.catalog import (
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.backend import Outcome, TransactionKind
 from wal2lake.frontend.commands.node import Node
-from wal2lake.frontend.engine import lakebackend
+from wal2lake.frontend.engine import answers
 from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.lake import FieldSpec
 from wal2lake.model import Lsn, Oid, PartitionKey, PartitionStrategy, SyncState
@@ -175,7 +175,7 @@ def test_a_result_whose_columns_cannot_be_told_is_closed_below(
     def fails(*_: object) -> None:
         raise Wal2LakeError("no columns")
 
-    monkeypatch.setattr(lakebackend, "fields_of", fails)
+    monkeypatch.setattr(answers, "fields_of", fails)
     with pytest.raises(Wal2LakeError, match="no columns"):
         query(backend)
     assert queries.running.closed == 1

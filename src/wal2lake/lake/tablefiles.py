@@ -90,6 +90,11 @@ class DataFile:
         return unquote(self.key)
 
     @property
+    def is_below(self) -> bool:
+        """It is in the table's own directory: its path is a relative one."""
+        return not self.key.startswith("/") and ":" not in self.key.split("/", 1)[0]
+
+    @property
     def size(self) -> int:
         """Bytes."""
         return int(self.action["size"])

@@ -70,7 +70,7 @@ class Transport:
         connection.setblocking(False)
         self._socket = connection
         self._write_timeout_s = write_timeout_s
-        self._out: list[bytes] = []
+        self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
         self._closed = False
         self._poll = select.poll()
@@ -95,7 +95,7 @@ class Transport:
             if not self._wait(select.POLLIN, self._bounded(timeout_s)):
                 raise ReadTimeout
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Queue bytes; sends when there are many. Raises TransportClosed."""
         self._out.append(data)
         self._out_bytes += len(data)
@@ -106,7 +106,9 @@ class Transport:
         """Send everything queued; raises TransportClosed."""
         if not self._out:
             return
-        data = memoryview(b"".join(self._out))
+        # One that is large by itself is not copied.
+        alone = len(self._out) == 1
+        data = memoryview(self._out[0] if alone else b"".join(self._out))
         self._out.clear()
         self._out_bytes = 0
         while data:

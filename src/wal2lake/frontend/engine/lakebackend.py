@@ -65,11 +65,10 @@ from wal2lake.frontend.commands.transaction.prepared import (
     commit_prepared,
     rollback_prepared,
 )
-from wal2lake.frontend.engine.answer import Answer
+from wal2lake.frontend.engine.answers import Wanted, answered
 from wal2lake.frontend.engine.copiedtable import copied_table
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.copying import (
-    CopyFormat,
     CopyOptions,
     CopyTo,
     copy_options,
@@ -82,7 +81,7 @@ from wal2lake.frontend.grammar.statements import (
     Truncate,
 )
 from wal2lake.frontend.parameters import canonical_encoding
-from wal2lake.frontend.query.results import Rendering, columns_in, fields_of
+from wal2lake.frontend.query.results import Rendering, fields_of
 from wal2lake.frontend.query.translate import (
     Parameter as BoundParameter,
 )
@@ -205,7 +204,8 @@ class LakeBackend:
         )
         statement = prepared.statement
         if isinstance(statement, Other):
-            return self._other(caller, prepared, statement, bound, result_formats)
+            wanted = Wanted(result_formats)
+            return self._other(caller, prepared, statement, bound, wanted)
         if isinstance(statement, CopyTo):
             return self._copy(caller, statement)
         if isinstance(statement, Truncate):
@@ -358,9 +358,7 @@ class LakeBackend:
         prepared: _Statement,
         statement: Other,
         bound: tuple[BoundParameter, ...],
-        formats: Sequence[Format],
-        *,
-        arrow: bool = False,
+        wanted: Wanted,
     ) -> Outcome:
         if statement.kind in _QUERIES:
             if prepared.system:
@@ -368,10 +366,10 @@ class LakeBackend:
                     prepared.sql,
                     bound,
                     self._context,
-                    formats,
+                    wanted.formats,
                     perform=lambda request: self._perform(caller, request),
                 )
-            return self._query(caller, prepared.sql, bound, formats, arrow=arrow)
+            return self._query(caller, prepared.sql, bound, wanted)
         if statement.kind in _WRITES:
             self._refuse_in_read_only(statement.kind.name)
             return Outcome(self._write(caller, prepared.sql, bound))
@@ -412,11 +410,10 @@ class LakeBackend:
             isinstance(query.statement, Other) and query.statement.kind in _QUERIES
         ):
             raise FeatureNotSupportedError("COPY query must be a SELECT")
-        binary = options.format is CopyFormat.BINARY
-        wanted = Format.BINARY if binary else Format.TEXT
-        formats = (wanted,) * len(query.fields or ())
-        arrow = options.format is CopyFormat.TEXT
-        return self._other(caller, query, query.statement, (), formats, arrow=arrow)
+        wanted = Wanted(copied=options.format)
+        if query.system:
+            wanted = Wanted(wanted.of(len(query.fields or ())))
+        return self._other(caller, query, query.statement, (), wanted)
 
     def _perform(self, caller: Caller, request: Request) -> object:
         """What a function of a system query has asked for."""
@@ -509,25 +506,22 @@ class LakeBackend:
         caller: Caller,
         sql: str,
         bound: tuple[BoundParameter, ...],
-        formats: Sequence[Format],
-        *,
-        arrow: bool = False,
+        wanted: Wanted,
     ) -> Outcome:
         used = _Used()
         query = self._translated(sql, bound, self._resolver(caller, used))
         check_tables(self._node.catalog, caller, used)
         with ExitStack() as held:
             group = held.enter_context(self._job())
-            result = self._node.queries.run(query.sql, job_group=group)
-            batches = held.enter_context(result.batches)
-            fields = fields_of(result.fields, query)
-            rendering = self._rendering()
-            rows = (
-                columns_in(batch, fields, formats, rendering, arrow=arrow)
-                for batch in batches
-                if batch.num_rows
+            return answered(
+                self._node,
+                query,
+                wanted,
+                self._rendering(),
+                group,
+                held,
+                self._check_cancelled,
             )
-            return Outcome("SELECT", fields, Answer(rows, held.pop_all()))
 
     def _translated(
         self, sql: str, bound: tuple[BoundParameter, ...], resolver: Resolver

@@ -73,6 +73,8 @@ class SparkQuery:
     columns: tuple[ResultColumn, ...] | None
     """None where a table is not known here."""
     tables: tuple[TableRef, ...]
+    stored: tuple[str, ...] | None = None
+    """It is all rows of one table, and these columns as they are stored; None: it is more."""
 
 
 _NOT_SQLGLOTS: Final = OWN_NAMES | {"VARIANCE", "VAR_SAMP", "VAR_POP"}
@@ -165,7 +167,35 @@ def translate_query(
     columns = None
     if found is not None:
         columns = tuple(ResultColumn(name, kind) for name, kind in found)
-    return SparkQuery(generate(tree), columns, tuple(refs))
+    stored = _stored(tree) if len(refs) == 1 else None
+    return SparkQuery(generate(tree), columns, tuple(refs), stored)
+
+
+def _stored(tree: exp.Expression) -> tuple[str, ...] | None:
+    """Columns of a query, in Spark's terms, that computes nothing and leaves nothing out."""
+    if not isinstance(tree, exp.Select) or _given(tree) != {"expressions", "from_"}:
+        return None
+    source = tree.args["from_"].this
+    if not (
+        isinstance(source, exp.Table)
+        and _given(source) <= {"this", "db", "alias", "version"}
+        and _given(source.args.get("alias") or source) <= {"this"}
+    ):
+        return None
+    found = []
+    for column in tree.expressions:
+        if not (
+            isinstance(column, exp.Column)
+            and isinstance(column.this, exp.Identifier)
+            and _given(column) <= {"this", "table"}
+        ):
+            return None
+        found.append(column.name)
+    return tuple(found)
+
+
+def _given(node: exp.Expression) -> set[str]:
+    return {name for name, value in node.args.items() if value}
 
 
 def computes(sql: str) -> bool:

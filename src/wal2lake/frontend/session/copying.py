@@ -53,6 +53,10 @@ _ESCAPES: Final = {
 
 _SPECIAL: Final = b"\\" + b"".join(_ESCAPES)
 
+_BACKSLASH: Final = ord("\\")
+_LAST_CONTROL: Final = max(max(_ESCAPES))
+"""Of those that have an escape."""
+
 _SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER: Final = b"\xff\xff"
 
@@ -167,7 +171,9 @@ def text_rows(
     return rows
 
 
-def arrow_rows(columns: Sequence[pa.Array], copy: CopyRows, encoding: str) -> bytes:
+def arrow_rows(
+    columns: Sequence[pa.Array], copy: CopyRows, encoding: str
+) -> bytes | memoryview:
     """What ``text_rows`` makes of columns in text format, at least one, each an Arrow binary
     array: the messages are gathered by Arrow, without an object for each value."""
     options = copy.options
@@ -177,11 +183,10 @@ def arrow_rows(columns: Sequence[pa.Array], copy: CopyRows, encoding: str) -> by
         lists = [column.to_pylist() for column in columns]
         return text_rows(copy, encoding)(lists, count)
     dress = _escaping(options)
-    bytes_ = _SPECIAL + options.delimiter.encode()
     null = pa.scalar(options.null.encode(), pa.binary())
     plain = []
     for column in columns:
-        if _any_in(column, bytes_):
+        if _may_have(column, ord(options.delimiter)):
             column = pa.array(dress(column.to_pylist(), False, False), pa.binary())
         plain.append(column.fill_null(null) if column.null_count else column)
     # Length, delimiters and newline.
@@ -199,17 +204,22 @@ def arrow_rows(columns: Sequence[pa.Array], copy: CopyRows, encoding: str) -> by
         parts.bytes(newline if number == len(plain) else delimiter)
     joined = parts.joined()
     ends = offsets_of(joined)
-    return memoryview(joined.buffers()[2])[: int(ends[-1])].tobytes()
+    return memoryview(joined.buffers()[2]).cast("B")[: int(ends[-1])]
 
 
-def _any_in(column: pa.Array, bytes_: bytes) -> bool:
-    """Whether one of these bytes is in any of the values."""
+def _may_have(column: pa.Array, delimiter: int) -> bool:
+    """Whether any value has the delimiter, a backslash, or a control character: most of those that
+    are written otherwise are among the first."""
     offsets = offsets_of(column)
     first, last = int(offsets[0]), int(offsets[-1])
     if first == last:
         return False
-    data = memoryview(column.buffers()[2])[first:last].tobytes()
-    return len(data.translate(None, bytes_)) != len(data)
+    data = np.frombuffer(column.buffers()[2], np.uint8)[first:last]
+    return bool(
+        (data <= _LAST_CONTROL).any()
+        or (data == _BACKSLASH).any()
+        or (delimiter > _LAST_CONTROL and (data == delimiter).any())
+    )
 
 
 _Dress = Callable[[Column, bool, bool], Sequence[bytes]]

@@ -62,6 +62,7 @@ from wal2lake.lake.delta.jvm import DeltaJvm
 from wal2lake.lake.delta.log.beside import Beside
 from wal2lake.lake.delta.log.checkpoints import is_due
 from wal2lake.lake.delta.log.commit import Change, is_ours_to_write, write_next
+from wal2lake.lake.delta.log.earlier import earlier, is_plainly_read
 from wal2lake.lake.delta.log.known import LISTED_FILES, KnownVersions, stamp
 from wal2lake.lake.delta.log.place import Object
 from wal2lake.lake.delta.log.version import Version, commit_file, read_actions, state_of
@@ -263,6 +264,26 @@ class DeltaTables:
             ]
         self._known.list_files(state, commit, {one.key: one for one in found})
         return found
+
+    def plainly_read(
+        self, location: str, version: int | None
+    ) -> tuple[TableState, Sequence[DataFile]] | None:
+        """See TablePort."""
+        root, newest = local_path(location), self._known.newest(location)
+        if root is None or newest is None:
+            return None
+        state, files = newest.state, self.files(newest.state)
+        if files is None:
+            return None
+        wanted = newest
+        if version is not None and version != state.version:
+            before = earlier(root, state, files, version)
+            if before is None:
+                return None
+            wanted, files = before
+        if not is_plainly_read(wanted) or not all(file.is_below for file in files):
+            return None
+        return wanted.state, files
 
     def any_key_taken(
         self, state: TableState, adds: Sequence[AddedFile], key: Sequence[str]

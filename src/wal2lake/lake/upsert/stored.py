@@ -42,13 +42,18 @@ _HELD_FILES: Final = 64
 as 256, and others of the engine need theirs."""
 
 
+_PIECE_BYTES: Final = 1 << 20
+"""Of a column of a row group that is read in pieces, read at once."""
+
+
 def is_readable(state: TableState) -> bool:
     """Every column is of a type that we write ourselves, and nothing else is asked of
     who writes the table."""
-    return state.is_plain and all(map(_is_ours, state.fields))
+    return state.is_plain and all(map(is_ours, state.fields))
 
 
-def _is_ours(field: FieldSpec) -> bool:
+def is_ours(field: FieldSpec) -> bool:
+    """Its values are read as the type that we write it with."""
     try:
         return bool(mapping_of(field).arrow_type == arrow_from_ddl(field.spark_ddl))
     except Wal2LakeError:
@@ -311,6 +316,47 @@ class StoredRows:
                 table = self._typed(file, parquet, columns, group)
                 yield table if here.all() else table.filter(pa.array(here))
 
+    def live_batches(
+        self, columns: Sequence[int], most_rows: int, most_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
+        """All rows that are not deleted, in pieces of about ``most_bytes`` at the most, however
+        large row groups are."""
+        for file in self.files:
+            parquet, gone = self._open(file, pieces=True), self.deleted(file)
+            present = self._present(parquet, columns)
+            first = 0
+            for group in range(parquet.metadata.num_row_groups):
+                rows = parquet.metadata.row_group(group).num_rows
+                width = self._group_bytes(parquet.metadata, group, columns) // (
+                    rows or 1
+                )
+                size = max(1, min(most_rows, most_bytes // (width or 1)))
+                for batch in self._pieces(parquet, group, present, size):
+                    table = self._converted(file, batch, columns, batch.num_rows)
+                    if gone.size:
+                        last = first + batch.num_rows
+                        here = slice(*np.searchsorted(gone, [first, last]))
+                        kept = np.ones(batch.num_rows, np.bool_)
+                        kept[gone[here].astype(np.int64) - first] = False
+                        table = table.filter(pa.array(kept))
+                    first += batch.num_rows
+                    yield from table.to_batches()
+
+    def _pieces(
+        self, parquet: pq.ParquetFile, group: int, names: Sequence[str], rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from parquet.iter_batches(
+                rows, row_groups=[group], columns=names, use_threads=False
+            )
+        except OSError as error:
+            raise storage_error("read", self._state.location, error) from error
+        except pa.ArrowException as error:
+            raise StorageError(
+                f'could not read a data file of "{self._state.location}": {error}',
+                sqlstate="XX001",
+            ) from error
+
     def deleted(self, file: DataFile) -> npt.NDArray[np.uint64]:
         """Row numbers that are gone."""
         if file.vector is None:
@@ -325,19 +371,37 @@ class StoredRows:
         group: int,
     ) -> pa.Table:
         """Columns of one row group, by their position in the target."""
-        physical = [self._state.physical_fields[i] for i in columns]
-        names = [one.physical_name for one in physical]
-        there = {one.physical_name for one in physical if not one.is_partition}
-        present = [n for n in names if n in there and n in parquet.schema_arrow.names]
-        rows = parquet.metadata.row_group(group).num_rows
         try:
-            read = parquet.read_row_group(group, present)
+            read = parquet.read_row_group(group, self._present(parquet, columns))
         except OSError as error:
             raise storage_error("read", self._state.location, error) from error
+        rows = parquet.metadata.row_group(group).num_rows
+        return self._converted(file, read, columns, rows)
+
+    def _present(self, parquet: pq.ParquetFile, columns: Sequence[int]) -> list[str]:
+        """Names of those columns that the file has."""
+        physical = [self._state.physical_fields[i] for i in columns]
+        there = parquet.schema_arrow.names
+        names = [
+            one.physical_name
+            for one in physical
+            if not one.is_partition and one.physical_name in there
+        ]
+        return list(dict.fromkeys(names))
+
+    def _converted(
+        self,
+        file: DataFile,
+        read: pa.Table | pa.RecordBatch,
+        columns: Sequence[int],
+        rows: int,
+    ) -> pa.Table:
+        """What was ``read`` of the file, as columns of the target."""
         arrays = []
-        for i, name in zip(columns, names, strict=True):
+        for i in columns:
+            name = self._state.physical_fields[i].physical_name
             kind = mapping_of(self._state.fields[i]).arrow_type
-            if name in present:
+            if name in read.schema.names:
                 arrays.append(read.column(name).cast(kind))
             else:
                 value = file.partition.get(name)
@@ -350,8 +414,11 @@ class StoredRows:
             return path
         return f"{self._state.location.rstrip('/')}/{path}"
 
-    def _open(self, file: DataFile, metadata: Any = None) -> Any:
-        """``metadata``: its footer, if it has been read already."""
+    def _open(
+        self, file: DataFile, metadata: Any = None, *, pieces: bool = False
+    ) -> Any:
+        """``metadata``: its footer, if it has been read already; ``pieces``: a column's bytes are
+        not read all at once."""
         path = self._path(file)
         local = local_path(path)
         try:
@@ -361,7 +428,10 @@ class StoredRows:
                 files, name = fs.FileSystem.from_uri(path)
                 source = files.open_input_file(name)
             return pq.ParquetFile(
-                source, metadata=metadata, coerce_int96_timestamp_unit="us"
+                source,
+                metadata=metadata,
+                coerce_int96_timestamp_unit="us",
+                buffer_size=_PIECE_BYTES if pieces else 0,
             )
         except (OSError, pa.ArrowException) as error:
             raise StorageError(

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -116,28 +115,18 @@ def _local_column(
     if ends["min"] < MIN_MICROSECOND or ends["max"] > MAX_MICROSECOND:
         return None
     plain = numbers.fill_null(0).to_numpy(zero_copy_only=False)
-    seconds, fraction = np.divmod(plain, _SECOND)
-    texts = pa.array(seconds).cast(pa.timestamp("s")).cast(pa.string())
-    parts = [texts]
-    if fraction.any():
-        parts.append(_fractions(fraction))
-    if isinstance(suffix, str):
-        parts.append(pa.scalar(suffix))
-    elif suffix is not None:
-        parts.append(pa.array(suffix, pa.string()).fill_null(""))
-    if len(parts) > 1:
-        texts = pc.binary_join_element_wise(*parts, "")
-    if numbers.null_count:
-        texts = pc.if_else(numbers.is_valid(), texts, pa.scalar(None, pa.string()))
-    return texts
-
-
-def _fractions(fraction: np.ndarray) -> pa.Array:
-    """``.5`` for 500000, nothing for 0."""
-    digits = pc.utf8_lpad(pa.array(fraction).cast(pa.string()), 6, "0")
-    digits = pc.utf8_rtrim(digits, "0")
-    dots = pa.array(np.where(fraction > 0, ".", ""), pa.string())
-    return pc.binary_join_element_wise(dots, digits, "")
+    if (plain % _SECOND).any():
+        # Six digits of all of them: zeros behind are cut, then a point without digits.
+        texts = numbers.cast(pa.timestamp("us")).cast(pa.string())
+        texts = pc.ascii_rtrim(pc.ascii_rtrim(texts, "0"), ".")
+    else:
+        seconds = pc.divide(numbers, _SECOND)
+        texts = seconds.cast(pa.timestamp("s")).cast(pa.string())
+    if suffix is None:
+        return texts
+    if not isinstance(suffix, str):
+        suffix = pa.array(suffix, pa.string())
+    return pc.binary_join_element_wise(texts, suffix, "")
 
 
 def _local_text_one_by_one(

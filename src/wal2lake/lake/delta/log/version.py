@@ -3,7 +3,7 @@
 In: a table's directory. Out: a ``Version``: its state, and what the next version's commit and
 checksum are made of. It is read from the newest commit's checksum file, in which Delta and
 ``commit`` keep all of that; without one (a foreign writer's commit, a torn file) there is no
-answer, and Delta is asked.
+answer, and Delta is asked. An earlier version is read in the same way.
 
 A version that was read stays the newest as long as its commit is the same file and the next one
 is not there: two looks at the directory.
@@ -80,6 +80,28 @@ def read_newest(
     try:
         names = [path.name for path in (root / "_delta_log").iterdir()]
         number = max(int(n[:20]) for n in names if _is_commit(n))
+    except (OSError, ValueError):
+        return None
+    found = read_version(location, root, number)
+    return None if found is None else (found.version, found.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """A version as its checksum file has it."""
+
+    version: Version
+    files: dict[str, DataFile] | None
+    """By their keys; None: they are not listed."""
+    count: int
+    """Of its files."""
+    size: int
+    """Of all of them together, in bytes."""
+
+
+def read_version(location: str, root: Path, number: int) -> Summed | None:
+    """Any version; None: there is no such, or its checksum is not there or not whole."""
+    try:
         commit = commit_file(root, number)
         stamp = stamp_of(commit.stat())
         summed = json.loads(commit.with_suffix(".crc").read_text(encoding="utf-8"))
@@ -89,16 +111,16 @@ def read_newest(
             # Of another commit that had this version, and is gone.
             return None
         version = _version(location, number, summed, stamp)
-        listed = summed.get("allFiles", [] if summed["numFiles"] == 0 else None)
-        if listed is None:
-            return version, None
-        files = {one.key: one for one in map(DataFile, listed)}
+        count, size = int(summed["numFiles"]), int(summed["tableSizeBytes"])
+        listed = summed.get("allFiles", [] if count == 0 else None)
+        files = None
+        if listed is not None:
+            files = {one.key: one for one in map(DataFile, listed)}
     except (OSError, ValueError, KeyError, TypeError):
-        # No table, or its checksum is not there or not whole.
         return None
-    if len(files) != summed["numFiles"]:
-        return version, None
-    return version, files
+    if files is not None and len(files) != count:
+        files = None
+    return Summed(version, files, count, size)
 
 
 def read_actions(root: Path, version: int) -> list[dict[str, Any]]:

@@ -1,0 +1,86 @@
+"""An iterator that is a step ahead of whoever takes from it, in a thread of its own.
+
+Comes in: an iterator. Goes out: the same items, and the same error. What follows the item that
+was taken last is made meanwhile, and no more: at most two items are there besides it. Called for
+rows of a table on their way to a client.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Ahead(Generic[T]):
+    """A context manager; its thread begins with the first item that is asked for, and is gone
+    after it."""
+
+    def __init__(self, items: Iterator[T], name: str) -> None:
+        """``name``: of the thread."""
+        self._items = items
+        self._queue: queue.Queue[T | _End] = queue.Queue(1)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._ended = False
+
+    def __iter__(self) -> Ahead[T]:
+        return self
+
+    def __next__(self) -> T:
+        if self._ended or self._closed.is_set():
+            raise StopIteration
+        if self._thread.ident is None:
+            self._thread.start()
+        found = self._queue.get()
+        if not isinstance(found, _End):
+            return found
+        self._ended = True
+        if found.error is not None:
+            raise found.error
+        raise StopIteration
+
+    def _work(self) -> None:
+        error: BaseException | None = None
+        try:
+            for item in self._items:
+                self._queue.put(item)
+                if self._closed.is_set():
+                    return
+        except BaseException as raised:
+            error = raised
+        self._queue.put(_End(error))
+
+    def close(self) -> None:
+        """Make no more; wait for what is being made."""
+        self._closed.set()
+        while self._thread.is_alive():
+            try:
+                # Room for what it has in hand.
+                self._queue.get(timeout=0.01)
+            except queue.Empty:
+                continue
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Ahead[T]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _End:
+    """No item follows."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
