@@ -109,14 +109,17 @@ class Receiver:
         assert self.failure == []
 
     def refused(self) -> UnusableSlot:
-        """What ends the next run; the slot is as before it."""
-        before = self._facts("*")
+        """What ends the next run; the slot is as before it, but for when it was used last."""
+        facts = "to_jsonb(pg_replication_slots) - 'inactive_since'"
+        wait_until(lambda: self._facts("not active") in ("t", ""))
+        before = self._facts(facts)
         with self.running():
             wait_until(lambda: self.failure, describe="the run has ended")
         (error,) = self.failure
         self.failure.clear()
         assert isinstance(error, UnusableSlot), error
-        assert self._facts("*") == before
+        wait_until(lambda: self._facts("not active") in ("t", ""))
+        assert self._facts(facts) == before
         return error
 
     @property
