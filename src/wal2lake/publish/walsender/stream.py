@@ -160,7 +160,8 @@ class Stream:
                 if self._stopping and self._has_all():
                     return self._finish()
             self._send()
-            if caught_up and not self._grew:
+            # What the client has said while it was sent something may have been the last word.
+            if caught_up and not self._grew and self._end is None:
                 self._watch(select.POLLIN)
                 self._check_timeout()
         self._tell_slot(force=True)
