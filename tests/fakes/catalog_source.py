@@ -19,6 +19,7 @@ from wal2lake.catalog import (
     PreparedCommit,
     Progress,
     Publication,
+    ReplicationOrigin,
     Role,
     RoleMember,
     SnapshotVector,
@@ -190,6 +191,12 @@ class FakeSource:
     def tables(self) -> list[TableDef]:
         self.reads += 1
         return self.table_list
+
+    def origins(self) -> list[ReplicationOrigin]:
+        return []
+
+    def origin_numbers(self) -> dict[str, int]:
+        return {f"pg_{s.oid}": n for n, s in enumerate(self.subscriptions(), 1)}
 
     def prepared_commits(self) -> list[PreparedCommit]:
         return []

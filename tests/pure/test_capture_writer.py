@@ -10,7 +10,7 @@ import pytest
 
 from wal2lake.changelog import LogReader
 from wal2lake.lake.capture.commits import read_commit
-from wal2lake.lake.capture.messages import Emitted, with_messages
+from wal2lake.lake.capture.messages import Emitted, OriginMark, with_more
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.capture.writer import LogWriter
 from wal2lake.publish.decoding.transactions import (
@@ -179,19 +179,24 @@ def test_messages_are_in_the_order_of_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "messages", [(), (Emitted("a messages b", b"\xff\0"), Emitted("", b""))]
+    "messages", [(), (Emitted("a with b", b"\xff\0"), Emitted("", b""))]
 )
-def test_a_commit_carries_the_messages_of_its_transaction(
-    messages: tuple[Emitted, ...],
+@pytest.mark.parametrize(
+    "origin", [None, OriginMark(" with {}", 0, None), OriginMark("o", 1 << 63, -5)]
+)
+def test_a_commit_carries_what_its_transaction_says(
+    messages: tuple[Emitted, ...], origin: OriginMark | None
 ) -> None:
-    text = with_messages("truncate 7", messages)
+    text = with_more("truncate 7", messages, origin)
     commit = read_commit(1, [{"commitInfo": {"userMetadata": text}}])
     assert (commit.operation, commit.messages) == ("truncate 7", messages)
+    assert commit.origin == origin
     assert commit.truncates
 
 
 @pytest.mark.parametrize(
-    "text", ["my messages and yours", 'x messages [["p", 1]]', "x messages 5"]
+    "text",
+    ["mine with yours", 'x with {"messages": [["p", 1]]}', "x with 5", "x with {}}"],
 )
 def test_what_others_write_of_their_commit_is_no_message(text: str) -> None:
     commit = read_commit(1, [{"commitInfo": {"userMetadata": text}}])

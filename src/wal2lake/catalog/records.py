@@ -544,6 +544,8 @@ class TableChange:
     """TRUNCATE is among its statements: what it adds came after that."""
     messages: Sequence[tuple[str, bytes]] = ()
     """Prefix and content of each that its commit carries."""
+    origin: tuple[str, int, int | None] | None = None
+    """The replication origin of its session, with the transaction's position and time there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -566,6 +568,16 @@ class LocalCommit:
     tables: tuple[TableChange, ...]
     altered: tuple[Altered, ...] = ()
     """Definitions that change with the table's commit: all names of one location."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationOrigin:
+    """pg_replication_origin: one that was created by its function."""
+
+    number: int
+    name: str
+    remote_lsn: Lsn
+    """How far its transactions are replayed here."""
 
 
 class PreparedState(StrEnum):

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 19
+VERSION: Final = 20
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -266,6 +266,13 @@ create table sequence (
 """
 """``last_value``: null, none was taken."""
 
+_ORIGINS_20: Final = """
+create table replication_origin (
+    number integer primary key, name text not null unique,
+    remote_lsn integer not null default 0);
+"""
+"""Those that pg_replication_origin_create has made; each subscription has one besides."""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -283,6 +290,7 @@ LATER: Final = (
     _SLOTS_17,
     _PREPARED_18,
     _SEQUENCES_19,
+    _ORIGINS_20,
 )
 """What came after version 3, in order."""
 
@@ -346,6 +354,7 @@ alter table relation add column partition_of integer;
     17: LATER[13],
     18: LATER[14],
     19: LATER[15],
+    20: LATER[16],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

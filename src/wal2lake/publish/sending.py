@@ -83,8 +83,7 @@ class Publications:
 
     def origin_number(self, name: str) -> int:
         """As pg_replication_origin has it; 0: there is none of that name."""
-        names = [f"pg_{one.oid}" for one in self._catalog.subscriptions()]
-        return names.index(name) + 1 if name in names else 0
+        return self._catalog.origin_numbers().get(name, 0)
 
     def _look_up(self, names: Sequence[str]) -> Mapping[Oid, Sending]:
         catalog = self._catalog

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
-from wal2lake.catalog import copies, subscriptions
+from wal2lake.catalog import copies, origins, subscriptions
 from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.definitions import history
 from wal2lake.catalog.parts.part import Part
@@ -141,11 +141,14 @@ class Published(Part):
         number: int | None = None,
         altered_at: int | None = None,
         voided: Collection[tuple[Oid, Oid]] = (),
+        *,
+        taken_back: bool = False,
     ) -> None:
         """Let readers see what a transaction has committed: ``versions`` of tables by
         subscription, at the newest vector's LSN. From now on inserts into the tables
         ``written`` (subscription, table) may meet rows that are not the subscription's.
-        ``number``: of the commit that is hereby done, or given up. ``altered_at``: the
+        ``number``: of the commit that is hereby done, or ``taken_back``; its replication origin
+        is where the transaction was there. ``altered_at``: the
         version in which its table has the definition that was recorded with it; copies
         ``voided`` (subscription, table) begin anew, in another epoch."""
         with self._database.transaction() as transaction:
@@ -168,6 +171,9 @@ class Published(Part):
                         (),
                     )
             if number is not None:
+                origin = local_commits.origin_of(transaction, number)
+                if origin is not None and not taken_back:
+                    origins.advance(transaction, origin[0], origin[1])
                 local_commits.forget(transaction, number)
 
     def begin_prepare(self, one: PreparedCommit) -> int | None:

@@ -1,17 +1,18 @@
-"""``Catalog``'s methods about replication slots; see ``store``."""
+"""``Catalog``'s methods about replication slots and origins; see ``store``."""
 
 from __future__ import annotations
 
 import sqlite3
 
+from wal2lake.catalog import origins, subscriptions
 from wal2lake.catalog.parts.part import Part
-from wal2lake.catalog.records import ReplicationSlot
+from wal2lake.catalog.records import ReplicationOrigin, ReplicationSlot
 from wal2lake.errors import DuplicateObjectError
 from wal2lake.model import Lsn
 
 
 class Slots(Part):
-    """Slots of the publisher's log. Positions only grow."""
+    """Slots of the publisher's log, whose positions only grow; origins of what is replayed."""
 
     def slots(self) -> list[ReplicationSlot]:
         """All of them, by name."""
@@ -95,6 +96,34 @@ class Slots(Part):
                 " two_phase_at = coalesce(?, two_phase_at) where name = ?",
                 (failover, two_phase, two_phase_at, name),
             )
+
+    def create_origin(self, name: str) -> int:
+        """pg_replication_origin_create; its number. 23505 if there is one of that name."""
+        with self._database.transaction() as transaction:
+            return origins.create(transaction, name)
+
+    def drop_origin(self, name: str) -> None:
+        """42704 if there is none."""
+        with self._database.transaction() as transaction:
+            origins.drop(transaction, name)
+
+    def origins(self) -> list[ReplicationOrigin]:
+        """Those that were created; each subscription has one besides."""
+        with self._database.reading() as connection:
+            return origins.all_of_them(connection)
+
+    def origin_numbers(self) -> dict[str, int]:
+        """Of all origins by name, as pg_replication_origin has them."""
+        with self._database.reading() as connection:
+            subs = subscriptions.all_subscriptions(connection)
+            created = origins.all_of_them(connection)
+        numbers = {f"pg_{one.oid}": number for number, one in enumerate(subs, 1)}
+        return numbers | {one.name: one.number for one in created}
+
+    def move_origin(self, name: str, lsn: Lsn, *, back: bool = False) -> None:
+        """It is at ``lsn``, and with ``back`` also if it was further."""
+        with self._database.transaction() as transaction:
+            origins.advance(transaction, name, lsn, back=back)
 
     def begin_two_phase(self, name: str, lsn: Lsn) -> None:
         """Transactions that are prepared above are sent then, unless it does so already."""

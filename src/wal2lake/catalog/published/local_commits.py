@@ -43,6 +43,17 @@ def pending(connection: sqlite3.Connection) -> list[LocalCommit]:
     return [_commit(row) for row in rows]
 
 
+def origin_of(
+    connection: sqlite3.Connection, number: int
+) -> tuple[str, int, int | None] | None:
+    """The replication origin that a commit has."""
+    row = connection.execute(
+        "select * from local_commit where number = ?", (number,)
+    ).fetchone()
+    tables = () if row is None else _commit(row).tables
+    return tables[0].origin if tables else None
+
+
 def altered_by(connection: sqlite3.Connection, number: int) -> tuple[Altered, ...]:
     """The definitions that come with a commit."""
     row = connection.execute(
@@ -67,6 +78,7 @@ def table_to_json(table: TableChange) -> dict[str, object]:
         "actions": list(table.actions),
         "truncates": table.truncates,
         "messages": messages_to_json(table.messages),
+        "origin": table.origin,
     }
 
 
@@ -76,8 +88,13 @@ def table_from_json(found: dict[str, object]) -> TableChange:
         **found,
         "relid": Oid(int(str(found["relid"]))),
         "messages": messages_from_json(found.get("messages", ())),
+        "origin": _origin(found.get("origin")),
     }
     return TableChange(**values)  # type: ignore[arg-type]
+
+
+def _origin(found: Any) -> tuple[str, int, int | None] | None:
+    return None if found is None else (found[0], found[1], found[2])
 
 
 def messages_to_json(messages: Sequence[tuple[str, bytes]]) -> list[tuple[str, str]]:

@@ -12,6 +12,10 @@ from wal2lake.apply.launcher import ApplyLauncher
 from wal2lake.catalog import Catalog, Namespace, Role, Subscription, TableDef
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
+from wal2lake.frontend.commands.concurrency.activeorigins import (
+    ActiveOrigins,
+    SessionOrigin,
+)
 from wal2lake.frontend.commands.concurrency.heldtables import HeldTables
 from wal2lake.frontend.commands.concurrency.sequences import SequenceLocks
 from wal2lake.frontend.commands.concurrency.snapshots import Snapshots
@@ -66,6 +70,7 @@ class Node:
     """Readers see something new of tables: capture looks at once."""
     expressions: Expressions | None = None
     """Looks at those of ``conflict_resolution``; None: there is no lake."""
+    origins: ActiveOrigins = field(default_factory=ActiveOrigins)
     sequences: SequenceLocks = field(default_factory=SequenceLocks)
     prepared: HeldTables = field(default_factory=HeldTables)
     """What prepared transactions hold."""
@@ -108,6 +113,8 @@ class Caller:
     """Raises 57014 once the statement is to be cancelled; called while it waits."""
     pid: int = 0
     """Of their session, as pg_backend_pid() has it."""
+    origin: SessionOrigin | None = None
+    """What they have set up of replication origins."""
     job_group: str = "command"
     """Of Spark, for what is run for them."""
 

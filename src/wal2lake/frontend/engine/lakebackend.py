@@ -47,6 +47,7 @@ from wal2lake.frontend.commands import altertable, calls, publication, roles
 from wal2lake.frontend.commands import subscription as subscriptions
 from wal2lake.frontend.commands import table as tables
 from wal2lake.frontend.commands.access import check_tables
+from wal2lake.frontend.commands.concurrency.activeorigins import SessionOrigin
 from wal2lake.frontend.commands.concurrency.sequences import StatementSequences
 from wal2lake.frontend.commands.concurrency.snapshots import Modes, Snapshot
 from wal2lake.frontend.commands.copying import copied_rows, forced_columns
@@ -60,11 +61,7 @@ from wal2lake.frontend.commands.transaction.local import (
     LocalTransaction,
 )
 from wal2lake.frontend.commands.transaction.messages import emit
-from wal2lake.frontend.commands.transaction.prepared import (
-    Preparing,
-    commit_prepared,
-    rollback_prepared,
-)
+from wal2lake.frontend.commands.transaction.prepared import Preparing, finish_prepared
 from wal2lake.frontend.engine.answers import Wanted, answered
 from wal2lake.frontend.engine.copiedtable import copied_table
 from wal2lake.frontend.grammar import parse
@@ -161,6 +158,7 @@ class LakeBackend:
         self._running: str | None = None
         self._cancelled = threading.Event()
         """The running statement is, for those that look while they wait."""
+        self._origin = SessionOrigin(node.origins, context.pid)
         self._renew()
         self._guard = threading.Lock()
         begun = node.catalog.role(context.user)
@@ -257,16 +255,13 @@ class LakeBackend:
         """COMMIT PREPARED, ROLLBACK PREPARED."""
         self._cancelled.clear()
         caller = self._caller()
-        if commit:
-            commit_prepared(self._node, gid, caller.role, caller.check)
-        else:
-            rollback_prepared(self._node, gid, caller.role)
+        finish_prepared(self._node, gid, caller.role, caller.check, commit=commit)
         self._wait_for_standbys()
 
     def _wait_for_standbys(self) -> None:
-        level = self._context.parameters["synchronous_commit"]
-        notice = self._context.notice
-        wait_for_standbys(self._node, level, notice, self._check_cancelled)
+        context = self._context
+        level = context.parameters["synchronous_commit"]
+        wait_for_standbys(self._node, level, context.notice, self._check_cancelled)
 
     def rollback(self) -> None:
         """Remove what was not committed; nobody else has seen it. Locks are given back."""
@@ -295,7 +290,10 @@ class LakeBackend:
 
     def _renew(self) -> None:
         self._transaction = LocalTransaction(
-            self._node, TransactionKind.STATEMENT, self._check_cancelled
+            self._node,
+            TransactionKind.STATEMENT,
+            self._check_cancelled,
+            lambda: self._origin.mark,
         )
 
     def _commit_so_far(self) -> None:
@@ -338,6 +336,7 @@ class LakeBackend:
 
     def close(self) -> None:
         """What is open is rolled back already."""
+        self._origin.end()
 
     # ---- statements -----------------------------------------------------------------
 
@@ -426,7 +425,7 @@ class LakeBackend:
             self._refuse_in_read_only(f"{request.function}()")
         if not caller.in_block:
             self._commit_so_far()
-        caller = replace(caller, pid=self._context.pid)
+        caller = replace(caller, pid=self._context.pid, origin=self._origin)
         return calls.perform(self._node, caller, request.function, request.arguments)
 
     def _write(

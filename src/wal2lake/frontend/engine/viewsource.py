@@ -24,6 +24,7 @@ from wal2lake.catalog import (
     Progress,
     ProgressFile,
     Publication,
+    ReplicationOrigin,
     Role,
     RoleMember,
     SnapshotVector,
@@ -134,6 +135,14 @@ class ViewSource:
     def tables(self) -> Sequence[TableDef]:
         """From the catalog."""
         return self._catalog.tables()
+
+    def origins(self) -> Sequence[ReplicationOrigin]:
+        """From the catalog."""
+        return self._catalog.origins()
+
+    def origin_numbers(self) -> Mapping[str, int]:
+        """From the catalog."""
+        return self._catalog.origin_numbers()
 
     def prepared_commits(self) -> Sequence[PreparedCommit]:
         """From the catalog."""

@@ -21,6 +21,7 @@ from wal2lake.catalog import (
     PreparedCommit,
     Progress,
     Publication,
+    ReplicationOrigin,
     Role,
     RoleMember,
     SnapshotVector,
@@ -141,6 +142,14 @@ class CatalogSource(Protocol):
 
     def tables(self) -> Sequence[TableDef]:
         """All lake tables."""
+        ...
+
+    def origins(self) -> Sequence[ReplicationOrigin]:
+        """Replication origins that were created; each subscription has one besides."""
+        ...
+
+    def origin_numbers(self) -> Mapping[str, int]:
+        """Of all replication origins, those of subscriptions among them, by name."""
         ...
 
     def prepared_commits(self) -> Sequence[PreparedCommit]:

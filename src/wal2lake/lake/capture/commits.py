@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wal2lake.lake.capture.messages import Emitted, messages_in
+from wal2lake.lake.capture.messages import Emitted, OriginMark, word_and_more
 from wal2lake.lake.tablefiles import DataFile
 
 _TRUNCATES: Final = re.compile(r"truncate(?: (?:prepared )?\d+)?|TRUNCATE")
@@ -52,6 +52,8 @@ class TableCommit:
     """The table's definition, if it is another one from here on."""
     messages: tuple[Emitted, ...] = ()
     """What its transaction has emitted."""
+    origin: OriginMark | None = None
+    """The replication origin that its session had."""
 
     @property
     def truncates(self) -> bool:
@@ -94,7 +96,7 @@ def read_commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableComm
         )
         if before is None or after is None or before.vector != after.vector
     ]
-    operation, messages = messages_in(
+    operation, messages, origin = word_and_more(
         str(info.get("userMetadata") or info.get("operation") or "")
     )
     return TableCommit(
@@ -105,4 +107,5 @@ def read_commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableComm
         tuple(touched),
         metadata,
         messages,
+        origin,
     )

@@ -1,11 +1,11 @@
-"""Logical messages of a transaction, as a commit of one of its tables carries them. Pure.
+"""What a transaction says besides its rows, as a commit of one of its tables carries it. Pure.
 
-Comes in: the commit's word (its user metadata in the table's log) and what
-pg_logical_emit_message was given. Goes out: one text, and both of it again:
+Comes in: the commit's word (its user metadata in the table's log), what pg_logical_emit_message was
+given, and the replication origin of the session. Goes out: one text, and all of it again:
 
-    local transaction 7 messages [["prefix", "Y29udGVudA=="]]
+    local transaction 7 with {"messages": [["prefix", "Y29udGVudA=="]], "origin": ["o", 5, null]}
 
-So they are there if and only if the rows are, and nobody has to remove them.
+So it is there if and only if the rows are, and nobody has to remove it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import base64
 import binascii
 import json
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-_MARK: Final = " messages "
+_MARK: Final = " with "
 
 
 class Emitted(NamedTuple):
@@ -26,23 +26,47 @@ class Emitted(NamedTuple):
     content: bytes
 
 
-def with_messages(operation: str, messages: Sequence[Emitted]) -> str:
-    """A commit's word, and the messages of its transaction."""
-    if not messages:
-        return operation
-    found = [(m.prefix, base64.b64encode(m.content).decode()) for m in messages]
-    return f"{operation}{_MARK}{json.dumps(found)}"
+class OriginMark(NamedTuple):
+    """Where a transaction comes from, as pg_replication_origin_xact_setup said."""
+
+    name: str
+    lsn: int
+    """Its position there; 0: it was not said."""
+    time_us: int | None
+    """Its commit's time there, since 2000-01-01 UTC; None: it was not said."""
 
 
-def messages_in(text: str) -> tuple[str, tuple[Emitted, ...]]:
-    """A commit's word and its messages; a text that anybody else wrote is a word alone."""
+def with_more(
+    operation: str, messages: Sequence[Emitted], origin: OriginMark | None = None
+) -> str:
+    """A commit's word, and what its transaction says."""
+    more: dict[str, Any] = {}
+    if messages:
+        more["messages"] = [
+            (m.prefix, base64.b64encode(m.content).decode()) for m in messages
+        ]
+    if origin is not None:
+        more["origin"] = origin
+    return f"{operation}{_MARK}{json.dumps(more)}" if more else operation
+
+
+def word_and_more(text: str) -> tuple[str, tuple[Emitted, ...], OriginMark | None]:
+    """A commit's word, its messages and its origin; a text that anybody else wrote is a word
+    alone."""
     operation, mark, rest = text.partition(_MARK)
     if not mark:
-        return text, ()
+        return text, (), None
     try:
+        more = json.loads(rest)
         found = [
-            (str(p), base64.b64decode(c, validate=True)) for p, c in json.loads(rest)
+            Emitted(str(p), base64.b64decode(c, validate=True))
+            for p, c in more.get("messages", ())
         ]
-    except (ValueError, TypeError, binascii.Error):
-        return text, ()
-    return operation, tuple(Emitted(*one) for one in found)
+        origin = more.get("origin")
+        if origin is not None:
+            name, lsn, time_us = origin
+            time = None if time_us is None else int(time_us)
+            origin = OriginMark(str(name), int(lsn), time)
+    except (ValueError, TypeError, AttributeError, binascii.Error):
+        return text, (), None
+    return operation, tuple(found), origin

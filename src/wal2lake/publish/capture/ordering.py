@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from wal2lake.lake.capture.commits import TableCommit
-from wal2lake.lake.capture.messages import Emitted
-from wal2lake.model import Oid
+from wal2lake.lake.capture.messages import Emitted, OriginMark
+from wal2lake.model import Lsn, Oid
 
 _SUBSCRIPTION: Final = re.compile(r"wal2lake:(\d+):(\d+):(\d+)")
 _SEVERAL: Final = re.compile(
@@ -42,7 +42,7 @@ class Captured:
 
     commits: tuple[tuple[Oid, TableCommit], ...]
     source: Source | None
-    """None: it began here."""
+    """None: no subscription's."""
 
     @property
     def time_ms(self) -> int:
@@ -53,6 +53,24 @@ class Captured:
     def messages(self) -> tuple[Emitted, ...]:
         """What it has emitted."""
         return tuple(one for _, commit in self.commits for one in commit.messages)
+
+    @property
+    def origin(self) -> tuple[str, Lsn] | None:
+        """The replication origin, and the position there; None: it began here."""
+        if self.source is not None:
+            return f"pg_{int(self.source.subid)}", Lsn(self.source.end)
+        mark = self._mark
+        return None if mark is None else (mark.name, Lsn(mark.lsn))
+
+    @property
+    def origin_time_us(self) -> int | None:
+        """The time that was said of it there, since 2000-01-01 UTC."""
+        mark = self._mark
+        return None if mark is None else mark.time_us
+
+    @property
+    def _mark(self) -> OriginMark | None:
+        return next((one.origin for _, one in self.commits if one.origin), None)
 
     @property
     def prepared(self) -> int | None:

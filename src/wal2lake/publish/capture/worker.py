@@ -31,7 +31,7 @@ from wal2lake.changelog import Retention, TwoPhase
 from wal2lake.errors import StorageError, Wal2LakeError
 from wal2lake.lake import TablePort, TableState
 from wal2lake.lake.capture.commits import TableCommit, read_commit
-from wal2lake.lake.capture.messages import Emitted
+from wal2lake.lake.capture.messages import Emitted, OriginMark
 from wal2lake.lake.capture.rows import Memory, row_changes
 from wal2lake.model import Column, Lsn, Oid, Relation
 from wal2lake.observe import failpoint, get_logger
@@ -89,6 +89,7 @@ class _Request:
     messages: Sequence[Emitted] = ()
     transactional: bool = False
     """They are a transaction of their own; else each is alone."""
+    origin: OriginMark | None = None
     lsn: Lsn | None = None
     """Where the last one of them is."""
     preparation: Preparation | None = None
@@ -163,11 +164,17 @@ class Capture:
         called meanwhile, may end the wait."""
         return self._ask(_Request(), timeout_seconds, check)
 
-    def emit(self, messages: Sequence[Emitted], *, transactional: bool) -> Lsn:
+    def emit(
+        self,
+        messages: Sequence[Emitted],
+        *,
+        transactional: bool,
+        origin: OriginMark | None = None,
+    ) -> Lsn:
         """Log messages behind all that is visible now; durable on return. Where the last one
         is. While there is no slot nobody could read them, so nothing is kept. ``transactional``:
         they are one transaction; else each belongs to none."""
-        request = _Request(messages, transactional)
+        request = _Request(messages, transactional, origin)
         point = self._ask(request, CATCH_UP_SECONDS)
         return point.lsn if request.lsn is None else request.lsn
 
@@ -308,8 +315,16 @@ class Capture:
             return
         number = request.commits
         if request.transactional or number is not None:
-            messages = request.messages
-            writer.transaction(now, None, iter(()), 0, {}, messages, prepared=number)
+            mark = request.origin
+            writer.transaction(
+                now if mark is None or mark.time_us is None else mark.time_us,
+                None if mark is None else (mark.name, Lsn(mark.lsn)),
+                iter(()),
+                0,
+                {},
+                request.messages,
+                prepared=number,
+            )
             request.lsn = writer.end
             return
         for message in request.messages:
@@ -372,14 +387,13 @@ class Capture:
     def _capture(
         self, transaction: Captured, tables: Mapping[Oid, TableDef], writer: LogWriter
     ) -> None:
-        origin = None
-        if transaction.source is not None:
-            source = transaction.source
-            origin = f"pg_{int(source.subid)}", Lsn(source.end)
+        time_us = transaction.origin_time_us
+        if time_us is None:
+            time_us = (transaction.time_ms - _EPOCH_MS) * 1000
         at_most = sum(_at_most(commit) for _, commit in transaction.commits)
         writer.transaction(
-            (transaction.time_ms - _EPOCH_MS) * 1000,
-            origin,
+            time_us,
+            transaction.origin,
             self._changes(transaction, tables),
             at_most,
             {int(relid): commit.version for relid, commit in transaction.commits},

@@ -4,7 +4,7 @@ Takes: requests of the system views' functions, who asks, the node. Gives: notic
 do, in durable steps. Never: holds the lock of the embedded engine.
 
     tables     pause, resume and re-copy one table of a subscription
-    origins    pg_replication_origin_advance
+    origins    pg_replication_origin_*
     slots      make, drop, advance and read slots
 """
 
@@ -13,7 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from wal2lake.frontend.commands.calls.origins import advance_origin
+from wal2lake.frontend.commands.calls.origins import (
+    advance_origin,
+    create_origin,
+    drop_origin,
+    reset_session,
+    reset_transaction,
+    session_is_set_up,
+    session_progress,
+    set_up_session,
+    set_up_transaction,
+)
 from wal2lake.frontend.commands.calls.slots import (
     Reader,
     advance_slot,
@@ -35,6 +45,14 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "wal2lake.resume_table": resume_table,
     "wal2lake.recopy_table": recopy_table,
     "pg_replication_origin_advance": advance_origin,
+    "pg_replication_origin_create": create_origin,
+    "pg_replication_origin_drop": drop_origin,
+    "pg_replication_origin_session_setup": set_up_session,
+    "pg_replication_origin_session_reset": reset_session,
+    "pg_replication_origin_session_is_setup": session_is_set_up,
+    "pg_replication_origin_session_progress": session_progress,
+    "pg_replication_origin_xact_setup": set_up_transaction,
+    "pg_replication_origin_xact_reset": reset_transaction,
     "pg_create_logical_replication_slot": create_slot,
     "pg_copy_logical_replication_slot": copy_slot,
     "pg_drop_replication_slot": drop_slot,
@@ -56,6 +74,8 @@ READS: Final = frozenset(
         "pg_current_wal_lsn",
         "pg_logical_slot_peek_changes",
         "pg_logical_slot_peek_binary_changes",
+        "pg_replication_origin_session_is_setup",
+        "pg_replication_origin_session_progress",
     }
 )
 """What may be called where nothing may be changed."""

@@ -1,6 +1,11 @@
-"""pg_replication_origin_advance: a subscription goes on at another position.
+"""pg_replication_origin_*: origins that a client replays from, and those of subscriptions.
 
-In: an origin's name, an LSN. Out: the floor. What lies below it is left out in all tables, and the
+A client that replays another system's transactions makes an origin, sets its session up for it, and
+says of each transaction where it was there. The transaction's commit has that, in its table and in
+the publisher's log, and the origin's position moves with it, in one durable step.
+
+pg_replication_origin_advance: a subscription goes on at another position. In: an origin's name, an
+LSN. Out: the floor. What lies below it is left out in all tables, and the
 subscription must be disabled, as in PostgreSQL: the documented way is to disable it, to advance
 its origin to the finish LSN of the transaction that fails plus one, and to enable it again. What is
 received of that is logged all the same, and passed over.
@@ -16,9 +21,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from wal2lake.catalog import Catalog, Progress, Recopy, Subscription
+from wal2lake.catalog import (
+    Catalog,
+    Progress,
+    Recopy,
+    ReplicationOrigin,
+    Subscription,
+)
 from wal2lake.catalog.progress import ProgressFile
 from wal2lake.errors import UndefinedObjectError, UsageError
+from wal2lake.frontend.commands.concurrency.activeorigins import SessionOrigin
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.subscription.blocks import outside_block
 from wal2lake.frontend.commands.subscription.owner import altering
@@ -30,11 +42,101 @@ from wal2lake.frontend.commands.subscription.steps.drop import (
 from wal2lake.model import Lsn, SyncState
 from wal2lake.observe import failpoint
 
+_NAME_BYTES: Final = 512
+
 _FUNCTION: Final = "pg_replication_origin_advance"
+
+
+def create_origin(node: Node, caller: Caller, name: str) -> int:
+    """Its number. 42939 for a name that is reserved, 23505 if there is one."""
+    if name.startswith("pg_") or name.lower() in ("any", "none"):
+        raise UsageError(
+            f'replication origin name "{name}" is reserved',
+            sqlstate="42939",
+            detail='Origin names "any", "none", and names starting with "pg_" are'
+            " reserved.",
+        )
+    if len(name.encode()) > _NAME_BYTES:
+        raise UsageError(
+            "replication origin name is too long",
+            sqlstate="22023",
+            detail=f"Replication origin names must be no longer than {_NAME_BYTES} bytes.",
+        )
+    return node.catalog.create_origin(name)
+
+
+def drop_origin(node: Node, caller: Caller, name: str) -> None:
+    """42704 if there is none, 55006 if a session has it."""
+    one = _created(node, name)
+    user = node.origins.user_of(name)
+    if user is not None:
+        raise UsageError(
+            f"could not drop replication origin with ID {one.number}, in use by PID"
+            f" {user}",
+            sqlstate="55006",
+        )
+    node.catalog.drop_origin(name)
+
+
+def set_up_session(node: Node, caller: Caller, name: str) -> None:
+    """What the session commits from now on comes from there."""
+    _session(caller).set_up(name, _created(node, name).number)
+
+
+def reset_session(node: Node, caller: Caller) -> None:
+    """It does not any more; 55000 if it did not."""
+    _session(caller).need()
+    _session(caller).end()
+
+
+def session_is_set_up(node: Node, caller: Caller) -> bool:
+    """Whether it does."""
+    return _session(caller).name is not None
+
+
+def session_progress(node: Node, caller: Caller, flush: bool) -> int | None:
+    """How far its origin is, all of which is durable; None: nothing has come yet."""
+    name = _session(caller).need()
+    return int(_created(node, name).remote_lsn) or None
+
+
+def set_up_transaction(
+    node: Node, caller: Caller, lsn: int, time_us: int | None
+) -> None:
+    """Where the transaction is there."""
+    _session(caller).set_transaction(lsn, time_us)
+
+
+def reset_transaction(node: Node, caller: Caller) -> None:
+    """It is nowhere."""
+    _session(caller).set_transaction(0, None)
+
+
+def _session(caller: Caller) -> SessionOrigin:
+    assert caller.origin is not None
+    return caller.origin
+
+
+def _created(node: Node, name: str) -> ReplicationOrigin:
+    for one in node.catalog.origins():
+        if one.name == name:
+            return one
+    number, sub = _origin(node.catalog, name)
+    raise UsageError(
+        f'replication origin with ID {number} is in use by subscription "{sub.name}"',
+        sqlstate="55006",
+    )
 
 
 def advance_origin(node: Node, caller: Caller, name: str, lsn: int) -> None:
     """Durable on return. 42704, 55006 as PostgreSQL; 55000 where it must not be."""
+    for one in node.catalog.origins():
+        if one.name == name:
+            user = node.origins.user_of(name)
+            if user not in (None, caller.pid):
+                node.origins.take(name, one.number, caller.pid)
+            node.catalog.move_origin(name, Lsn(lsn), back=True)
+            return
     number, found = _origin(node.catalog, name)
     with altering(node, caller, found.name) as sub:
         refuse_dropping(sub)

@@ -43,7 +43,7 @@ from wal2lake.frontend.query.results import Rendering
 from wal2lake.lake import CommitConflict, Cursor, TableState
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import Action, NetChange, others_rows
-from wal2lake.lake.capture.messages import Emitted, with_messages
+from wal2lake.lake.capture.messages import Emitted, OriginMark, with_more
 from wal2lake.lake.origins import LOCAL, tagged
 from wal2lake.model import Modified, Oid
 from wal2lake.observe import failpoint, get_logger
@@ -126,18 +126,20 @@ def commit_tables(
     job_group: str,
     check: Check = lambda: None,
     messages: Sequence[Emitted] = (),
+    origin: OriginMark | None = None,
 ) -> None:
     """Commit them all, durably. 40001 or 23505 if others were faster: nothing happened then, nor
-    if ``check`` has ended the wait for the tables. The first one's commit carries ``messages``."""
+    if ``check`` has ended the wait for the tables. The first one's commit carries ``messages``,
+    and ``origin``, which is as far as the transaction was once it is published."""
     if not written:
         return
     with ExitStack() as held:
         hold_tables(node, (one.table for one in written), held, check)
         changes = changes_of(node, written, rendering, job_group)
-        changes[0] = replace(changes[0], messages=tuple(messages))
+        changes[0] = replace(changes[0], messages=tuple(messages), origin=origin)
         before = {change.location: change.read_version for change in changes}
         with node.snapshots.committing(before) as publish:
-            if len(changes) == 1:
+            if len(changes) == 1 and origin is None:
                 commit_one(node, changes[0])
                 publish(lambda: make_visible(node, changes))
                 return
@@ -148,7 +150,7 @@ def commit_tables(
                 changes,
                 str(number),
                 lambda: publish(lambda: make_visible(node, changes, number)),
-                lambda: node.catalog.publish_local({}, number=number),
+                lambda: node.catalog.publish_local({}, number=number, taken_back=True),
             )
             failpoint("local.published")
 
@@ -328,9 +330,10 @@ def commit_one(node: Node, change: TableChange, name: str | None = None) -> None
             change.actions,
             Cursor(writer_of(node.catalog.system_identifier), change.cursor),
             read_version=change.read_version,
-            operation=with_messages(
+            operation=with_more(
                 operation if name is None else f"{operation} {name}",
                 [Emitted(*one) for one in change.messages],
+                None if change.origin is None else OriginMark(*change.origin),
             ),
         )
     failpoint("local.table_committed")

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -51,7 +51,7 @@ from wal2lake.frontend.query.translate import TableRef
 from wal2lake.frontend.query.writes import SparkWrite
 from wal2lake.lake.branch.branches import Branch, place_of_branches
 from wal2lake.lake.branch.changes import Action
-from wal2lake.lake.capture.messages import Emitted
+from wal2lake.lake.capture.messages import Emitted, OriginMark
 from wal2lake.model import Oid
 from wal2lake.pg import Check
 
@@ -80,9 +80,14 @@ class LocalTransaction:
     """From ``begin`` to ``commit`` or ``rollback``; nothing happens before the first write."""
 
     def __init__(
-        self, node: Node, kind: TransactionKind, check: Check = lambda: None
+        self,
+        node: Node,
+        kind: TransactionKind,
+        check: Check = lambda: None,
+        origin: Callable[[], OriginMark | None] = lambda: None,
     ) -> None:
-        """``check`` raises once the running statement is to end."""
+        """``check`` raises once the running statement is to end; ``origin``: the session's."""
+        self._origin = origin
         self.kind = kind
         self._node = node
         self._check = check
@@ -155,7 +160,8 @@ class LocalTransaction:
                 if self._node.catalog.table_by_oid(table.oid) != table:
                     raise DefinitionChanged(table.name)
             tracked = self._node.settings.apply.track_commit_timestamp
-            checked = (brings_keys and tables[0].key) or tracked or self._messages
+            says = bool(self._messages) or self._origin() is not None
+            checked = (brings_keys and tables[0].key) or tracked or says
             if len(tables) == 1 and not checked:
                 return list(tables)
         for table in tables:
@@ -248,12 +254,12 @@ class LocalTransaction:
         """Make it durable and visible, or nothing of it."""
         try:
             written = self._written()
-            messages = kept(self._node, self._messages)
+            messages, origin = kept(self._node, self._messages), self._origin()
             commit_tables(
-                self._node, written, rendering, job_group, self._check, messages
+                self._node, written, rendering, job_group, self._check, messages, origin
             )
             if messages and not written:
-                emit_transaction(self._node, messages)
+                emit_transaction(self._node, messages, origin)
             if self._restarts:
                 self._node.catalog.restart_sequences(self._restarts)
             self.committed = self.committed or bool(written or messages)
@@ -263,9 +269,10 @@ class LocalTransaction:
     def prepare(self, who: Preparing) -> None:
         """Leave it to COMMIT PREPARED, or to nobody; it is not this session's any more."""
         try:
-            if self._restarts:
+            if self._restarts or self._origin() is not None:
+                what = "restarted sequences" if self._restarts else "an origin"
                 raise FeatureNotSupportedError(
-                    "cannot PREPARE a transaction that has restarted sequences"
+                    f"cannot PREPARE a transaction that has {what}"
                 )
             messages = kept(self._node, self._messages)
             prepare(self._node, who, self._written(), messages)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.frontend.commands.node import Node
-from wal2lake.lake.capture.messages import Emitted
+from wal2lake.lake.capture.messages import Emitted, OriginMark
 from wal2lake.publish.service import Publishing
 
 
@@ -40,9 +40,12 @@ def emit(
     return int(capture.catch_up_for_long().lsn if end is None else end)
 
 
-def emit_transaction(node: Node, messages: Sequence[Emitted]) -> None:
+def emit_transaction(
+    node: Node, messages: Sequence[Emitted], origin: OriginMark | None = None
+) -> None:
     """One that has written no table."""
-    _publishing(node).capture.emit(messages, transactional=True)
+    capture = _publishing(node).capture
+    capture.emit(messages, transactional=True, origin=origin)
 
 
 def kept(node: Node, messages: Sequence[Emitted]) -> Sequence[Emitted]:

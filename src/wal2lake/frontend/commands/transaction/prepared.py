@@ -220,38 +220,45 @@ def _new_files(change: TableChange) -> list[str]:
 # ---- the second phase ------------------------------------------------------------------
 
 
-def commit_prepared(node: Node, gid: str, role: Role, check: Check) -> None:
-    """COMMIT PREPARED. 40001 if somebody outside of the node has changed the same; it is prepared
-    then as before."""
+def finish_prepared(
+    node: Node, gid: str, role: Role, check: Check, *, commit: bool
+) -> None:
+    """COMMIT PREPARED, or ROLLBACK PREPARED. 42704, 42501, 55000 as PostgreSQL."""
     with node.prepared.busy(gid):
         one = _need(node, gid, role)
-        if not one.tables:
-            node.catalog.move_prepared(one.number, PreparedState.COMMITTING)
-            failpoint("commit_prepared.recorded")
-            _commit_messages(node, one)
+        if commit:
+            _commit(node, one, check)
             return
-        with ExitStack() as held:
-            tables = [_table(node, change) for change in one.tables]
-            hold_tables(node, tables, held, check, one.number)
-            changes = _changes(node, one, tables)
-            node.catalog.move_prepared(
-                one.number, PreparedState.COMMITTING, tables=changes
+        node.catalog.move_prepared(one.number, PreparedState.ROLLING_BACK)
+        _roll_back(node, one)
+
+
+def _commit(node: Node, one: PreparedCommit, check: Check) -> None:
+    """40001 if somebody outside of the node has changed the same; it is prepared
+    then as before."""
+    if not one.tables:
+        node.catalog.move_prepared(one.number, PreparedState.COMMITTING)
+        failpoint("commit_prepared.recorded")
+        _commit_messages(node, one)
+        return
+    with ExitStack() as held:
+        tables = [_table(node, change) for change in one.tables]
+        hold_tables(node, tables, held, check, one.number)
+        changes = _changes(node, one, tables)
+        node.catalog.move_prepared(one.number, PreparedState.COMMITTING, tables=changes)
+        failpoint("commit_prepared.recorded")
+        before = {change.location: change.read_version for change in changes}
+        with node.snapshots.committing(before) as publish:
+            finish(
+                node,
+                changes,
+                name_of(one),
+                lambda: publish(lambda: make_visible(node, changes)),
+                lambda: node.catalog.move_prepared(one.number, PreparedState.PREPARED),
             )
-            failpoint("commit_prepared.recorded")
-            before = {change.location: change.read_version for change in changes}
-            with node.snapshots.committing(before) as publish:
-                finish(
-                    node,
-                    changes,
-                    name_of(one),
-                    lambda: publish(lambda: make_visible(node, changes)),
-                    lambda: node.catalog.move_prepared(
-                        one.number, PreparedState.PREPARED
-                    ),
-                )
-            failpoint("commit_prepared.published")
-            node.catalog.end_prepared(one.number)
-            node.prepared.let_go(one.number)
+        failpoint("commit_prepared.published")
+        node.catalog.end_prepared(one.number)
+        node.prepared.let_go(one.number)
 
 
 def _changes(
@@ -288,14 +295,6 @@ def _check_files(table: TableDef, change: TableChange) -> None:
                 detail=f'VACUUM may have removed it from table "{table.name}".',
                 hint="ROLLBACK PREPARED, and run the transaction again.",
             )
-
-
-def rollback_prepared(node: Node, gid: str, role: Role) -> None:
-    """ROLLBACK PREPARED."""
-    with node.prepared.busy(gid):
-        one = _need(node, gid, role)
-        node.catalog.move_prepared(one.number, PreparedState.ROLLING_BACK)
-        _roll_back(node, one)
 
 
 def finish_interrupted(node: Node) -> None:

@@ -204,7 +204,7 @@ def _functions() -> dict[tuple[str, int], Function]:
     )
     add("pg_tablespace_location", _always(""), "BIGINT", "VARCHAR", _TEXT)
     add("pg_get_serial_sequence", _null, "VARCHAR VARCHAR", "VARCHAR", _TEXT)
-    add("obj_description", objects.obj_description, "ANY VARCHAR", "VARCHAR", _TEXT)
+    add("obj_description", objects.obj_description, "VARCHAR VARCHAR", "VARCHAR", _TEXT)
     add("obj_description", objects.any_description, "BIGINT", "VARCHAR", _TEXT)
     add("col_description shobj_description", _null, "BIGINT ANY", "VARCHAR", _TEXT)
     add("pg_encoding_to_char", objects.pg_encoding_to_char, "BIGINT", "VARCHAR", _NAME)
@@ -353,6 +353,24 @@ def _functions() -> dict[tuple[str, int], Function]:
         _VOID,
         changes=True,
     )
+    for name, taken, given, oid in (
+        ("create", "VARCHAR", "UINTEGER", _OID),
+        ("drop", "VARCHAR", "VARCHAR", _VOID),
+        ("session_setup", "VARCHAR", "VARCHAR", _VOID),
+        ("session_reset", "", "VARCHAR", _VOID),
+        ("session_is_setup", "", "BOOLEAN", _BOOL),
+        ("session_progress", "BOOLEAN", "UBIGINT", _LSN),
+        ("xact_setup", "ANY ANY", "VARCHAR", _VOID),
+        ("xact_reset", "", "VARCHAR", _VOID),
+    ):
+        add(
+            f"pg_replication_origin_{name}",
+            replication.origin_function(f"pg_replication_origin_{name}"),
+            taken,
+            given,
+            oid,
+            changes=True,
+        )
     for name, several in {
         "pg_create_logical_replication_slot": (2, 3, 4, 5),
         "pg_copy_logical_replication_slot": (2, 3, 4),

@@ -4,8 +4,8 @@ Comes in: names, LSNs. Goes out: what is known of an origin; and what changes so
 ``Request`` for ``commands.calls``: it waits for workers and locks, which no query may do under
 the engine's lock. A null argument asks for nothing, as with PostgreSQL's strict functions.
 
-Each subscription has an origin, ``pg_`` with its OID, whose position is the floor. As in
-PostgreSQL these functions are for superusers.
+Each subscription has an origin, ``pg_`` with its OID, whose position is the floor; others are
+created. As in PostgreSQL these functions are for superusers.
 
 What a slot's function answers is not known under the lock either: the query is given up with an
 ``Asked``, and run again when there is an answer.
@@ -16,18 +16,20 @@ Source: manual, section 9.28.6; origin.c, slotfuncs.c, logicalfuncs.c.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.sysviews.functions.call import Call, Request
 from wal2lake.frontend.sysviews.functions.regproc import pg_lsn_in, regclass_in
 
+_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+
 
 def pg_replication_origin_oid(call: Call, name: str | None) -> int | None:
     """The number of an origin, null if there is none of that name."""
     _check_superuser(call, "pg_replication_origin_oid")
-    names = [f"pg_{s.oid}" for s in call.source.subscriptions()]
-    return names.index(name) + 1 if name in names else None
+    return call.source.origin_numbers().get(name) if name is not None else None
 
 
 def pg_replication_origin_progress(
@@ -37,6 +39,9 @@ def pg_replication_origin_progress(
     _check_superuser(call, "pg_replication_origin_progress")
     if name is None or flush is None:
         return None
+    for one in call.source.origins():
+        if one.name == name:
+            return int(one.remote_lsn) or None
     for subscription in call.source.subscriptions():
         if f"pg_{subscription.oid}" == name:
             return int(subscription.floor) or None
@@ -50,6 +55,43 @@ def pg_replication_origin_advance(call: Call, name: str | None, lsn: object) -> 
     if name is not None and position is not None:
         call.requests.append(Request("pg_replication_origin_advance", (name, position)))
     return ""
+
+
+def origin_function(name: str) -> Callable[..., object]:
+    """One that makes an origin, or drops it, or is about that of the session."""
+
+    def ask(call: Call, *arguments: object) -> object:
+        _check_superuser(call, name)
+        if None in arguments:
+            return None
+        given = arguments
+        if name == "pg_replication_origin_xact_setup":
+            lsn, at = arguments
+            given = pg_lsn_in(call, lsn), _since_2000(at)
+        found = call.ask(Request(name, given))
+        return "" if found is None and name not in _ORIGIN_VALUES else found
+
+    return ask
+
+
+_ORIGIN_VALUES: Final = frozenset(
+    {"pg_replication_origin_create", "pg_replication_origin_session_progress"}
+)
+"""Whose null is one."""
+
+
+def _since_2000(at: object) -> int:
+    """Microseconds. Text is in ISO 8601, in UTC if it does not say."""
+    try:
+        found = at if isinstance(at, datetime) else datetime.fromisoformat(str(at))
+    except ValueError:
+        raise UsageError(
+            f'invalid input syntax for type timestamp with time zone: "{at}"',
+            sqlstate="22007",
+        ) from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    return (found - _EPOCH) // timedelta(microseconds=1)
 
 
 def table_function(name: str) -> Callable[..., str]:

@@ -30,6 +30,7 @@ from wal2lake.catalog import (
     NotedSchemaChange,
     PreparedState,
     Progress,
+    ReplicationOrigin,
     Subscription,
     SubscriptionError,
     SubscriptionRel,
@@ -61,6 +62,7 @@ class Replication:
     schema_history: tuple[NotedSchemaChange, ...]
     errors: tuple[SubscriptionError, ...]
     stats: tuple[SubscriptionStats, ...]
+    origins: tuple[ReplicationOrigin, ...]
 
     def name(self, subid: int) -> str | None:
         """A subscription's name."""
@@ -78,6 +80,7 @@ def read_replication(source: CatalogSource, tables: Sequence[TableDef]) -> Repli
         tuple(source.schema_history()),
         tuple(source.errors()),
         tuple(source.stats()),
+        tuple(source.origins()),
     )
 
 
@@ -134,9 +137,11 @@ def pg_subscription_rel(state: Replication) -> Iterator[Row]:
 
 
 def pg_replication_origin(state: Replication) -> Iterator[Row]:
-    """One origin per subscription, numbered in order."""
+    """One origin per subscription, numbered in order, and those that were created."""
     for number, sub in enumerate(state.subscriptions, 1):
         yield {"roident": number, "roname": f"pg_{sub.oid}"}
+    for one in state.origins:
+        yield {"roident": one.number, "roname": one.name}
 
 
 def pg_replication_origin_status(state: Replication) -> Iterator[Row]:
@@ -148,6 +153,15 @@ def pg_replication_origin_status(state: Replication) -> Iterator[Row]:
             "remote_lsn": sub.floor,
             "local_lsn": 0,
         }
+    for one in state.origins:
+        # PostgreSQL lists those that have been at work.
+        if one.remote_lsn:
+            yield {
+                "local_id": one.number,
+                "external_id": one.name,
+                "remote_lsn": one.remote_lsn,
+                "local_lsn": 0,
+            }
 
 
 def sync_progress(state: Replication) -> Iterator[Row]:

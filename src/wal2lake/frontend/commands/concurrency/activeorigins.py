@@ -1,0 +1,88 @@
+"""Replication origins that sessions replay from, and what they say of their transactions.
+
+One session has an origin at a time, as in PostgreSQL, where one process may advance it.
+
+Source: replorigin_session_setup(), pg_replication_origin_xact_setup() in origin.c.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from wal2lake.errors import UsageError
+from wal2lake.lake.capture.messages import OriginMark
+
+
+class ActiveOrigins:
+    """Those of one node. Safe for all threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users: dict[str, int] = {}
+
+    def take(self, name: str, number: int, pid: int) -> None:
+        """55006 if another session has it."""
+        with self._lock:
+            user = self._users.setdefault(name, pid)
+        if user != pid:
+            raise UsageError(
+                f"replication origin with ID {number} is already active for PID {user}",
+                sqlstate="55006",
+            )
+
+    def user_of(self, name: str) -> int | None:
+        """The session that has it."""
+        with self._lock:
+            return self._users.get(name)
+
+    def release(self, name: str, pid: int) -> None:
+        """The session has it no more."""
+        with self._lock:
+            if self._users.get(name) == pid:
+                del self._users[name]
+
+
+class SessionOrigin:
+    """What one session has set up. Its thread's alone."""
+
+    def __init__(self, active: ActiveOrigins, pid: int) -> None:
+        self._active = active
+        self._pid = pid
+        self.name: str | None = None
+        self._lsn = 0
+        self._time_us: int | None = None
+
+    @property
+    def mark(self) -> OriginMark | None:
+        """Of a transaction that commits now."""
+        if self.name is None:
+            return None
+        return OriginMark(self.name, self._lsn, self._time_us)
+
+    def set_up(self, name: str, number: int) -> None:
+        """55000 if there is one already, 55006 if another session has it."""
+        if self.name is not None:
+            raise UsageError(
+                "cannot setup replication origin when one is already setup",
+                sqlstate="55000",
+            )
+        self._active.take(name, number, self._pid)
+        self.name = name
+
+    def need(self) -> str:
+        """Its name; 55000 without one."""
+        if self.name is None:
+            raise UsageError("no replication origin is configured", sqlstate="55000")
+        return self.name
+
+    def set_transaction(self, lsn: int, time_us: int | None) -> None:
+        """Where the session's transactions are from now on; 55000 without an origin."""
+        self.need()
+        self._lsn, self._time_us = lsn, time_us
+
+    def end(self) -> None:
+        """It has none any more."""
+        if self.name is not None:
+            self._active.release(self.name, self._pid)
+            self.name = None
+        self._lsn, self._time_us = 0, None
