@@ -204,7 +204,7 @@ def _functions() -> dict[tuple[str, int], Function]:
     )
     add("pg_tablespace_location", _always(""), "BIGINT", "VARCHAR", _TEXT)
     add("pg_get_serial_sequence", _null, "VARCHAR VARCHAR", "VARCHAR", _TEXT)
-    add("obj_description", objects.obj_description, "VARCHAR VARCHAR", "VARCHAR", _TEXT)
+    add("obj_description", objects.obj_description, "ANY VARCHAR", "VARCHAR", _TEXT)
     add("obj_description", objects.any_description, "BIGINT", "VARCHAR", _TEXT)
     add("col_description shobj_description", _null, "BIGINT ANY", "VARCHAR", _TEXT)
     add("pg_encoding_to_char", objects.pg_encoding_to_char, "BIGINT", "VARCHAR", _NAME)
