@@ -76,3 +76,24 @@ def test_sigkill_at_each_step_of_a_commit_leaves_all_or_nothing(
     assert node.sql(
         "select (select count(*) from a where id = 900), max(id) from b"
     ) == [("1", "900")]
+
+
+def test_values_of_a_sequence_are_taken_before_rows_have_them(
+    lend_node: Callable[[Path], Node], tmp_path: Path
+) -> None:
+    """How many an INSERT ... SELECT needs is known behind it, and there is no key here that would
+    notice one that is given twice."""
+    points = tmp_path / "points"
+    points.mkdir()
+    node = lend_node(points)
+    node.sql("create table a (id serial, v text)")
+    arm(points, "local.table_committed", "kill")
+    with pytest.raises(PublisherError):
+        node.sql("insert into a (v) select 'before' from generate_series(1, 3)")
+    assert not (points / "local.table_committed").exists()
+    node.wait_for("select 1")
+    node.sql("insert into a (v) select 'behind' from generate_series(1, 2)")
+    assert node.sql("select id, v from a order by id") == [
+        *((str(n), "before") for n in (1, 2, 3)),
+        *((str(n), "behind") for n in (4, 5)),
+    ]

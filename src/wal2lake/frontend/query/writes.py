@@ -186,7 +186,7 @@ def _insert(
         source, width = exp.Select(expressions=[exp.Null()]), 0
     else:
         if isinstance(source, exp.Values):
-            given = _fill_defaults(source, table, given, next_values)
+            given = _fill_defaults(source, table, given, listed, next_values)
         else:
             _refuse_always(given)
         with_ = tree.args.get("with_") or tree.args.get("with")
@@ -236,13 +236,15 @@ def _fill_defaults(
     values: exp.Values,
     table: TableDef,
     given: list[ColumnDef],
+    listed: bool,
     next_values: NextValues,
 ) -> list[ColumnDef]:
     """The word DEFAULT inside VALUES is the column's default expression. Behind the columns that
     are ``given``, those whose values come from a sequence: each row has its own."""
     rows = values.expressions
     width = max((len(row.expressions) for row in rows), default=0)
-    if width <= len(given) and all(len(row.expressions) == width for row in rows):
+    fits = width == len(given) if listed else width <= len(given)
+    if fits and all(len(row.expressions) == width for row in rows):
         given = given[:width]
         more = [c for c in table.columns if c.sequence is not None and c not in given]
         given += more

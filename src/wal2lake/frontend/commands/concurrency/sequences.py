@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Final
 
-from wal2lake.catalog import Catalog, ColumnDef, OwnedSequence
+from wal2lake.catalog import Catalog, ColumnDef
 from wal2lake.model import Oid
 from wal2lake.pg import Check
 
@@ -45,7 +45,7 @@ class StatementSequences:
         self._locks = locks
         self._check = check
         self._held = ExitStack()
-        self._open: dict[Oid, OwnedSequence] = {}
+        self._open: set[Oid] = set()
 
     def __enter__(self) -> StatementSequences:
         return self
@@ -66,14 +66,18 @@ class StatementSequences:
         lock = self._locks.of(one.oid)
         while not lock.acquire(timeout=_LOOK_SECONDS):
             self._check()
-        self._held.callback(lock.release)
-        if count is not None:
-            return self._catalog.next_values(one.oid, count), one.increment
-        self._open[one.oid] = one
-        return self._catalog.next_value(one.oid), one.increment
+        with ExitStack() as taken:
+            taken.callback(lock.release)
+            if count is not None:
+                return self._catalog.next_values(one.oid, count), one.increment
+            first = self._catalog.next_value(one.oid)
+            self._held.enter_context(taken.pop_all())
+        self._open.add(one.oid)
+        return first, one.increment
 
     def finish(self, rows: int) -> None:
-        """The statement has written so many; 2200H if a sequence has not so many values."""
+        """The statement has written so many, and nothing is committed yet. 2200H if a sequence
+        has not so many values."""
         for oid in self._open if rows else ():
             self._catalog.next_values(oid, rows)
         self._open.clear()

@@ -12,11 +12,10 @@
     PREPARE       kept for somebody (``prepared``)      all, while that is written down
 
 Of a statement that is a transaction by itself the branch is made under the locks, of the newest
-version, so its commit meets nobody else's; if it brings no keys and writes one table, there is
-nothing to look at between the statement and its commit, and it needs no branch (unless the files
-must say who wrote them: ``track_commit_timestamp``). Others hold no
-lock between two statements: a client that thinks stops nobody, and a conflict is found at the
-commit.
+version, so its commit meets nobody else's; if it brings no keys, nor values of a sequence, and
+writes one table, there is nothing to look at between the statement and its commit, and it needs no
+branch (unless the files must say who wrote them: ``track_commit_timestamp``). Others hold no lock
+between two statements: a client that thinks stops nobody, and a conflict is found at the commit.
 
 Called by the backend of a session, from its thread. Source: PostgreSQL manual, 13.2, SAVEPOINT.
 """
@@ -161,7 +160,9 @@ class LocalTransaction:
                     raise DefinitionChanged(table.name)
             tracked = self._node.settings.apply.track_commit_timestamp
             says = bool(self._messages) or self._origin() is not None
-            checked = (brings_keys and tables[0].key) or tracked or says
+            # Values of a sequence are taken before anything is committed.
+            counts = any(one.sequence is not None for one in tables[0].columns)
+            checked = (brings_keys and (tables[0].key or counts)) or tracked or says
             if len(tables) == 1 and not checked:
                 return list(tables)
         for table in tables:
