@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from wal2lake.pgtypes.keywords import quote_literal
+
+__all__ = ["quote_ident", "quote_literal", "quote_literals"]
+
 
 def quote_ident(name: str) -> str:
     """An identifier, always safe to paste into a statement."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def quote_literal(text: str) -> str:
-    """A string constant, standard_conforming_strings on or off."""
-    quoted = "'" + text.replace("'", "''") + "'"
-    return "E" + quoted.replace("\\", "\\\\") if "\\" in text else quoted
 
 
 def quote_literals(texts: tuple[str, ...]) -> str:

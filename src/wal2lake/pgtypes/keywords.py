@@ -68,3 +68,9 @@ def quote_identifier(name: str) -> str:
     if _PLAIN_NAME.match(name) and name not in MUST_QUOTE:
         return name
     return '"' + name.replace('"', '""') + '"'
+
+
+def quote_literal(text: str) -> str:
+    """A string constant, standard_conforming_strings on or off."""
+    quoted = "'" + text.replace("'", "''") + "'"
+    return "E" + quoted.replace("\\", "\\\\") if "\\" in text else quoted
