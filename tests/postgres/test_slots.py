@@ -109,8 +109,9 @@ class Receiver:
         assert self.failure == []
 
     def refused(self) -> UnusableSlot:
-        """What ends the next run; the slot is as before it, but for when it was used last."""
-        facts = "to_jsonb(pg_replication_slots) - 'inactive_since'"
+        """What ends the next run; the slot is as before it, but for when it was used last, and
+        for what the server itself writes meanwhile."""
+        facts = "to_jsonb(pg_replication_slots) - 'inactive_since' - 'safe_wal_size'"
         wait_until(lambda: self._facts("not active") in ("t", ""))
         before = self._facts(facts)
         with self.running():
