@@ -295,6 +295,8 @@ def _altering(
             return
         table = need_table(node.catalog, caller, name.schema, name.name)
         check_owner(node, caller, "table", table.name, table.owner)
+        # Whoever ends the transaction may take days, and nobody else could run a command.
+        node.prepared.refuse_held(table, f'alter table "{table.name}"')
         hold_tables(node, [table], held, caller.check)
         # An apply worker may have altered it.
         yield node.catalog.table_by_oid(table.oid) or table
