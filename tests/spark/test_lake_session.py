@@ -29,6 +29,9 @@ from wal2lake.lake.spark.session import (
 )
 from wal2lake.testing.waits import wait_until
 
+INTERRUPTED = signal.getsignal(signal.SIGINT)
+"""The handler before there is a session: a shell's background process ignores the signal."""
+
 ENGINE = """
 import os, sys, time
 from pathlib import Path
@@ -138,7 +141,7 @@ def test_executors_run_this_python(spark_session: SparkSession) -> None:
 
 def test_the_callers_sigint_handler_is_kept(spark_session: SparkSession) -> None:
     assert spark_session is not None
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is INTERRUPTED
 
 
 def test_a_second_session_in_one_process_is_refused(
