@@ -98,6 +98,8 @@ class Publisher:
     def start(self) -> None:
         """Capture goes on where it was."""
         self.capture.start()
+        if self._node.catalog.slots():
+            self.walsenders.prepare()
 
     def stop(self) -> None:
         """Walsenders send what is there, and end."""

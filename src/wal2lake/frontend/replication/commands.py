@@ -78,6 +78,8 @@ class ReplicationCommands:
         """One command; ``transaction``: the session's."""
         command = read_command(text)
         transaction.check_usable()
+        # Most of those who come will stream.
+        self._publishing.walsenders.prepare()
         self._check = self._fresh_check()
         if isinstance(command, StartPhysical | StartLogical) and transaction.in_block:
             raise UsageError(

@@ -1,9 +1,9 @@
-"""The process of one walsender: ``python -m wal2lake.publish.walsender TASK``.
+"""The process of one walsender, and of what they are forked from:
+``python -m wal2lake.publish.walsender SOCKET``, the number of ``template``'s descriptor.
 
-TASK is ``Task`` as JSON; the client's socket, the pipe that says that the log has grown, and the
-pipe for the outcome are inherited descriptors. What it has to say at its end goes there as JSON:
-how it ended, what the client had sent behind its CopyDone (hex), or the error that the client is to
-see.
+A walsender has ``Task`` as JSON; the client's socket, the pipe that says that the log has grown,
+and the pipe for the outcome. What it has to say at its end goes there as JSON: how it ended, what
+the client had sent behind its CopyDone (hex), or the error that the client is to see.
 
 SIGTERM: send what is there, then end.
 """
@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -30,15 +31,23 @@ from wal2lake.publish.sending import Publications
 from wal2lake.publish.walsender.page import Page
 from wal2lake.publish.walsender.starting import Task
 from wal2lake.publish.walsender.stream import End, Stream
+from wal2lake.publish.walsender.template import serve
 
 
 def main(arguments: list[str]) -> int:
-    """Run one stream; the exit code says nothing, the outcome does."""
-    task = Task.from_json(arguments[0])
+    """The process that others are forked from."""
     configure("walsender")
+    serve(socket.socket(fileno=int(arguments[0])), run)
+    return 0
+
+
+def run(text: str, fds: Sequence[int]) -> None:
+    """One stream: ``Task``, and the descriptors of socket, news and outcome."""
+    task = Task.from_json(text)
+    socket_fd, grown_fd, outcome_fd = fds
     outcome: dict[str, object]
     try:
-        end, left = _stream(task)
+        end, left = _stream(task, socket_fd, grown_fd)
         outcome = {"end": end.name, "left": left.hex()}
     except Wal2LakeError as error:
         outcome = {
@@ -59,14 +68,13 @@ def main(arguments: list[str]) -> int:
             "hint": None,
             "context": None,
         }
-    with os.fdopen(task.outcome_fd, "w") as pipe:
+    with os.fdopen(outcome_fd, "w") as pipe:
         json.dump(outcome, pipe)
-    return 0
 
 
-def _stream(task: Task) -> tuple[End, bytes]:
+def _stream(task: Task, socket_fd: int, grown_fd: int) -> tuple[End, bytes]:
     catalog = Catalog(Path(task.catalog))
-    connection = socket.socket(fileno=task.socket_fd)
+    connection = socket.socket(fileno=socket_fd)
     page = Page(Path(task.page))
     plugin = load_plugin(task.plugin, task.allowed)
     streams: list[Stream] = []
@@ -97,7 +105,7 @@ def _stream(task: Task) -> tuple[End, bytes]:
     )
     stream = Stream(
         connection,
-        task.grown_fd,
+        grown_fd,
         reader,
         decoding,
         page,

@@ -4,7 +4,7 @@ In: a client that wants to stream, and its slot. Out: how that ended. While the 
 in the engine touches the client's socket; the thread of its session waits here.
 
 A pipe to each process gets a byte when the log has grown; its end tells the process that the engine
-has ended. Safe for all threads.
+has ended. The processes are forks of one ``Template``. Safe for all threads.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from wal2lake.errors import InternalError, StorageError, Wal2LakeError
 from wal2lake.publish.statistics import Statistics
 from wal2lake.publish.walsender.page import Page, Positions, page_path
+from wal2lake.publish.walsender.template import Template
 
-_STOP_SECONDS = 10.0
+_STOP_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +44,9 @@ class Task:
     timeout_ms: int
     work_mem: int
     """Bytes; see ``Decoding``."""
-    socket_fd: int = -1
-    grown_fd: int = -1
-    outcome_fd: int = -1
 
     def to_json(self) -> str:
-        """For the command line."""
+        """For another process."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -74,7 +70,8 @@ class Outcome:
 class _Running:
     pid: int
     slot: str
-    process: subprocess.Popen[bytes]
+    process: int
+    """Its pid, which nobody else gets before it is reaped."""
     grown: int
     page: Page
 
@@ -86,8 +83,15 @@ class Walsenders:
         """``statistics``: where what they decode is counted."""
         self._run_directory = run_directory
         self._statistics = statistics
-        self._lock = threading.Lock()
+        self._template = Template("wal2lake.publish.walsender")
+        self._lock = threading.Condition()
         self._running: dict[int, _Running] = {}
+
+    def prepare(self) -> None:
+        """Somebody will want to stream soon."""
+        # Whoever streams is told if that cannot be.
+        with suppress(OSError):
+            self._template.prepare()
 
     def page_of(self, pid: int) -> str:
         """Where the positions of a session's walsender are."""
@@ -102,20 +106,9 @@ class Walsenders:
         path = Path(task.page)
         path.unlink(missing_ok=True)
         page = Page(path)
-        fds = (socket_fd, grown_read, outcome_write)
-        sent = Task(
-            **{
-                **asdict(task),
-                "socket_fd": socket_fd,
-                "grown_fd": grown_read,
-                "outcome_fd": outcome_write,
-            }
-        )
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "wal2lake.publish.walsender", sent.to_json()],
-                pass_fds=fds,
-                stdin=subprocess.DEVNULL,
+            process = self._template.fork(
+                task.to_json(), (socket_fd, grown_read, outcome_write)
             )
         except OSError as error:
             os.close(grown_write)
@@ -131,14 +124,17 @@ class Walsenders:
         with self._lock:
             self._running[pid] = _Running(pid, task.slot, process, grown_write, page)
         try:
-            with self._statistics.of(task.slot, page.read_counts):
-                with os.fdopen(outcome_read, "rb") as pipe:
-                    text = pipe.read()
-                process.wait()
+            with (
+                self._statistics.of(task.slot, page.read_counts),
+                os.fdopen(outcome_read, "rb") as pipe,
+            ):
+                text = pipe.read()
             return _outcome(text)
         finally:
             with self._lock:
                 del self._running[pid]
+                self._lock.notify_all()
+            self._template.reap(process)
             os.close(grown_write)
             page.close()
             path.unlink(missing_ok=True)
@@ -170,18 +166,18 @@ class Walsenders:
         ``_STOP_SECONDS`` later."""
         self._signal(signal.SIGTERM, lambda _: True)
         with self._lock:
-            processes = [one.process for one in self._running.values()]
-        for process in processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_STOP_SECONDS)
+            self._lock.wait_for(lambda: not self._running, _STOP_SECONDS)
         self._signal(signal.SIGKILL, lambda _: True)
+        with self._lock:
+            self._lock.wait_for(lambda: not self._running, _STOP_SECONDS)
+        self._template.close()
 
     def _signal(self, number: int, which: Callable[[_Running], bool]) -> None:
         with self._lock:
             for one in self._running.values():
                 if which(one):
                     with suppress(ProcessLookupError):
-                        one.process.send_signal(number)
+                        os.kill(one.process, number)
         self.grown()
 
 
