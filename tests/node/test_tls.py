@@ -216,6 +216,7 @@ def test_a_node_serves_a_subscriber_over_its_own_tls(
         return quote_literal(
             f"host=127.0.0.1 port={port} dbname=lake user={user} password=secret"
             f" sslmode={mode} sslrootcert={server.data / 'root.crt'}"
+            f"{'' if mode == 'disable' else ' channel_binding=require'}"
             # Not the files of whoever runs the test, which the server may not read.
             f" sslcert={server.data / 'none'} sslkey={server.data / 'none'}"
         )

@@ -12,7 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal2lake.errors import FeatureNotSupportedError, ProtocolViolation, Wal2LakeError
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    ProtocolViolation,
+    UsageError,
+    Wal2LakeError,
+)
 from wal2lake.wire.saslprep import saslprep
 from wal2lake.wire.scram import (
     ScramServer,
@@ -137,10 +142,62 @@ def test_a_bad_first_message_is_refused(message, error):
     assert server.state is ScramState.FAILED
 
 
+END_POINT = hashlib.sha256(b"the certificate").digest()
+
+
+def bound_server(*, bound=True):
+    verifier = create_verifier("pencil", SALT, iterations=1)
+    return ScramServer(
+        verifier, b"n" * 18, doomed=False, end_point=END_POINT, bound=bound
+    )
+
+
+def test_a_channel_is_bound_by_the_certificate_that_the_client_was_shown():
+    for shown in (END_POINT, hashlib.sha256(b"another one").digest()):
+        server = bound_server()
+        header = b"p=tls-server-end-point,,"
+        first = header + FIRST[3:]
+        challenge = server.first(first)
+        final, expected = client_final(
+            b"pencil", first, challenge, header=header + shown
+        )
+        if shown == END_POINT:
+            assert server.final(final) == expected
+            continue
+        with pytest.raises(UsageError, match="channel binding check failed") as caught:
+            server.final(final)
+        assert caught.value.sqlstate == "28000"
+        assert server.state is ScramState.FAILED
+
+
+@pytest.mark.parametrize(
+    ("bound", "header", "sqlstate", "text"),
+    [
+        (True, b"n,,", "08P01", "selected SCRAM-SHA-256-PLUS, but"),
+        (True, b"y,,", "08P01", "selected SCRAM-SHA-256-PLUS, but"),
+        (True, b"p=tls-unique,,", "08P01", 'channel-binding type "tls-unique"'),
+        (True, b"q,,", "08P01", "Unexpected channel-binding flag"),
+        (False, b"y,,", "28000", "this server does support channel binding"),
+        (False, b"p=tls-server-end-point,,", "08P01", "without channel binding"),
+    ],
+)
+def test_what_a_client_says_of_channel_binding_must_fit(bound, header, sqlstate, text):
+    with pytest.raises(Wal2LakeError) as caught:
+        bound_server(bound=bound).first(header + FIRST[3:])
+    assert caught.value.sqlstate == sqlstate
+    assert text in f"{caught.value.message} {caught.value.detail}"
+
+
+def test_a_client_that_cannot_bind_may_do_without():
+    server = bound_server(bound=False)
+    final, expected = client_final(b"pencil", FIRST, server.first(FIRST))
+    assert server.final(final) == expected
+
+
 @pytest.mark.parametrize(
     ("change", "detail"),
     [
-        ((b"c=biws", b"c=eSws"), "channel binding"),
+        ((b"c=biws", b"c=eSws"), "unexpected SCRAM channel-binding attribute"),
         ((b"c=biws", b"c=%%%%"), "base64"),
         ((b",r=rO", b",r=rP"), "Nonce does not match"),
         ((b",p=", b",q="), "no proof"),
@@ -153,7 +210,7 @@ def test_a_bad_final_message_is_refused(change, detail):
     final, _ = client_final(b"pencil", FIRST, server.first(FIRST))
     with pytest.raises(ProtocolViolation) as caught:
         server.final(final.replace(*change))
-    assert detail in caught.value.detail
+    assert detail in f"{caught.value.message} {caught.value.detail}"
     assert pickle.loads(pickle.dumps(caught.value)).detail == caught.value.detail
 
 

@@ -12,15 +12,17 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.fakes.door import ROLES, FakeDoor, open_door
+from tests.fakes.front import Front, pass_on, readable
 from tests.fakes.tls_front import Authority
 
 from wal2lake.catalog import Role
 from wal2lake.errors import ConfigurationError
 from wal2lake.frontend.door import Entrance
-from wal2lake.frontend.door.encryption import make_context
+from wal2lake.frontend.door.encryption import make_encryption
 from wal2lake.frontend.door.hba import parse_rules
 from wal2lake.model import Oid
 from wal2lake.settings import FILE_NAME, Settings, load, render_default_toml
+from wal2lake.wire.scram import create_verifier
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="openssl is not installed"
@@ -31,8 +33,38 @@ SSL_REQUEST = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
 HBA = """
 hostssl all certified all cert
 hostssl all alice     all trust
+hostssl all proved    all scram-sha-256
 host    all all       all reject
 """
+
+
+class _Between(Front):
+    """Ends the client's TLS with a certificate of its own, and passes on what it reads."""
+
+    def __init__(self, port: int, authority: Authority) -> None:
+        self._ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._ours.load_cert_chain(*authority.issue("between", "server"))
+        self._theirs = ssl.create_default_context()
+        self._theirs.check_hostname = False
+        self._theirs.verify_mode = ssl.CERT_NONE
+        super().__init__(port)
+
+    def _serve(self, client: socket.socket) -> None:
+        while client.recv(8, socket.MSG_WAITALL) != SSL_REQUEST:
+            client.sendall(b"N")
+        client.sendall(b"S")
+        with self._reach() as plain:
+            plain.sendall(SSL_REQUEST)
+            assert plain.recv(1) == b"S"
+            with (
+                self._ours.wrap_socket(client, server_side=True) as inside,
+                self._theirs.wrap_socket(plain) as server,
+            ):
+                while all(
+                    pass_on(source, server if source is inside else inside)
+                    for source in readable(inside, server)
+                ):
+                    pass
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +87,14 @@ def settings_of(folder: Path, authority: Authority, **changes: str) -> Settings:
 
 @pytest.fixture
 def door(authority: Authority, tmp_path: Path) -> Iterator[FakeDoor]:
-    context = make_context(settings_of(tmp_path, authority))
-    roles = {**ROLES, "certified": Role(Oid(12), "certified", True, None)}
-    entrance = Entrance(parse_rules(HBA, "pg_hba.conf"), context)
+    encryption = make_encryption(settings_of(tmp_path, authority))
+    password = str(create_verifier("secret", b"0123456789abcdef"))
+    roles = {
+        **ROLES,
+        "certified": Role(Oid(12), "certified", True, None),
+        "proved": Role(Oid(13), "proved", True, password),
+    }
+    entrance = Entrance(parse_rules(HBA, "pg_hba.conf"), encryption)
     with open_door(roles=roles.get, entrance=entrance) as opened:
         yield opened
 
@@ -127,6 +164,32 @@ def test_records_say_who_gets_in_and_how(door: FakeDoor, authority: Authority) -
         assert not client.pgconn.ssl_in_use
 
 
+def test_a_password_is_bound_to_the_channel_it_is_proved_over(
+    door: FakeDoor, authority: Authority
+) -> None:
+    mine = {"user": "proved", "password": "secret"}
+    # With "require" libpq gives up unless the binding was part of the proof.
+    for binding in ("require", "prefer", "disable"):
+        given = door.conninfo(sslmode="require", channel_binding=binding, **mine)
+        with psycopg.connect(**given) as client:
+            assert client.info.user == "proved"
+    wrong = {**mine, "password": "guessed"}
+    with pytest.raises(psycopg.OperationalError, match="password authentication fail"):
+        psycopg.connect(
+            **door.conninfo(sslmode="require", channel_binding="require", **wrong)
+        )
+    # Somebody in between, whose certificate is another one of the same authority.
+    with (
+        _Between(door.port, authority) as between,
+        pytest.raises(
+            psycopg.OperationalError, match="SCRAM channel binding check failed"
+        ),
+    ):
+        psycopg.connect(
+            **{**door.conninfo(sslmode="require", **mine), "port": between.port}
+        )
+
+
 def test_what_is_no_handshake_harms_nobody(door: FakeDoor) -> None:
     def answer(sent: bytes) -> bytes:
         with socket.create_connection(("127.0.0.1", door.port), timeout=10) as client:
@@ -186,7 +249,7 @@ def test_files_are_read_again_and_wrong_ones_are_not_taken(
     assert entrance.rules != rules and entrance.tls is not tls and len(log.said) == 2
     key.write_text("no key")
     with pytest.raises(ConfigurationError, match="could not load server certificate"):
-        make_context(settings)
+        make_encryption(settings)
     key.unlink()
     with pytest.raises(ConfigurationError, match="could not access private key file"):
-        make_context(settings)
+        make_encryption(settings)

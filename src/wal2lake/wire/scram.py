@@ -12,9 +12,11 @@ An unknown user gets the same exchange with a salt made of his name and a secret
 ("mock authentication"), so that names cannot be found out; it fails at the end. The user's
 name inside the SCRAM message is ignored, as in PostgreSQL: the startup packet has it.
 
-No channel binding: the node has no TLS, so it offers SCRAM-SHA-256 and not -PLUS.
+Channel binding (SCRAM-SHA-256-PLUS) proves that client and server mean the same TLS: the client
+says, under its proof, which certificate it was shown. Of the types there are it is always
+tls-server-end-point, as in PostgreSQL.
 
-Source: RFC 5802, RFC 7677, RFC 5803 (verifier); src/backend/libpq/auth-scram.c.
+Source: RFC 5802, RFC 7677, RFC 5803 (verifier), RFC 5929; src/backend/libpq/auth-scram.c.
 """
 
 from __future__ import annotations
@@ -28,10 +30,20 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from wal2lake.errors import FeatureNotSupportedError, ProtocolViolation, Wal2LakeError
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    ProtocolViolation,
+    UsageError,
+    Wal2LakeError,
+)
 from wal2lake.wire.saslprep import saslprep
 
 MECHANISM: Final = "SCRAM-SHA-256"
+
+BOUND_MECHANISM: Final = "SCRAM-SHA-256-PLUS"
+"""The same with channel binding; offered where there is a channel to bind."""
+
+_BINDING_TYPE: Final = b"tls-server-end-point"
 
 DEFAULT_ITERATIONS: Final = 4096
 """PostgreSQL's scram_iterations, RFC 7677's minimum."""
@@ -128,26 +140,40 @@ class ScramServer:
 
     __slots__ = (
         "_auth_message",
+        "_binding",
+        "_bound",
         "_doomed",
-        "_gs2_header",
         "_nonce",
         "_verifier",
+        "_wanted",
         "state",
     )
 
-    def __init__(self, verifier: Verifier, nonce: bytes, *, doomed: bool) -> None:
-        """``nonce``: NONCE_BYTES random bytes. ``doomed``: fail whatever the proof."""
+    def __init__(
+        self,
+        verifier: Verifier,
+        nonce: bytes,
+        *,
+        doomed: bool,
+        end_point: bytes | None = None,
+        bound: bool = False,
+    ) -> None:
+        """``nonce``: NONCE_BYTES random bytes. ``doomed``: fail whatever the proof. ``end_point``:
+        RFC 5929's hash of the server's certificate, if BOUND_MECHANISM was offered; ``bound``: it
+        was chosen."""
         self._verifier = verifier
         self._doomed = doomed
+        self._binding = end_point
+        self._bound = bound
         self._nonce = base64.b64encode(nonce)
-        self._gs2_header = b""
+        self._wanted = b""
         self._auth_message = b""
         self.state = ScramState.INITIAL
 
     def first(self, message: bytes) -> bytes:
         """client-first-message → server-first-message; raises ProtocolViolation."""
         self._enter(ScramState.INITIAL)
-        header, bare = _split_gs2(message)
+        header, bare = self._split_gs2(message)
         attributes = bare.split(b",")
         if attributes[0][:2] == b"m=":
             raise FeatureNotSupportedError(
@@ -158,7 +184,7 @@ class ScramServer:
         client_nonce = _attribute(attributes[1], b"r")
         if not _PRINTABLE.fullmatch(client_nonce):
             raise _malformed("The nonce has characters that are not printable.")
-        self._gs2_header = header
+        self._wanted = header + ((self._binding or b"") if self._bound else b"")
         self._nonce = client_nonce + self._nonce
         challenge = b"r=%s,s=%s,i=%d" % (
             self._nonce,
@@ -181,8 +207,12 @@ class ScramServer:
         attributes = without_proof.split(b",")
         if len(attributes) < 2:
             raise _malformed('Expected attribute "r" in the client\'s final message.')
-        if _unb64(_attribute(attributes[0], b"c")) != self._gs2_header:
-            raise _malformed("Unexpected channel binding data.")
+        if _unb64(_attribute(attributes[0], b"c")) != self._wanted:
+            if self._bound:
+                raise UsageError("SCRAM channel binding check failed", sqlstate="28000")
+            raise ProtocolViolation(
+                "unexpected SCRAM channel-binding attribute in client-final-message"
+            )
         if not hmac.compare_digest(_attribute(attributes[1], b"r"), self._nonce):
             raise ProtocolViolation(
                 "invalid SCRAM response", detail="Nonce does not match."
@@ -205,34 +235,57 @@ class ScramServer:
         stored_key = hashlib.sha256(client_key).digest()
         return hmac.compare_digest(stored_key, self._verifier.stored_key)
 
+    def _split_gs2(self, message: bytes) -> tuple[bytes, bytes]:
+        """The GS2 header (with its commas) and client-first-message-bare."""
+        flag, _, rest = message.partition(b",")
+        self._check_flag(flag)
+        authzid, comma, bare = rest.partition(b",")
+        if authzid:
+            if authzid.startswith(b"a="):
+                raise FeatureNotSupportedError(
+                    "client uses authorization identity, but it is not supported"
+                )
+            raise _malformed("Unexpected attribute in the client's first message.")
+        if not comma:
+            raise _malformed("The client's first message is too short.")
+        return flag + b",,", bare
+
+    def _check_flag(self, flag: bytes) -> None:
+        """What the client says of channel binding fits the mechanism, and what was offered."""
+        if flag.startswith(b"p="):
+            if not self._bound:
+                raise _malformed(
+                    "The client selected SCRAM-SHA-256 without channel binding, but the "
+                    "SCRAM message includes channel binding data."
+                )
+            if flag != b"p=" + _BINDING_TYPE:
+                kind = flag[2:].decode("ascii", "replace")
+                raise ProtocolViolation(
+                    f'unsupported SCRAM channel-binding type "{kind}"'
+                )
+            return
+        if flag not in (b"n", b"y"):
+            raise _malformed("Unexpected channel-binding flag.")
+        if self._bound:
+            raise _malformed(
+                "The client selected SCRAM-SHA-256-PLUS, but the SCRAM message does not "
+                "include channel binding data."
+            )
+        if flag == b"y" and self._binding is not None:
+            # Somebody between the two has taken the offer away.
+            raise UsageError(
+                "SCRAM channel binding negotiation error",
+                sqlstate="28000",
+                detail="The client supports SCRAM channel binding but thinks the server "
+                "does not.  However, this server does support channel binding.",
+            )
+
     def _enter(self, expected: ScramState) -> None:
         found = self.state
         # Until the step succeeds: an exchange that was broken off cannot be resumed.
         self.state = ScramState.FAILED
         if found is not expected:
             raise _malformed("The message comes out of turn.")
-
-
-def _split_gs2(message: bytes) -> tuple[bytes, bytes]:
-    """The GS2 header (with its commas) and client-first-message-bare."""
-    flag, _, rest = message.partition(b",")
-    if flag.startswith(b"p="):
-        raise _malformed(
-            "The client selected SCRAM-SHA-256 without channel binding, but the "
-            "SCRAM message includes channel binding data."
-        )
-    if flag not in (b"n", b"y"):
-        raise _malformed("Unexpected channel-binding flag.")
-    authzid, comma, bare = rest.partition(b",")
-    if authzid:
-        if authzid.startswith(b"a="):
-            raise FeatureNotSupportedError(
-                "client uses authorization identity, but it is not supported"
-            )
-        raise _malformed("Unexpected attribute in the client's first message.")
-    if not comma:
-        raise _malformed("The client's first message is too short.")
-    return flag + b",,", bare
 
 
 def _attribute(text: bytes, name: bytes) -> bytes:

@@ -26,6 +26,7 @@ from wal2lake.wire.frontback import (
 from wal2lake.wire.frontback.backend import AuthenticationKind
 from wal2lake.wire.frontback.frames import Body
 from wal2lake.wire.scram import (
+    BOUND_MECHANISM,
     MECHANISM,
     NONCE_BYTES,
     ScramServer,
@@ -52,8 +53,10 @@ def authenticate(
     roles: RoleSource,
     method: AuthMethod,
     mock_secret: bytes,
+    end_point: bytes | None,
 ) -> Role:
-    """Ask for proof and check it; the caller sends AuthenticationOk.
+    """Ask for proof and check it; the caller sends AuthenticationOk. ``end_point``: of an
+    encrypted connection, what its channel is bound by.
 
     Raises UsageError (28P01, 28000) or ProtocolViolation.
     """
@@ -63,7 +66,7 @@ def authenticate(
             raise UsageError(f'role "{user}" does not exist', sqlstate="28000")
         return role
     password = None if role is None or _expired(role) else role.password
-    proved = _proves(conversation, user, password, mock_secret)
+    proved = _proves(conversation, user, password, mock_secret, end_point)
     if role is None or not proved:
         raise UsageError(
             f'password authentication failed for user "{user}"', sqlstate="28P01"
@@ -81,16 +84,27 @@ def _expired(role: Role) -> bool:
 
 
 def _proves(
-    conversation: Conversation, user: str, password: str | None, mock_secret: bytes
+    conversation: Conversation,
+    user: str,
+    password: str | None,
+    mock_secret: bytes,
+    end_point: bytes | None,
 ) -> bool:
     verifier = parse_verifier(password) if password is not None else None
+    mechanisms = (MECHANISM,) if end_point is None else (BOUND_MECHANISM, MECHANISM)
+    conversation.send(AuthenticationSASL(mechanisms))
+    mechanism, first = _read_initial_response(_receive(conversation))
+    if mechanism not in mechanisms:
+        raise ProtocolViolation(
+            "client selected an invalid SASL authentication mechanism"
+        )
     exchange = ScramServer(
         verifier or mock_verifier(user, mock_secret),
         secrets.token_bytes(NONCE_BYTES),
         doomed=verifier is None,
+        end_point=end_point,
+        bound=mechanism == BOUND_MECHANISM,
     )
-    conversation.send(AuthenticationSASL((MECHANISM,)))
-    first = _read_initial_response(_receive(conversation))
     _ask(conversation, AuthenticationKind.SASL_CONTINUE, exchange.first(first))
     signature = exchange.final(_receive(conversation))
     if signature is None:
@@ -114,14 +128,10 @@ def _receive(conversation: Conversation) -> bytes:
     return message.data
 
 
-def _read_initial_response(data: bytes) -> bytes:
-    """SASLInitialResponse: the mechanism's name, then its first message."""
+def _read_initial_response(data: bytes) -> tuple[str, bytes]:
+    """SASLInitialResponse: the mechanism's name, and its first message."""
     cursor = Body(data)
-    mechanism = cursor.string()
-    if mechanism != MECHANISM.encode("ascii"):
-        raise ProtocolViolation(
-            "client selected an invalid SASL authentication mechanism"
-        )
+    mechanism = cursor.string().decode("utf-8", "replace")
     first = cursor.value()
     cursor.end()
     # A mechanism may begin with an empty challenge; SCRAM does not need one.
@@ -129,4 +139,4 @@ def _read_initial_response(data: bytes) -> bytes:
         raise ProtocolViolation(
             "malformed SCRAM message", detail="The message is empty."
         )
-    return first
+    return mechanism, first

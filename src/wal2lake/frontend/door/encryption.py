@@ -1,10 +1,10 @@
 """TLS at the front door: the certificate and the rules of a handshake.
 
-In: settings, files of the node's administrator. Out: an ``ssl.SSLContext``, None if TLS is off;
-what is known of a client after its handshake. Errors say which file, and what to do.
+In: settings, files of the node's administrator. Out: an ``Encryption``, None if TLS is off; what
+is known of a client after its handshake. Errors say which file, and what to do.
 
 Source: src/backend/libpq/be-secure-openssl.c, be-secure-common.c (check_ssl_key_file_permissions);
-PostgreSQL manual, sections 18.9 and 19.3.3.
+PostgreSQL manual, sections 18.9 and 19.3.3; RFC 5929, section 4.
 """
 
 from __future__ import annotations
@@ -42,6 +42,15 @@ _SHORT_NAMES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class Encryption:
+    """What handshakes are made with."""
+
+    context: ssl.SSLContext
+    end_point: bytes | None
+    """tls-server-end-point of the certificate; None: its signature's algorithm has no hash."""
+
+
+@dataclass(frozen=True, slots=True)
 class Encrypted:
     """An encrypted connection."""
 
@@ -54,9 +63,11 @@ class Encrypted:
     """The one in it."""
     subject: str | None
     """Its distinguished name, as X509_NAME_oneline() prints it."""
+    end_point: bytes | None
+    """See ``Encryption``."""
 
 
-def make_context(settings: Settings) -> ssl.SSLContext | None:
+def make_encryption(settings: Settings) -> Encryption | None:
     """For all handshakes from now on; ConfigurationError if a file is missing or wrong."""
     node = settings.node
     if not node.ssl:
@@ -83,10 +94,10 @@ def make_context(settings: Settings) -> ssl.SSLContext | None:
             raise _unusable("root certificate", authorities, error) from error
         # pg_hba.conf says who needs one.
         context.verify_mode = ssl.CERT_OPTIONAL
-    return context
+    return Encryption(context, _end_point(certificate))
 
 
-def describe(tls: ssl.SSLObject) -> Encrypted:
+def describe(tls: ssl.SSLObject, encryption: Encryption) -> Encrypted:
     """What the handshake has agreed on."""
     cipher = tls.cipher()
     certificate: dict[str, Any] = dict(tls.getpeercert() or {})
@@ -104,7 +115,21 @@ def describe(tls: ssl.SSLObject) -> Encrypted:
         bool(certificate),
         names[-1] if names else None,
         "".join(shown) or None,
+        encryption.end_point,
     )
+
+
+def _end_point(certificate: Path) -> bytes | None:
+    """Of the first one in the file, which is the server's own; the file has been loaded."""
+    # Only a node with TLS needs it.
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    own = x509.load_pem_x509_certificates(certificate.read_bytes())[0]
+    algorithm = own.signature_hash_algorithm
+    if isinstance(algorithm, hashes.MD5 | hashes.SHA1):
+        algorithm = hashes.SHA256()
+    return None if algorithm is None else own.fingerprint(algorithm)
 
 
 def _check_permissions(key: Path) -> None:

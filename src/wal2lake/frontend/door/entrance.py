@@ -8,12 +8,11 @@ Source: src/backend/postmaster/postmaster.c (process_pm_reload_request).
 
 from __future__ import annotations
 
-import ssl
 from typing import Any
 
 from wal2lake.errors import ConfigurationError
 from wal2lake.frontend.door.auth import AuthMethod
-from wal2lake.frontend.door.encryption import make_context
+from wal2lake.frontend.door.encryption import Encryption, make_encryption
 from wal2lake.frontend.door.hba import Rules, everybody, parse_rules
 from wal2lake.settings import Settings
 
@@ -21,7 +20,7 @@ from wal2lake.settings import Settings
 class Entrance:
     """Read by many threads; ``rules`` and ``tls`` are replaced, never changed."""
 
-    def __init__(self, rules: Rules, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, rules: Rules, tls: Encryption | None = None) -> None:
         """``tls`` None: not offered."""
         self.rules = rules
         self.tls = tls
@@ -29,7 +28,7 @@ class Entrance:
     @classmethod
     def of(cls, settings: Settings) -> Entrance:
         """Raises ConfigurationError."""
-        return cls(_rules(settings), make_context(settings))
+        return cls(_rules(settings), make_encryption(settings))
 
     def reload(self, settings: Settings, log: Any) -> None:
         """What holds for connections from now on."""
@@ -38,7 +37,7 @@ class Entrance:
         except ConfigurationError as error:
             log.error('the file of "hba_file" was not reloaded', error=error)
         try:
-            self.tls = make_context(settings)
+            self.tls = make_encryption(settings)
         except ConfigurationError as error:
             log.error("SSL configuration was not reloaded", error=error)
 

@@ -23,7 +23,6 @@ src/backend/utils/init/postinit.c; PostgreSQL manual, section 54.2.1.
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -41,6 +40,7 @@ from wal2lake.frontend.door.encryption import (
     ALPN,
     HANDSHAKE_BYTE,
     Encrypted,
+    Encryption,
     describe,
 )
 from wal2lake.frontend.door.hba import Client, ClientCertificate, Rule, Rules
@@ -114,7 +114,7 @@ class Knock:
 def read_startup_message(
     conversation: Conversation,
     cancel: Callable[[int, bytes], None],
-    tls: ssl.SSLContext | None,
+    tls: Encryption | None,
 ) -> Knock | None:
     """Up to the StartupMessage; None: it was a CancelRequest, now done.
 
@@ -144,22 +144,22 @@ def read_startup_message(
                 detail="This could be either a client-software bug or evidence of an"
                 " attempted man-in-the-middle attack.",
             )
-        encrypted = describe(conversation.transport.secure(tls))
+        encrypted = describe(conversation.transport.secure(tls.context), tls)
 
 
-def _direct_tls(conversation: Conversation, tls: ssl.SSLContext) -> Encrypted | None:
+def _direct_tls(conversation: Conversation, tls: Encryption) -> Encrypted | None:
     """A handshake as the very first bytes (PostgreSQL 17's sslnegotiation=direct)."""
     received = conversation.receive_first()
     if received[0] != HANDSHAKE_BYTE:
         conversation.feed(received)
         return None
-    found = conversation.transport.secure(tls, received)
+    found = conversation.transport.secure(tls.context, received)
     if found.selected_alpn_protocol() != ALPN:
         raise ProtocolViolation(
             "received direct SSL connection request without ALPN protocol negotiation"
             " extension"
         )
-    return describe(found)
+    return describe(found, tls)
 
 
 def negotiate(conversation: Conversation, startup: StartupMessage) -> None:
@@ -201,7 +201,14 @@ def admit(
     if rule is None or rule.method is None:
         raise _turned_away(client, rejected=rule is not None)
     _check_certificate(rule, knock.encrypted, user)
-    role = authenticate(conversation, user, door.roles, rule.method, door.mock_secret)
+    role = authenticate(
+        conversation,
+        user,
+        door.roles,
+        rule.method,
+        door.mock_secret,
+        None if knock.encrypted is None else knock.encrypted.end_point,
+    )
     conversation.send(AuthenticationRequest(AuthenticationKind.OK))
     if not role.login:
         raise UsageError(
