@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from deltalake import DeltaTable
 from tests.conftest import Database
 from tests.fakes.foreign_spark import ForeignSpark
 from tests.node.conftest import create
@@ -172,6 +173,13 @@ def test_a_foreign_spark_job_beside_a_node(
         expected.gone = {"(3,0,start)"}
         expected.added["note"] = ["(1000000,job)"] * 2
         expected.added["part"] = ["(2,2001-01-01,new)"]
+        same()
+
+        # Taken back as a whole, to where it stood.
+        before = DeltaTable(node.directory / "warehouse" / "fs" / "item").version()
+        spark.sql(f"delete from {items} where id < 1000005 and id > 20")
+        spark.sql(f"insert into {items} values (3000000, 0, 'mistaken')")
+        spark.sql(f"restore table {items} to version as of {before}")
         same()
 
         # The source changes a row that the job has deleted; and inserts one that it has inserted:
