@@ -18,7 +18,7 @@ from wal2lake.publish.decoding.transactions import (
     Message,
     Transaction,
     changes_of,
-    transactions_above,
+    transactions_of,
 )
 
 RELATION = Relation(
@@ -50,7 +50,8 @@ def inserts(relation: Relation, first: int, rows: int) -> pa.RecordBatch:
 
 
 def read(directory: Path, start: int = 0) -> list[tuple[Transaction, list[Change]]]:
-    found = transactions_above(LogReader(directory), Lsn(start))
+    reader = LogReader(directory)
+    found = transactions_of(reader, reader.above(Lsn(start)), Lsn(start))
     return [
         (one[0], [change for run in one[1] for _, change in changes_of(one[0], run)])
         for one in found
@@ -61,7 +62,8 @@ def read(directory: Path, start: int = 0) -> list[tuple[Transaction, list[Change
 def said(directory: Path, start: int = 0) -> list[tuple[bool, str, bytes]]:
     """What is read of messages above ``start``: whether of a transaction, prefix, content."""
     found = []
-    for one in transactions_above(LogReader(directory), Lsn(start)):
+    reader = LogReader(directory)
+    for one in transactions_of(reader, reader.above(Lsn(start)), Lsn(start)):
         if isinstance(one, Lsn):
             continue
         alone = isinstance(one, Message)

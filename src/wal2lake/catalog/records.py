@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, Final
 
+from wal2lake.errors import UsageError
 from wal2lake.model import (
     INVALID_LSN,
     Acl,
@@ -97,6 +98,10 @@ class ColumnDef:
     """pg_attribute.attidentity: a (ALWAYS), d (BY DEFAULT), or none."""
 
 
+_BITS: Final = {21: 15, 23: 31, 20: 63}
+"""Of the greatest value of a sequence, by type."""
+
+
 @dataclass(frozen=True, slots=True)
 class OwnedSequence:
     """pg_sequence: where the values of a serial or identity column come from."""
@@ -109,6 +114,33 @@ class OwnedSequence:
     type_oid: Oid
     start: int = 1
     increment: int = 1
+
+    @property
+    def limit(self) -> int:
+        """The greatest value of its type, or the least if it descends."""
+        bits = _BITS.get(self.type_oid, 63)
+        return -(1 << bits) if self.increment < 0 else (1 << bits) - 1
+
+    def next_of(self, last: int | None) -> int:
+        """Behind the last one that was taken, if one was."""
+        return self.start if last is None else last + self.increment
+
+    def left(self, last: int | None) -> int:
+        """How many there are behind it."""
+        return max(0, (self.limit - self.next_of(last)) // self.increment + 1)
+
+    def behind(self, last: int | None, count: int) -> tuple[int, int]:
+        """The first and the last of the next ``count``; 2200H if there are not so many."""
+        if self.left(last) < count:
+            raise UsageError(self.exhausted, sqlstate="2200H")
+        first = self.next_of(last)
+        return first, first + (count - 1) * self.increment
+
+    @property
+    def exhausted(self) -> str:
+        """What nextval() says then."""
+        end = "minimum" if self.increment < 0 else "maximum"
+        return f'nextval: reached {end} value of sequence "{self.name}" ({self.limit})'
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,10 @@ Source: src/backend/commands/sequence.c.
 from __future__ import annotations
 
 import sqlite3
-from typing import Final
 
 from wal2lake.catalog.records import OwnedSequence
-from wal2lake.errors import DuplicateObjectError, UndefinedObjectError, UsageError
+from wal2lake.errors import DuplicateObjectError, UndefinedObjectError
 from wal2lake.model import Oid
-
-_BITS: Final = {21: 15, 23: 31, 20: 63}
-"""Of the greatest value, by type."""
 
 
 def create(connection: sqlite3.Connection, one: OwnedSequence) -> None:
@@ -59,33 +55,28 @@ def all_of_them(connection: sqlite3.Connection) -> list[OwnedSequence]:
 
 def take(connection: sqlite3.Connection, oid: Oid, count: int) -> int:
     """The first of the next ``count`` values; 2200H if there are not so many."""
-    row = _need(connection, oid)
-    first = next_of(row["last_value"], row["start"], row["increment"])
-    last = first + (count - 1) * row["increment"]
-    bits = _BITS.get(row["type_oid"], 63)
-    if not -(1 << bits) <= last < 1 << bits:
-        least = row["increment"] < 0
-        limit = -(1 << bits) if least else (1 << bits) - 1
-        raise UsageError(
-            f"nextval: reached {'minimum' if least else 'maximum'} value of sequence"
-            f' "{row["name"]}" ({limit})',
-            sqlstate="2200H",
-        )
-    connection.execute("update sequence set last_value = ? where oid = ?", (last, oid))
+    one = next((one for one in all_of_them(connection) if one.oid == oid), None)
+    if one is None:
+        raise _missing()
+    first, last = one.behind(last_value(connection, oid), count)
+    set_last_value(connection, oid, last)
     return first
 
 
-def peek(connection: sqlite3.Connection, oid: Oid) -> int:
-    """The value that would be taken next."""
-    row = _need(connection, oid)
-    return next_of(row["last_value"], row["start"], row["increment"])
+def last_value(connection: sqlite3.Connection, oid: Oid) -> int | None:
+    """The last one that was taken, if one was."""
+    row = connection.execute(
+        "select last_value from sequence where oid = ?", (oid,)
+    ).fetchone()
+    if row is None:
+        raise _missing()
+    value: int | None = row["last_value"]
+    return value
 
 
-def restart(connection: sqlite3.Connection, relid: Oid) -> None:
-    """TRUNCATE ... RESTART IDENTITY."""
-    connection.execute(
-        "update sequence set last_value = null where relid = ?", (relid,)
-    )
+def set_last_value(connection: sqlite3.Connection, oid: Oid, last: int | None) -> None:
+    """None: the next one is the first."""
+    connection.execute("update sequence set last_value = ? where oid = ?", (last, oid))
 
 
 def drop_owned(connection: sqlite3.Connection, relid: Oid) -> None:
@@ -93,15 +84,5 @@ def drop_owned(connection: sqlite3.Connection, relid: Oid) -> None:
     connection.execute("delete from sequence where relid = ?", (relid,))
 
 
-def next_of(last: int | None, start: int, increment: int) -> int:
-    """Behind the last one that was taken, if one was."""
-    return start if last is None else last + increment
-
-
-def _need(connection: sqlite3.Connection, oid: Oid) -> sqlite3.Row:
-    row: sqlite3.Row | None = connection.execute(
-        "select * from sequence where oid = ?", (oid,)
-    ).fetchone()
-    if row is None:
-        raise UndefinedObjectError("the sequence does not exist", sqlstate="42P01")
-    return row
+def _missing() -> UndefinedObjectError:
+    return UndefinedObjectError("the sequence does not exist", sqlstate="42P01")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from wal2lake.catalog import ReplicationSlot
 from wal2lake.changelog import LogReader, Step
-from wal2lake.errors import InternalError, Wal2LakeError
+from wal2lake.errors import CorruptLogError, InternalError, Wal2LakeError
 from wal2lake.model import Lsn
 from wal2lake.publish.capture.positions import CHANGE_BYTES, end_of_message
 from wal2lake.publish.decoding.transactions import (
@@ -22,10 +22,11 @@ from wal2lake.publish.decoding.transactions import (
     Transaction,
     Truncation,
     changes_of,
-    transactions_above,
+    transactions_of,
     truncations,
 )
 from wal2lake.publish.plugins.port import Context, OutputPlugin
+from wal2lake.publish.slots import refuse_invalidated
 from wal2lake.publish.statistics import Counts
 
 _Piece = Run | Truncation
@@ -55,6 +56,7 @@ class Decoding:
         self.counts = Counts()
         """Of what was given to the plugin."""
         self._two_phase_at: Lsn | None = None
+        self._slot: Callable[[], ReplicationSlot | None] = lambda: None
 
     def begin(
         self,
@@ -62,8 +64,9 @@ class Decoding:
         slot: Callable[[], ReplicationSlot | None],
         begin_two_phase: Callable[[Lsn], None],
     ) -> None:
-        """Start the plugin, whose errors get their context. ``slot``: as it is now;
+        """Start the plugin, whose errors get their context. ``slot``: as it is at any time;
         ``begin_two_phase`` makes it one for prepared transactions, from a position on."""
+        self._slot = slot
         plugin, context = self._plugin, self._context
         with self._callback("startup"):
             plugin.startup(context, options)
@@ -75,9 +78,25 @@ class Decoding:
 
     def advance(self, go_on: Callable[[], bool] = lambda: True) -> int:
         """Decode what is in the log; how many transactions that were, or messages of none.
-        ``go_on`` is asked between two of them."""
+        ``go_on`` is asked between two of them. 55000 if the slot has been invalidated: what comes
+        next need not be there any more."""
+        try:
+            return self._advance(go_on)
+        except CorruptLogError:
+            self._check_slot()
+            raise
+
+    def _check_slot(self) -> None:
+        slot = self._slot()
+        if slot is not None:
+            refuse_invalidated(slot)
+
+    def _advance(self, go_on: Callable[[], bool]) -> int:
         count = 0
-        for found in transactions_above(self._reader, self.position):
+        segments = self._reader.above(self.position)
+        # Behind the listing: as long as the slot is valid nothing that it needs has gone.
+        self._check_slot()
+        for found in transactions_of(self._reader, segments, self.position):
             if isinstance(found, Lsn):
                 self.position = max(self.position, found)
                 continue

@@ -70,7 +70,7 @@ class SlotLimits:
         terminate: Callable[[int], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``directory``: the publisher's log; ``terminate`` cuts the stream of a session off;
+        """``directory``: the publisher's log; ``terminate`` ends what a session does with a slot;
         ``clock``: Unix time."""
         self._slots = slots
         self._limits = limits
@@ -81,10 +81,14 @@ class SlotLimits:
 
     def enforce(self) -> None:
         """Invalidate the slots that are beyond a limit."""
+        uses = self._slots.in_use()
+        for use in uses:
+            if use.slot.invalidation is not None and use.session is not None:
+                # It had only begun to use it when it was told to end.
+                self._terminate(use.session)
         limits = self._limits()
         if limits.keep_bytes is None and not limits.idle_replication_slot_timeout:
             return
-        uses = self._slots.in_use()
         held = self._held([use.slot for use in uses], limits)
         for use in uses:
             cause = self._cause(use, held.get(use.slot.name), limits)

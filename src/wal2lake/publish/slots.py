@@ -40,6 +40,17 @@ class SlotUse:
     """Unix time: when somebody last did, or the engine's start."""
 
 
+def refuse_invalidated(slot: ReplicationSlot) -> None:
+    """55000 if what it needs of the log may be gone."""
+    if slot.invalidation is not None:
+        raise UsageError(
+            f'can no longer access replication slot "{slot.name}"',
+            sqlstate="55000",
+            detail="This replication slot has been invalidated due to"
+            f' "{slot.invalidation}".',
+        )
+
+
 class SlotManager:
     """Of one node. Safe for all threads."""
 
@@ -283,13 +294,8 @@ class SlotManager:
                 )
             wait()
         try:
-            if slot.invalidation is not None and not invalid:
-                raise UsageError(
-                    f'can no longer access replication slot "{name}"',
-                    sqlstate="55000",
-                    detail="This replication slot has been invalidated due to"
-                    f' "{slot.invalidation}".',
-                )
+            if not invalid:
+                refuse_invalidated(slot)
             yield slot
         finally:
             self._release(name)

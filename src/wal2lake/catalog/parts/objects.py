@@ -205,16 +205,15 @@ class Objects(Part):
         with self._database.transaction() as transaction:
             return sequences.take(transaction, oid, count)
 
-    def next_value(self, oid: Oid) -> int:
-        """What would be taken next."""
+    def last_value(self, oid: Oid) -> int | None:
+        """The last one of a sequence that was taken, if one was."""
         with self._database.reading() as connection:
-            return sequences.peek(connection, oid)
+            return sequences.last_value(connection, oid)
 
-    def restart_sequences(self, relids: Sequence[Oid]) -> None:
-        """TRUNCATE ... RESTART IDENTITY of these tables."""
+    def set_last_value(self, oid: Oid, last: int | None) -> None:
+        """From now on the next one is that behind it; None: the first."""
         with self._database.transaction() as transaction:
-            for relid in relids:
-                sequences.restart(transaction, relid)
+            sequences.set_last_value(transaction, oid, last)
 
     def drop_table(self, oid: Oid) -> None:
         """Forget a table and its part in every subscription and publication."""

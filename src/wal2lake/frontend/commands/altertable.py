@@ -74,6 +74,7 @@ from wal2lake.frontend.grammar.altering.statements import (
     SetTableSchema,
     TypeClause,
 )
+from wal2lake.frontend.grammar.sequences import SEQUENCE_BITS
 from wal2lake.frontend.grammar.statements import QualifiedName
 from wal2lake.frontend.query.translate import TableRef
 from wal2lake.frontend.query.writes import check_default, translate_write
@@ -431,7 +432,7 @@ def _check_defaults(plan: ColumnPlan, zone: str) -> None:
     for one in plan.columns:
         column = one.column
         known = before.get(one.source) if one.source is not None else None
-        if column.default is None:
+        if column.default is None or column.sequence is not None:
             continue
         if known is not None and known.default == column.default:
             # Of another type, maybe: its values are converted, as those of the rows.
@@ -470,8 +471,14 @@ class _Rewriting:
         if retyped:
             self._sql(state, self.plan.columns, self.using)
         for one in retyped:
+            if one.column.identity and one.column.type_oid not in SEQUENCE_BITS:
+                raise UsageError(
+                    "identity column type must be smallint, integer, or bigint",
+                    sqlstate="22023",
+                )
             default = one.column.default
-            if default is None:
+            # Values of a sequence are given as the column's type, or are too large for it.
+            if default is None or one.column.sequence is not None:
                 continue
             try:
                 if _TEXT_CONSTANT.fullmatch(default):
@@ -599,9 +606,16 @@ class _Rewriting:
             partition_key=None,
             partition_of=None,
             location=self.place,
-            # Looked at when all rows are there, with the words of ALTER TABLE.
+            # Looked at when all rows are there, with the words of ALTER TABLE. Rows keep what
+            # they have of a sequence.
             columns=tuple(
-                replace(one.column, not_null=False, default=one.default)
+                replace(
+                    one.column,
+                    not_null=False,
+                    default=one.default,
+                    sequence=None,
+                    identity="",
+                )
                 for one in self.plan.columns
             ),
         )

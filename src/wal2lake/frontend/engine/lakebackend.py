@@ -462,7 +462,9 @@ class LakeBackend:
         node = self._node
         with (
             self._job() as group,
-            StatementSequences(node.catalog, node.sequences, caller.check) as values,
+            StatementSequences(
+                node.catalog, transaction.sequences, caller.check
+            ) as values,
         ):
 
             def target(table: TableDef, brings_keys: bool) -> TableDef:

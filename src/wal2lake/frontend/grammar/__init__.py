@@ -9,6 +9,7 @@ catalog, reads queries beyond their first words.
     parser                     which statement it is; start here
     cursor                     tokens, taken by gram.y's rules
     subscription, table        each statement's own rules
+    sequences                  serial and identity columns
     access/                    roles, privileges, owners
     publishing/                publications, and expressions of row filters
     statements, printing       the values, and their text again

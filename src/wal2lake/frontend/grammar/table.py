@@ -32,6 +32,11 @@ from wal2lake.frontend.grammar.options import (
     partition_columns,
     storage_value,
 )
+from wal2lake.frontend.grammar.sequences import (
+    SEQUENCE_BITS,
+    sequence_options,
+    serial_type,
+)
 from wal2lake.frontend.grammar.statements import (
     ColumnClause,
     CreatePartition,
@@ -93,16 +98,6 @@ _REFUSED_TABLE_OPTIONS: Final = {
     "without": "WITHOUT OIDS",
     "as": "CREATE TABLE AS",
     "of": "typed tables",
-}
-
-
-_SERIALS: Final = {
-    "smallserial": Oid(21),
-    "serial2": Oid(21),
-    "serial": Oid(23),
-    "serial4": Oid(23),
-    "bigserial": Oid(20),
-    "serial8": Oid(20),
 }
 
 
@@ -384,7 +379,7 @@ def _table_constraint(cursor: Cursor, table: TableClauses, name: str | None) -> 
 def column_clause(cursor: Cursor, table: TableClauses) -> None:
     """columnDef: one more of ``table``'s columns."""
     name = cursor.name()
-    serial = _serial(cursor, name)
+    serial = serial_type(cursor, name)
     oid, typmod = (serial, -1) if serial is not None else column_type(cursor, name)
     column = ColumnClause(name, oid, typmod)
     if serial is not None:
@@ -430,17 +425,6 @@ def column_clause(cursor: Cursor, table: TableClauses) -> None:
     table.columns.append(column)
 
 
-def _serial(cursor: Cursor, column: str) -> Oid | None:
-    """The type of a serial column; None: it is none."""
-    found = _SERIALS.get(cursor.token.value if cursor.token.is_word(*_SERIALS) else "")
-    if found is None or cursor.ahead(1).is_mark("."):
-        return None
-    cursor.next()
-    if cursor.token.is_mark("["):
-        raise FeatureNotSupportedError("array of serial is not implemented")
-    return found
-
-
 def _identity(
     cursor: Cursor,
     table: TableClauses,
@@ -465,14 +449,14 @@ def _identity(
             f' "{table.name.name}"',
             word.start,
         )
-    if column.type_oid not in _SERIALS.values():
+    if column.type_oid not in SEQUENCE_BITS:
         raise UsageError(
             "identity column type must be smallint, integer, or bigint",
             sqlstate="22023",
         )
     if column.name in table.nullable:
         raise _conflicting_null(table, column.name, word)
-    start, increment = _sequence_options(cursor)
+    start, increment = sequence_options(cursor, column.type_oid)
     sequence = SequenceClause("a" if always else "d", start, increment)
     return replace(column, not_null=True, sequence=sequence)
 
@@ -489,39 +473,6 @@ def _check_one_source(table: TableClauses, column: ColumnClause, word: Token) ->
     raise syntax_error(
         f'{text} for column "{column.name}" of table "{table.name.name}"', word.start
     )
-
-
-def _sequence_options(cursor: Cursor) -> tuple[int, int]:
-    """START [WITH] n, INCREMENT [BY] n."""
-    start, increment = None, 1
-    if cursor.take_mark("("):
-        while not cursor.take_mark(")"):
-            if cursor.take("start"):
-                cursor.take("with")
-                start = _integer(cursor)
-            elif cursor.take("increment"):
-                cursor.take("by")
-                increment = _integer(cursor)
-                if increment == 0:
-                    raise UsageError("INCREMENT must not be zero", sqlstate="22023")
-            elif cursor.at_words("cache"):
-                cursor.next()
-                _integer(cursor)
-            elif not any(
-                cursor.take("no", word) for word in ("cycle", "minvalue", "maxvalue")
-            ):
-                raise refused("options of sequences but START and INCREMENT")
-    if start is None:
-        start = 1 if increment > 0 else -1
-    return start, increment
-
-
-def _integer(cursor: Cursor) -> int:
-    negative = cursor.take_mark("-")
-    token = cursor.next()
-    if token.kind is not TokenKind.INTEGER:
-        raise cursor.unexpected(token)
-    return -int(token.value) if negative else int(token.value)
 
 
 def _conflicting_null(table: TableClauses, column: str, at: Token) -> SqlSyntaxError:

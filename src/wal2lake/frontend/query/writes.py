@@ -59,12 +59,24 @@ class SparkWrite:
     """Afterwards a primary key may be there twice."""
 
 
-NextValues = Callable[[ColumnDef, int | None], tuple[int, int]]
-"""The first of so many values of a column's sequence, and the step between them; None: of as many
-as the statement has rows, which is known behind it."""
+@dataclass(frozen=True, slots=True)
+class NextOnes:
+    """Values of a sequence."""
+
+    first: int
+    step: int
+    count: int
+    """How many there are."""
+    exhausted: str
+    """What is said when there is none any more."""
 
 
-def _no_sequences(column: ColumnDef, count: int | None) -> tuple[int, int]:
+NextValues = Callable[[ColumnDef, int | None], NextOnes]
+"""So many values of a column's sequence; None: those that are left, of which the statement has one
+for each row. How many these are is known behind it."""
+
+
+def _no_sequences(column: ColumnDef, count: int | None) -> NextOnes:
     raise FeatureNotSupportedError(f'column "{column.name}" has a sequence')
 
 
@@ -187,14 +199,14 @@ def _insert(
     else:
         if isinstance(source, exp.Values):
             given = _fill_defaults(source, table, given, listed, next_values)
-        else:
-            _refuse_always(given)
         with_ = tree.args.get("with_") or tree.args.get("with")
         if with_ is not None:
             source.set("with_", with_.copy())
         source = source.copy()
         place_tables(source, _newest(resolve, table))
         source, width = stored_rows(source, given, zone, listed)
+        if not isinstance(tree.expression, exp.Values):
+            _refuse_always(given[:width])
         settle(source)
     names = [f"v{place}" for place in range(max(1, width))]
     values = dict(zip((c.name for c in given[:width]), names, strict=False))
@@ -204,7 +216,7 @@ def _insert(
         if name is not None:
             value = f"src.{name}"
         elif column.sequence is not None:
-            value = _numbered(column, *next_values(column, None))
+            value = _numbered(column, next_values(column, None))
         else:
             value = default_sql(column, zone)
         items.append(_not_null(table, column, value))
@@ -260,9 +272,9 @@ def _fill_defaults(
             for value in defaults:
                 value.replace(default_tree(column))
         elif defaults:
-            first, step = next_values(column, len(defaults))
+            ones = next_values(column, len(defaults))
             for number, value in enumerate(defaults):
-                value.replace(exp.Literal.number(first + number * step))
+                value.replace(exp.Literal.number(ones.first + number * ones.step))
     return given
 
 
@@ -278,11 +290,15 @@ def _refuse_always(given: Sequence[ColumnDef]) -> None:
             )
 
 
-def _numbered(column: ColumnDef, first: int, step: int) -> str:
+def _numbered(column: ColumnDef, ones: NextOnes) -> str:
     """The values of a sequence, for rows whose number nobody knows yet."""
-    row = "row_number() OVER (ORDER BY monotonically_increasing_id())"
     ddl = t.spark_name(t.of_column(column))
-    return f"CAST({first} + {step} * ({row} - 1) AS {ddl})"
+    none = f"CAST({t.failure('2200H', ones.exhausted)} AS {ddl})"
+    if not ones.count:
+        return none
+    row = "CAST(row_number() OVER (ORDER BY monotonically_increasing_id()) AS BIGINT)"
+    value = f"CAST({ones.first} + {ones.step} * ({row} - 1) AS {ddl})"
+    return f"IF({row} <= {ones.count}, {value}, {none})"
 
 
 def _is_default(value: exp.Expression) -> bool:

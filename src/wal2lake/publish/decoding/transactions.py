@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -105,11 +105,13 @@ class Transaction:
 _Found = tuple[Transaction, Iterator[Run]] | Message
 
 
-def transactions_above(reader: LogReader, start: Lsn) -> Iterator[_Found | Lsn]:
-    """Those that commit at or above ``start`` and are in the log now, and the messages of none
-    that are above; behind those of a segment, where that ends: it may have none. The changes of
-    one must be read, or left, before the next is asked for."""
-    for manifest in reader.above(start):
+def transactions_of(
+    reader: LogReader, segments: Sequence[Manifest], start: Lsn
+) -> Iterator[_Found | Lsn]:
+    """Those of the segments that commit at or above ``start``, and the messages of none that are
+    above; behind those of a segment, where that ends: it may have none. The changes of one must be
+    read, or left, before the next is asked for."""
+    for manifest in segments:
         inside, alone = _messages(reader, manifest, start)
         transactions: Iterator[_Found] = _of_segment(reader, manifest, start, inside)
         yield from heapq.merge(transactions, alone, key=_position)

@@ -1,21 +1,29 @@
-"""The values that one statement takes of sequences.
+"""The values that statements take of sequences, and what TRUNCATE ... RESTART IDENTITY does.
 
 How many rows an INSERT ... SELECT has is known behind it, so its values are not taken before, and
 until then nobody else takes any of that sequence. What a statement has taken is not given back,
 nor with a rollback: others may have taken later ones meanwhile.
 
-Source: PostgreSQL manual, CREATE SEQUENCE, notes.
+A restart is its transaction's alone until it commits; then the sequence is where that transaction
+has left it. Whoever has taken values before and has not committed cannot any more (40001): they
+would be given again.
+
+Source: PostgreSQL manual, CREATE SEQUENCE, notes; TRUNCATE, notes; ResetSequence() in sequence.c.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
-from contextlib import ExitStack
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final
 
-from wal2lake.catalog import Catalog, ColumnDef
+from wal2lake.catalog import Catalog, ColumnDef, OwnedSequence, TableDef
+from wal2lake.frontend.query.writes import NextOnes
+from wal2lake.lake import CommitConflict
 from wal2lake.model import Oid
 from wal2lake.pg import Check
 
@@ -24,11 +32,14 @@ _LOOK_SECONDS: Final = 0.05
 
 
 class SequenceLocks:
-    """One for each sequence of a node."""
+    """One for each sequence of a node; and how often each was restarted since the engine began,
+    which no transaction outlives."""
 
     def __init__(self) -> None:
         self._locks: defaultdict[Oid, threading.RLock] = defaultdict(threading.RLock)
         self._guard = threading.Lock()
+        self.restarts: Counter[Oid] = Counter()
+        """Counted behind each, under the lock of the sequence's table."""
 
     def of(self, oid: Oid) -> threading.RLock:
         """The lock of one."""
@@ -36,16 +47,111 @@ class SequenceLocks:
             return self._locks[oid]
 
 
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """A sequence as its transaction has it."""
+
+    sequence: OwnedSequence
+    found: int | None
+    """The last value that had been taken of it when it was restarted."""
+    last: int | None = None
+    """The same, since."""
+
+
+class TransactionSequences:
+    """What one transaction does with sequences. From its session's thread."""
+
+    def __init__(self, catalog: Catalog, locks: SequenceLocks) -> None:
+        self._catalog = catalog
+        self.locks = locks
+        self._restarted: dict[Oid, Restarted] = {}
+        self._taken: dict[Oid, int] = {}
+        """Of which values were taken; how often each had been restarted before."""
+
+    @property
+    def has_restarted(self) -> bool:
+        """A commit has to set sequences."""
+        return bool(self._restarted)
+
+    def restart(self, tables: Sequence[TableDef]) -> None:
+        """Those of the tables, from here on."""
+        oids = {table.oid for table in tables}
+        for one in self._catalog.sequences():
+            if one.relid in oids:
+                known = self._restarted.get(one.oid)
+                found = (
+                    self._catalog.last_value(one.oid) if known is None else known.found
+                )
+                self._restarted[one.oid] = Restarted(one, found)
+
+    def take(self, one: OwnedSequence, count: int) -> int:
+        """The first of the next values. 2200H if there are not so many."""
+        restarted = self._restarted.get(one.oid)
+        if restarted is None:
+            self._taken.setdefault(one.oid, self.locks.restarts[one.oid])
+            return self._catalog.next_values(one.oid, count)
+        first, last = one.behind(restarted.last, count)
+        self._restarted[one.oid] = replace(restarted, last=last)
+        return first
+
+    def peek(self, one: OwnedSequence) -> NextOnes:
+        """What would be taken next."""
+        restarted = self._restarted.get(one.oid)
+        if restarted is None:
+            return _next_ones(one, self._catalog.last_value(one.oid))
+        return _next_ones(one, restarted.last)
+
+    def mark(self) -> dict[Oid, Restarted]:
+        """What ``back_to`` goes back to."""
+        return dict(self._restarted)
+
+    def back_to(self, mark: dict[Oid, Restarted]) -> None:
+        """ROLLBACK TO. What was taken of a sequence that others see stays taken."""
+        self._restarted = dict(mark)
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Around the commit, under the locks of its tables. 40001 if values that were taken are
+        given again, or others have taken some of what this has restarted."""
+        for oid, restarts in self._taken.items():
+            if self.locks.restarts[oid] != restarts:
+                raise _conflict("A sequence has been restarted since.")
+        for oid, one in self._restarted.items():
+            if self._catalog.last_value(oid) != one.found:
+                raise _conflict(
+                    f'Others have taken values of sequence "{one.sequence.name}".'
+                )
+        yield
+        for oid, one in self._restarted.items():
+            self._catalog.set_last_value(oid, one.last)
+            # Behind it: who takes a value in between has one too few, and fails.
+            self.locks.restarts[oid] += 1
+
+
+def _next_ones(one: OwnedSequence, last: int | None) -> NextOnes:
+    return NextOnes(one.next_of(last), one.increment, one.left(last), one.exhausted)
+
+
+def _conflict(detail: str) -> CommitConflict:
+    return CommitConflict(
+        "could not serialize access due to concurrent update",
+        detail=detail,
+        hint="The transaction might succeed if retried.",
+    )
+
+
 class StatementSequences:
     """A context manager around one statement; ``NextValues`` of its translation."""
 
-    def __init__(self, catalog: Catalog, locks: SequenceLocks, check: Check) -> None:
+    def __init__(
+        self, catalog: Catalog, transaction: TransactionSequences, check: Check
+    ) -> None:
         """``check``, called while somebody else has a sequence, ends the wait."""
         self._catalog = catalog
-        self._locks = locks
+        self._transaction = transaction
         self._check = check
         self._held = ExitStack()
-        self._open: set[Oid] = set()
+        self._open: dict[Oid, OwnedSequence] = {}
 
     def __enter__(self) -> StatementSequences:
         return self
@@ -58,26 +164,27 @@ class StatementSequences:
     ) -> None:
         self._held.close()
 
-    def __call__(self, column: ColumnDef, count: int | None) -> tuple[int, int]:
+    def __call__(self, column: ColumnDef, count: int | None) -> NextOnes:
         """See ``query.writes.NextValues``."""
         found = {one.oid: one for one in self._catalog.sequences()}
         assert column.sequence is not None
         one = found[column.sequence]
-        lock = self._locks.of(one.oid)
+        lock = self._transaction.locks.of(one.oid)
         while not lock.acquire(timeout=_LOOK_SECONDS):
             self._check()
         with ExitStack() as taken:
             taken.callback(lock.release)
             if count is not None:
-                return self._catalog.next_values(one.oid, count), one.increment
-            first = self._catalog.next_value(one.oid)
+                first = self._transaction.take(one, count)
+                return NextOnes(first, one.increment, count, one.exhausted)
+            left = self._transaction.peek(one)
             self._held.enter_context(taken.pop_all())
-        self._open.add(one.oid)
-        return first, one.increment
+        self._open[one.oid] = one
+        return left
 
     def finish(self, rows: int) -> None:
         """The statement has written so many, and nothing is committed yet. 2200H if a sequence
         has not so many values."""
-        for oid in self._open if rows else ():
-            self._catalog.next_values(oid, rows)
+        for one in self._open.values() if rows else ():
+            self._transaction.take(one, rows)
         self._open.clear()

@@ -29,7 +29,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -127,14 +127,17 @@ def commit_tables(
     check: Check = lambda: None,
     messages: Sequence[Emitted] = (),
     origin: OriginMark | None = None,
+    settled: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
     """Commit them all, durably. 40001 or 23505 if others were faster: nothing happened then, nor
     if ``check`` has ended the wait for the tables. The first one's commit carries ``messages``,
-    and ``origin``, which is as far as the transaction was once it is published."""
+    and ``origin``, which is as far as the transaction was once it is published. ``settled`` is
+    entered when the tables are held, and left when the commit is done."""
     if not written:
         return
     with ExitStack() as held:
         hold_tables(node, (one.table for one in written), held, check)
+        held.enter_context(settled())
         changes = changes_of(node, written, rendering, job_group)
         changes[0] = replace(changes[0], messages=tuple(messages), origin=origin)
         before = {change.location: change.read_version for change in changes}

@@ -33,6 +33,10 @@ import pyarrow as pa
 from wal2lake.catalog import TableDef
 from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.frontend.backend import TransactionKind
+from wal2lake.frontend.commands.concurrency.sequences import (
+    Restarted,
+    TransactionSequences,
+)
 from wal2lake.frontend.commands.concurrency.snapshots import Snapshot
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.commands.transaction.commit import (
@@ -75,6 +79,16 @@ class _Branched:
     """The version that the first TRUNCATE has made."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A savepoint."""
+
+    versions: dict[Oid, int]
+    """Of the branches."""
+    messages: int
+    sequences: dict[Oid, Restarted]
+
+
 class LocalTransaction:
     """From ``begin`` to ``commit`` or ``rollback``; nothing happens before the first write."""
 
@@ -94,8 +108,10 @@ class LocalTransaction:
         self._numbers = itertools.count(1)
         self._branches: dict[Oid, _Branched] = {}
         self._messages: list[Emitted] = []
-        self._restarts: list[Oid] = []
-        self._marks: list[tuple[dict[Oid, int], int, int]] = []
+        self.sequences = TransactionSequences(node.catalog, node.sequences)
+        self._restarted: dict[Oid, TableDef] = {}
+        """Whose sequences."""
+        self._marks: list[_Mark] = []
         self._snapshot: Snapshot | None = None
         self._locks = ExitStack()
         self.committed = False
@@ -104,7 +120,7 @@ class LocalTransaction:
     @property
     def has_written(self) -> bool:
         """A commit would do something, or a rollback."""
-        return bool(self._branches or self._messages or self._restarts)
+        return bool(self._branches or self._messages or self.sequences.has_restarted)
 
     @property
     def is_nested(self) -> bool:
@@ -116,8 +132,9 @@ class LocalTransaction:
         self._messages.append(message)
 
     def restart_identity(self, tables: Sequence[TableDef]) -> None:
-        """Of their sequences, at the commit."""
-        self._restarts += [table.oid for table in tables]
+        """Of their sequences; others see it with the commit."""
+        self.sequences.restart(tables)
+        self._restarted |= {table.oid: table for table in tables}
 
     def statement(self, *, repeatable: bool) -> Snapshot:
         """A statement begins: what it sees of tables that this transaction has not written.
@@ -227,19 +244,20 @@ class LocalTransaction:
         """Note where the branches are."""
         del self._marks[depth - 1 :]
         versions = {key: one.version for key, one in self._branches.items()}
-        self._marks.append((versions, len(self._messages), len(self._restarts)))
+        self._marks.append(_Mark(versions, len(self._messages), self.sequences.mark()))
 
     def rollback_to(self, depth: int) -> None:
         """Cut the branches back to where they were."""
-        mark, messages, restarts = self._marks[depth - 1]
+        mark = self._marks[depth - 1]
         del self._marks[depth:]
-        del self._messages[messages:]
-        del self._restarts[restarts:]
+        del self._messages[mark.messages :]
+        self.sequences.back_to(mark.sequences)
         for key, branched in list(self._branches.items()):
-            if key in mark:
-                self._node.branches.cut_back(branched.branch, mark[key])
-                branched.version = mark[key]
-                if (branched.truncated or 0) > mark[key]:
+            version = mark.versions.get(key)
+            if version is not None:
+                self._node.branches.cut_back(branched.branch, version)
+                branched.version = version
+                if (branched.truncated or 0) > version:
                     branched.truncated = None
             else:
                 del self._branches[key]
@@ -256,13 +274,27 @@ class LocalTransaction:
         try:
             written = self._written()
             messages, origin = kept(self._node, self._messages), self._origin()
-            commit_tables(
-                self._node, written, rendering, job_group, self._check, messages, origin
-            )
+            with ExitStack() as held:
+                if self.sequences.has_restarted:
+                    # A table that had no row is not among what was written.
+                    tables = [*self._restarted.values(), *(w.table for w in written)]
+                    hold_tables(self._node, tables, held, self._check)
+                if written:
+                    commit_tables(
+                        self._node,
+                        written,
+                        rendering,
+                        job_group,
+                        self._check,
+                        messages,
+                        origin,
+                        self.sequences.settled,
+                    )
+                else:
+                    with self.sequences.settled():
+                        pass
             if messages and not written:
                 emit_transaction(self._node, messages, origin)
-            if self._restarts:
-                self._node.catalog.restart_sequences(self._restarts)
             self.committed = self.committed or bool(written or messages)
         finally:
             self.rollback()
@@ -270,13 +302,14 @@ class LocalTransaction:
     def prepare(self, who: Preparing) -> None:
         """Leave it to COMMIT PREPARED, or to nobody; it is not this session's any more."""
         try:
-            if self._restarts or self._origin() is not None:
-                what = "restarted sequences" if self._restarts else "an origin"
+            restarts = self.sequences.has_restarted
+            if restarts or self._origin() is not None:
+                what = "restarted sequences" if restarts else "an origin"
                 raise FeatureNotSupportedError(
                     f"cannot PREPARE a transaction that has {what}"
                 )
             messages = kept(self._node, self._messages)
-            prepare(self._node, who, self._written(), messages)
+            prepare(self._node, who, self._written(), messages, self.sequences.settled)
             self.committed = True
         finally:
             self.rollback()
@@ -298,7 +331,10 @@ class LocalTransaction:
             for branched in branches:
                 self._node.branches.drop(branched.branch)
             self._branches, self._marks, self._snapshot = {}, [], None
-            self._messages, self._restarts = [], []
+            self._messages, self._restarted = [], {}
+            self.sequences = TransactionSequences(
+                self._node.catalog, self._node.sequences
+            )
 
 
 def _count(rows: Sequence[pa.RecordBatch], commits: Sequence[Sequence[Action]]) -> int:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import unquote
@@ -100,11 +100,13 @@ def prepare(
     who: Preparing,
     written: Sequence[Written],
     messages: Sequence[Emitted],
+    settled: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """Prepare what a transaction has written; nothing has happened after an error."""
+    """Prepare what a transaction has written; nothing has happened after an error. ``settled``:
+    see ``commit_tables``."""
     check_prepare(node, who.gid)
     with node.prepared.busy(who.gid):
-        one = _record(node, who, written, messages)
+        one = _record(node, who, written, messages, settled)
         try:
             failpoint("prepare.recorded")
             found = None
@@ -127,10 +129,12 @@ def _record(
     who: Preparing,
     written: Sequence[Written],
     messages: Sequence[Emitted],
+    settled: Callable[[], AbstractContextManager[None]],
 ) -> PreparedCommit:
     """The intent, with its tables held."""
     with ExitStack() as held:
         hold_tables(node, (one.table for one in written), held, who.check)
+        held.enter_context(settled())
         for table in (one.table for one in written):
             names = set(node.catalog.sharing(table))
             if any(rel.relid in names for rel in node.catalog.rels()):

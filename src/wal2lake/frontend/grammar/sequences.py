@@ -1,0 +1,86 @@
+"""The words of serial and identity columns.
+
+Source: gram.y, SeqOptList; transformColumnDefinition() in parse_utilcmd.c, init_params() in
+sequence.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from wal2lake.errors import FeatureNotSupportedError, UsageError
+from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.lexer import TokenKind
+from wal2lake.model import Oid
+
+SEQUENCE_BITS: Final[Mapping[Oid, int]] = {Oid(21): 15, Oid(23): 31, Oid(20): 63}
+"""Of the greatest value, by the type of a sequence."""
+
+_SERIALS: Final = {
+    "smallserial": Oid(21),
+    "serial2": Oid(21),
+    "serial": Oid(23),
+    "serial4": Oid(23),
+    "bigserial": Oid(20),
+    "serial8": Oid(20),
+}
+
+
+def serial_type(cursor: Cursor, column: str) -> Oid | None:
+    """The type of a serial column; None: it is none."""
+    found = _SERIALS.get(cursor.token.value if cursor.token.is_word(*_SERIALS) else "")
+    if found is None or cursor.ahead(1).is_mark("."):
+        return None
+    cursor.next()
+    if cursor.token.is_mark("["):
+        raise FeatureNotSupportedError("array of serial is not implemented")
+    return found
+
+
+def sequence_options(cursor: Cursor, type_oid: Oid) -> tuple[int, int]:
+    """START [WITH] n, INCREMENT [BY] n."""
+    start, increment = None, 1
+    if cursor.take_mark("("):
+        while not cursor.take_mark(")"):
+            if cursor.take("start"):
+                cursor.take("with")
+                start = _integer(cursor)
+            elif cursor.take("increment"):
+                cursor.take("by")
+                increment = _integer(cursor)
+                if increment == 0:
+                    raise UsageError("INCREMENT must not be zero", sqlstate="22023")
+            elif cursor.at_words("cache"):
+                cursor.next()
+                _integer(cursor)
+            elif not any(
+                cursor.take("no", word) for word in ("cycle", "minvalue", "maxvalue")
+            ):
+                raise FeatureNotSupportedError(
+                    "options of sequences but START and INCREMENT are not supported on"
+                    " lake tables"
+                )
+    end = 1 << SEQUENCE_BITS[type_oid]
+    least, greatest = (1, end - 1) if increment > 0 else (-end, -1)
+    if start is None:
+        start = 1 if increment > 0 else -1
+    if start < least:
+        raise UsageError(
+            f"START value ({start}) cannot be less than MINVALUE ({least})",
+            sqlstate="22023",
+        )
+    if start > greatest:
+        raise UsageError(
+            f"START value ({start}) cannot be greater than MAXVALUE ({greatest})",
+            sqlstate="22023",
+        )
+    return start, increment
+
+
+def _integer(cursor: Cursor) -> int:
+    negative = cursor.take_mark("-")
+    token = cursor.next()
+    if token.kind is not TokenKind.INTEGER:
+        raise cursor.unexpected(token)
+    return -int(token.value) if negative else int(token.value)
