@@ -450,3 +450,77 @@ def test_a_cancelled_copy_ends_between_batches(
         next(batches)
     with pytest.raises(StopIteration):
         next(batches)
+
+
+def test_dates_of_the_legacy_calendar(
+    lake: DeltaTables,
+    spark_session: SparkSession,
+    location: str,
+    copies: Copies,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Files of Spark 2, or of a later one that was told to write as it did."""
+    fields = [
+        FieldSpec("d", "date", pg_type_oid=Oid(1082)),
+        FieldSpec("tz", "timestamp", pg_type_oid=Oid(1184)),
+        FieldSpec("ts", "timestamp_ntz", pg_type_oid=Oid(1114)),
+        FieldSpec("ds", "array<date>", pg_type_oid=Oid(1182)),
+    ]
+    lake.create(location, fields)
+    texts = ["0001-01-01", "0044-03-15", "1000-12-31", "1500-03-01", "1582-10-04"]
+    texts += ["1582-10-15", "1899-12-31", "1969-12-31", "2026-11-23"]
+    rows = ", ".join(
+        f"(date'{text}', timestamp'{text} 01:02:03.4Z', timestamp_ntz'{text} 05:06:07',"
+        f" array(date'{text}', null))"
+        for text in texts
+    )
+    modes = "spark.sql.parquet.datetimeRebaseModeInWrite"
+    int96 = "spark.sql.parquet.int96RebaseModeInWrite"
+    kind = "spark.sql.parquet.outputTimestampType"
+    for settings in (
+        {modes: "CORRECTED"},
+        {modes: "LEGACY"},
+        {modes: "LEGACY", kind: "TIMESTAMP_MICROS"},
+        {int96: "LEGACY", kind: "INT96"},
+        {modes: "LEGACY", int96: "LEGACY", kind: "INT96"},
+    ):
+        before = {name: spark_session.conf.get(name) for name in settings}
+        try:
+            for name, value in settings.items():
+                spark_session.conf.set(name, value)
+            insert(spark_session, location, f"values {rows}")
+        finally:
+            for name, known in before.items():
+                spark_session.conf.set(name, str(known))
+    found = copies.compare(location)
+    # They are all the same, however they were written.
+    assert len(found) == 5 * len(texts) + 2
+    assert len(set(found)) == len(texts) + 2
+
+
+def test_values_that_are_there_often_are_not_all_there_at_once(
+    lake: DeltaTables,
+    spark_session: SparkSession,
+    location: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plainread, "_BATCH_ROWS", 1 << 15)
+    fields = [
+        FieldSpec("id", "bigint", pg_type_oid=Oid(20)),
+        FieldSpec("v", "string", pg_type_oid=Oid(25)),
+        FieldSpec("a", "array<string>", pg_type_oid=Oid(1009)),
+    ]
+    lake.create(location, fields)
+    insert(
+        spark_session,
+        location,
+        "select id, repeat(chr(65 + id % 20), 20000), array(repeat('x', 3000), 'y')"
+        " from range(0, 20000, 1, 1)",
+    )
+    plain = PlainRead.of(lake, location, None, ["id", "v", "a"])
+    assert plain is not None
+    rows = largest = 0
+    for batch in plain._read():
+        rows, largest = rows + batch.num_rows, max(largest, batch.nbytes)
+    assert rows == 20_000
+    assert largest <= 2 * plainread._BATCH_BYTES

@@ -10,6 +10,7 @@ numbers count every row of the file), "Column Mapping".
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
@@ -30,6 +32,7 @@ from wal2lake.lake.partitions import column_of
 from wal2lake.lake.port import FieldSpec, TableState
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import DataFile
+from wal2lake.lake.upsert.calendar import legacy_of
 from wal2lake.lake.upsert.keys import Keys, Places
 from wal2lake.lake.upsert.memory import Share, TooLarge
 from wal2lake.model import Modified
@@ -44,6 +47,10 @@ as 256, and others of the engine need theirs."""
 
 _PIECE_BYTES: Final = 1 << 20
 """Of a column of a row group that is read in pieces, read at once."""
+
+
+_SMALL_BYTES: Final = 1 << 10
+"""A group's; no dictionary of it can become large."""
 
 
 def is_readable(state: TableState) -> bool:
@@ -326,13 +333,12 @@ class StoredRows:
             present = self._present(parquet, columns)
             first = 0
             for group in range(parquet.metadata.num_row_groups):
-                rows = parquet.metadata.row_group(group).num_rows
-                width = self._group_bytes(parquet.metadata, group, columns) // (
-                    rows or 1
-                )
-                size = max(1, min(most_rows, most_bytes // (width or 1)))
+                size = self._piece_rows(file, parquet, group, columns, most_bytes)
+                size = min(size, most_rows)
                 for batch in self._pieces(parquet, group, present, size):
-                    table = self._converted(file, batch, columns, batch.num_rows)
+                    table = self._converted(
+                        file, parquet, batch, columns, batch.num_rows
+                    )
                     if gone.size:
                         last = first + batch.num_rows
                         here = slice(*np.searchsorted(gone, [first, last]))
@@ -341,6 +347,34 @@ class StoredRows:
                         table = table.filter(pa.array(kept))
                     first += batch.num_rows
                     yield from table.to_batches()
+
+    def _piece_rows(
+        self,
+        file: DataFile,
+        parquet: pq.ParquetFile,
+        group: int,
+        columns: Sequence[int],
+        most_bytes: int,
+    ) -> int:
+        """How many rows of a group have about so many bytes. A value that is there often is in its
+        column's dictionary once, so the largest of those counts."""
+        described = parquet.metadata.row_group(group)
+        width = self._group_bytes(parquet.metadata, group, columns)
+        width //= described.num_rows or 1
+        names = set(self._present(parquet, columns))
+        repeated = {
+            column.path_in_schema: -(-column.num_values // described.num_rows)
+            for column in map(described.column, range(described.num_columns))
+            if column.physical_type == "BYTE_ARRAY"
+            and column.has_dictionary_page
+            and column.path_in_schema.split(".")[0] in names
+        }
+        if repeated and described.num_rows * width > _SMALL_BYTES:
+            paths = list(repeated)
+            indexed = self._open(file, parquet.metadata, dictionaries=paths)
+            (first,) = itertools.islice(self._pieces(indexed, group, paths, 1), 1)
+            width += sum(map(_longest, first.columns)) * max(repeated.values())
+        return max(1, most_bytes // (width or 1))
 
     def _pieces(
         self, parquet: pq.ParquetFile, group: int, names: Sequence[str], rows: int
@@ -376,7 +410,7 @@ class StoredRows:
         except OSError as error:
             raise storage_error("read", self._state.location, error) from error
         rows = parquet.metadata.row_group(group).num_rows
-        return self._converted(file, read, columns, rows)
+        return self._converted(file, parquet, read, columns, rows)
 
     def _present(self, parquet: pq.ParquetFile, columns: Sequence[int]) -> list[str]:
         """Names of those columns that the file has."""
@@ -392,17 +426,22 @@ class StoredRows:
     def _converted(
         self,
         file: DataFile,
+        parquet: pq.ParquetFile,
         read: pa.Table | pa.RecordBatch,
         columns: Sequence[int],
         rows: int,
     ) -> pa.Table:
         """What was ``read`` of the file, as columns of the target."""
+        legacy = legacy_of(parquet.metadata)
         arrays = []
         for i in columns:
             name = self._state.physical_fields[i].physical_name
             kind = mapping_of(self._state.fields[i]).arrow_type
             if name in read.schema.names:
-                arrays.append(read.column(name).cast(kind))
+                column = read.column(name).cast(kind)
+                if legacy is not None:
+                    column = legacy.meant(column, is_int96=_is_int96(parquet, name))
+                arrays.append(column)
             else:
                 value = file.partition.get(name)
                 arrays.append(pa.chunked_array([column_of(value, kind, rows)]))
@@ -415,10 +454,16 @@ class StoredRows:
         return f"{self._state.location.rstrip('/')}/{path}"
 
     def _open(
-        self, file: DataFile, metadata: Any = None, *, pieces: bool = False
+        self,
+        file: DataFile,
+        metadata: Any = None,
+        *,
+        pieces: bool = False,
+        dictionaries: Sequence[str] = (),
     ) -> Any:
         """``metadata``: its footer, if it has been read already; ``pieces``: a column's bytes are
-        not read all at once."""
+        not read all at once; ``dictionaries``: of these columns, what values there are and which
+        of them each row has."""
         path = self._path(file)
         local = local_path(path)
         try:
@@ -431,12 +476,27 @@ class StoredRows:
                 source,
                 metadata=metadata,
                 coerce_int96_timestamp_unit="us",
-                buffer_size=_PIECE_BYTES if pieces else 0,
+                buffer_size=_PIECE_BYTES if pieces or dictionaries else 0,
+                read_dictionary=list(dictionaries) or None,
             )
         except (OSError, pa.ArrowException) as error:
             raise StorageError(
                 f'could not read data file "{path}": {error}', sqlstate="58030"
             ) from error
+
+
+def _longest(column: Any) -> int:
+    """Bytes of the largest value of a dictionary, in lists or not."""
+    while not pa.types.is_dictionary(column.type):
+        if not pa.types.is_list(column.type):
+            return 0
+        column = column.values
+    return pc.max(pc.binary_length(column.dictionary)).as_py() or 0
+
+
+def _is_int96(parquet: pq.ParquetFile, name: str) -> bool:
+    columns = map(parquet.schema.column, range(len(parquet.schema)))
+    return any(c.physical_type == "INT96" and c.path == name for c in columns)
 
 
 def _has_marks(parquet: pq.ParquetFile) -> bool:
