@@ -24,6 +24,7 @@ from wal2lake.model import (
     ReplicaIdentity,
     SyncState,
 )
+from wal2lake.pgtypes.keywords import quote_identifier, quote_literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,22 @@ class OwnedSequence:
     type_oid: Oid
     start: int = 1
     increment: int = 1
+
+    @property
+    def default(self) -> str:
+        """Of a serial column, as pg_get_expr() prints it."""
+        shown = quote_identifier(self.name)
+        if self.namespace != "public":
+            shown = f"{quote_identifier(self.namespace)}.{shown}"
+        return f"nextval({quote_literal(shown)}::regclass)"
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least value and the greatest."""
+        bits = {21: 15, 23: 31}.get(self.type_oid, 63)
+        if self.increment < 0:
+            return -(1 << bits), max(-1, self.start)
+        return min(1, self.start), (1 << bits) - 1
 
 
 @dataclass(frozen=True, slots=True)

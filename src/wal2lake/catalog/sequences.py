@@ -9,82 +9,86 @@ Source: src/backend/commands/sequence.c.
 from __future__ import annotations
 
 import sqlite3
-from typing import Final
 
 from wal2lake.catalog.records import OwnedSequence
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError, UsageError
 from wal2lake.model import Oid
 
-_BITS: Final = {21: 15, 23: 31, 20: 63}
-"""Of the greatest value, by type."""
-
 
 def create(connection: sqlite3.Connection, one: OwnedSequence) -> None:
     """42P07 if there is one of that name."""
-    try:
-        connection.execute(
-            "insert into sequence (oid, namespace, name, relid, type_oid, start, increment)"
-            " values (?, ?, ?, ?, ?, ?, ?)",
-            (
-                one.oid,
-                one.namespace,
-                one.name,
-                one.relid,
-                one.type_oid,
-                one.start,
-                one.increment,
-            ),
-        )
-    except sqlite3.IntegrityError:
-        raise DuplicateObjectError(
-            f'relation "{one.name}" already exists', sqlstate="42P07"
-        ) from None
+    refuse_taken(connection, one.namespace, one.name)
+    connection.execute(
+        "insert into sequence (oid, namespace, name, relid, type_oid, start, increment)"
+        " values (?, ?, ?, ?, ?, ?, ?)",
+        (
+            one.oid,
+            one.namespace,
+            one.name,
+            one.relid,
+            one.type_oid,
+            one.start,
+            one.increment,
+        ),
+    )
 
 
 def all_of_them(connection: sqlite3.Connection) -> list[OwnedSequence]:
     """By OID."""
     return [
-        OwnedSequence(
-            Oid(row["oid"]),
-            row["namespace"],
-            row["name"],
-            Oid(row["relid"]),
-            Oid(row["type_oid"]),
-            row["start"],
-            row["increment"],
-        )
+        _sequence(row)
         for row in connection.execute("select * from sequence order by oid")
     ]
+
+
+def last_values(connection: sqlite3.Connection) -> dict[Oid, int]:
+    """What was taken last of each, by OID; nothing of those of which nothing was."""
+    rows = connection.execute(
+        "select oid, last_value from sequence"
+        " where last_value is not null and is_called"
+    )
+    return {Oid(row["oid"]): row["last_value"] for row in rows}
 
 
 def take(connection: sqlite3.Connection, oid: Oid, count: int) -> int:
     """The first of the next ``count`` values; 2200H if there are not so many."""
     row = _need(connection, oid)
-    first = next_of(row["last_value"], row["start"], row["increment"])
-    last = first + (count - 1) * row["increment"]
-    bits = _BITS.get(row["type_oid"], 63)
-    if not -(1 << bits) <= last < 1 << bits:
-        least = row["increment"] < 0
-        limit = -(1 << bits) if least else (1 << bits) - 1
+    first = _next(row)
+    one = _sequence(row)
+    last = first + (count - 1) * one.increment
+    least, most = one.limits
+    if not least <= last <= most:
+        word, bound = ("minimum", least) if one.increment < 0 else ("maximum", most)
         raise UsageError(
-            f"nextval: reached {'minimum' if least else 'maximum'} value of sequence"
-            f' "{row["name"]}" ({limit})',
+            f'nextval: reached {word} value of sequence "{one.name}" ({bound})',
             sqlstate="2200H",
         )
-    connection.execute("update sequence set last_value = ? where oid = ?", (last, oid))
+    _put(connection, oid, last, True)
     return first
+
+
+def put(connection: sqlite3.Connection, oid: Oid, value: int, is_called: bool) -> None:
+    """setval(): ``value`` is what was taken last, or what is taken next. 22003 if it cannot be."""
+    one = _sequence(_need(connection, oid))
+    least, most = one.limits
+    if not least <= value <= most:
+        raise UsageError(
+            f'setval: value {value} is out of bounds for sequence "{one.name}"'
+            f" ({least}..{most})",
+            sqlstate="22003",
+        )
+    _put(connection, oid, value, is_called)
 
 
 def peek(connection: sqlite3.Connection, oid: Oid) -> int:
     """The value that would be taken next."""
-    row = _need(connection, oid)
-    return next_of(row["last_value"], row["start"], row["increment"])
+    return _next(_need(connection, oid))
 
 
 def restart(connection: sqlite3.Connection, relid: Oid) -> None:
     """TRUNCATE ... RESTART IDENTITY."""
     connection.execute(
-        "update sequence set last_value = null where relid = ?", (relid,)
+        "update sequence set last_value = null, is_called = 1 where relid = ?", (relid,)
     )
 
 
@@ -93,9 +97,57 @@ def drop_owned(connection: sqlite3.Connection, relid: Oid) -> None:
     connection.execute("delete from sequence where relid = ?", (relid,))
 
 
-def next_of(last: int | None, start: int, increment: int) -> int:
-    """Behind the last one that was taken, if one was."""
-    return start if last is None else last + increment
+def drop(connection: sqlite3.Connection, oid: Oid) -> None:
+    """That of a column that goes."""
+    connection.execute("delete from sequence where oid = ?", (oid,))
+
+
+def move_owned(connection: sqlite3.Connection, relid: Oid, namespace: str) -> None:
+    """Those of a table that moves to another schema; 42P07 if a name is taken there."""
+    for row in connection.execute(
+        "select * from sequence where relid = ? and namespace <> ?", (relid, namespace)
+    ).fetchall():
+        refuse_taken(connection, namespace, row["name"])
+        connection.execute(
+            "update sequence set namespace = ? where oid = ?", (namespace, row["oid"])
+        )
+
+
+def refuse_taken(connection: sqlite3.Connection, namespace: str, name: str) -> None:
+    """42P07 if a table or a sequence has the name."""
+    for table in ("relation", "sequence"):
+        if connection.execute(
+            f"select 1 from {table} where namespace = ? and name = ?", (namespace, name)
+        ).fetchone():
+            raise DuplicateObjectError(
+                f'relation "{name}" already exists', sqlstate="42P07"
+            )
+
+
+def _sequence(row: sqlite3.Row) -> OwnedSequence:
+    return OwnedSequence(
+        Oid(row["oid"]),
+        row["namespace"],
+        row["name"],
+        Oid(row["relid"]),
+        Oid(row["type_oid"]),
+        row["start"],
+        row["increment"],
+    )
+
+
+def _next(row: sqlite3.Row) -> int:
+    last: int | None = row["last_value"]
+    if last is None:
+        return int(row["start"])
+    return last + row["increment"] if row["is_called"] else last
+
+
+def _put(connection: sqlite3.Connection, oid: Oid, value: int, is_called: bool) -> None:
+    connection.execute(
+        "update sequence set last_value = ?, is_called = ? where oid = ?",
+        (value, is_called, oid),
+    )
 
 
 def _need(connection: sqlite3.Connection, oid: Oid) -> sqlite3.Row:

@@ -205,6 +205,16 @@ class Objects(Part):
         with self._database.transaction() as transaction:
             return sequences.take(transaction, oid, count)
 
+    def last_values(self) -> dict[Oid, int]:
+        """What was taken last of each sequence of which something was."""
+        with self._database.reading() as connection:
+            return sequences.last_values(connection)
+
+    def set_value(self, oid: Oid, value: int, *, is_called: bool) -> None:
+        """What was taken last of a sequence, or what is taken next; 22003 if it cannot be."""
+        with self._database.transaction() as transaction:
+            sequences.put(transaction, oid, value, is_called)
+
     def next_value(self, oid: Oid) -> int:
         """What would be taken next."""
         with self._database.reading() as connection:

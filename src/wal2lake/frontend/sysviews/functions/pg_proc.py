@@ -186,6 +186,14 @@ def _functions() -> dict[tuple[str, int], Function]:
         "STRUCT(relid UINTEGER,parentrelid UINTEGER,isleaf BOOLEAN,level INTEGER)[]",
         _RECORDS,
     )
+    for name, taken in (
+        ("pg_get_replication_slots", ""),
+        ("pg_stat_get_replication_slot", "VARCHAR"),
+        ("pg_stat_get_subscription", "BIGINT"),
+        ("pg_stat_get_subscription_stats", "BIGINT"),
+    ):
+        struct = rows.struct_of(name)
+        add(name, getattr(rows, name), taken, struct, _RECORDS)
     nothing = (
         "pg_get_viewdef pg_get_ruledef pg_get_triggerdef pg_get_functiondef"
         " pg_get_function_result pg_get_function_arguments"
@@ -203,7 +211,22 @@ def _functions() -> dict[tuple[str, int], Function]:
         _TEXT,
     )
     add("pg_tablespace_location", _always(""), "BIGINT", "VARCHAR", _TEXT)
-    add("pg_get_serial_sequence", _null, "VARCHAR VARCHAR", "VARCHAR", _TEXT)
+    add(
+        "pg_get_serial_sequence",
+        objects.pg_get_serial_sequence,
+        "VARCHAR VARCHAR",
+        "VARCHAR",
+        _TEXT,
+    )
+    for name, taken in (
+        ("nextval", "ANY"),
+        ("currval", "ANY"),
+        ("lastval", ""),
+        ("setval", "ANY BIGINT"),
+        ("setval", "ANY BIGINT BOOLEAN"),
+    ):
+        ask = session.sequence_function(name)
+        add(name, ask, taken, "BIGINT", _INT8, changes=True)
     add("obj_description", objects.obj_description, "ANY VARCHAR", "VARCHAR", _TEXT)
     add("obj_description", objects.any_description, "BIGINT", "VARCHAR", _TEXT)
     add("col_description shobj_description", _null, "BIGINT ANY", "VARCHAR", _TEXT)
@@ -571,6 +594,7 @@ ROW_FUNCTIONS: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
         ("attrs", _INT2VECTOR),
         ("qual", _NODE_TREE),
     ),
+    **rows.STATE,
     "pg_create_logical_replication_slot": (("slot_name", _NAME), ("lsn", _LSN)),
     "pg_copy_logical_replication_slot": (("slot_name", _NAME), ("lsn", _LSN)),
     "pg_replication_slot_advance": (("slot_name", _NAME), ("end_lsn", _LSN)),
