@@ -30,6 +30,13 @@ from wal2lake.frontend.sysviews.rows.replication import (
     read_replication,
 )
 from wal2lake.model import ConflictType, Lsn, Oid
+from wal2lake.pgtypes.keywords import (
+    COLUMN_NAME,
+    NEEDS_AS,
+    RESERVED,
+    TYPE_OR_FUNCTION,
+    UNRESERVED,
+)
 from wal2lake.publish.publications import all_published
 
 _BOOL, _NAME, _INT8, _INT4, _TEXT, _OID, _XID = 16, 19, 20, 23, 25, 26, 28
@@ -171,6 +178,37 @@ def pg_get_publication_tables(
         }
         for one in found
     ]
+
+
+_KEYWORDS: Final = (
+    ("U", "unreserved", UNRESERVED),
+    ("C", "unreserved (cannot be function or type name)", COLUMN_NAME),
+    ("T", "reserved (can be function or type name)", TYPE_OR_FUNCTION),
+    ("R", "reserved", RESERVED),
+)
+
+
+def pg_get_keywords(call: Call) -> list[Row]:
+    """In their order."""
+    found = [
+        {
+            "word": word,
+            "catcode": code,
+            "barelabel": word not in NEEDS_AS,
+            "catdesc": described,
+            "baredesc": "requires AS" if word in NEEDS_AS else "can be bare label",
+        }
+        for code, described, words in _KEYWORDS
+        for word in words
+    ]
+    return sorted(found, key=lambda row: str(row["word"]))
+
+
+def pg_expandarray(call: Call, vector: list[int] | None) -> list[Row] | None:
+    """information_schema._pg_expandarray(): each element, and which it is, from 1."""
+    if vector is None:
+        return None
+    return [{"x": x, "n": number} for number, x in enumerate(vector, 1)]
 
 
 def pg_partition_ancestors(call: Call, relid: object) -> list[Row] | None:

@@ -64,7 +64,7 @@ def pg_class(facts: Facts) -> Iterator[Row]:
             "relowner": relation.owner,
             "relam": {"i": BTREE_AM, "I": BTREE_AM, "r": HEAP_AM}.get(relation.kind, 0),
             "relfilenode": 0 if relation.kind in UNSTORED else relation.oid,
-            "relpages": int(is_sequence),
+            "relpages": int(relation.kind in "iS"),
             "reltuples": 0.0 if is_index else 1.0 if is_sequence else -1.0,
             "relhasindex": relation.kind in "rp" and bool(relation.key_numbers),
             "relpersistence": "p",
