@@ -16,6 +16,7 @@ from wal2lake.catalog import (
     Namespace,
     NotedConflict,
     NotedSchemaChange,
+    OwnedSequence,
     PreparedCommit,
     Progress,
     Publication,
@@ -157,6 +158,8 @@ class FakeSource:
         ]
     )
     rel_list: list[SubscriptionRel] = field(default_factory=list)
+    sequence_list: list[OwnedSequence] = field(default_factory=list)
+    taken: dict[Oid, int] = field(default_factory=dict)
     vector_list: list[SnapshotVector] = field(default_factory=list)
     coercion_list: list[CoercionTotal] = field(default_factory=list)
     error_list: list[SubscriptionError] = field(default_factory=list)
@@ -191,6 +194,12 @@ class FakeSource:
     def tables(self) -> list[TableDef]:
         self.reads += 1
         return self.table_list
+
+    def sequences(self) -> list[OwnedSequence]:
+        return self.sequence_list
+
+    def last_values(self) -> dict[Oid, int]:
+        return self.taken
 
     def origins(self) -> list[ReplicationOrigin]:
         return []

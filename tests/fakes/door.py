@@ -294,6 +294,9 @@ class FakeBackend:
             )
         return True
 
+    def discard_sequences(self) -> None:
+        self.journal.calls.append("discard sequences")
+
     def cancel(self) -> None:
         self._cancelled.set()
 

@@ -63,7 +63,7 @@ def read_by_pgjdbc(
     address: str, user: str, slot: str, write: Callable[[], object]
 ) -> list[str]:
     """The same; ``address`` is host:port/database."""
-    with _jvm() as java:
+    with jvm_of_pgjdbc() as java:
         properties = java.util.Properties()
         for name, value in {
             "user": user,
@@ -107,7 +107,8 @@ def read_by_pgjdbc(
 
 
 @contextmanager
-def _jvm() -> Iterator[Any]:
+def jvm_of_pgjdbc() -> Iterator[Any]:
+    """A JVM that has the driver."""
     (driver,) = locate_jars(
         JarSource.from_environment(os.environ), os.environ, [PGJDBC]
     )

@@ -91,3 +91,80 @@ def test_publications_answer_as_postgresql_does(
         if not line.startswith(("@@", "---", "+++"))
     ]
     assert differences == [], "\n".join(differences)
+
+
+CONTRADICTING = r"""
+create schema cl;
+create table cl.t (id int primary key, a int, b int);
+create table cl.other (id int primary key);
+create publication cl1 for table cl.t (id, a), cl.other;
+create publication cl2 for table cl.t (id, b), cl.other;
+create publication cl3 for table cl.other;
+select 1 from pg_create_logical_replication_slot('cl', 'pgoutput');
+insert into cl.other values (1);
+{both}
+begin;
+insert into cl.other values (2);
+insert into cl.t values (1, 1, 1);
+commit;
+{both}
+{one}
+delete from cl.t;
+{both}
+{one}
+truncate cl.t;
+{both}
+{one}
+alter publication cl2 set table cl.t, cl.other;
+insert into cl.t values (2, 2, 2);
+{both}
+{one}
+alter publication cl2 set (publish = 'insert');
+update cl.t set a = 3;
+{both}
+{one}
+alter publication cl1 set (publish = 'truncate');
+alter publication cl2 set (publish = 'truncate');
+truncate cl.t;
+{both}
+alter publication cl1 set (publish = 'insert');
+alter publication cl2 set (publish = 'insert');
+alter publication cl2 set table cl.t (a, id), cl.other;
+insert into cl.t values (3, 3, 3);
+{both}
+alter publication cl2 set table cl.t (id), cl.other;
+delete from cl.t;
+{both}
+{one}
+alter publication cl1 set table cl.t (id, a, b), cl.other;
+alter publication cl2 set table cl.t, cl.other;
+insert into cl.t values (4, 4, 4);
+{both}
+select pg_drop_replication_slot('cl');
+drop publication cl1, cl2, cl3;
+drop table cl.t, cl.other;
+drop schema cl;
+"""
+
+READ = (
+    "select data from pg_logical_slot_get_binary_changes('cl', null, null,"
+    " 'proto_version', '1', 'publication_names', '{}');"
+)
+
+
+def test_contradicting_column_lists_stop_the_changes_of_their_table_alone(
+    pg18: Database, node: Node, psql: Psql
+) -> None:
+    script = CONTRADICTING.format(both=READ.format("cl1,cl2"), one=READ.format("cl3"))
+
+    def said(conninfo: str) -> list[str]:
+        # Of each message the kind; no positions.
+        done = psql(
+            f"{conninfo} options='-c client_min_messages=error'", "-Atqa", stdin=script
+        )
+        lines = f"{done.stdout}{done.stderr}".splitlines()
+        return [re.sub(r"(?<=^\\x..).*|[0-9A-F]+/[0-9A-F]+", "", one) for one in lines]
+
+    wanted = said(pg18.conninfo())
+    assert said(node.conninfo()) == wanted
+    assert sum("different column lists" in line for line in wanted) == 6

@@ -6,6 +6,8 @@ import contextlib
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.conftest import Database
+from tests.fakes.door import RawClient, errors
 from tests.fakes.replication_clients import read_by_pgjdbc, read_by_psycopg2
 
 from wal2lake.errors import PublisherError
@@ -21,6 +24,7 @@ from wal2lake.settings import FILE_NAME
 from wal2lake.testing.node import Node
 from wal2lake.testing.postgres import find_installation
 from wal2lake.testing.waits import wait_until
+from wal2lake.wire.frontback import CopyData, CopyResponse, ErrorResponse, Query
 
 TABLES = (
     "create table public.t (id int primary key, v text, n numeric(6,2), d date,"
@@ -540,3 +544,77 @@ def drivers_read(node: Node) -> None:
     facts = dict(one.split("=", 1) for one in dsn.split())
     address = f"{facts['host']}:{facts['port']}/{facts['dbname']}"
     assert read_by_pgjdbc(address, facts["user"], "jdbc", write) == wanted(102)
+
+
+def framed(kind: bytes, body: bytes) -> bytes:
+    return kind + struct.pack(">i", len(body) + 4) + body
+
+
+STATUS = b"r" + struct.pack(">4Qb", 0, 0, 0, 0, 7)
+"""Any number but 0 asks for an answer."""
+
+GOES_ON = framed(b"d", STATUS) + framed(b"c", b"") + framed(b"Q", b"SHOW timezone\0")
+
+MISTAKES = {
+    "another kind of message": framed(b"z", b""),
+    "CopyFail": framed(b"f", b"x\0"),
+    "an unknown reply": framed(b"d", b"x"),
+    "an empty reply": framed(b"d", b"") + GOES_ON,
+    "a short status": framed(b"d", STATUS[:20]) + GOES_ON,
+    "two of them": framed(b"d", STATUS[:20]) * 2 + GOES_ON,
+    "a short feedback": framed(b"d", b"h" + bytes(23)) + GOES_ON,
+    "a long status": framed(b"d", STATUS + b"zzz") + GOES_ON,
+    "a body of CopyDone": framed(b"c", b"zz"),
+    "too small a length": b"d" + struct.pack(">i", 3),
+    "a length beyond the limit": b"X" + struct.pack(">i", 10_001),
+    "half a message": b"d\0\0",
+    "nothing": b"",
+    "junk behind CopyDone": framed(b"c", b"") + framed(b"z", b""),
+}
+"""What a client sends to a stream, and then no more."""
+
+
+def said_to(start: str, port: int, sent: bytes, **startup: str) -> list[object]:
+    """What a server says to it, from the stream's begin to the connection's end."""
+    with RawClient(port) as client:
+        client.start(**startup, replication="database")
+        client.send(Query(start.encode()))
+        assert isinstance(client.next(), CopyResponse)
+        client.socket.sendall(sent)
+        with contextlib.suppress(OSError):
+            # It may have gone by now.
+            client.socket.shutdown(socket.SHUT_WR)
+        messages = [one for one in client.rest() if not isinstance(one, CopyData)]
+    found = errors(messages)
+    return [found.pop(0) if isinstance(m, ErrorResponse) else m for m in messages]
+
+
+def test_mistakes_in_a_stream_end_as_postgresqls_do(
+    publisher: Node, pg18: Database
+) -> None:
+    node = dict(one.split("=", 1) for one in source(publisher).split())
+    theirs = pg18.server
+    create = "select pg_create_logical_replication_slot('mistakes', 'pgoutput')"
+    publisher.sql(create)
+    pg18.psql(create)
+    start = (
+        "START_REPLICATION SLOT mistakes LOGICAL 0/0"
+        " (proto_version '1', publication_names 'p')"
+    )
+    active = "select active from pg_replication_slots where slot_name = 'mistakes'"
+
+    def ended() -> bool:
+        return pg18.psql(active) == "f" and publisher.sql(active) == [("f",)]
+
+    for what, sent in MISTAKES.items():
+        wait_until(ended, describe="the streams have ended")
+        ours = said_to(start, int(node["port"]), sent, user=node["user"])
+        wanted = said_to(start, theirs.port, sent, user="postgres", database=pg18.name)
+        assert ours == wanted, what
+    for reason in (
+        'unexpected message type "x"',
+        "invalid message length",
+        "unexpected EOF on standby connection",
+    ):
+        assert reason in publisher.log_text()
+        assert reason in theirs.log_text()

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import psycopg
 
 from wal2lake.frontend.sysviews.declarations.relations import SYSTEM, WAL2LAKE
+from wal2lake.frontend.sysviews.functions.pg_proc import ROW_FUNCTIONS
+from wal2lake.frontend.sysviews.functions.rows import STATE
 from wal2lake.testing.postgres import PostgresServer
 
 _COLUMNS = """
@@ -43,3 +45,28 @@ def test_every_declared_column_is_postgresqls(
         assert relation.kind == kind, key
         if relation.kind == "r":
             assert relation.oid == oid, key
+
+
+_GIVEN = """
+    select p.proname, array_agg(a.name order by number),
+        array_agg(a.type::oid::int8 order by number)
+    from pg_proc p, unnest(p.proargnames, p.proallargtypes, p.proargmodes)
+        with ordinality as a (name, type, mode, number)
+    where p.pronamespace = 'pg_catalog'::regnamespace and a.mode = 'o'
+    group by p.oid
+"""
+
+
+def test_every_column_of_a_function_is_postgresqls(
+    postgres_server: Callable[[int], PostgresServer],
+) -> None:
+    found: dict[str, list[list[tuple[str, int]]]] = {}
+    conninfo = postgres_server(18).conninfo("postgres")
+    with psycopg.connect(conninfo) as connection:
+        for function, names, types in connection.execute(_GIVEN):
+            columns = list(zip(names, types, strict=True))
+            found.setdefault(function, []).append(columns)
+    compared = [name for name in ROW_FUNCTIONS if name in found]
+    assert set(STATE) < set(compared)
+    for name in compared:
+        assert list(ROW_FUNCTIONS[name]) in found[name], name

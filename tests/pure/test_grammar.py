@@ -70,7 +70,7 @@ SAME = [
     " DEFAULT 1 + 2, c text[], CONSTRAINT pk PRIMARY KEY (a))",
     'CREATE TABLE t (a "char", b character(3), c timestamp(3) with time zone,'
     " d interval day to second(3), e bit varying(4)[])",
-    "CREATE TABLE t (a serial, b bigint GENERATED ALWAYS AS IDENTITY (START WITH 5"
+    "CREATE TABLE t (a serial, b bigint GENERATED ALWAYS AS IDENTITY (START WITH -5"
     " INCREMENT BY -1) NOT NULL)",
     "DROP TABLE IF EXISTS a, s.b CASCADE",
     "TRUNCATE a, s.b RESTART IDENTITY CASCADE",

@@ -343,6 +343,8 @@ def test_pgoutput_sends_binary_values_to_who_asks(tmp_path: Path, copies: int) -
 
 
 def test_an_error_in_a_block_names_its_callback(log: Path) -> None:
+    at: list[Lsn] = []
+
     class Failing(Base):
         streams = True
 
@@ -360,12 +362,14 @@ def test_an_error_in_a_block_names_its_callback(log: Path) -> None:
             change: Change,
         ) -> None:
             if relation is HIDDEN or relation.relid == HIDDEN.relid:
+                at.append(change.lsn)
                 raise ValueError("no")
 
     with pytest.raises(InternalError) as failed:
         decoded(log, Failing(), {})
     assert failed.value.context == (
-        'slot "slot", output plugin "plugin", in the stream_change callback'
+        'slot "slot", output plugin "plugin", in the stream_change callback,'
+        f" associated LSN {at[0]}"
     )
 
 

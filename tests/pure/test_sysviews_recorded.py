@@ -1,8 +1,8 @@
 """Catalog queries of real clients, recorded with PostgreSQL 18's answers to them.
 
-psql 18, 16 and 15 (all \\d commands, tab completion), SQLAlchemy's inspector and psycopg's
-TypeInfo. The fake catalog has the same objects under the same OIDs; columns, type OIDs
-and rows must be PostgreSQL's, but for what a node has differently, listed here.
+psql 18, 16 and 15 (all \\d commands, tab completion), SQLAlchemy's inspector, psycopg's TypeInfo
+and pgjdbc's DatabaseMetaData. The fake catalog has the same objects under the same OIDs; columns,
+type OIDs and rows must be PostgreSQL's, but for what a node has differently, listed here.
 """
 
 from __future__ import annotations
@@ -44,6 +44,12 @@ OTHER_ROWS_OF_SQL = {
     "version()": "the node's own",
     "pg_opclass.opcdefault": "no operator classes",
     "pg_catalog.pg_namespace.nspname NOT LIKE": "schema wal2lake",
+    "datallowconn = true": "one database",
+    "'pg_toast_temp_'))  ORDER": "schema wal2lake",
+    "AND c.relname LIKE $1 ORDER BY": "other system tables",
+    "SELECT t.typname,t.oid FROM pg_catalog.pg_type t JOIN": "in no order",
+    "as is_array, typtype, typname, pg_type.oid": "no types of rows",
+    'as "TYPE_CAT", n.nspname': "no types of rows",
 }
 
 QUERIES: list[dict[str, Any]] = RECORDED["queries"]
@@ -108,8 +114,14 @@ def test_a_recorded_query_answers_as_postgresql_did(
         return
     assert [[f.name, f.type_oid] for f in fields] == entry["columns"]
     if not _has_other_rows(entry):
-        shown = [[PG_OIDS.get(v or "", v) for v in row] for row in rows]
-        assert shown[:60] == entry["rows"]
+        wanted = entry["rows"]
+        shown = [
+            # A number that is no OID may be one by chance.
+            [v if v in wanted[at : at + 1][0] else PG_OIDS.get(v or "", v) for v in row]
+            for at, row in enumerate(rows[: len(wanted)])
+        ]
+        assert shown == wanted
+        assert len(rows) == len(wanted) or len(wanted) == 60
 
 
 def test_nearly_all_recorded_queries_are_compared_whole() -> None:

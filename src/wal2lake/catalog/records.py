@@ -116,10 +116,12 @@ class OwnedSequence:
     increment: int = 1
 
     @property
-    def limit(self) -> int:
-        """The greatest value of its type, or the least if it descends."""
+    def limits(self) -> tuple[int, int]:
+        """The least value and the greatest."""
         bits = _BITS.get(self.type_oid, 63)
-        return -(1 << bits) if self.increment < 0 else (1 << bits) - 1
+        if self.increment < 0:
+            return -(1 << bits), max(-1, self.start)
+        return min(1, self.start), (1 << bits) - 1
 
     def next_of(self, last: int | None) -> int:
         """Behind the last one that was taken, if one was."""
@@ -127,7 +129,8 @@ class OwnedSequence:
 
     def left(self, last: int | None) -> int:
         """How many there are behind it."""
-        return max(0, (self.limit - self.next_of(last)) // self.increment + 1)
+        limit = self.limits[self.increment > 0]
+        return max(0, (limit - self.next_of(last)) // self.increment + 1)
 
     def behind(self, last: int | None, count: int) -> tuple[int, int]:
         """The first and the last of the next ``count``; 2200H if there are not so many."""
@@ -139,8 +142,9 @@ class OwnedSequence:
     @property
     def exhausted(self) -> str:
         """What nextval() says then."""
-        end = "minimum" if self.increment < 0 else "maximum"
-        return f'nextval: reached {end} value of sequence "{self.name}" ({self.limit})'
+        upwards = self.increment > 0
+        end, limit = "maximum" if upwards else "minimum", self.limits[upwards]
+        return f'nextval: reached {end} value of sequence "{self.name}" ({limit})'
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 20
+VERSION: Final = 21
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -273,6 +273,11 @@ create table replication_origin (
 """
 """Those that pg_replication_origin_create has made; each subscription has one besides."""
 
+_SEQUENCES_21: Final = """
+alter table sequence add column is_called integer not null default 1;
+"""
+"""0: ``last_value`` is what is taken next."""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -291,6 +296,7 @@ LATER: Final = (
     _PREPARED_18,
     _SEQUENCES_19,
     _ORIGINS_20,
+    _SEQUENCES_21,
 )
 """What came after version 3, in order."""
 
@@ -355,6 +361,7 @@ alter table relation add column partition_of integer;
     18: LATER[14],
     19: LATER[15],
     20: LATER[16],
+    21: LATER[17],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

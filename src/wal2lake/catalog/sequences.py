@@ -11,72 +11,78 @@ from __future__ import annotations
 import sqlite3
 
 from wal2lake.catalog.records import OwnedSequence
-from wal2lake.errors import DuplicateObjectError, UndefinedObjectError
+from wal2lake.errors import DuplicateObjectError, UndefinedObjectError, UsageError
 from wal2lake.model import Oid
 
 
 def create(connection: sqlite3.Connection, one: OwnedSequence) -> None:
     """42P07 if there is one of that name."""
-    try:
-        connection.execute(
-            "insert into sequence (oid, namespace, name, relid, type_oid, start, increment)"
-            " values (?, ?, ?, ?, ?, ?, ?)",
-            (
-                one.oid,
-                one.namespace,
-                one.name,
-                one.relid,
-                one.type_oid,
-                one.start,
-                one.increment,
-            ),
-        )
-    except sqlite3.IntegrityError:
-        raise DuplicateObjectError(
-            f'relation "{one.name}" already exists', sqlstate="42P07"
-        ) from None
+    refuse_taken(connection, one.namespace, one.name)
+    connection.execute(
+        "insert into sequence (oid, namespace, name, relid, type_oid, start, increment)"
+        " values (?, ?, ?, ?, ?, ?, ?)",
+        (
+            one.oid,
+            one.namespace,
+            one.name,
+            one.relid,
+            one.type_oid,
+            one.start,
+            one.increment,
+        ),
+    )
 
 
 def all_of_them(connection: sqlite3.Connection) -> list[OwnedSequence]:
     """By OID."""
     return [
-        OwnedSequence(
-            Oid(row["oid"]),
-            row["namespace"],
-            row["name"],
-            Oid(row["relid"]),
-            Oid(row["type_oid"]),
-            row["start"],
-            row["increment"],
-        )
+        _sequence(row)
         for row in connection.execute("select * from sequence order by oid")
     ]
 
 
+def last_values(connection: sqlite3.Connection) -> dict[Oid, int]:
+    """What was taken last of each, by OID; nothing of those of which nothing was."""
+    rows = connection.execute(
+        "select oid, last_value from sequence"
+        " where last_value is not null and is_called"
+    )
+    return {Oid(row["oid"]): row["last_value"] for row in rows}
+
+
 def take(connection: sqlite3.Connection, oid: Oid, count: int) -> int:
     """The first of the next ``count`` values; 2200H if there are not so many."""
-    one = next((one for one in all_of_them(connection) if one.oid == oid), None)
-    if one is None:
-        raise _missing()
+    one = _sequence(_need(connection, oid))
     first, last = one.behind(last_value(connection, oid), count)
     set_last_value(connection, oid, last)
     return first
 
 
 def last_value(connection: sqlite3.Connection, oid: Oid) -> int | None:
-    """The last one that was taken, if one was."""
-    row = connection.execute(
-        "select last_value from sequence where oid = ?", (oid,)
-    ).fetchone()
-    if row is None:
-        raise _missing()
-    value: int | None = row["last_value"]
-    return value
+    """What is behind it is taken next; None: the first one."""
+    row = _need(connection, oid)
+    last: int | None = row["last_value"]
+    if last is None or row["is_called"]:
+        return last
+    return last - int(row["increment"])
 
 
 def set_last_value(connection: sqlite3.Connection, oid: Oid, last: int | None) -> None:
-    """None: the next one is the first."""
-    connection.execute("update sequence set last_value = ? where oid = ?", (last, oid))
+    """The inverse."""
+    _put(connection, oid, last, True)
+
+
+def put(connection: sqlite3.Connection, oid: Oid, value: int, is_called: bool) -> None:
+    """setval(): ``value`` is what was taken last, or what is taken next. 22003 if it cannot be."""
+    one = _sequence(_need(connection, oid))
+    least, most = one.limits
+    if not least <= value <= most:
+        raise UsageError(
+            f'setval: value {value} is out of bounds for sequence "{one.name}"'
+            f" ({least}..{most})",
+            sqlstate="22003",
+        )
+    _put(connection, oid, value, is_called)
 
 
 def drop_owned(connection: sqlite3.Connection, relid: Oid) -> None:
@@ -84,5 +90,58 @@ def drop_owned(connection: sqlite3.Connection, relid: Oid) -> None:
     connection.execute("delete from sequence where relid = ?", (relid,))
 
 
-def _missing() -> UndefinedObjectError:
-    return UndefinedObjectError("the sequence does not exist", sqlstate="42P01")
+def drop(connection: sqlite3.Connection, oid: Oid) -> None:
+    """That of a column that goes."""
+    connection.execute("delete from sequence where oid = ?", (oid,))
+
+
+def move_owned(connection: sqlite3.Connection, relid: Oid, namespace: str) -> None:
+    """Those of a table that moves to another schema; 42P07 if a name is taken there."""
+    for row in connection.execute(
+        "select * from sequence where relid = ? and namespace <> ?", (relid, namespace)
+    ).fetchall():
+        refuse_taken(connection, namespace, row["name"])
+        connection.execute(
+            "update sequence set namespace = ? where oid = ?", (namespace, row["oid"])
+        )
+
+
+def refuse_taken(connection: sqlite3.Connection, namespace: str, name: str) -> None:
+    """42P07 if a table or a sequence has the name."""
+    for table in ("relation", "sequence"):
+        if connection.execute(
+            f"select 1 from {table} where namespace = ? and name = ?", (namespace, name)
+        ).fetchone():
+            raise DuplicateObjectError(
+                f'relation "{name}" already exists', sqlstate="42P07"
+            )
+
+
+def _sequence(row: sqlite3.Row) -> OwnedSequence:
+    return OwnedSequence(
+        Oid(row["oid"]),
+        row["namespace"],
+        row["name"],
+        Oid(row["relid"]),
+        Oid(row["type_oid"]),
+        row["start"],
+        row["increment"],
+    )
+
+
+def _put(
+    connection: sqlite3.Connection, oid: Oid, value: int | None, is_called: bool
+) -> None:
+    connection.execute(
+        "update sequence set last_value = ?, is_called = ? where oid = ?",
+        (value, is_called, oid),
+    )
+
+
+def _need(connection: sqlite3.Connection, oid: Oid) -> sqlite3.Row:
+    row: sqlite3.Row | None = connection.execute(
+        "select * from sequence where oid = ?", (oid,)
+    ).fetchone()
+    if row is None:
+        raise UndefinedObjectError("the sequence does not exist", sqlstate="42P01")
+    return row

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from wal2lake.catalog import sequences
 from wal2lake.catalog.records import ColumnDef, TableDef
-from wal2lake.errors import DuplicateObjectError, UndefinedObjectError
+from wal2lake.errors import UndefinedObjectError
 from wal2lake.model import (
     Acl,
     Domain,
@@ -62,6 +62,7 @@ def sharing(connection: sqlite3.Connection, storage: Oid) -> tuple[Oid, ...]:
 
 def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
     """42P07 if the name is taken, 3F000 if there is no such schema."""
+    sequences.refuse_taken(connection, table.namespace, table.name)
     try:
         connection.execute(
             "insert into relation (oid, namespace, name, owner, location, columns, key,"
@@ -86,27 +87,23 @@ def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
             raise UndefinedObjectError(
                 f'schema "{table.namespace}" does not exist', sqlstate="3F000"
             ) from None
-        raise DuplicateObjectError(
-            f'relation "{table.name}" already exists', sqlstate="42P07"
-        ) from None
+        raise
 
 
 def rename_table(
     connection: sqlite3.Connection, table: TableDef, namespace: str, name: str
 ) -> None:
-    """Another name or schema; 42P07 if it is taken."""
+    """Another name or schema, its sequences with it; 42P07 if it is taken."""
+    sequences.move_owned(connection, table.oid, namespace)
     key_name = table.key_name
     if table.key and key_name is None:
         key_name = f"{table.name}_pkey"
-    try:
-        connection.execute(
-            "update relation set namespace = ?, name = ?, key_name = ? where oid = ?",
-            (namespace, name, key_name, table.oid),
-        )
-    except sqlite3.IntegrityError:
-        raise DuplicateObjectError(
-            f'relation "{name}" already exists', sqlstate="42P07"
-        ) from None
+    if (namespace, name) != (table.namespace, table.name):
+        sequences.refuse_taken(connection, namespace, name)
+    connection.execute(
+        "update relation set namespace = ?, name = ?, key_name = ? where oid = ?",
+        (namespace, name, key_name, table.oid),
+    )
 
 
 def drop_table(connection: sqlite3.Connection, oid: Oid) -> None:

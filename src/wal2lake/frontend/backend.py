@@ -190,6 +190,10 @@ class Backend(Protocol):
         is what it began with. Returns whether that is a superuser; raises UsageError."""
         ...
 
+    def discard_sequences(self) -> None:
+        """What the session has taken of sequences is forgotten."""
+        ...
+
     def cancel(self) -> None:
         """From another thread: make a running call raise 57014 soon, or do nothing."""
         ...

@@ -1,6 +1,6 @@
-"""PostgreSQL 18's keywords that are not free to be names.
+"""PostgreSQL 18's keywords, and which of them are not free to be names.
 
-Comes in: nothing, or a name. Goes out: three sets of words; the name, in quotes where it needs
+Comes in: nothing, or a name. Goes out: sets of words; the name, in quotes where it needs
 them. An identifier that is in none of them
 may name anything; where a word may stand is the rule of gram.y's ColId, type_function_name
 and ColLabel.
@@ -55,6 +55,55 @@ COLUMN_NAME: Final = words(
     """
 )
 """May name a column or a table, no function or type."""
+
+UNRESERVED: Final = words(
+    """
+    abort absent absolute access action add admin after aggregate also alter always
+    asensitive assertion assignment at atomic attach attribute backward before begin
+    breadth by cache call called cascade cascaded catalog chain characteristics
+    checkpoint class close cluster columns comment comments commit committed
+    compression conditional configuration conflict connection constraints content
+    continue conversion copy cost csv cube current cursor cycle data database day
+    deallocate declare defaults deferred definer delete delimiter delimiters depends
+    depth detach dictionary disable discard document domain double drop each empty
+    enable encoding encrypted enforced enum error escape event exclude excluding
+    exclusive execute explain expression extension external family filter finalize
+    first following force format forward function functions generated global granted
+    groups handler header hold hour identity if immediate immutable implicit import
+    include including increment indent index indexes inherit inherits inline input
+    insensitive insert instead invoker isolation keep key keys label language large
+    last leakproof level listen load local location lock locked logged mapping match
+    matched materialized maxvalue merge method minute minvalue mode month move name
+    names nested new next nfc nfd nfkc nfkd no normalized nothing notify nowait
+    nulls object objects of off oids old omit operator option options ordinality
+    others over overriding owned owner parallel parameter parser partial partition
+    passing password path period plan plans policy preceding prepare prepared
+    preserve prior privileges procedural procedure procedures program publication
+    quote quotes range read reassign recursive ref referencing refresh reindex
+    relative release rename repeatable replace replica reset restart restrict return
+    returns revoke role rollback rollup routine routines rows rule savepoint scalar
+    schema schemas scroll search second security sequence sequences serializable
+    server session set sets share show simple skip snapshot source sql stable
+    standalone start statement statistics stdin stdout storage stored strict string
+    strip subscription support sysid system tables tablespace target temp template
+    temporary text ties transaction transform trigger truncate trusted type types
+    uescape unbounded uncommitted unconditional unencrypted unknown unlisten
+    unlogged until update vacuum valid validate validator value varying version view
+    views virtual volatile whitespace within without work wrapper write xml year yes
+    zone
+    """
+)
+"""May name anything."""
+
+NEEDS_AS: Final = words(
+    """
+    array as char character create day except fetch filter for from grant group
+    having hour intersect into isnull limit minute month notnull offset on order
+    over overlaps precision returning second to union varying where window with
+    within without year
+    """
+)
+"""Of all of them: no label without AS."""
 
 NOT_COLUMN_NAMES: Final = RESERVED | TYPE_OR_FUNCTION
 """What ColId refuses: the words that a name must be quoted for."""

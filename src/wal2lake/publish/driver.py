@@ -222,7 +222,7 @@ class Decoding:
             self.counts.total_bytes += _size(run)
             if isinstance(run, Truncation):
                 lsn = Lsn(transaction.first_lsn + CHANGE_BYTES * run.ordinal)
-                with self._callback(f"{prefix}truncate"):
+                with self._callback(f"{prefix}truncate", lsn):
                     plugin.truncate(context, transaction, run.relations, 0, lsn)
                 continue
             with self._callback(f"{prefix}change"):
@@ -230,28 +230,29 @@ class Decoding:
                     continue
             for op, change in changes_of(transaction, run):
                 if op == "T":
-                    with self._callback(f"{prefix}truncate"):
+                    with self._callback(f"{prefix}truncate", change.lsn):
                         plugin.truncate(
                             context, transaction, (run.relation,), 0, change.lsn
                         )
                     continue
-                with self._callback(f"{prefix}change"):
+                with self._callback(f"{prefix}change", change.lsn):
                     plugin.change(context, transaction, run.relation, change)
 
     @contextmanager
-    def _callback(self, name: str) -> Iterator[None]:
+    def _callback(self, name: str, lsn: Lsn | None = None) -> Iterator[None]:
+        """``lsn``: of the one change that it is about."""
         try:
             yield
         except Wal2LakeError as error:
             if error.context is None:
-                error.context = callback_context(self._context, self._plugin, name)
+                error.context = callback_context(self._context, name, lsn)
             raise
         except (OSError, MemoryError):
             raise
         except Exception as error:
             raise InternalError(
                 f"{type(error).__name__}: {error}",
-                context=callback_context(self._context, self._plugin, name),
+                context=callback_context(self._context, name, lsn),
             ) from error
 
 
@@ -277,9 +278,10 @@ def _emptied(held: deque[_Piece]) -> Iterator[_Piece]:
         yield held.popleft()
 
 
-def callback_context(context: Context, plugin: OutputPlugin, name: str) -> str:
+def callback_context(context: Context, name: str, lsn: Lsn | None) -> str:
     """PostgreSQL's context of an error in a callback."""
     return (
         f'slot "{context.slot}", output plugin "{context.plugin}",'
         f" in the {name} callback"
+        f"{'' if lsn is None else f', associated LSN {lsn}'}"
     )

@@ -42,6 +42,17 @@ class Sending:
     """By operation; all rows of those that have none."""
     root: TableDef | None = None
     """As which it is sent (publish_via_partition_root); None: as itself."""
+    contradicted: str | None = None
+    """The table whose column lists are not the same: no change of it can be sent."""
+
+    def check(self) -> None:
+        """0A000 if there is no one list of columns."""
+        if self.contradicted is not None:
+            raise UsageError(
+                "cannot use different column lists for table"
+                f' "{self.contradicted}" in different publications',
+                sqlstate="0A000",
+            )
 
     def has(self, column: str) -> bool:
         """Whether a column is sent."""
@@ -105,12 +116,7 @@ class Publications:
 
 def _together(relid: Oid, several: Sequence[Published]) -> Sending:
     first = several[0]
-    if any(set(one.columns) != set(first.columns) for one in several):
-        raise UsageError(
-            f'cannot use different column lists for table "{first.table.qualified}" in'
-            " different publications",
-            sqlstate="0A000",
-        )
+    differ = any(set(one.columns) != set(first.columns) for one in several)
     operations, filters = set(), {}
     for letter, operation in _OPERATIONS.items():
         senders = [one for one in several if operation in one.publication.publishes]
@@ -125,6 +131,10 @@ def _together(relid: Oid, several: Sequence[Published]) -> Sending:
         )
         if condition is not None and letter != "T":
             filters[letter] = Filter(*condition)
+    # A TRUNCATE has no columns.
+    if differ and operations - {"T"}:
+        name = first.table.qualified
+        return Sending(frozenset(operations), None, {}, contradicted=name)
     whole = any(one.named is None or one.named.columns is None for one in several)
     return Sending(
         frozenset(operations),

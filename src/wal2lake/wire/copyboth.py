@@ -133,8 +133,9 @@ def write_standby_status(payload: StandbyStatus) -> bytes:
 
 
 def read_standby_status(fields: FieldReader) -> StandbyStatus:
+    # As in PostgreSQL any number but 0 is a wish.
     return StandbyStatus(
-        fields.lsn(), fields.lsn(), fields.lsn(), fields.int64(), fields.flag()
+        fields.lsn(), fields.lsn(), fields.lsn(), fields.int64(), fields.uint8() != 0
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
+from wal2lake.catalog import sequences
 from wal2lake.catalog.definitions.publications import follow_columns
 from wal2lake.catalog.records import Altered, TableDef
 from wal2lake.catalog.tables import columns_from_json
@@ -39,6 +40,7 @@ def redefine(connection: sqlite3.Connection, altered: Sequence[Altered]) -> None
     """What tables are from now on, and what publications have of them. Of one that is gone:
     nothing."""
     for one in altered:
+        _drop_sequences(connection, one)
         connection.execute(
             "update relation set columns = ?, key = ?, key_name = ? where oid = ?",
             (
@@ -50,6 +52,18 @@ def redefine(connection: sqlite3.Connection, altered: Sequence[Altered]) -> None
         )
         left = [column.name for column in one.columns]
         follow_columns(connection, one.relid, dict(one.renamed), left)
+
+
+def _drop_sequences(connection: sqlite3.Connection, altered: Altered) -> None:
+    """Those of columns that go."""
+    row = connection.execute(
+        "select columns from relation where oid = ?", (altered.relid,)
+    ).fetchone()
+    renamed, left = dict(altered.renamed), {c.name for c in altered.columns}
+    for column in () if row is None else columns_from_json(row["columns"]):
+        gone = renamed.get(column.name, column.name) not in left
+        if column.sequence is not None and gone:
+            sequences.drop(connection, column.sequence)
 
 
 def as_of(connection: sqlite3.Connection, table: TableDef, version: int) -> TableDef:

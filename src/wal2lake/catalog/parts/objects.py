@@ -206,7 +206,7 @@ class Objects(Part):
             return sequences.take(transaction, oid, count)
 
     def last_value(self, oid: Oid) -> int | None:
-        """The last one of a sequence that was taken, if one was."""
+        """What is behind it is taken next of a sequence; None: its first one."""
         with self._database.reading() as connection:
             return sequences.last_value(connection, oid)
 
@@ -214,6 +214,16 @@ class Objects(Part):
         """From now on the next one is that behind it; None: the first."""
         with self._database.transaction() as transaction:
             sequences.set_last_value(transaction, oid, last)
+
+    def last_values(self) -> dict[Oid, int]:
+        """What was taken last of each sequence of which something was."""
+        with self._database.reading() as connection:
+            return sequences.last_values(connection)
+
+    def set_value(self, oid: Oid, value: int, *, is_called: bool) -> None:
+        """What was taken last of a sequence, or what is taken next; 22003 if it cannot be."""
+        with self._database.transaction() as transaction:
+            sequences.put(transaction, oid, value, is_called)
 
     def drop_table(self, oid: Oid) -> None:
         """Forget a table and its part in every subscription and publication."""

@@ -17,7 +17,10 @@ from wal2lake.frontend.commands.concurrency.activeorigins import (
     SessionOrigin,
 )
 from wal2lake.frontend.commands.concurrency.heldtables import HeldTables
-from wal2lake.frontend.commands.concurrency.sequences import SequenceLocks
+from wal2lake.frontend.commands.concurrency.sequences import (
+    SequenceLocks,
+    SessionSequences,
+)
 from wal2lake.frontend.commands.concurrency.snapshots import Snapshots
 from wal2lake.frontend.commands.concurrency.turns import Turns
 from wal2lake.lake import TablePort
@@ -115,6 +118,8 @@ class Caller:
     """Of their session, as pg_backend_pid() has it."""
     origin: SessionOrigin | None = None
     """What they have set up of replication origins."""
+    sequences: SessionSequences | None = None
+    """What they have taken."""
     job_group: str = "command"
     """Of Spark, for what is run for them."""
 

@@ -12,10 +12,9 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from wal2lake.catalog import Catalog, ColumnDef, OwnedSequence
-from wal2lake.frontend.grammar import quote_identifier
+from wal2lake.frontend.grammar.sequences import nextval
 from wal2lake.frontend.grammar.statements import CreateTable
 from wal2lake.model import INVALID_OID
-from wal2lake.pg.quoting import quote_literal
 from wal2lake.pgtypes.columnnames import derived_name
 
 
@@ -46,7 +45,7 @@ def owned_columns(
             sequences.append(one)
             column = replace(column, sequence=one.oid, identity=c.sequence.identity)
             if not c.sequence.identity:
-                column = replace(column, default=_nextval(schema, name))
+                column = replace(column, default=nextval(schema, name))
         columns.append(column)
     return tuple(columns), tuple(sequences)
 
@@ -58,11 +57,3 @@ def _free_name(table: str, column: str, taken: Collection[str]) -> str:
         if name not in taken:
             return name
     raise AssertionError
-
-
-def _nextval(schema: str, name: str) -> str:
-    """As pg_get_expr() prints it."""
-    shown = quote_identifier(name)
-    if schema != "public":
-        shown = f"{quote_identifier(schema)}.{shown}"
-    return f"nextval({quote_literal(shown)}::regclass)"

@@ -48,7 +48,7 @@ from wal2lake.frontend.commands import subscription as subscriptions
 from wal2lake.frontend.commands import table as tables
 from wal2lake.frontend.commands.access import check_tables
 from wal2lake.frontend.commands.concurrency.activeorigins import SessionOrigin
-from wal2lake.frontend.commands.concurrency.sequences import StatementSequences
+from wal2lake.frontend.commands.concurrency.sequences import SessionSequences
 from wal2lake.frontend.commands.concurrency.snapshots import Modes, Snapshot
 from wal2lake.frontend.commands.copying import copied_rows, forced_columns
 from wal2lake.frontend.commands.dml import run_dml, truncate, truncated_tables
@@ -159,6 +159,9 @@ class LakeBackend:
         self._cancelled = threading.Event()
         """The running statement is, for those that look while they wait."""
         self._origin = SessionOrigin(node.origins, context.pid)
+        self._sequences = SessionSequences(
+            node.catalog, node.sequences, lambda: self._transaction.sequences
+        )
         self._renew()
         self._guard = threading.Lock()
         begun = node.catalog.role(context.user)
@@ -325,6 +328,10 @@ class LakeBackend:
         self._identities[role] = wanted.oid
         return wanted.superuser
 
+    def discard_sequences(self) -> None:
+        """DISCARD SEQUENCES."""
+        self._sequences.forget()
+
     def cancel(self) -> None:
         """End the running statement, wherever it runs."""
         self._cancelled.set()
@@ -425,7 +432,6 @@ class LakeBackend:
             self._refuse_in_read_only(f"{request.function}()")
         if not caller.in_block:
             self._commit_so_far()
-        caller = replace(caller, pid=self._context.pid, origin=self._origin)
         return calls.perform(self._node, caller, request.function, request.arguments)
 
     def _write(
@@ -458,13 +464,10 @@ class LakeBackend:
     ) -> str:
         zone = self._context.parameters["TimeZone"]
         transaction, used = self._transaction, _Used()
-        snapshot = self._snapshot()
-        node = self._node
+        node, snapshot = self._node, self._snapshot()
         with (
             self._job() as group,
-            StatementSequences(
-                node.catalog, transaction.sequences, caller.check
-            ) as values,
+            self._sequences.of_statement(caller.check) as values,
         ):
 
             def target(table: TableDef, brings_keys: bool) -> TableDef:
@@ -597,6 +600,9 @@ class LakeBackend:
             None if same else self._role(context.session_user),
             context.parameters["TimeZone"],
             self._check_cancelled,
+            context.pid,
+            self._origin,
+            self._sequences,
         )
 
     def _role(self, name: str) -> Role:

@@ -20,6 +20,7 @@ from wal2lake.catalog import (
     Namespace,
     NotedConflict,
     NotedSchemaChange,
+    OwnedSequence,
     PreparedCommit,
     Progress,
     ProgressFile,
@@ -135,6 +136,14 @@ class ViewSource:
     def tables(self) -> Sequence[TableDef]:
         """From the catalog."""
         return self._catalog.tables()
+
+    def sequences(self) -> Sequence[OwnedSequence]:
+        """From the catalog."""
+        return self._catalog.sequences()
+
+    def last_values(self) -> Mapping[Oid, int]:
+        """From the catalog."""
+        return self._catalog.last_values()
 
     def origins(self) -> Sequence[ReplicationOrigin]:
         """From the catalog."""

@@ -13,6 +13,7 @@ from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.frontend.grammar.cursor import Cursor
 from wal2lake.frontend.grammar.lexer import TokenKind
 from wal2lake.model import Oid
+from wal2lake.pgtypes.keywords import quote_identifier, quote_literal
 
 SEQUENCE_BITS: Final[Mapping[Oid, int]] = {Oid(21): 15, Oid(23): 31, Oid(20): 63}
 """Of the greatest value, by the type of a sequence."""
@@ -84,3 +85,11 @@ def _integer(cursor: Cursor) -> int:
     if token.kind is not TokenKind.INTEGER:
         raise cursor.unexpected(token)
     return -int(token.value) if negative else int(token.value)
+
+
+def nextval(schema: str, name: str) -> str:
+    """A serial column's default, as pg_get_expr() prints it."""
+    shown = quote_identifier(name)
+    if schema != "public":
+        shown = f"{quote_identifier(schema)}.{shown}"
+    return f"nextval({quote_literal(shown)}::regclass)"

@@ -19,7 +19,7 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.frontend.backend import Batch, Outcome, TransactionKind
-from wal2lake.frontend.client import Conversation, TransportClosed
+from wal2lake.frontend.client import Conversation, SessionEnd, TransportClosed
 from wal2lake.frontend.parameters import Parameters
 from wal2lake.frontend.session.transaction import Transaction
 from wal2lake.model import DATABASE
@@ -243,9 +243,11 @@ class ReplicationCommands:
                 ),
             )
         publishing.slots.released()
+        conversation.feed(outcome.left)
+        if outcome.error is not None:
+            raise SessionEnd(outcome.error) if outcome.fatal else outcome.error
         if not outcome.done:
             raise TransportClosed("end of replication stream")
-        conversation.feed(outcome.left)
         conversation.send(CommandComplete("COPY 0"))
         return Outcome("START_REPLICATION")
 

@@ -232,6 +232,8 @@ class Executor:
             self._parameters.reset(name)
 
     def _discard(self, what: str) -> None:
+        if what == "SEQUENCES":
+            self._backend.discard_sequences()
         if what != "ALL":
             return
         if self._transaction.in_block:
@@ -241,6 +243,7 @@ class Executor:
         self._become("session_authorization", None, local=False)
         self._parameters.reset_all()
         self._table.deallocate_all()
+        self._backend.discard_sequences()
 
     def _deallocate(self, name: str | None) -> Outcome:
         if name is None:

@@ -18,6 +18,7 @@ from wal2lake.catalog import (
     Namespace,
     NotedConflict,
     NotedSchemaChange,
+    OwnedSequence,
     PreparedCommit,
     Progress,
     Publication,
@@ -198,6 +199,14 @@ class CatalogSource(Protocol):
 
     def reload_settings(self) -> bool:
         """Have the settings read again, by all processes; False: the supervisor is not told."""
+        ...
+
+    def sequences(self) -> Sequence[OwnedSequence]:
+        """Those of serial and identity columns."""
+        ...
+
+    def last_values(self) -> Mapping[Oid, int]:
+        """What was taken last of each of which something was."""
         ...
 
     def comments(self) -> Sequence[Comment]:

@@ -65,6 +65,7 @@ from wal2lake.frontend.sysviews.rows.replication import (
     Replication,
     read_replication,
 )
+from wal2lake.frontend.sysviews.rows.sequences import MOVING_SEQUENCES, SEQUENCE_ROWS
 from wal2lake.frontend.sysviews.source import CatalogSource
 from wal2lake.wire.frontback import FieldDescription, Format
 
@@ -245,6 +246,7 @@ class SystemCatalog:
             tuple(source.role_members()),
             source.database_acl(),
             tuple(source.publications()),
+            tuple(source.sequences()),
         )
         if schema != self._schema:
             self._facts = build_facts(*schema)
@@ -274,15 +276,19 @@ class SystemCatalog:
         query's own."""
         name = relation.name
         if relation.schema == INFORMATION_SCHEMA:
-            maker = INFORMATION_ROWS.get(name)
+            maker = INFORMATION_ROWS.get(name) or SEQUENCE_ROWS.get(name)
         else:
             maker = (
                 RELATION_ROWS.get(name)
                 or CLUSTER_ROWS.get(name)
                 or PUBLICATION_ROWS.get(name)
+                or SEQUENCE_ROWS.get(name)
             )
             moving = (
-                LIVE_ROWS.get(name) or LOG_ROWS.get(name) or PUBLISHING_ROWS.get(name)
+                LIVE_ROWS.get(name)
+                or LOG_ROWS.get(name)
+                or PUBLISHING_ROWS.get(name)
+                or MOVING_SEQUENCES.get(name)
             )
             if moving is not None:
                 return (lambda: moving(moment)), None

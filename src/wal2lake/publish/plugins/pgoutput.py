@@ -195,6 +195,9 @@ class PgOutput(Base):
         sending = self._sending.get(run.relation.relid)
         if sending is None:
             return True
+        if sending.contradicted is not None:
+            # An error of the change, or of the TRUNCATE, with which it begins.
+            return False
         rows = run.rows
         begin = 0
         for at in np.flatnonzero(rows.column("op").to_numpy() == _TRUNCATE).tolist():
@@ -247,7 +250,8 @@ class PgOutput(Base):
         relation: Relation,
         change: Change,
     ) -> None:
-        """Rows come by runs."""
+        """Rows come by runs, but for those that cannot be sent."""
+        self._sending[relation.relid].check()
         raise AssertionError
 
     def _change(
@@ -279,7 +283,10 @@ class PgOutput(Base):
         published = []
         for relation in relations:
             sending = self._sending.get(relation.relid)
-            if sending is not None and "T" in sending.operations:
+            if sending is None:
+                continue
+            sending.check()
+            if "T" in sending.operations:
                 self._describe(context, transaction, relation, sending)
                 published.append(sending.shown(relation).relid)
         if published:

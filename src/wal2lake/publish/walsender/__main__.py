@@ -3,7 +3,7 @@
 
 A walsender has ``Task`` as JSON; the client's socket, the pipe that says that the log has grown,
 and the pipe for the outcome. What it has to say at its end goes there as JSON: how it ended, what
-the client had sent behind its CopyDone (hex), or the error that the client is to see.
+the client had sent behind that (hex), and the error that the client is to see.
 
 SIGTERM: send what is there, then end.
 """
@@ -18,10 +18,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import TypeAlias
 
 from wal2lake.catalog import Catalog
 from wal2lake.changelog import LogReader
-from wal2lake.errors import Wal2LakeError
+from wal2lake.errors import InternalError, Wal2LakeError
 from wal2lake.model import Lsn
 from wal2lake.observe import configure, get_logger
 from wal2lake.publish.driver import Decoding
@@ -30,8 +31,10 @@ from wal2lake.publish.plugins.port import Context
 from wal2lake.publish.sending import Publications
 from wal2lake.publish.walsender.page import Page
 from wal2lake.publish.walsender.starting import Task
-from wal2lake.publish.walsender.stream import End, Stream
+from wal2lake.publish.walsender.stream import ConnectionEnd, Stream
 from wal2lake.publish.walsender.template import serve
+
+Outcome: TypeAlias = dict[str, object]
 
 
 def main(arguments: list[str]) -> int:
@@ -45,34 +48,33 @@ def run(text: str, fds: Sequence[int]) -> None:
     """One stream: ``Task``, and the descriptors of socket, news and outcome."""
     task = Task.from_json(text)
     socket_fd, grown_fd, outcome_fd = fds
-    outcome: dict[str, object]
+    outcome: Outcome
     try:
-        end, left = _stream(task, socket_fd, grown_fd)
-        outcome = {"end": end.name, "left": left.hex()}
+        outcome = _stream(task, socket_fd, grown_fd)
     except Wal2LakeError as error:
-        outcome = {
-            "end": "ERROR",
-            "message": error.message,
-            "sqlstate": error.sqlstate,
-            "detail": error.detail,
-            "hint": error.hint,
-            "context": error.context,
-        }
+        outcome = _told(error)
     except Exception as error:
         get_logger().error("internal error", exc_info=error)
-        outcome = {
-            "end": "ERROR",
-            "message": "internal error",
-            "sqlstate": "XX000",
-            "detail": "The server log has the details.",
-            "hint": None,
-            "context": None,
-        }
+        outcome = _told(
+            InternalError("internal error", detail="The server log has the details.")
+        )
     with os.fdopen(outcome_fd, "w") as pipe:
         json.dump(outcome, pipe)
 
 
-def _stream(task: Task, socket_fd: int, grown_fd: int) -> tuple[End, bytes]:
+def _told(error: Wal2LakeError, end: str = "ERROR", left: bytes = b"") -> Outcome:
+    return {
+        "end": end,
+        "left": left.hex(),
+        "message": error.message,
+        "sqlstate": error.sqlstate,
+        "detail": error.detail,
+        "hint": error.hint,
+        "context": error.context,
+    }
+
+
+def _stream(task: Task, socket_fd: int, grown_fd: int) -> Outcome:
     catalog = Catalog(Path(task.catalog))
     connection = socket.socket(fileno=socket_fd)
     page = Page(Path(task.page))
@@ -123,10 +125,13 @@ def _stream(task: Task, socket_fd: int, grown_fd: int) -> tuple[End, bytes]:
     try:
         end = stream.run()
         plugin.shutdown(context)
-        return end, stream.left
-    except Wal2LakeError:
+        return {"end": end.name, "left": stream.left.hex()}
+    except ConnectionEnd as fatal:
         stream.drain()
-        raise
+        return _told(fatal.error, "FATAL")
+    except Wal2LakeError as error:
+        stream.drain()
+        return _told(error, left=stream.left)
     finally:
         page.close()
         catalog.close()

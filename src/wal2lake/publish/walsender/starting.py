@@ -64,6 +64,10 @@ class Outcome:
     """By CopyDone: the connection goes on."""
     left: bytes = b""
     """What the client has sent behind it."""
+    error: Wal2LakeError | None = None
+    """What the client is to see instead."""
+    fatal: bool = False
+    """It is then cut off."""
 
 
 @dataclass(slots=True)
@@ -98,8 +102,7 @@ class Walsenders:
         return str(page_path(self._run_directory, pid))
 
     def stream(self, pid: int, socket_fd: int, task: Task) -> Outcome:
-        """Run one to its end, in the session's thread. ``pid``: the session's. Raises the error
-        that the client is to see."""
+        """Run one to its end, in the session's thread. ``pid``: the session's."""
         grown_read, grown_write = os.pipe()
         outcome_read, outcome_write = os.pipe()
         os.set_blocking(grown_write, False)
@@ -189,12 +192,18 @@ def _outcome(text: bytes) -> Outcome:
         found: dict[str, Any] = json.loads(text)
     except ValueError as error:
         raise InternalError("a walsender has said nothing sensible") from error
-    if found["end"] == "ERROR":
-        raise Wal2LakeError(
+    told = None
+    if found["end"] in ("ERROR", "FATAL"):
+        told = Wal2LakeError(
             found["message"],
             sqlstate=found["sqlstate"],
             detail=found["detail"],
             hint=found["hint"],
             context=found["context"],
         )
-    return Outcome(found["end"] == "DONE", bytes.fromhex(found["left"]))
+    return Outcome(
+        found["end"] == "DONE",
+        bytes.fromhex(found["left"]),
+        told,
+        found["end"] == "FATAL",
+    )

@@ -10,7 +10,14 @@ the log has grown. The end of that pipe is the end of the engine.
 Keepalives: after each look at the log that has sent nothing, at the log's end, so that positions go
 on where nothing is published; and at half of ``wal_sender_timeout``, with a wish for an answer.
 
-Source: src/backend/replication/walsender.c; reference 3.7, 4.2.
+What a client may not say has PostgreSQL's three ends:
+
+    a message of another kind              ConnectionEnd: FATAL
+    a reply that is too short              ProtocolViolation: ERROR, the session goes on
+    a reply of another kind, an impossible a word in the log, the connection is cut
+      length, the end in a message
+
+Source: src/backend/replication/walsender.c (ProcessRepliesIfAny); reference 3.7, 4.2.
 """
 
 from __future__ import annotations
@@ -36,7 +43,7 @@ from wal2lake.wire.copyboth import (
     read_from_client,
     write_keepalive,
 )
-from wal2lake.wire.frontback import FrontendReader, write_backend
+from wal2lake.wire.frontback import Frame, FrameReader, write_backend
 from wal2lake.wire.frontback.backend import CopyMode, CopyResponse
 
 _SEND_BYTES: Final = 256 * 1024
@@ -46,6 +53,12 @@ _RECEIVE_BYTES: Final = 64 * 1024
 
 _MESSAGE_BYTES: Final = 64 * 1024
 """Of a client's message: a status has 34."""
+
+_KINDS: Final = {b"d": _MESSAGE_BYTES, b"c": 10_000, b"X": 10_000}
+"""What a client may send, and how long it may be."""
+
+_REPLY_BYTES: Final = {b"r": 34, b"h": 25, b"p": 9}
+"""Of a CopyData: what is behind that is not looked at, as in PostgreSQL."""
 
 _CONFIRM_SECONDS: Final = 1.0
 """Between two times that the slot learns what the client has: after a crash that much is sent
@@ -63,6 +76,14 @@ class End(Enum):
     """The client has gone, or says nothing any more."""
     ORDERED = 2
     """The node is stopping, and the client has been sent everything."""
+
+
+class ConnectionEnd(BaseException):
+    """FATAL: the client is told ``error``, and cut off. Like ``_Ended`` it passes a plugin."""
+
+    def __init__(self, error: ProtocolViolation) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 class _Ended(BaseException):
@@ -94,7 +115,7 @@ class Stream:
         self._confirm = confirm
         self._timeout = timeout_seconds
         self._log = log
-        self._frames = FrontendReader.after_startup(max_message_bytes=_MESSAGE_BYTES)
+        self._frames = FrameReader(_KINDS, peer="standby")
         self._announced = Lsn(0)
         """The client has been told of a position at or above."""
         self._out = bytearray()
@@ -117,7 +138,7 @@ class Stream:
 
     @property
     def left(self) -> bytes:
-        """What the client has sent behind its CopyDone."""
+        """What the client has sent behind its CopyDone, or behind its mistake."""
         return self._frames.take_rest()
 
     def write(self, payload: bytes, lsn: Lsn, last: bool) -> None:
@@ -185,9 +206,11 @@ class Stream:
             raise _Ended
 
     def drain(self) -> None:
-        """Send what is gathered, before an error that ends the stream: messages stay whole."""
+        """Send what is gathered, before an error that ends the stream: messages stay whole. The
+        client is not heard meanwhile."""
         self._end = None
-        self._send()
+        self._tell_slot(force=True)
+        self._push()
 
     # ---- out ---------------------------------------------------------------------
 
@@ -207,6 +230,12 @@ class Stream:
             if not self._send_some():
                 self._watch(select.POLLIN | select.POLLOUT)
             self._hear()
+
+    def _push(self) -> None:
+        while self._out and self._end is None:
+            if not self._send_some():
+                self._watch(select.POLLOUT)
+                self._is_silent()
 
     def _send_some(self) -> bool:
         try:
@@ -280,14 +309,33 @@ class Stream:
                 self._end = End.GONE
                 return
             if not data:
-                self._end = End.GONE
+                self._cut("unexpected EOF on standby connection")
                 return
             self._heard = time.monotonic()
             self._asked = False
             self._frames.feed(data)
-            while self._end is None and (frame := self._frames.next_frame()):
+            while self._end is None and (frame := self._next_frame()):
                 self._message(frame.kind, frame.body)
         self._tell_slot()
+
+    def _next_frame(self) -> Frame | None:
+        kind = self._frames.next_kind
+        if kind and kind not in _KINDS:
+            raise ConnectionEnd(
+                ProtocolViolation(
+                    f'invalid standby message type "{kind.decode("latin-1")}"'
+                )
+            )
+        try:
+            return self._frames.next_frame()
+        except ProtocolViolation as error:
+            self._cut(error.message)
+            return None
+
+    def _cut(self, reason: str) -> None:
+        """What is not worth an answer."""
+        self._log.info(reason)
+        self._end = End.GONE
 
     def _message(self, kind: bytes, body: bytes) -> None:
         if kind == b"d":
@@ -295,20 +343,22 @@ class Stream:
         elif kind == b"c":
             # Whole messages only, also if this came in the middle of a transaction.
             self._out += b"c\0\0\0\4"
-            while self._out and self._end is None:
-                if not self._send_some():
-                    self._watch(select.POLLOUT)
-                    self._is_silent()
+            self._push()
             self._end = self._end or End.DONE
-        elif kind == b"X":
-            self._end = End.GONE
         else:
-            raise ProtocolViolation(
-                f'invalid standby message type "{kind.decode("latin-1")}"'
-            )
+            self._end = End.GONE
 
     def _payload(self, body: bytes) -> None:
-        found = read_from_client(body)
+        if not body:
+            raise ProtocolViolation("no data left in message")
+        kind = body[:1]
+        if kind not in _REPLY_BYTES:
+            self._cut(f'unexpected message type "{kind.decode("latin-1")}"')
+            return
+        length = _REPLY_BYTES[kind]
+        if len(body) < length:
+            raise ProtocolViolation("insufficient data left in message")
+        found = read_from_client(body[:length])
         if isinstance(found, StandbyStatus):
             # PostgreSQL would believe one that lies ahead, and lose what is between.
             self._flush = max(self._flush, min(found.flush_lsn, self._announced))

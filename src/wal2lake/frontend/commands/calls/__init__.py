@@ -6,6 +6,7 @@ do, in durable steps. Never: holds the lock of the embedded engine.
     tables     pause, resume and re-copy one table of a subscription
     origins    pg_replication_origin_*
     slots      make, drop, advance and read slots
+    sequences  nextval() and its kin
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ from wal2lake.frontend.commands.calls.origins import (
     session_progress,
     set_up_session,
     set_up_transaction,
+)
+from wal2lake.frontend.commands.calls.sequences import (
+    current_value,
+    last_value,
+    next_value,
+    set_value,
 )
 from wal2lake.frontend.commands.calls.slots import (
     Reader,
@@ -58,6 +65,10 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "pg_drop_replication_slot": drop_slot,
     "pg_replication_slot_advance": advance_slot,
     "pg_current_wal_lsn": current_lsn,
+    "nextval": next_value,
+    "setval": set_value,
+    "currval": current_value,
+    "lastval": last_value,
     **{
         name: Reader(name)
         for name in (
@@ -71,6 +82,8 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
 
 READS: Final = frozenset(
     {
+        "currval",
+        "lastval",
         "pg_current_wal_lsn",
         "pg_logical_slot_peek_changes",
         "pg_logical_slot_peek_binary_changes",

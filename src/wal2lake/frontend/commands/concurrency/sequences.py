@@ -1,4 +1,5 @@
-"""The values that statements take of sequences, and what TRUNCATE ... RESTART IDENTITY does.
+"""The values that statements take of sequences, those that a session has taken, and what TRUNCATE
+... RESTART IDENTITY does.
 
 How many rows an INSERT ... SELECT has is known behind it, so its values are not taken before, and
 until then nobody else takes any of that sequence. What a statement has taken is not given back,
@@ -15,13 +16,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final
 
 from wal2lake.catalog import Catalog, ColumnDef, OwnedSequence, TableDef
+from wal2lake.errors import UndefinedObjectError
 from wal2lake.frontend.query.writes import NextOnes
 from wal2lake.lake import CommitConflict
 from wal2lake.model import Oid
@@ -140,18 +142,64 @@ def _conflict(detail: str) -> CommitConflict:
     )
 
 
+@contextmanager
+def held(lock: threading.RLock, check: Check) -> Iterator[None]:
+    """Have it; ``check``, called while somebody else has it, ends the wait."""
+    while not lock.acquire(timeout=_LOOK_SECONDS):
+        check()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class SessionSequences:
+    """What a session has taken of sequences, for currval() and lastval()."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        locks: SequenceLocks,
+        transaction: Callable[[], TransactionSequences],
+    ) -> None:
+        """``transaction``: the one that it has now."""
+        self.catalog = catalog
+        self.locks = locks
+        self.transaction = transaction
+        self.forget()
+
+    def of_statement(self, check: Check) -> StatementSequences:
+        """For one statement; ``check``, called while somebody else has a sequence, ends the
+        wait."""
+        return StatementSequences(self, check)
+
+    def forget(self) -> None:
+        """DISCARD SEQUENCES."""
+        self.values: dict[Oid, int] = {}
+        self.last: Oid | None = None
+
+    def take(self, one: OwnedSequence, count: int) -> int:
+        """The first of the next values, by nextval() or an INSERT. 2200H if there are not so
+        many."""
+        first = self.transaction().take(one, count)
+        self.values[one.oid] = first + (count - 1) * one.increment
+        self.last = one.oid
+        return first
+
+    def was_set(self, oid: Oid, value: int) -> None:
+        """By setval(), after which lastval() is still of what was taken last."""
+        self.values[oid] = value
+
+
 class StatementSequences:
     """A context manager around one statement; ``NextValues`` of its translation."""
 
-    def __init__(
-        self, catalog: Catalog, transaction: TransactionSequences, check: Check
-    ) -> None:
-        """``check``, called while somebody else has a sequence, ends the wait."""
-        self._catalog = catalog
-        self._transaction = transaction
+    def __init__(self, session: SessionSequences, check: Check) -> None:
+        self._session = session
         self._check = check
         self._held = ExitStack()
         self._open: dict[Oid, OwnedSequence] = {}
+        """Of which as many are taken as there will be rows."""
 
     def __enter__(self) -> StatementSequences:
         return self
@@ -166,18 +214,21 @@ class StatementSequences:
 
     def __call__(self, column: ColumnDef, count: int | None) -> NextOnes:
         """See ``query.writes.NextValues``."""
-        found = {one.oid: one for one in self._catalog.sequences()}
+        session = self._session
+        found = {one.oid: one for one in session.catalog.sequences()}
         assert column.sequence is not None
-        one = found[column.sequence]
-        lock = self._transaction.locks.of(one.oid)
-        while not lock.acquire(timeout=_LOOK_SECONDS):
-            self._check()
+        one = found.get(column.sequence)
+        if one is None:
+            # Its column has just been dropped.
+            raise UndefinedObjectError(
+                f'column "{column.name}" does not exist', sqlstate="42703"
+            )
         with ExitStack() as taken:
-            taken.callback(lock.release)
+            taken.enter_context(held(session.locks.of(one.oid), self._check))
             if count is not None:
-                first = self._transaction.take(one, count)
+                first = session.take(one, count)
                 return NextOnes(first, one.increment, count, one.exhausted)
-            left = self._transaction.peek(one)
+            left = session.transaction().peek(one)
             self._held.enter_context(taken.pop_all())
         self._open[one.oid] = one
         return left
@@ -186,5 +237,5 @@ class StatementSequences:
         """The statement has written so many, and nothing is committed yet. 2200H if a sequence
         has not so many values."""
         for one in self._open.values() if rows else ():
-            self._transaction.take(one, rows)
+            self._session.take(one, rows)
         self._open.clear()

@@ -55,7 +55,7 @@ class Call:
     answers: Mapping[Request, object] = field(default_factory=dict)
     """Of requests that had to be done before it could run."""
     emitted: int = 0
-    """How many calls of pg_logical_emit_message the query has come to."""
+    """How many calls the query has come to that each do something of their own."""
 
     def ask(self, request: Request) -> object:
         """The answer; raises Asked if there is none yet."""

@@ -8,6 +8,7 @@ Sources: src/backend/utils/adt/ruleutils.c; manual, section 9.27.
 
 from __future__ import annotations
 
+from wal2lake.errors import UndefinedObjectError
 from wal2lake.frontend.grammar import quote_identifier
 from wal2lake.frontend.sysviews.declarations.relations import PG_CATALOG
 from wal2lake.frontend.sysviews.functions.call import Call
@@ -81,6 +82,25 @@ def pg_get_constraintdef(call: Call, oid: int | None) -> str | None:
         for attribute in relation.attributes:
             if attribute.not_null and attribute.not_null_oid == oid:
                 return f"NOT NULL {quote_identifier(attribute.name)}"
+    return None
+
+
+def pg_get_serial_sequence(
+    call: Call, table: str | None, column: str | None
+) -> str | None:
+    """The sequence that a serial or identity column has its values from."""
+    if table is None or column is None:
+        return None
+    relation = call.facts.by_oid.get(regclass_in(call, table) or 0)
+    found = None if relation is None else relation.attribute(column)
+    if relation is None or found is None:
+        shown = table if relation is None else relation.name
+        raise UndefinedObjectError(
+            f'column "{column}" of relation "{shown}" does not exist', sqlstate="42703"
+        )
+    for oid, owner in call.facts.owned_by.items():
+        if owner == (relation, found):
+            return call.facts.by_oid[oid].qualified
     return None
 
 

@@ -33,10 +33,14 @@ from wal2lake.frontend.sysviews.functions.call import Call
 from wal2lake.model import DATABASE
 
 _BOOL, _NAME, _INT8, _INT4, _TEXT, _OID = 16, 19, 20, 23, 25, 26
+_CHAR, _INT2 = 18, 21
 _FLOAT8_TZ, _NAMES, _LSN, _INET, _XID8, _VOID = 1184, 1003, 3220, 869, 5069, 2278
 _INT2VECTOR, _NODE_TREE, _RECORDS, _XID, _BYTEA = 22, 194, 2287, 28, 17
 _REGCLASS, _REGTYPE, _REGNAMESPACE, _REGROLE = 2205, 2206, 4089, 4096
 
+
+EXPANDARRAY: Final = "_pg_expandarray"
+"""Of information_schema: what drivers ask the columns of an index with, in a select list."""
 
 OWN_SCHEMA: Final = "wal2lake."
 """Begins the names of functions that are not in pg_catalog."""
@@ -186,6 +190,19 @@ def _functions() -> dict[tuple[str, int], Function]:
         "STRUCT(relid UINTEGER,parentrelid UINTEGER,isleaf BOOLEAN,level INTEGER)[]",
         _RECORDS,
     )
+    for name, taken in (
+        ("pg_get_replication_slots", ""),
+        ("pg_stat_get_replication_slot", "VARCHAR"),
+        ("pg_stat_get_subscription", "BIGINT"),
+        ("pg_stat_get_subscription_stats", "BIGINT"),
+    ):
+        struct = rows.struct_of(name)
+        add(name, getattr(rows, name), taken, struct, _RECORDS)
+    keyword = "word VARCHAR,catcode VARCHAR,barelabel BOOLEAN,catdesc VARCHAR"
+    keyword = f"STRUCT({keyword},baredesc VARCHAR)[]"
+    add("pg_get_keywords", rows.pg_get_keywords, "", keyword, _RECORDS)
+    element = "STRUCT(x SMALLINT,n INTEGER)[]"
+    add(EXPANDARRAY, rows.pg_expandarray, "SMALLINT[]", element, _RECORDS)
     nothing = (
         "pg_get_viewdef pg_get_ruledef pg_get_triggerdef pg_get_functiondef"
         " pg_get_function_result pg_get_function_arguments"
@@ -203,7 +220,22 @@ def _functions() -> dict[tuple[str, int], Function]:
         _TEXT,
     )
     add("pg_tablespace_location", _always(""), "BIGINT", "VARCHAR", _TEXT)
-    add("pg_get_serial_sequence", _null, "VARCHAR VARCHAR", "VARCHAR", _TEXT)
+    add(
+        "pg_get_serial_sequence",
+        objects.pg_get_serial_sequence,
+        "VARCHAR VARCHAR",
+        "VARCHAR",
+        _TEXT,
+    )
+    for name, taken in (
+        ("nextval", "ANY"),
+        ("currval", "ANY"),
+        ("lastval", ""),
+        ("setval", "ANY BIGINT"),
+        ("setval", "ANY BIGINT BOOLEAN"),
+    ):
+        ask = session.sequence_function(name)
+        add(name, ask, taken, "BIGINT", _INT8, changes=True)
     add("obj_description", objects.obj_description, "ANY VARCHAR", "VARCHAR", _TEXT)
     add("obj_description", objects.any_description, "BIGINT", "VARCHAR", _TEXT)
     add("col_description shobj_description", _null, "BIGINT ANY", "VARCHAR", _TEXT)
@@ -571,6 +603,12 @@ ROW_FUNCTIONS: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
         ("attrs", _INT2VECTOR),
         ("qual", _NODE_TREE),
     ),
+    "pg_get_keywords": (
+        *(("word", _TEXT), ("catcode", _CHAR), ("barelabel", _BOOL)),
+        *(("catdesc", _TEXT), ("baredesc", _TEXT)),
+    ),
+    EXPANDARRAY: (("x", _INT2), ("n", _INT4)),
+    **rows.STATE,
     "pg_create_logical_replication_slot": (("slot_name", _NAME), ("lsn", _LSN)),
     "pg_copy_logical_replication_slot": (("slot_name", _NAME), ("lsn", _LSN)),
     "pg_replication_slot_advance": (("slot_name", _NAME), ("end_lsn", _LSN)),

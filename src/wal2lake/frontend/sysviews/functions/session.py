@@ -1,21 +1,23 @@
-"""The running session, as it sees itself: parameters, search path, the version; and the one
-functions that change something else.
+"""The running session, as it sees itself: parameters, search path, the version, values that it has
+taken of sequences; and the functions that change something else.
 
 Comes in: parameter names. Goes out: their values; ``set_config`` changes them, and
 ``pg_stat_reset_subscription_stats`` sets counts in the catalog to zero, and
 ``pg_reload_conf`` has the settings read again.
 
-Source: manual, sections 9.27.1, 9.28.1 and 9.28.2.
+Source: manual, sections 9.17, 9.27.1, 9.28.1 and 9.28.2; sequence.c.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from wal2lake import __version__
 from wal2lake.errors import UsageError
 from wal2lake.frontend.parameters import SERVER_VERSION
-from wal2lake.frontend.sysviews.functions.call import Call
+from wal2lake.frontend.sysviews.functions.call import Call, Request
+from wal2lake.frontend.sysviews.functions.regproc import regclass_in
 from wal2lake.model import Oid
 from wal2lake.publish.statistics import no_such_slot
 
@@ -44,6 +46,51 @@ def set_config(
     else:
         call.context.parameters.set(name, value, local=bool(is_local))
     return call.context.parameters[name]
+
+
+_KINDS: Final = {
+    "r": "tables",
+    "p": "partitioned tables",
+    "v": "views",
+    "i": "indexes",
+    "I": "partitioned indexes",
+}
+"""errdetail_relkind_not_supported()."""
+
+
+def sequence_function(name: str) -> Callable[..., object]:
+    """nextval, currval, setval or lastval. Each call is one of its own, whatever it is called
+    with."""
+
+    def ask(call: Call, *arguments: object) -> object:
+        if None in arguments:
+            return None
+        call.emitted += 1
+        given = list(arguments)
+        if given:
+            given[0] = _sequence(call, given[0])
+        return call.ask(Request(name, (call.emitted, *given)))
+
+    return ask
+
+
+def _sequence(call: Call, target: object) -> int | None:
+    """Its OID; 42809 if it is something else. It is its owner's."""
+    oid = regclass_in(call, target)
+    relation = call.facts.by_oid.get(oid or 0)
+    if relation is None:
+        raise UsageError(f"could not open relation with OID {oid}")
+    if relation.kind != "S":
+        raise UsageError(
+            f'cannot open relation "{relation.name}"',
+            sqlstate="42809",
+            detail=f"This operation is not supported for {_KINDS[relation.kind]}.",
+        )
+    if not call.facts.authority.owns(call.role, relation.owner):
+        raise UsageError(
+            f"permission denied for sequence {relation.name}", sqlstate="42501"
+        )
+    return oid
 
 
 _PG_SIGNAL_BACKEND: Final = Oid(4200)

@@ -19,7 +19,12 @@ from sqlglot import exp
 
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.query.analysis.names import result_names
-from wal2lake.frontend.sysviews.functions.pg_proc import FUNCTIONS, OWN_SCHEMA
+from wal2lake.frontend.sysviews.functions.pg_proc import (
+    EXPANDARRAY,
+    FUNCTIONS,
+    OWN_SCHEMA,
+    ROW_FUNCTIONS,
+)
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 from wal2lake.pgtypes.registry.type_names import parse_type_name
 
@@ -39,6 +44,7 @@ JSON: Final = 114
 INTERVAL: Final = 1186
 UNKNOWN: Final = 705
 NUMERIC: Final = 1700
+RECORD: Final = 2249
 PG_LSN: Final = 3220
 
 REG_TYPES: Final = {
@@ -152,6 +158,8 @@ def type_of(node: exp.Expression) -> int | None:
         return UNKNOWN
     if isinstance(node, exp.Null):
         return UNKNOWN
+    if isinstance(node, exp.Dot) and get_type(node.this) == RECORD:
+        return dict(ROW_FUNCTIONS[EXPANDARRAY]).get(node.name)
     if isinstance(node, exp.Bracket):
         return _element(get_type(node.this), node.expressions)
     if isinstance(node, (exp.Explode, exp.Unnest)):
@@ -287,6 +295,8 @@ def _function(node: exp.Expression) -> int | None:
     if name is None:
         return None
     count = len(node.expressions) if isinstance(node, exp.Anonymous) else 0
+    if name == EXPANDARRAY:
+        return RECORD
     known = FUNCTIONS.get((name, count))
     return known.type_oid if known is not None else _FIXED.get(name)
 
@@ -308,6 +318,8 @@ def _figure(item: exp.Expression) -> tuple[str | None, bool]:
     if isinstance(item, exp.Cast):
         inner, strong = _figure(item.this)
         return (inner, True) if strong else (_type_word(item), False)
+    if isinstance(item, exp.Dot) and isinstance(item.expression, exp.Identifier):
+        return str(item.expression.name), True
     name = function_name(item)
     if name is not None:
         return name.removeprefix(OWN_SCHEMA), True

@@ -38,6 +38,7 @@ from wal2lake.frontend.sysviews.declarations.relations import (
 )
 from wal2lake.frontend.sysviews.functions.pg_proc import (
     EMPTY_TABLE_FUNCTIONS,
+    EXPANDARRAY,
     FUNCTIONS,
     OWN_SCHEMA,
     SYSTEM_SCHEMA_NAMES,
@@ -548,7 +549,10 @@ def _function(node: exp.Expression) -> exp.Expression:
     if (name, len(arguments)) in FUNCTIONS:
         if name == "array_to_string":
             arguments[0] = as_type(arguments[0], "VARCHAR[]")
-        return call(name, *[_text_argument(name, a) for a in arguments])
+        found = call(name, *[_text_argument(name, a) for a in arguments])
+        if name == EXPANDARRAY and not isinstance(node.parent, exp.Anonymous):
+            return exp.Anonymous(this="unnest", expressions=[found])
+        return found
     match name, len(arguments):
         case ("array_upper" | "array_length", 2):
             return _array_size(arguments[0])

@@ -8,6 +8,9 @@ Comes in: a query's tree, before it is typed. Goes out: the same tree, in which
                                            has one only
     SELECT f(x) FROM t            is   SELECT record_out(its columns) FROM (the same)
 
+_pg_expandarray, which drivers call beside other columns, becomes the engine's own unnest() there
+(``rewrite``), whose rows are structs.
+
 The engine's copy of a function takes a list where PostgreSQL's is VARIADIC, and gives a list of
 structs.
 
@@ -21,7 +24,7 @@ from typing import Final
 from sqlglot import exp
 
 from wal2lake.errors import FeatureNotSupportedError
-from wal2lake.frontend.sysviews.functions.pg_proc import ROW_FUNCTIONS
+from wal2lake.frontend.sysviews.functions.pg_proc import EXPANDARRAY, ROW_FUNCTIONS
 from wal2lake.frontend.sysviews.query.inference import (
     INT2VECTOR,
     function_name,
@@ -83,7 +86,7 @@ def _selected(select: exp.Select) -> tuple[exp.Expression, str, str | None] | No
         whole = not isinstance(dot, exp.Dot)
         call = dot if whole else dot.this.unnest()
         name = function_name(call) or ""
-        if name not in ROW_FUNCTIONS:
+        if name not in ROW_FUNCTIONS or name == EXPANDARRAY:
             continue
         if len(select.expressions) > 1:
             raise FeatureNotSupportedError(

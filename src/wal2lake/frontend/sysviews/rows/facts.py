@@ -13,7 +13,7 @@ Sources: pg_class.h, pg_constraint.h (names: ChooseConstraintName), ruleutils.c.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +21,7 @@ from wal2lake.catalog import (
     Authority,
     Comment,
     Namespace,
+    OwnedSequence,
     Publication,
     Role,
     RoleMember,
@@ -29,6 +30,7 @@ from wal2lake.catalog import (
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.grammar import quote_identifier
+from wal2lake.frontend.grammar.sequences import nextval
 from wal2lake.frontend.sysviews.declarations.relations import SYSTEM, SYSTEM_SCHEMAS
 from wal2lake.model import (
     BOOTSTRAP_SUPERUSER,
@@ -81,11 +83,11 @@ class Relation:
     namespace_oid: Oid
     name: str
     kind: str
-    """relkind: r, p, v, i or I."""
+    """relkind: r, p, v, i, I or S."""
     owner: Oid
     attributes: tuple[Attribute, ...]
     table: TableDef | None = None
-    """The lake table that it is, or whose index it is."""
+    """The lake table that it is, or whose index or sequence it is."""
     acl: Acl | None = None
     """None: the defaults."""
 
@@ -96,6 +98,10 @@ class Relation:
             return ()
         names = [column.name for column in self.table.columns]
         return tuple(names.index(name) + 1 for name in self.table.key)
+
+    def attribute(self, name: str) -> Attribute | None:
+        """The column of that name."""
+        return next((a for a in self.attributes if a.name == name), None)
 
     @property
     def qualified(self) -> str:
@@ -148,6 +154,9 @@ class Facts:
     tables: tuple[TableDef, ...]
     """The lake tables, as the catalog has them."""
     publications: tuple[Publication, ...]
+    sequences: tuple[OwnedSequence, ...]
+    owned_by: dict[int, tuple[Relation, Attribute]]
+    """The column that takes its values from a sequence, by that."""
 
     def lake_tables(self) -> Iterator[Relation]:
         """The relations that are lake tables."""
@@ -191,16 +200,24 @@ def build_facts(
     members: Sequence[RoleMember] = (),
     database_acl: Acl | None = None,
     publications: Sequence[Publication] = (),
+    sequences: Sequence[OwnedSequence] = (),
 ) -> Facts:
     """Index the catalog's records."""
     oids = {n.name: n.oid for n in namespaces}
+    owned_by: dict[int, tuple[Relation, Attribute]] = {}
+    known = {one.oid: one for one in sequences}
     numbers = _Numbers()
     lake: list[Relation] = []
     for table in tables:
-        relation = _lake_table(table, oids[table.namespace], numbers)
+        relation = _lake_table(table, oids[table.namespace], numbers, known)
         lake.append(relation)
         if table.key:
             lake.append(_key_index(relation, table))
+        lake += [_sequence(relation, s) for s in sequences if s.relid == table.oid]
+        for column, attribute in zip(table.columns, relation.attributes, strict=True):
+            owned = known.get(column.sequence or INVALID_OID)
+            if owned is not None and owned.relid == table.oid:
+                owned_by[owned.oid] = (relation, attribute)
     relations = (*lake, *_SYSTEM_RELATIONS)
     return Facts(
         roles=tuple(roles),
@@ -233,6 +250,8 @@ def build_facts(
         database_acl=database_acl,
         tables=tuple(tables),
         publications=tuple(publications),
+        sequences=tuple(sequences),
+        owned_by=owned_by,
     )
 
 
@@ -260,9 +279,19 @@ class _Numbers:
         return Oid(self.not_null)
 
 
-def _lake_table(table: TableDef, namespace_oid: Oid, numbers: _Numbers) -> Relation:
+def _lake_table(
+    table: TableDef,
+    namespace_oid: Oid,
+    numbers: _Numbers,
+    sequences: Mapping[Oid, OwnedSequence],
+) -> Relation:
     attributes = []
     for number, column in enumerate(table.columns, 1):
+        default = column.default
+        owned = sequences.get(column.sequence or INVALID_OID)
+        if default is not None and owned is not None:
+            # Its schema may be another one by now.
+            default = nextval(owned.namespace, owned.name)
         not_null = column.not_null or column.name in table.key
         attributes.append(
             Attribute(
@@ -271,10 +300,8 @@ def _lake_table(table: TableDef, namespace_oid: Oid, numbers: _Numbers) -> Relat
                 type_oid=column.type_oid,
                 typmod=column.typmod,
                 not_null=not_null,
-                default=column.default,
-                default_oid=INVALID_OID
-                if column.default is None
-                else numbers.next_default(),
+                default=default,
+                default_oid=INVALID_OID if default is None else numbers.next_default(),
                 not_null_oid=numbers.next_not_null() if not_null else INVALID_OID,
                 identity=column.identity,
             )
@@ -308,6 +335,26 @@ def _key_index(relation: Relation, table: TableDef) -> Relation:
         owner=relation.owner,
         attributes=tuple(attributes),
         table=table,
+    )
+
+
+_SEQUENCE_COLUMNS: Final = (
+    Attribute(1, "last_value", Oid(20), -1, True),
+    Attribute(2, "log_cnt", Oid(20), -1, True),
+    Attribute(3, "is_called", Oid(16), -1, True),
+)
+
+
+def _sequence(table: Relation, sequence: OwnedSequence) -> Relation:
+    return Relation(
+        oid=sequence.oid,
+        namespace=table.namespace,
+        namespace_oid=table.namespace_oid,
+        name=sequence.name,
+        kind="S",
+        owner=table.owner,
+        attributes=_SEQUENCE_COLUMNS,
+        table=table.table,
     )
 
 

@@ -73,7 +73,7 @@ def schemata(facts: Facts) -> Iterator[Row]:
 def tables(facts: Facts) -> Iterator[Row]:
     """Lake tables and system relations."""
     for relation in facts.relations:
-        if relation.kind in "iI":
+        if relation.kind in "iIS":
             continue
         is_lake = relation.table is not None
         yield {
@@ -105,8 +105,9 @@ def views(facts: Facts) -> Iterator[Row]:
 
 def columns(facts: Facts) -> Iterator[Row]:
     """Columns of all tables and views."""
+    identities = _identities(facts)
     for relation in facts.relations:
-        if relation.kind in "iI":
+        if relation.kind in "iIS":
             continue
         for attribute in relation.attributes:
             known = type_by_oid(attribute.type_oid)
@@ -126,10 +127,31 @@ def columns(facts: Facts) -> Iterator[Row]:
                 "is_self_referencing": _NO,
                 "is_identity": _NO,
                 "identity_cycle": _NO,
+                **identities.get((relation.oid, attribute.number), {}),
                 "is_generated": "NEVER",
                 "is_updatable": _YES if relation.table is not None else _NO,
                 **({} if known is None else _limits(attribute.typmod, known)),
             }
+
+
+def _identities(facts: Facts) -> dict[tuple[int, int], Row]:
+    """What is said of identity columns, by table and number."""
+    found: dict[tuple[int, int], Row] = {}
+    for one in facts.sequences:
+        relation, attribute = facts.owned_by.get(one.oid, (None, None))
+        if relation is None or attribute is None or not attribute.identity:
+            continue
+        least, most = one.limits
+        always = attribute.identity == "a"
+        found[relation.oid, attribute.number] = {
+            "is_identity": _YES,
+            "identity_generation": "ALWAYS" if always else "BY DEFAULT",
+            "identity_start": str(one.start),
+            "identity_increment": str(one.increment),
+            "identity_maximum": str(most),
+            "identity_minimum": str(least),
+        }
+    return found
 
 
 def _data_type(attribute: Attribute, known: PgType | None) -> str:

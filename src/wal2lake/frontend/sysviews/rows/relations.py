@@ -55,7 +55,7 @@ _BTREE_OPCLASS: Final = {
 def pg_class(facts: Facts) -> Iterator[Row]:
     """Tables, their primary key indexes, and the system relations."""
     for relation in facts.relations:
-        is_index = relation.kind in "iI"
+        is_index, is_sequence = relation.kind in "iI", relation.kind == "S"
         table = relation.table
         yield {
             "oid": relation.oid,
@@ -64,7 +64,8 @@ def pg_class(facts: Facts) -> Iterator[Row]:
             "relowner": relation.owner,
             "relam": {"i": BTREE_AM, "I": BTREE_AM, "r": HEAP_AM}.get(relation.kind, 0),
             "relfilenode": 0 if relation.kind in UNSTORED else relation.oid,
-            "reltuples": 0.0 if is_index else -1.0,
+            "relpages": int(relation.kind in "iS"),
+            "reltuples": 0.0 if is_index else 1.0 if is_sequence else -1.0,
             "relhasindex": relation.kind in "rp" and bool(relation.key_numbers),
             "relpersistence": "p",
             "relkind": relation.kind,
@@ -76,9 +77,11 @@ def pg_class(facts: Facts) -> Iterator[Row]:
             "relispopulated": True,
             "relacl": facts.acl_text(relation.acl),
             "relreplident": "n"
-            if is_index or table is None
+            if is_index or is_sequence or table is None
             else table.replica_identity.value,
-            "relispartition": table is not None and table.partition_of is not None,
+            "relispartition": table is not None
+            and table.partition_of is not None
+            and not is_sequence,
             "reloptions": _options(relation.kind, table),
             "relpartbound": "DEFAULT"
             if relation.kind == "r" and table is not None and table.partition_of
