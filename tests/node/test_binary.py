@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+import psycopg
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
@@ -133,6 +134,35 @@ def test_text_and_binary_subscriptions_store_the_same(
     changed = [stored(node, schema) for schema in schemas]
     assert changed[0] == changed[1]
     assert changed != copied
+
+
+COPY_SCHEMA = """
+    create schema bin_copy;
+    create table bin_copy.t (id int primary key, m money, v tsvector, q tsquery, ms money[]);
+    insert into bin_copy.t values
+        (1, -1234567.89, 'a:1A,2 ''it''''s''', 'a:*B & !(b | c) <-> d', '{1,NULL,-0.05}'),
+        (2, 0, '', '', '{}'), (3, null, null, null, null);
+    create publication bin_copy for tables in schema bin_copy;
+"""
+
+
+def test_a_copy_in_binary_has_the_sources_bytes(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    pg18.psql(COPY_SCHEMA)
+    subscribe(pg18, "bin_copy").synced()
+
+    def copied(conninfo: str, query: str) -> bytes:
+        with psycopg.connect(conninfo) as connection, connection.cursor() as cursor:
+            sql = f"copy ({query}) to stdout (format binary)".encode()
+            with cursor.copy(sql) as copy:
+                return b"".join(map(bytes, copy))
+
+    for query in (
+        "select * from bin_copy.t order by id",
+        "select 'pg_class'::regclass, 'int4'::regtype, 'pg_catalog'::regnamespace",
+    ):
+        assert copied(node.conninfo(), query) == copied(pg18.conninfo(), query)
 
 
 def test_the_format_can_be_changed_while_the_subscription_runs(

@@ -286,6 +286,45 @@ _DATES = st.one_of(
     st.integers(1, 4712).map(lambda y: f"{y:04d}-06-07 BC"),
     st.integers(10_000, 5_874_896).map(lambda y: f"{y}-06-07"),
 )
+_LEXEMES = st.text("ab'\\ :&\u00e9", min_size=1, max_size=4).map(
+    lambda t: "'" + t.replace("\\", "\\\\").replace("'", "''") + "'"
+)
+_OPERANDS = st.builds(
+    lambda lexeme, flags: f"{lexeme}:{flags}" if flags else lexeme,
+    _LEXEMES,
+    st.sampled_from(["", "*", "A", "*BD", "C"]),
+)
+_TSQUERIES = st.recursive(
+    _OPERANDS,
+    # To the right of an operator its own kind would have the text of another tree.
+    lambda one: st.one_of(
+        one.map(lambda q: f"!({q})"),
+        st.builds(
+            lambda left, sign, right: f"({left}) {sign} {right}",
+            one,
+            st.sampled_from(["&", "|", "<->", "<3>"]),
+            st.one_of(_OPERANDS, one.map(lambda q: f"!({q})")),
+        ),
+        st.builds(lambda left, right: f"{left} <2> ({right})", _OPERANDS, one),
+        st.builds(lambda left, right: f"{left} & ({right} | {left})", one, _OPERANDS),
+    ),
+    max_leaves=6,
+)
+_TSVECTORS = st.lists(
+    st.builds(
+        lambda lexeme, places: f"{lexeme}:{','.join(places)}" if places else lexeme,
+        _LEXEMES,
+        st.lists(
+            st.builds(
+                lambda n, weight: f"{n}{weight}",
+                st.integers(1, 16_383),
+                st.sampled_from("ABCD"),
+            ),
+            max_size=3,
+        ),
+    ),
+    max_size=4,
+).map(" ".join)
 _ANY: dict[str, st.SearchStrategy[str]] = {
     "smallint": _integers(16),
     "integer": _integers(32),
@@ -320,6 +359,8 @@ _ANY: dict[str, st.SearchStrategy[str]] = {
     "money": st.integers(-(2**63), 2**63 - 1).map(
         lambda n: f"{'-' * (n < 0)}{abs(n) // 100}.{abs(n) % 100:02}"
     ),
+    "tsquery": _TSQUERIES,
+    "tsvector": _TSVECTORS,
     "money[]": st.lists(st.one_of(st.none(), _integers(32))).map(
         lambda p: _literal(p, "{", "}")
     ),

@@ -467,12 +467,25 @@ def test_sparks_own_types_are_printed_as_postgresqls() -> None:
 
 
 def test_a_type_without_binary_form_is_refused_by_name() -> None:
-    with pytest.raises(FeatureNotSupportedError, match="tsvector"):
-        arrow_to_binary(pa.array(["'a':1"]), 3614)
+    with pytest.raises(FeatureNotSupportedError, match="regclass"):
+        arrow_to_binary(pa.array(["pg_class"]), 2205)
     with pytest.raises(FeatureNotSupportedError, match=r"money\[\]"):
         binary_param_to_text(791, b"")
     with pytest.raises(FeatureNotSupportedError, match="DateStyle"):
         arrow_to_text(pa.array([1]), 23, datestyle="German")
+
+
+@pytest.mark.parametrize(
+    ("type_oid", "text"),
+    [
+        *((790, text) for text in ("1.234,56", "$1,2345.00", "$1.0", "$-1.00", "")),
+        *((3614, text) for text in ("a:1", "'a':1E", "'a''", "'a'  'b'")),
+        *((3615, text) for text in ("a", "'a' )", "( 'a'", "'a' <99999> 'b'")),
+    ],
+)
+def test_text_that_is_no_value_has_no_binary_form(type_oid: int, text: str) -> None:
+    with pytest.raises(FeatureNotSupportedError, match="binary format"):
+        arrow_to_binary(pa.array([text]), type_oid)
 
 
 def test_a_value_kept_as_text_is_sent_in_binary_if_its_type_has_one() -> None:

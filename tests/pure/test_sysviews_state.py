@@ -1,7 +1,8 @@
-"""The functions that the views of slots and subscriptions are made of give the views' rows."""
+"""The functions that the views of slots and subscriptions are made of; what results look like."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -12,6 +13,7 @@ from wal2lake.catalog import Progress, SubscriptionStats
 from wal2lake.frontend.sysviews import SystemCatalog, is_system_query
 from wal2lake.model import ConflictType, Lsn, Oid
 from wal2lake.tablesync.attempt import RunningCopy
+from wal2lake.wire.frontback import Format
 
 SUB = Oid(OBJECTS["subscription sub"])
 
@@ -79,3 +81,18 @@ def test_slots(catalog: SystemCatalog) -> None:
     of = "select * from pg_stat_get_replication_slot({})"
     assert _rows(catalog, of.format("'nope'")) == [("nope", *("0",) * 8, None)]
     assert _rows(catalog, of.format("null")) == [(None,) * 10]
+
+
+def test_oid_types_are_numbers_in_binary(catalog: SystemCatalog) -> None:
+    sql = "select 'pg_class'::regclass, 'int4'::regtype, null::regrole, oid::regclass"
+    sql += " from pg_class where relname = 'pg_type'"
+    columns = []
+    for code in (Format.BINARY, Format.TEXT):
+        formats = [*[code] * 3, Format.TEXT]
+        (batch,) = catalog.execute(sql, (), session(), formats).batches
+        columns.append([column[0] for column in batch.columns])
+    numbers = [struct.pack("!I", number) for number in (1259, 23)]
+    assert columns == [
+        [*numbers, None, b"pg_type"],
+        [b"pg_class", b"integer", None, b"pg_type"],
+    ]

@@ -156,7 +156,7 @@ class SystemCatalog:
                 fields = fields_of(query.outputs, relation.columns, relation.types)
                 table = self._guarded(query, relation.to_arrow_table)
                 assert self._call is not None
-                table = printable(table, fields, self._call)
+                table = printable(table, fields, formats, self._call)
                 requests = self._call.requests
             finally:
                 self._running = None

@@ -6,6 +6,7 @@ NULL. Owns: nothing. Never: converts to another type, calls a binary form what i
     text       ``arrow_to_text``: the output functions
     binary     ``arrow_to_binary``: the send functions
     values     single values, from their text; ranges: those that consist of others
+    textsearch tsvector and tsquery, from theirs
     sent       ``text_to_binary``: a column of text, as the log has it, in binary
     datetime   dates, times and intervals with DateStyle ISO
     interval   intervals read from text, and in binary

@@ -63,6 +63,8 @@ def arrow_to_binary(
         return arrow_to_binary(array.dictionary_decode(), type_oid, typmod)
     if type_oid in FIXED:
         return _fixed(array, type_oid)
+    if type_oid in _NUMBERED and pa.types.is_integer(array.type):
+        return _fixed(array, _OID)
     if type_oid in ITS_OWN_TEXT:
         return arrow_to_text(array, type_oid, typmod)
     from_text = FROM_TEXT.get(type_oid)
@@ -97,6 +99,10 @@ def no_binary(type_oid: int) -> FeatureNotSupportedError:
         hint="Ask for the text format, or cast the column to text.",
     )
 
+
+_OID = 26
+_NUMBERED = frozenset({2205, 2206, 4089, 4096})
+"""regclass, regtype, regnamespace, regrole: sent as numbers, if they come as such."""
 
 _BOOL, _BYTEA, _DATE, _TIMESTAMP, _TIMESTAMPTZ, _RECORD = 16, 17, 1082, 1114, 1184, 2249
 

@@ -3,8 +3,8 @@
 Comes in: a value's canonical text, as bytes. Goes out: what the type's send function would
 write. Called by ``encode.binary``; the readers are in ``receive.value`` and ``pgtypes.binary``.
 
-Sources: inet_send, macaddr_send, bit_send, timetz_send, jsonpath_send, the send functions of
-geo_ops.c in src/backend/utils/adt.
+Sources: inet_send, macaddr_send, bit_send, timetz_send, jsonpath_send, cash_send, the send
+functions of geo_ops.c in src/backend/utils/adt.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from wal2lake.pgtypes.binary import (
     uuid_to_binary,
 )
 from wal2lake.pgtypes.encode.interval import interval_of
+from wal2lake.pgtypes.encode.textsearch import tsquery_to_binary, tsvector_to_binary
 
 _FAMILIES = MappingProxyType({4: 2, 6: 3})
 """PGSQL_AF_INET, PGSQL_AF_INET6."""
 _NUMBER = re.compile(rb"[^][(){}<>,]+")
+_MONEY = re.compile(rb"(-?)\$(\d{1,3}(?:,\d{3})*)\.(\d\d)")
 _OFFSET = re.compile(rb"[+-]")
 
 
@@ -70,6 +72,15 @@ def _mac(text: bytes) -> bytes:
     return bytes.fromhex(text.replace(b":", b"").decode())
 
 
+def _money(text: bytes) -> bytes:
+    """As lc_monetary C writes it: of another one the unit is not known."""
+    found = _MONEY.fullmatch(text)
+    if found is None:
+        raise ValueError("not in the format of C")
+    digits = (found[1] + found[2] + found[3]).replace(b",", b"")
+    return struct.pack("!q", int(digits))
+
+
 def _bits(text: bytes) -> bytes:
     size = (len(text) + 7) // 8
     value = int(text.ljust(size * 8, b"0") or b"0", 2)
@@ -102,6 +113,7 @@ FROM_TEXT: Mapping[int, Callable[[bytes], bytes]] = MappingProxyType(
         650: _address(1),
         718: _numbers,
         774: _mac,
+        790: _money,
         829: _mac,
         869: _address(0),
         1083: _time,
@@ -112,6 +124,8 @@ FROM_TEXT: Mapping[int, Callable[[bytes], bytes]] = MappingProxyType(
         1700: lambda text: numeric_to_binary(text.decode()),
         2950: lambda text: uuid_to_binary(text.decode()),
         3220: _pg_lsn,
+        3614: tsvector_to_binary,
+        3615: tsquery_to_binary,
         3802: jsonb_to_binary,
         4072: jsonb_to_binary,
     }

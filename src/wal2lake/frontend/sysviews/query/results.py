@@ -24,7 +24,7 @@ from wal2lake.frontend.sysviews.query.inference import (
 )
 from wal2lake.frontend.sysviews.query.scopes import Output
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
-from wal2lake.wire.frontback import FieldDescription
+from wal2lake.wire.frontback import FieldDescription, Format
 
 _ENGINE_OIDS: Final = {
     "BOOLEAN": 16,
@@ -90,12 +90,20 @@ def _engine_oid(kind: str) -> int:
 
 
 def printable(
-    table: pa.Table, fields: Sequence[FieldDescription], call: Call
+    table: pa.Table,
+    fields: Sequence[FieldDescription],
+    formats: Sequence[Format],
+    call: Call,
 ) -> pa.Table:
-    """The table with every column in a form that the encoders take."""
+    """The table with every column in a form that the encoders take: OID types by their names, but
+    as numbers in binary."""
     columns = []
-    for column, field in zip(table.columns, fields, strict=True):
-        columns.append(_column(column.combine_chunks(), field.type_oid, call))
+    for i, (column, field) in enumerate(zip(table.columns, fields, strict=True)):
+        binary = i < len(formats) and formats[i] == Format.BINARY
+        array = column.combine_chunks()
+        if not (binary and field.type_oid in REG_TYPES):
+            array = _column(array, field.type_oid, call)
+        columns.append(array)
     return pa.Table.from_arrays(columns, names=[str(i) for i in range(len(columns))])
 
 
