@@ -127,6 +127,15 @@ def refuse_unless_plain(state: TableState, fields: Sequence[NextField]) -> None:
     kept = {
         one.source for one in fields if one.source == one.field.name and not one.anew
     }
+    stay = {one.source for one in fields if not one.anew}
+    for name in state.clustering:
+        if name not in stay:
+            raise FeatureNotSupportedError(
+                f'cannot drop column "{name}" or alter its type because the table is'
+                " clustered by it",
+                hint="Create another table WITH (cluster_by = ...), and copy the rows;"
+                " or end the clustering with Spark: ALTER TABLE ... CLUSTER BY NONE.",
+            )
     for name in state.partition_columns:
         if name not in kept:
             raise FeatureNotSupportedError(
