@@ -279,30 +279,41 @@ def test_statements_on_a_branch_of_a_clustered_table(
 def test_columns_of_a_clustered_table(
     lake: DeltaTables, spark_session: SparkSession, location: str
 ) -> None:
-    """One that it is clustered by may have another name, but not go or be of another type."""
-    id_, v = FieldSpec("id", "int"), FieldSpec("v", "string")
-    lake.create(location, [id_, v], clustering=["id"])
-    for fields in (
-        [NextField(v, "v")],
-        [NextField(FieldSpec("id", "bigint"), "id", anew=True), NextField(v, "v")],
-    ):
-        with pytest.raises(FeatureNotSupportedError, match='"id"'):
-            lake.prepare_columns(location, fields)
-    fields = [NextField(FieldSpec("key", "int"), "id"), NextField(v, "v")]
-    state = lake.prepare_columns(location, fields)
-    metadata = lake.metadata(location, fields)
-    lake.commit_metadata(
-        location,
-        metadata,
-        Cursor(APP, 1),
-        read_version=state.version,
-        rows=None,
-        operation="alter table",
+    """One that it is clustered by does not go; it may have another name, and before that another
+    type that has bounds."""
+
+    def alter(position: int, *fields: NextField) -> None:
+        state = lake.prepare_columns(location, fields)
+        lake.commit_metadata(
+            location,
+            lake.metadata(location, fields),
+            Cursor(APP, position),
+            read_version=state.version,
+            rows=() if any(one.anew for one in fields) else None,
+            operation="alter table",
+        )
+        name = fields[0].field.name
+        assert lake.state(location).clustering == (name,)
+        assert detail(spark_session, location)["clusteringColumns"] == [name]
+        lake.commit_files(location, [], Cursor(APP, position + 1))
+        assert is_ours(location, lake.state(location).version)
+        assert detail(spark_session, location)["clusteringColumns"] == [name]
+
+    v = NextField(FieldSpec("v", "string"), "v")
+    lake.create(
+        location, [FieldSpec("id", "int"), FieldSpec("v", "string")], clustering=["id"]
     )
-    assert lake.state(location).clustering == ("key",)
-    assert detail(spark_session, location)["clusteringColumns"] == ["key"]
-    lake.commit_files(location, [], Cursor(APP, 2))
-    assert is_ours(location, lake.state(location).version)
-    assert detail(spark_session, location)["clusteringColumns"] == ["key"]
+
+    def refuses(*fields: NextField) -> None:
+        with pytest.raises(FeatureNotSupportedError, match=r'"(id|key)"'):
+            lake.prepare_columns(location, fields)
+
+    refuses(v)
+    refuses(NextField(FieldSpec("id", "double"), "id", anew=True), v)
+    refuses(NextField(FieldSpec("key", "bigint"), "id", anew=True), v)
+    alter(1, NextField(FieldSpec("id", "bigint"), "id", anew=True), v)
+    alter(3, NextField(FieldSpec("key", "bigint"), "id"), v)
+    refuses(NextField(FieldSpec("key", "string"), "key", anew=True), v)
     spark_session.sql(f"alter table {relation(location)} cluster by none")
     assert lake.state(location).clustering == ()
+    lake.prepare_columns(location, [v])
