@@ -14,6 +14,7 @@ from tests.conftest import Database
 from wal2lake.errors import PublisherError
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
+from wal2lake.testing.waits import wait_until
 
 
 def refused(node: Node, sql: str) -> tuple[str | None, str]:
@@ -29,6 +30,12 @@ def commits(table: Path) -> list[list[dict[str, Any]]]:
     logs = sorted((table / "_delta_log").glob(f"{'[0-9]' * 20}.json"))
     found = [list(map(json.loads, log.read_text().splitlines())) for log in logs]
     return [one for one in found if not any("metaData" in action for action in one)]
+
+
+def word(commit: list[dict[str, Any]]) -> str | None:
+    """What it was for."""
+    found: str | None = commit[0]["commitInfo"].get("userMetadata")
+    return found
 
 
 def test_a_clustered_table_is_copied_followed_written_and_clustered(
@@ -77,21 +84,24 @@ def test_a_clustered_table_is_copied_followed_written_and_clustered(
     mirror.assert_equal(["cl.t"])
     table = node.directory / "warehouse" / "cl" / "t"
 
-    for i in range(1, 40):
+    for i in range(1, 200):
+        before = len(commits(table))
         pg18.psql(
-            f"update cl.t set v = 'changed' where id % 50 = {i};"
+            f"update cl.t set v = 'changed' where id % 50 = {i % 50};"
             f" delete from cl.t where id % 1000 = {i};"
             f" insert into cl.t select {i} * 10000 + n, 'n', 'new' from"
             " generate_series(1, 20) n"
         )
-        mirror.synced()
+        wait_until(lambda least=before: len(commits(table)) > least)  # type: ignore[misc]
+        compactions = [one for one in commits(table) if word(one) == "compaction"]
+        if compactions:
+            break
+    else:
+        raise AssertionError("the table is not clustered")
     mirror.assert_equal(["cl.t"])
-    found = commits(table)
-    assert all(one[0]["commitInfo"]["engineInfo"] == "wal2lake" for one in found)
-    compactions = [
-        one for one in found if one[0]["commitInfo"].get("userMetadata") == "compaction"
-    ]
-    assert compactions
+    assert all(
+        one[0]["commitInfo"]["engineInfo"] == "wal2lake" for one in commits(table)
+    )
     added = [action["add"] for action in compactions[-1] if "add" in action]
     assert {one["clusteringProvider"] for one in added} == {"liquid"}
     assert json.loads(added[0]["tags"]["ZCUBE_ZORDER_BY"]) == ["id", "`Größe`"]
