@@ -38,7 +38,6 @@ def test_a_partitioned_table_is_copied_followed_and_written(
         "(partition_columns = 'c')": "0A000",
         "(partition_columns = 'a, b, c')": "42P16",
         "(partition_columns = '')": "22023",
-        "(cluster_by = 'a')": "0A000",
     }.items():
         assert refused(node, create + parameters)[0] == sqlstate, parameters
 

@@ -3,6 +3,7 @@ each version. Expected errors are PostgreSQL 18's."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -176,3 +177,22 @@ def test_each_version_keeps_its_columns(tmp_path: Path) -> None:
     catalog.rename_table(TABLE, "public", "u")
     renamed = catalog.table_at(TABLE, 0)
     assert (renamed.name, renamed.columns) == ("u", TABLE.columns)
+
+
+def test_a_clustered_table_is_so_by_the_new_names_of_its_columns(
+    tmp_path: Path,
+) -> None:
+    catalog = Catalog.create(tmp_path / "catalog.sqlite", "me", None)
+    parameters = (("cluster_by", 'a,"b"",c"'), ("delta.checkpointInterval", "5"))
+    catalog.create_table(replace(TABLE, parameters=parameters))
+
+    def rename(*renamed: tuple[str, str]) -> tuple[tuple[str, str], ...]:
+        catalog.redefine([Altered(TABLE.oid, TABLE.columns, (), None, renamed)])
+        found = catalog.table_by_oid(TABLE.oid)
+        assert found is not None
+        return found.parameters
+
+    assert rename() == parameters
+    assert rename(("x", "y"))[0] == ("cluster_by", 'a,"b"",c"')
+    assert rename(("a", "A"), ('b",c', "a"))[0] == ("cluster_by", '"A",a')
+    assert rename(("c", "d"))[1] == parameters[1]

@@ -336,6 +336,27 @@ def test_storage_parameters_are_properties_of_delta() -> None:
     )
 
 
+def test_columns_by_which_rows_are_kept_together() -> None:
+    columns = 'a int, "B c" text, d date, e int, f int'
+    found = parse(f"create table t ({columns}) with (cluster_by = '\"B c\", A')")
+    assert isinstance(found, CreateTable)
+    assert found.clustering == ("B c", "a")
+    assert found.parameters == (("cluster_by", '"B c",a'),)
+    assert found.partition_columns == ()
+    for parameters, sqlstate in {
+        "cluster_by = 'x'": "42703",
+        "cluster_by = 'a, d, a'": "42701",
+        "cluster_by = 'a, d, e, f, \"B c\"'": "54011",
+        "cluster_by = 'a', partition_columns = 'd'": "42P16",
+        "cluster_by = ''": "22023",
+        "cluster_by = 'a b'": "22023",
+        "cluster_by": "22023",
+    }.items():
+        with pytest.raises(Wal2LakeError) as caught:
+            parse(f"create table t ({columns}) with ({parameters})")
+        assert caught.value.sqlstate == sqlstate, parameters
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [

@@ -64,9 +64,11 @@ def _write(state: TableState, ids: range) -> AddedFile:
     return write_data_file(rows, state.location, state.fields, state.physical_fields)
 
 
-def _history(lake: DeltaTables, location: str) -> Iterator[int]:
+def _history(
+    lake: DeltaTables, location: str, clustering: tuple[str, ...] = ()
+) -> Iterator[int]:
     """One commit of each kind; gives each version."""
-    state = lake.create(location, FIELDS)
+    state = lake.create(location, FIELDS, clustering=clustering)
     added = [_write(state, range(20)), _write(state, range(20, 40))]
     yield lake.commit_files(location, added, Cursor(APP, 1), read_version=0).version
     yield lake.commit_files(location, [], Cursor("other", 9)).version
@@ -93,20 +95,23 @@ def _history(lake: DeltaTables, location: str) -> Iterator[int]:
     ).version
 
 
+@pytest.mark.parametrize("clustering", [(), ("name", "id")])
 def test_each_version_says_what_deltas_own_says(
     lake: DeltaTables,
     spark_session: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    clustering: tuple[str, ...],
 ) -> None:
     ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
     tracker = spark_session.sparkContext.statusTracker()
     before = tracker.getJobIdsForGroup(None)
-    versions = list(_history(lake, ours))
+    versions = list(_history(lake, ours, clustering))
     assert tracker.getJobIdsForGroup(None) == before
     with monkeypatch.context() as patch:
         patch.setattr(tables, "is_ours_to_write", lambda version: False)
-        assert list(_history(lake, theirs)) == versions == [1, 2, 3, 4, 5]
+        theirs_too = list(_history(lake, theirs, clustering))
+        assert theirs_too == versions == [1, 2, 3, 4, 5]
     for version in versions:
         assert _is_ours(ours, version) and not _is_ours(theirs, version)
         mine, other = _actions(ours, version), _actions(theirs, version)

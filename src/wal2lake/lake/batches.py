@@ -385,6 +385,9 @@ class Batches:
             return Committed(state.version)
         if done is None:
             compaction.discard()
+        elif state.clustering:
+            # A large one is clustered piece by piece.
+            self._compactor.ask(state.location, key)
         return done or Committed(state.version)
 
     def _commit_compaction(

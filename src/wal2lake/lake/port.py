@@ -43,6 +43,19 @@ def can_partition(spark_ddl: str) -> bool:
     return _PARTITIONING.fullmatch(spark_ddl.lower()) is not None
 
 
+INDEXED_COLUMNS: Final = 32
+"""delta.dataSkippingNumIndexedCols' default: Delta reads no statistics beyond these."""
+
+_CLUSTERING: Final = re.compile(
+    r"(smallint|int|bigint|date|timestamp|timestamp_ntz|decimal\(.*\)|string)"
+)
+
+
+def can_cluster(spark_ddl: str) -> bool:
+    """Whether a table can be clustered by such a column: files say the bounds of its values."""
+    return _CLUSTERING.fullmatch(spark_ddl.lower()) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
     """One column of a lake table, with the PostgreSQL type that it stands for."""
@@ -117,6 +130,8 @@ class TableState:
     column_mapping: bool
     properties: Mapping[str, str]
     partition_columns: tuple[str, ...] = ()
+    clustering: tuple[str, ...] = ()
+    """Columns by which rows that are near each other are kept in the same files."""
 
     @property
     def is_plain(self) -> bool:
@@ -183,8 +198,10 @@ class TablePort(Protocol):
         fields: Sequence[FieldSpec],
         properties: Mapping[str, str] | None = None,
         partition_columns: Sequence[str] = (),
+        clustering: Sequence[str] = (),
     ) -> TableState:
-        """Make an empty table; DuplicateObjectError (42P07) if there is one.
+        """Make an empty table; DuplicateObjectError (42P07) if there is one. ``clustering``:
+        columns by which its rows are kept together, as ``can_cluster`` allows.
 
         Durable when it returns (local storage).
         """

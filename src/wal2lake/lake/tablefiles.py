@@ -25,6 +25,32 @@ _PATH_SAFE: Final = "/!$&'()*+,;=@-._~"
 _TIGHT: Final = re.compile(r'"tightBounds"\s*:\s*true')
 
 
+_LIQUID: Final = "liquid"
+"""Delta's own clustering, which takes files of that name further (OPTIMIZE)."""
+
+_CUBE: Final = "ZCUBE_ID"
+_CUBE_COLUMNS: Final = "ZCUBE_ZORDER_BY"
+
+
+@dataclass(frozen=True, slots=True)
+class Cube:
+    """Files of a clustered table that were written together, each with a range of its own of the
+    columns by which the table is clustered. As Delta's tags say it."""
+
+    id: str
+    columns: tuple[str, ...]
+    """The table's, when it was written; as Delta's tags have them."""
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What an ``add`` action says of it."""
+        columns = json.dumps(self.columns, separators=(",", ":"))
+        return {
+            "tags": {_CUBE: self.id, _CUBE_COLUMNS: columns},
+            "clusteringProvider": _LIQUID,
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class AddedFile:
     """A finished Parquet file below the table's location: Delta's ``add`` as data."""
@@ -41,6 +67,8 @@ class AddedFile:
     """Physical names and values of the columns that it does not have; see ``partitions``."""
     vector: Descriptor | None = None
     """Rows that are gone before it comes (a compaction's): no part of ``to_dict``."""
+    cube: Cube | None = None
+    """It is clustered (a compaction's): no part of ``to_dict`` either."""
 
     def to_dict(self) -> dict[str, object]:
         """Plain JSON values, for the catalog's copy_range rows."""
@@ -127,6 +155,19 @@ class DataFile:
         found: Mapping[str, str | None] = self.action.get("partitionValues") or {}
         return found
 
+    @property
+    def cube(self) -> Cube | None:
+        """What it is clustered with; None: it is not, or not in Delta's way."""
+        tags = self.action.get("tags") or {}
+        columns = json.loads(tags.get(_CUBE_COLUMNS) or "null")
+        if (
+            self.action.get("clusteringProvider") != _LIQUID
+            or _CUBE not in tags
+            or not isinstance(columns, list)
+        ):
+            return None
+        return Cube(str(tags[_CUBE]), tuple(map(str, columns)))
+
     def bounds(self, column: str) -> tuple[Any, Any] | None:
         """(lowest, highest) of a column by its physical name, or a bit beyond."""
         low = self._stats.get("minValues", {}).get(column)
@@ -196,6 +237,8 @@ def add_action(added: AddedFile, *, data_change: bool) -> dict[str, object]:
     }
     if added.stats is not None:
         action["stats"] = added.stats
+    if added.cube is not None:
+        action |= added.cube.facts
     if added.vector is not None:
         action["deletionVector"] = added.vector
         action["stats"] = _not_tight(str(added.stats))

@@ -9,16 +9,24 @@ columns of one with the rows of another. Called by ``store``.
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from typing import Final
 
 from wal2lake.catalog import sequences
 from wal2lake.catalog.definitions.publications import follow_columns
 from wal2lake.catalog.records import Altered, TableDef
 from wal2lake.catalog.tables import columns_from_json
 from wal2lake.model import Oid
+from wal2lake.pgtypes.keywords import quote_identifier
+
+_CLUSTER_BY: Final = "cluster_by"
+"""The storage parameter."""
+
+_NAME: Final = re.compile(r'"((?:[^"]|"")*)"|([^",]+)')
 
 
 def alter(
@@ -50,6 +58,8 @@ def redefine(connection: sqlite3.Connection, altered: Sequence[Altered]) -> None
                 one.relid,
             ),
         )
+        if one.renamed:
+            _follow_clustering(connection, one.relid, dict(one.renamed))
         left = [column.name for column in one.columns]
         follow_columns(connection, one.relid, dict(one.renamed), left)
 
@@ -64,6 +74,31 @@ def _drop_sequences(connection: sqlite3.Connection, altered: Altered) -> None:
         gone = renamed.get(column.name, column.name) not in left
         if column.sequence is not None and gone:
             sequences.drop(connection, column.sequence)
+
+
+def _follow_clustering(
+    connection: sqlite3.Connection, relid: Oid, renamed: Mapping[str, str]
+) -> None:
+    """A table stays clustered by a column that has another name."""
+    for row in connection.execute(
+        "select parameters from relation where oid = ?", (relid,)
+    ).fetchall():
+        parameters = [
+            (name, _with_names(value, renamed) if name == _CLUSTER_BY else value)
+            for name, value in json.loads(row["parameters"])
+        ]
+        connection.execute(
+            "update relation set parameters = ? where oid = ?",
+            (json.dumps(parameters), relid),
+        )
+
+
+def _with_names(listed: str, renamed: Mapping[str, str]) -> str:
+    """Identifiers between commas, as SQL has them."""
+    names = [
+        bare or quoted.replace('""', '"') for quoted, bare in _NAME.findall(listed)
+    ]
+    return ",".join(quote_identifier(renamed.get(name, name)) for name in names)
 
 
 def as_of(connection: sqlite3.Connection, table: TableDef, version: int) -> TableDef:

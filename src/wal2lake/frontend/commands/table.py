@@ -52,7 +52,7 @@ from wal2lake.frontend.grammar.statements import (
     QualifiedName,
 )
 from wal2lake.lake import FieldSpec
-from wal2lake.lake.port import can_partition
+from wal2lake.lake.port import INDEXED_COLUMNS, can_cluster, can_partition
 from wal2lake.model import Oid, PartitionKey
 from wal2lake.pgtypes.columnnames import check_column_names
 
@@ -85,9 +85,11 @@ class NewTable:
     """pg_attribute.attndims per column, where known."""
     partition_key: PartitionKey | None = None
     parameters: tuple[tuple[str, str], ...] = ()
-    """Delta's properties that were asked for, and ``partition_columns`` as text."""
+    """Delta's properties that were asked for; ``partition_columns``, ``cluster_by`` as text."""
     partition_columns: tuple[str, ...] = ()
     """By which the lake's files are divided."""
+    clustering: tuple[str, ...] = ()
+    """By which its rows are kept together."""
     sequences: tuple[OwnedSequence, ...] = ()
     """Of its columns."""
 
@@ -140,6 +142,7 @@ def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
             partition_key=statement.partition_key,
             parameters=statement.parameters,
             partition_columns=statement.partition_columns,
+            clustering=statement.clustering,
             sequences=sequences,
         )
         make_tables(node, caller, [new])
@@ -212,6 +215,7 @@ def make_tables(
     for new, oid in zip(wanted, node.catalog.new_oids(len(wanted)), strict=True):
         check_column_names((c.name for c in new.columns), new.qualified)
         _check_partition_columns(new)
+        _check_clustering(new)
         location = _free_location(node, oid, new, taken)
         taken.add(location.lower())
         tables.append(
@@ -266,6 +270,7 @@ def _make_storage(node: Node, table: TableDef, new: NewTable) -> None:
             OWNER_PROPERTY: f"{node.catalog.system_identifier}:{table.oid}",
         },
         new.partition_columns,
+        new.clustering,
     )
 
 
@@ -278,6 +283,29 @@ def _check_partition_columns(new: NewTable) -> None:
                 " from the name of a partition as it was.",
                 hint="Partition by columns of type smallint, integer, bigint,"
                 " numeric(p,s), boolean, date or timestamp.",
+            )
+
+
+def _check_clustering(new: NewTable) -> None:
+    if not new.clustering:
+        return
+    for at, field in enumerate(field_specs(new.columns, new.dimensions)):
+        if field.name not in new.clustering:
+            continue
+        if not can_cluster(field.spark_ddl):
+            raise FeatureNotSupportedError(
+                f'lake tables cannot be clustered by column "{field.name}"',
+                detail=f"It is kept as {field.spark_ddl}: files do not say the lowest and"
+                " the highest of its values.",
+                hint="Cluster by columns of a type that is kept as a whole number,"
+                " decimal, date, timestamp or text.",
+            )
+        if at >= INDEXED_COLUMNS:
+            raise FeatureNotSupportedError(
+                f'lake tables cannot be clustered by column "{field.name}"',
+                detail="Files say the lowest and the highest values of a table's first"
+                f" {INDEXED_COLUMNS} columns.",
+                hint="Declare it among them.",
             )
 
 

@@ -11,8 +11,9 @@ The defaults are PostgreSQL 18's. ``create_tables``, ``schema_changes``, ``table
 ``type_mappings``, ``value_policies`` and ``conflict_resolution`` are wal2lake's own, and so is
 ``recopy`` of REFRESH PUBLICATION.
 
-A table's storage parameters are those of Delta's properties that are known to be safe, and
-``partition_columns``, by which the lake's files are divided.
+A table's storage parameters are those of Delta's properties that are known to be safe,
+``partition_columns``, by which the lake's files are divided, and ``cluster_by``, by which its rows
+are kept together.
 
 Source: parse_subscription_options() in src/backend/commands/subscriptioncmds.c; defGetBoolean(),
 defGetString(), defGetStreamingMode(); ReplicationSlotValidateName().
@@ -372,6 +373,12 @@ _READERS: Final[dict[str, Callable[[Option], Any]]] = {
 _PARTITION_COLUMNS: Final = "partition_columns"
 """A parameter of ours: columns whose values divide the table's files."""
 
+_CLUSTER_BY: Final = "cluster_by"
+"""Another one: columns by which rows that are near each other are kept in the same files."""
+
+_MOST_CLUSTERING_COLUMNS: Final = 4
+"""Delta's limit: with each column more the others say less about where a row is."""
+
 _STORAGE_PARAMETERS: Final = {
     name.lower(): name
     for name in (
@@ -380,12 +387,11 @@ _STORAGE_PARAMETERS: Final = {
         "delta.enableDeletionVectors",
         "delta.logRetentionDuration",
         _PARTITION_COLUMNS,
+        _CLUSTER_BY,
     )
 }
-"""What CREATE TABLE may set, Delta's table properties but for one, by what PostgreSQL makes of
+"""What CREATE TABLE may set, Delta's table properties but for two, by what PostgreSQL makes of
 their names."""
-
-_CLUSTER_BY: Final = "cluster_by"
 
 _PERIOD: Final = re.compile(
     r"(?:interval\s+)?(\d{1,6})\s+(hour|day|week)s?", re.IGNORECASE
@@ -405,12 +411,6 @@ def known_storage_parameter(name: str) -> str:
     known = _STORAGE_PARAMETERS.get(name.lower())
     if known is not None:
         return known
-    if name == _CLUSTER_BY:
-        raise FeatureNotSupportedError(
-            "clustering is not supported on lake tables",
-            hint="Small files are rewritten in the order of the primary key. To divide"
-            f" files by the values of columns: WITH ({_PARTITION_COLUMNS} = '...').",
-        )
     space, _, rest = name.partition(".")
     if _OF_POSTGRESQL.fullmatch(name) or space == "toast":
         raise FeatureNotSupportedError(
@@ -429,8 +429,8 @@ def known_storage_parameter(name: str) -> str:
 
 def storage_value(name: str, value: str) -> str:
     """A storage parameter's value as Delta writes it. 22023 for what is none."""
-    if name == _PARTITION_COLUMNS:
-        return ",".join(map(quote_identifier, _column_names(value)))
+    if name in (_PARTITION_COLUMNS, _CLUSTER_BY):
+        return ",".join(map(quote_identifier, _column_names(name, value)))
     wrong = UsageError(
         f'invalid value for storage parameter "{name}": "{value}"', sqlstate="22023"
     )
@@ -451,10 +451,10 @@ def storage_value(name: str, value: str) -> str:
     return "true" if value.lower() in ("true", "on") else "false"
 
 
-def _column_names(value: str) -> list[str]:
+def _column_names(parameter: str, value: str) -> list[str]:
     """Names between commas, as in SQL. 22023 for anything else."""
     wrong = UsageError(
-        f'invalid value for storage parameter "{_PARTITION_COLUMNS}": "{value}"',
+        f'invalid value for storage parameter "{parameter}": "{value}"',
         sqlstate="22023",
         hint="Names of columns, as in 'region, day'.",
     )
@@ -471,14 +471,50 @@ def partition_columns(
     parameters: tuple[tuple[str, str], ...], columns: Sequence[str]
 ) -> tuple[str, ...]:
     """Those of the storage parameter, which the table must have, and others beside them."""
-    value = dict(parameters).get(_PARTITION_COLUMNS)
+    names = _existing(_PARTITION_COLUMNS, parameters, columns)
+    if names and len(names) == len(columns):
+        raise UsageError(
+            f'storage parameter "{_PARTITION_COLUMNS}" names all columns of the table',
+            sqlstate="42P16",
+            hint="A data file has the other columns.",
+        )
+    return names
+
+
+def clustering_columns(
+    parameters: tuple[tuple[str, str], ...], columns: Sequence[str]
+) -> tuple[str, ...]:
+    """Those of the storage parameter, which the table must have; not too many, and no
+    partitions."""
+    names = _existing(_CLUSTER_BY, parameters, columns)
+    if len(names) > _MOST_CLUSTERING_COLUMNS:
+        raise UsageError(
+            f"cannot cluster a table by more than {_MOST_CLUSTERING_COLUMNS} columns",
+            sqlstate="54011",
+            hint="Name those that queries look for most often.",
+        )
+    if names and _PARTITION_COLUMNS in dict(parameters):
+        raise UsageError(
+            f'storage parameters "{_PARTITION_COLUMNS}" and "{_CLUSTER_BY}" are mutually'
+            " exclusive",
+            sqlstate="42P16",
+            hint=f"Use {_CLUSTER_BY} with all of the columns.",
+        )
+    return names
+
+
+def _existing(
+    parameter: str, parameters: tuple[tuple[str, str], ...], columns: Sequence[str]
+) -> tuple[str, ...]:
+    """The columns that a storage parameter names; none: it is not given."""
+    value = dict(parameters).get(parameter)
     if value is None:
         return ()
-    names = _column_names(value)
+    names = _column_names(parameter, value)
     for at, name in enumerate(names):
         if name not in columns:
             raise UndefinedObjectError(
-                f'column "{name}" named in storage parameter "{_PARTITION_COLUMNS}"'
+                f'column "{name}" named in storage parameter "{parameter}"'
                 " does not exist",
                 sqlstate="42703",
             )
@@ -486,10 +522,4 @@ def partition_columns(
             raise UsageError(
                 f'column "{name}" specified more than once', sqlstate="42701"
             )
-    if len(names) == len(columns):
-        raise UsageError(
-            f'storage parameter "{_PARTITION_COLUMNS}" names all columns of the table',
-            sqlstate="42P16",
-            hint="A data file has the other columns.",
-        )
     return tuple(names)

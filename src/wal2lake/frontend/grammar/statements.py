@@ -292,6 +292,8 @@ class CreateTable:
     """Storage parameters, names and values as Delta writes them."""
     partition_columns: tuple[str, ...] = ()
     """By which the files are to be divided, as the storage parameter of that name says."""
+    clustering: tuple[str, ...] = ()
+    """By which rows are to be kept together, as ``cluster_by`` says."""
 
 
 @dataclass(frozen=True, slots=True)

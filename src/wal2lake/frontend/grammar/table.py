@@ -28,6 +28,7 @@ from wal2lake.errors import (
 from wal2lake.frontend.grammar.cursor import Cursor
 from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error
 from wal2lake.frontend.grammar.options import (
+    clustering_columns,
     known_storage_parameter,
     partition_columns,
     storage_value,
@@ -172,7 +173,8 @@ def create_table(cursor: Cursor) -> CreateTable | CreatePartition:
 
 
 def _storage_parameters(cursor: Cursor) -> tuple[tuple[str, str], ...]:
-    """WITH (name = value, ...): Delta's own names and values, and ``partition_columns``."""
+    """WITH (name = value, ...): Delta's own names and values, ``partition_columns`` and
+    ``cluster_by``."""
     if not cursor.take("with"):
         return ()
     cursor.expect_mark("(")
@@ -639,6 +641,7 @@ def _finish(
         partition_key,
         parameters,
         partition_columns(parameters, [c.name for c in table.columns]),
+        clustering_columns(parameters, [c.name for c in table.columns]),
     )
 
 

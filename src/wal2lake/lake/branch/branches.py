@@ -126,13 +126,14 @@ class Branches:
             metadata = with_marks(metadata)
         txn_id = str(uuid.uuid4())
         commit = [
-            *commit_lines(metadata, newest.protocol, txn_id),
+            *commit_lines(metadata, newest.protocol, txn_id, newest.domains),
             *(dump({"add": add}) for add in found),
         ]
         checksum = checksum_line(
             metadata,
             newest.protocol,
             txn_id,
+            domains=newest.domains,
             files=[DataFile(add) for add in found],
             bins=newest.bins,
         )

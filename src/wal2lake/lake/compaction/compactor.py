@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol
 
+from wal2lake.lake.compaction.clustered import Left, cluster, worth_clustering
 from wal2lake.lake.compaction.rewrite import Compaction, compact, worth_compacting
 from wal2lake.lake.delta.log.beside import Beside
 from wal2lake.lake.port import TableState
@@ -54,7 +57,8 @@ class Compactor:
 
     def ask(self, location: str, key: Sequence[int]) -> None:
         """Look at the table's files, some time from now. ``key``: positions of the columns by which
-        rows are ordered. Nothing happens while a compaction of it waits."""
+        rows are ordered, unless the table is clustered by others. Nothing happens while a
+        compaction of it waits."""
         with self._lock:
             if location in self._written:
                 return
@@ -81,6 +85,13 @@ class Compactor:
             if files is not None:
                 break
         else:
+            return
+        if state.clustering:
+            chosen = worth_clustering(files, state.clustering)
+            if chosen:
+                with suppress(Left):
+                    left = partial(self._beside.is_left, location)
+                    self._keep(cluster(state, chosen, left))
             return
         chosen = worth_compacting(files)
         if chosen:

@@ -93,7 +93,7 @@ class Compaction:
 def worth_compacting(files: Sequence[DataFile]) -> list[DataFile]:
     """Which files to rewrite as one; empty: leave the table as it is."""
     small = sorted(
-        (file for file in files if file.is_plain and _is_small(file)), key=_live_bytes
+        (file for file in files if file.is_plain and _is_small(file)), key=live_bytes
     )
     groups: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = {}
     for file in small:
@@ -104,12 +104,12 @@ def worth_compacting(files: Sequence[DataFile]) -> list[DataFile]:
         file
         for group in groups.values()
         for file in (
-            group if len(group) >= many else [f for f in group if _is_rotten(f)]
+            group if len(group) >= many else [f for f in group if is_rotten(f)]
         )
     ]
     chosen, size = [], 0
     for file in candidates:
-        size += _live_bytes(file)
+        size += live_bytes(file)
         if size > MOST_BYTES:
             break
         chosen.append(file)
@@ -135,6 +135,21 @@ def compact(
         discard_added(state.location, [one.added for one in written])
         raise
     return Compaction(state, tuple(chosen), tuple(written))
+
+
+def is_rotten(file: DataFile) -> bool:
+    """Most of its rows are gone, and neither what is left nor what is read is too much."""
+    return (
+        file.deleted * 2 > (file.rows or 0)
+        and live_bytes(file) <= MOST_BYTES
+        and file.size <= 4 * MOST_BYTES
+    )
+
+
+def live_bytes(file: DataFile) -> int:
+    """What is left of it, about."""
+    rows = max(1, file.rows or 0)
+    return file.size * max(0, rows - file.deleted) // rows
 
 
 def _rewritten(
@@ -195,6 +210,7 @@ def carried(
         or before.physical_fields != state.physical_fields
         or before.fields != state.fields
         or before.properties != state.properties
+        or before.clustering != state.clustering
     ):
         return None
     stored = StoredRows(before, compaction.chosen)
@@ -242,8 +258,10 @@ def _dead(
     """Rows of a new file that are no more where they were; ascending."""
     dead = np.zeros(len(one.row), np.bool_)
     for number, rows in gone.items():
-        here = one.file == number
-        dead |= here if rows is None else here & np.isin(one.row, rows)
+        here = np.flatnonzero(one.file == number)
+        if rows is not None:
+            here = here[np.isin(one.row[here], rows)]
+        dead[here] = True
     return np.flatnonzero(dead).astype(np.uint64)
 
 
@@ -289,18 +307,4 @@ def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _is_small(file: DataFile) -> bool:
-    return file.size < SMALL_BYTES or _is_rotten(file)
-
-
-def _is_rotten(file: DataFile) -> bool:
-    """Most of its rows are gone, and neither what is left nor what is read is too much."""
-    return (
-        file.deleted * 2 > (file.rows or 0)
-        and _live_bytes(file) <= MOST_BYTES
-        and file.size <= 4 * MOST_BYTES
-    )
-
-
-def _live_bytes(file: DataFile) -> int:
-    rows = max(1, file.rows or 0)
-    return file.size * max(0, rows - file.deleted) // rows
+    return file.size < SMALL_BYTES or is_rotten(file)

@@ -25,6 +25,7 @@ from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.delta.fields import metadata_of, spark_type
 from wal2lake.lake.delta.jvm import DeltaJvm
 from wal2lake.lake.delta.log.checksum import Bins, checksum_line
+from wal2lake.lake.delta.log.clustering import FEATURE, clustering_domain
 from wal2lake.lake.delta.log.firstversion import (
     CHECKSUM,
     COMMIT,
@@ -49,6 +50,9 @@ DEFAULT_PROPERTIES: Final[Mapping[str, str]] = {
 _NUMBERS: Final = re.compile(r"\([0-9, ]+\)")
 """Precisions and lengths in a type's name."""
 
+_ASKS: Final = {f"delta.feature.{FEATURE}": "supported"}
+"""Of Delta, as a property that its transaction takes away: a table that is clustered."""
+
 
 class Creation:
     """One per session; safe for all threads."""
@@ -65,6 +69,7 @@ class Creation:
         fields: Sequence[FieldSpec],
         properties: Mapping[str, str] | None,
         partition_columns: Sequence[str] = (),
+        clustering: Sequence[str] = (),
     ) -> None:
         """Where there is no table. DuplicateObjectError if there is something else."""
         check_column_names(field.name for field in fields)
@@ -72,6 +77,7 @@ class Creation:
         if any(UNSAFE_IN_NAMES & set(field.name) for field in fields):
             wanted[MODE] = "name"
         wanted.update(properties or {})
+        asked = _ASKS if clustering else {}
         self._need_empty(location)
         schema = StructType(
             [
@@ -92,37 +98,50 @@ class Creation:
         kind = Kind(
             self._delta.settings_hash(),
             frozenset(_NUMBERS.sub("", field.spark_ddl) for field in fields),
-            frozenset(one for one in wanted.items() if one[0].startswith("delta.")),
+            frozenset(
+                one
+                for one in {**wanted, **asked}.items()
+                if one[0].startswith("delta.")
+            ),
         )
         with self._lock:
             known = self._models.get(kind)
         if known is not None:
-            self._write_first(location, known.applied_to(metadata), known.protocol)
+            made = known.applied_to(metadata)
+            self._write_first(location, made, known.protocol, clustering)
         else:
-            self._create_first_of(kind, location, metadata)
+            self._create_first_of(kind, location, metadata, clustering)
 
-    def _create_first_of(self, kind: Kind, location: str, metadata: Object) -> None:
+    def _create_first_of(
+        self, kind: Kind, location: str, metadata: Object, clustering: Sequence[str]
+    ) -> None:
         """Delta decides what the table needs of a reader and of a writer, and what its settings
         add: the same for each table of the kind."""
-        prepared, protocol = self.create_with(location, metadata)
+        prepared, protocol = self.create_with(location, metadata, clustering)
         model = Model.of(metadata, prepared, protocol)
         if model is not None and is_plain(protocol):
             with self._lock:
                 self._models[kind] = model
 
-    def create_with(self, location: str, metadata: Object) -> tuple[Object, Object]:
+    def create_with(
+        self, location: str, metadata: Object, clustering: Sequence[str] = ()
+    ) -> tuple[Object, Object]:
         """A table of exactly that metadata; as Delta has completed it, and the protocol."""
+        asked = {**metadata["configuration"], **(_ASKS if clustering else {})}
         with self._delta.calling(location):
             transaction = self._delta.log(location).startTransaction()
             transaction.updateMetadataForNewTable(
-                self._delta.action({"metaData": metadata})
+                self._delta.action({"metaData": {**metadata, "configuration": asked}})
             )
             prepared = json.loads(transaction.metadata().json())["metaData"]
             protocol = json.loads(transaction.protocol().json())["protocol"]
             if not is_plain(protocol):
                 # A setting of Spark's has asked for more: it is for Delta to do.
+                domains = _domains(clustering, prepared)
                 transaction.commit(
-                    self._delta.seq([]),
+                    self._delta.seq(
+                        [self._delta.action({"domainMetadata": one}) for one in domains]
+                    ),
                     getattr(
                         self._delta.jvm.org.apache.spark.sql.delta,
                         "DeltaOperations$CreateTable",
@@ -134,14 +153,23 @@ class Creation:
                     ),
                 )
                 return prepared, protocol
-        self._write_first(location, prepared, protocol)
+        self._write_first(location, prepared, protocol, clustering)
         return prepared, protocol
 
-    def _write_first(self, location: str, metadata: Object, protocol: Object) -> None:
+    def _write_first(
+        self,
+        location: str,
+        metadata: Object,
+        protocol: Object,
+        clustering: Sequence[str],
+    ) -> None:
         """Commit version 0; see ``firstversion``."""
         txn_id = str(uuid.uuid4())
-        commit = commit_lines(metadata, protocol, txn_id)
-        checksum = checksum_line(metadata, protocol, txn_id, bins=self._histograms())
+        domains = _domains(clustering, metadata)
+        commit = commit_lines(metadata, protocol, txn_id, domains)
+        checksum = checksum_line(
+            metadata, protocol, txn_id, domains=domains, bins=self._histograms()
+        )
         root = local_path(location)
         if root is not None:
             write_locally(root, commit, checksum)
@@ -190,3 +218,7 @@ class Creation:
                 sqlstate="42P07",
                 hint="Remove what is in it, or move it elsewhere.",
             )
+
+
+def _domains(clustering: Sequence[str], metadata: Object) -> list[Object]:
+    return [clustering_domain(clustering, metadata)] if clustering else []

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.lake.delta.log.commit import Change
+from wal2lake.lake.delta.log.place import Object
 from wal2lake.lake.delta.log.version import state_of
 from wal2lake.lake.port import Cursor, TableState
 from wal2lake.lake.spark.errors import translated
@@ -100,7 +101,15 @@ class DeltaJvm:
     def state_of(self, location: str, snapshot: Any) -> TableState:
         """What a snapshot says."""
         metadata = json.loads(snapshot.metadata().json())["metaData"]
-        return state_of(location, metadata, snapshot.version(), self._cursors(snapshot))
+        cursors, domains = self._cursors(snapshot), self._domains(snapshot)
+        return state_of(location, metadata, snapshot.version(), cursors, domains)
+
+    def _domains(self, snapshot: Any) -> list[Object]:
+        """``domainMetadata`` in force, of a table that has such."""
+        if "domainMetadata" not in snapshot.protocol().json():
+            return []
+        found: list[Object] = self.from_java(snapshot.domainMetadata())
+        return found
 
     def _cursors(self, snapshot: Any) -> dict[str, int]:
         checksum = snapshot.checksumOpt()

@@ -30,7 +30,7 @@ from wal2lake.lake.delta.fields import (
     spark_type,
 )
 from wal2lake.lake.delta.log.place import Object
-from wal2lake.lake.port import NextField, TableState
+from wal2lake.lake.port import NextField, TableState, can_cluster
 
 ID: Final = "delta.columnMapping.id"
 PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
@@ -127,6 +127,21 @@ def refuse_unless_plain(state: TableState, fields: Sequence[NextField]) -> None:
     kept = {
         one.source for one in fields if one.source == one.field.name and not one.anew
     }
+    mapped = state.column_mapping or needs_mapping(state, fields)
+    # A new type is another column of the files, unless that is called as it was.
+    stay = {
+        one.source
+        for one in fields
+        if not one.anew or (can_cluster(one.field.spark_ddl) and not mapped)
+    }
+    for name in state.clustering:
+        if name not in stay:
+            raise FeatureNotSupportedError(
+                f'cannot drop column "{name}" or alter its type because the table is'
+                " clustered by it",
+                hint="Create another table WITH (cluster_by = ...), and copy the rows;"
+                " or end the clustering with Spark: ALTER TABLE ... CLUSTER BY NONE.",
+            )
     for name in state.partition_columns:
         if name not in kept:
             raise FeatureNotSupportedError(

@@ -26,10 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wal2lake.lake.origins import COLUMNS
+from wal2lake.lake.port import INDEXED_COLUMNS
 from wal2lake.lake.tablefiles import AddedFile
-
-INDEXED_COLUMNS = 32
-"""delta.dataSkippingNumIndexedCols' default: Delta reads no statistics beyond these."""
 
 STRING_PREFIX = 32
 """Characters that Delta keeps of a string bound (stats are read at every planning)."""

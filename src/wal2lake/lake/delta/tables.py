@@ -111,13 +111,16 @@ class DeltaTables:
         fields: Sequence[FieldSpec],
         properties: Mapping[str, str] | None = None,
         partition_columns: Sequence[str] = (),
+        clustering: Sequence[str] = (),
     ) -> TableState:
         """See TablePort; ``properties`` win over ``DEFAULT_PROPERTIES``."""
         if self.exists(location):
             raise DuplicateObjectError(
                 f'there is a Delta table at "{location}" already', sqlstate="42P07"
             )
-        self._creation.create(location, fields, properties, partition_columns)
+        self._creation.create(
+            location, fields, properties, partition_columns, clustering
+        )
         sync_created(location)
         state = self.state(location)
         with self._lock:

@@ -261,6 +261,13 @@ class StoredRows:
             found.time_us[here] = read.time_us
         return found
 
+    def are_marked(self) -> bool:
+        """Whether it is known of any file who has made its rows."""
+        return any(
+            tag_of(file.action) is not None or _has_marks(self._open(file))
+            for file in self.files
+        )
+
     def _marks_of_group(self, parquet: pq.ParquetFile, group: int) -> pa.Table:
         try:
             return parquet.read_row_group(group, list(COLUMNS))
@@ -277,10 +284,7 @@ class StoredRows:
         self, columns: Sequence[int]
     ) -> Iterator[tuple[int, npt.NDArray[np.uint64], pa.Table]]:
         """The same, with the place of their file among ``files`` and their row numbers in it."""
-        marked = any(
-            tag_of(file.action) is not None or _has_marks(self._open(file))
-            for file in self.files
-        )
+        marked = self.are_marked()
         for number, file in enumerate(self.files):
             parquet, tag = self._open(file), tag_of(file.action)
             gone = self.deleted(file)

@@ -27,6 +27,7 @@ class Beside:
         self._changed = threading.Condition()
         self._wanted: list[str] = []
         self._running: str | None = None
+        self._left: list[str] = []
         self._thread: threading.Thread | None = None
 
     def ask(self, location: str) -> None:
@@ -45,7 +46,16 @@ class Beside:
         with self._changed:
             if location in self._wanted:
                 self._wanted.remove(location)
-            self._changed.wait_for(lambda: self._running != location)
+            self._left.append(location)
+            try:
+                self._changed.wait_for(lambda: self._running != location)
+            finally:
+                self._left.remove(location)
+
+    def is_left(self, location: str) -> bool:
+        """Somebody waits in ``leave`` of this table: what takes long gives up."""
+        with self._changed:
+            return location in self._left
 
     def wait(self) -> None:
         """Until nothing is left to do."""

@@ -40,10 +40,11 @@ def checksum_line(
     txn_id: str,
     *,
     transactions: Iterable[Object] = (),
+    domains: Iterable[Object] = (),
     files: Sequence[DataFile] = (),
     bins: Bins,
 ) -> str:
-    """Of a table without domain metadata. ``transactions``: the ``txn`` actions in force."""
+    """``transactions``: the ``txn`` actions in force; ``domains``: ``domainMetadata``."""
     counts, sizes = [0] * len(bins.sizes), [0] * len(bins.sizes)
     deleted = [0] * bins.deleted
     for file in files:
@@ -60,7 +61,7 @@ def checksum_line(
         "numMetadata": 1,
         "numProtocol": 1,
         "setTransactions": list(transactions),
-        "domainMetadata": [],
+        "domainMetadata": list(domains),
         "metadata": metadata,
         "protocol": protocol,
         "fileSizeHistogram": {

@@ -148,6 +148,7 @@ def write_next(
         version.protocol,
         txn_id,
         transactions=transactions,
+        domains=version.domains,
         files=list(after.values()),
         bins=version.bins,
     )

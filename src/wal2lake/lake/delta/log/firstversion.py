@@ -23,6 +23,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from wal2lake.errors import DuplicateObjectError, StorageError
+from wal2lake.lake.delta.log.clustering import (
+    FEATURE,
+    clustering_columns,
+    references,
+)
 from wal2lake.lake.delta.log.place import Object, dump, place
 
 COMMIT: Final = f"{0:020}.json"
@@ -31,14 +36,17 @@ CHECKSUM: Final = f"{0:020}.crc"
 FEATURES: Final = frozenset(
     {
         "appendOnly",
+        FEATURE,
         "columnMapping",
         "deletionVectors",
+        "domainMetadata",
         "invariants",
         "timestampNtz",
         "variantType",
     }
 )
-"""Features of Delta's that need nothing more of version 0 than to be named in the protocol."""
+"""Features of Delta's that need nothing more of version 0 than to be named in the protocol, and
+the columns of a clustering."""
 
 
 def is_plain(protocol: Object) -> bool:
@@ -50,14 +58,17 @@ def is_plain(protocol: Object) -> bool:
     return features <= FEATURES
 
 
-def commit_lines(metadata: Object, protocol: Object, txn_id: str) -> list[str]:
-    """What CREATE TABLE commits."""
+def commit_lines(
+    metadata: Object, protocol: Object, txn_id: str, domains: Sequence[Object] = ()
+) -> list[str]:
+    """What CREATE TABLE commits; ``domains``: ``domainMetadata`` actions."""
+    clustering = references(clustering_columns(domains, metadata))
     made = {
         "timestamp": metadata["createdTime"],
         "operation": "CREATE TABLE",
         "operationParameters": {
             "partitionBy": json.dumps(metadata["partitionColumns"]),
-            "clusterBy": "[]",
+            "clusterBy": dump(clustering),
             "description": None,
             "isManaged": "false",
             "properties": dump(metadata["configuration"]),
@@ -67,7 +78,12 @@ def commit_lines(metadata: Object, protocol: Object, txn_id: str) -> list[str]:
         "operationMetrics": {},
         "txnId": txn_id,
     }
-    actions = ({"commitInfo": made}, {"metaData": metadata}, {"protocol": protocol})
+    actions = (
+        {"commitInfo": made},
+        {"metaData": metadata},
+        {"protocol": protocol},
+        *({"domainMetadata": one} for one in domains),
+    )
     return [dump(action) for action in actions]
 
 

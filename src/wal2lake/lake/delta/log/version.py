@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 from wal2lake.lake.delta.durability import actions_of
 from wal2lake.lake.delta.fields import from_struct_field
 from wal2lake.lake.delta.log.checksum import Bins
+from wal2lake.lake.delta.log.clustering import clustering_columns, is_only_domain
 from wal2lake.lake.delta.log.place import Object
 from wal2lake.lake.port import PhysicalField, TableState
 from wal2lake.lake.tablefiles import DataFile
@@ -46,6 +47,8 @@ class Version:
     protocol: Object
     transactions: tuple[Object, ...]
     """``txn`` actions in force."""
+    domains: tuple[Object, ...]
+    """``domainMetadata`` actions in force."""
     bins: Bins | None
     """None: its checksum does not have all that ours would."""
     stamp: Stamp
@@ -141,29 +144,35 @@ def _version(
 ) -> Version:
     transactions = tuple(summed["setTransactions"])
     cursors = {str(one["appId"]): int(one["version"]) for one in transactions}
-    bins = None
+    domains, bins = summed.get("domainMetadata"), None
     if (
-        summed.get("domainMetadata") == []
+        is_only_domain(domains)
         and "fileSizeHistogram" in summed
         and "deletedRecordCountsHistogramOpt" in summed
     ):
         deleted = summed["deletedRecordCountsHistogramOpt"]["deletedRecordCounts"]
         bounds = summed["fileSizeHistogram"]["sortedBinBoundaries"]
         bins = Bins(tuple(bounds), len(deleted))
+    metadata, known = summed["metadata"], tuple(domains or ())
     return Version(
-        state_of(location, summed["metadata"], number, cursors),
-        summed["metadata"],
+        state_of(location, metadata, number, cursors, known),
+        metadata,
         summed["protocol"],
         transactions,
+        known,
         bins,
         stamp,
     )
 
 
 def state_of(
-    location: str, metadata: Object, version: int, cursors: Mapping[str, int]
+    location: str,
+    metadata: Object,
+    version: int,
+    cursors: Mapping[str, int],
+    domains: Sequence[Object] = (),
 ) -> TableState:
-    """A version's state from its ``metaData`` action."""
+    """A version's state from its ``metaData`` action, and the ``domainMetadata`` in force."""
     struct = StructType.fromJson(json.loads(metadata["schemaString"]))
     properties = metadata["configuration"]
     fields = tuple(from_struct_field(field) for field in struct.fields)
@@ -186,4 +195,5 @@ def state_of(
         column_mapping=properties.get("delta.columnMapping.mode", "none") != "none",
         properties=properties,
         partition_columns=tuple(metadata["partitionColumns"]),
+        clustering=clustering_columns(domains, metadata),
     )
