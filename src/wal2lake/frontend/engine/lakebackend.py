@@ -494,6 +494,7 @@ class LakeBackend:
             targets = self._transaction.targets(tables, snapshot, group)
             tag = truncate(
                 targets,
+                statement,
                 lambda write: self._transaction.run(write, self._rendering(), group),
             )
             if statement.restart_identity:

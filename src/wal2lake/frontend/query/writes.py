@@ -57,6 +57,8 @@ class SparkWrite:
     """Privileges on the table, as letters of its acl: SELECT too where its rows are looked at."""
     brings_keys: bool = False
     """Afterwards a primary key may be there twice."""
+    options: int = 0
+    """Of a TRUNCATE: 1 CASCADE, 2 RESTART IDENTITY."""
 
 
 NextValues = Callable[[ColumnDef, int | None], tuple[int, int]]
@@ -126,9 +128,10 @@ def _needs(tree: exp.Expression, target: exp.Table) -> str:
     return letter + "r" if reads or again else letter
 
 
-def truncate_sql(table: TableDef) -> SparkWrite:
+def truncate_sql(table: TableDef, options: int) -> SparkWrite:
     """All rows of one table."""
-    return SparkWrite(table, f"DELETE FROM {path_sql(table)}", "TRUNCATE")
+    sql = f"DELETE FROM {path_sql(table)}"
+    return SparkWrite(table, sql, "TRUNCATE", options=options)
 
 
 _UNDERSTOOD: Final = {

@@ -72,7 +72,7 @@ class _Branched:
     version: int
     """Of the branch: what the statements so far have made."""
     truncated: int | None = None
-    """The version that the first TRUNCATE has made."""
+    """A TRUNCATE was among them: its options, and those of others."""
 
 
 class LocalTransaction:
@@ -95,7 +95,7 @@ class LocalTransaction:
         self._branches: dict[Oid, _Branched] = {}
         self._messages: list[Emitted] = []
         self._restarts: list[Oid] = []
-        self._marks: list[tuple[dict[Oid, int], int, int]] = []
+        self._marks: list[tuple[dict[Oid, _Branched], int, int]] = []
         self._snapshot: Snapshot | None = None
         self._locks = ExitStack()
         self.committed = False
@@ -186,7 +186,7 @@ class LocalTransaction:
         node = self._node
         branched = self._branches.get(write.table.storage)
         if branched is None and write.verb == "TRUNCATE":
-            truncate_table(node, write.table)
+            truncate_table(node, write.table, write.options)
             self.committed = True
             return 0
         if branched is None:
@@ -201,8 +201,8 @@ class LocalTransaction:
         before, after = branched.version, node.branches.state(branched.branch).version
         commits = node.tables.actions(branched.branch.location, before + 1, after)
         branched.version = after
-        if write.verb == "TRUNCATE" and after != before and not branched.truncated:
-            branched.truncated = after
+        if write.verb == "TRUNCATE":
+            branched.truncated = (branched.truncated or 0) | write.options
         if write.brings_keys and write.table.key and after != before:
             replaced = {
                 a["remove"]["path"] for c in commits for a in c if "remove" in a
@@ -226,8 +226,8 @@ class LocalTransaction:
     def savepoint(self, depth: int) -> None:
         """Note where the branches are."""
         del self._marks[depth - 1 :]
-        versions = {key: one.version for key, one in self._branches.items()}
-        self._marks.append((versions, len(self._messages), len(self._restarts)))
+        branches = {key: replace(one) for key, one in self._branches.items()}
+        self._marks.append((branches, len(self._messages), len(self._restarts)))
 
     def rollback_to(self, depth: int) -> None:
         """Cut the branches back to where they were."""
@@ -237,10 +237,8 @@ class LocalTransaction:
         del self._restarts[restarts:]
         for key, branched in list(self._branches.items()):
             if key in mark:
-                self._node.branches.cut_back(branched.branch, mark[key])
-                branched.version = mark[key]
-                if (branched.truncated or 0) > mark[key]:
-                    branched.truncated = None
+                self._node.branches.cut_back(branched.branch, mark[key].version)
+                self._branches[key] = replace(mark[key])
             else:
                 del self._branches[key]
                 self._node.branches.drop(branched.branch)
@@ -282,11 +280,13 @@ class LocalTransaction:
             self.rollback()
 
     def _written(self) -> list[Written]:
+        # TRUNCATE of an empty table is one, too.
         return [
-            Written(one.table, one.branch, change, one.truncated is not None)
+            Written(one.table, one.branch, change, one.truncated)
             for one in self._branches.values()
-            if one.version > 0
-            and (change := self._node.branches.net_change(one.branch)).actions
+            if one.version > 0 or one.truncated is not None
+            if (change := self._node.branches.net_change(one.branch)).actions
+            or one.truncated is not None
         ]
 
     def rollback(self) -> None:
