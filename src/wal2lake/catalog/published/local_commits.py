@@ -80,6 +80,7 @@ def table_to_json(table: TableChange) -> dict[str, object]:
         "messages": messages_to_json(table.messages),
         "origin": table.origin,
         "truncate_options": table.truncate_options,
+        "moved": table.moved,
     }
 
 

@@ -465,9 +465,9 @@ class LakeBackend:
             StatementSequences(node.catalog, node.sequences, caller.check) as values,
         ):
 
-            def target(table: TableDef, brings_keys: bool) -> TableDef:
+            def target(table: TableDef, brings_keys: bool, moves: bool) -> TableDef:
                 return transaction.targets(
-                    [table], snapshot, group, brings_keys=brings_keys
+                    [table], snapshot, group, brings_keys=brings_keys, moves=moves
                 )[0]
 
             resolver = self._resolver(caller, used, snapshot, newest=anew)

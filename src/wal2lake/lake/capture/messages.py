@@ -6,6 +6,7 @@ Goes out: one text, and all of it again:
 
     local transaction 7 with {"messages": [["prefix", "Y29udGVudA=="]], "origin": ["o", 5, null]}
     truncate with {"truncate": 3}
+    local transaction with {"moved": [[["1"], ["2"]]]}
 
 So it is there if and only if the rows are, and nobody has to remove it.
 """
@@ -17,6 +18,8 @@ import binascii
 import json
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+from wal2lake.lake.capture.moves import Moved, moved_from
 
 _MARK: Final = " with "
 
@@ -49,6 +52,8 @@ class More:
     origin: OriginMark | None = None
     truncate_options: int = 0
     """Of its TRUNCATE: 1 CASCADE, 2 RESTART IDENTITY."""
+    moved: tuple[Moved, ...] = ()
+    """Rows of this table whose key it has changed."""
 
 
 def with_more(operation: str, said: More) -> str:
@@ -62,6 +67,8 @@ def with_more(operation: str, said: More) -> str:
         more["origin"] = said.origin
     if said.truncate_options:
         more["truncate"] = said.truncate_options
+    if said.moved:
+        more["moved"] = said.moved
     return f"{operation}{_MARK}{json.dumps(more)}" if more else operation
 
 
@@ -82,6 +89,7 @@ def word_and_more(text: str) -> tuple[str, More]:
             time = None if time_us is None else int(time_us)
             origin = OriginMark(str(name), int(lsn), time)
         options = int(more.get("truncate", 0)) & _OPTIONS
+        moved = moved_from(more.get("moved", ()))
     except (ValueError, TypeError, AttributeError, binascii.Error):
         return text, More()
-    return operation, More(tuple(found), origin, options)
+    return operation, More(tuple(found), origin, options, moved)

@@ -31,8 +31,9 @@ from wal2lake.changelog import Retention, TwoPhase
 from wal2lake.errors import StorageError, Wal2LakeError
 from wal2lake.lake import TablePort, TableState
 from wal2lake.lake.capture.commits import TableCommit, read_commit
+from wal2lake.lake.capture.comparison import Memory
 from wal2lake.lake.capture.messages import Emitted, OriginMark
-from wal2lake.lake.capture.rows import Memory, row_changes
+from wal2lake.lake.capture.rows import row_changes
 from wal2lake.model import Column, Lsn, Oid, Relation
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.publish.capture.ordering import Captured, in_order

@@ -44,6 +44,7 @@ from wal2lake.lake import CommitConflict, Cursor, TableState
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import Action, NetChange, others_rows
 from wal2lake.lake.capture.messages import Emitted, More, OriginMark, with_more
+from wal2lake.lake.capture.moves import Moved, moved_from
 from wal2lake.lake.origins import LOCAL, tagged
 from wal2lake.model import Modified, Oid
 from wal2lake.observe import failpoint, get_logger
@@ -79,6 +80,8 @@ class Written:
     change: NetChange
     truncated: int | None = None
     """All rows of before are gone, by TRUNCATE with these options."""
+    moved: tuple[Moved, ...] = ()
+    """Rows whose key it has changed."""
 
 
 def hold_tables(
@@ -274,6 +277,7 @@ def _table_change(node: Node, one: Written, state: TableState) -> TableChange:
         _with_origin(node, one.change, state),
         one.truncated is not None,
         truncate_options=one.truncated or 0,
+        moved=one.moved,
     )
 
 
@@ -328,6 +332,7 @@ def commit_one(node: Node, change: TableChange, name: str | None = None) -> None
         tuple(Emitted(*one) for one in change.messages),
         origin,
         change.truncate_options if change.truncates else 0,
+        moved_from(change.moved),
     )
     if is_done(node, change):
         # Who made it may have died, or failed, before it was synced.

@@ -59,6 +59,7 @@ from wal2lake.frontend.query.results import Rendering
 from wal2lake.lake import CommitConflict
 from wal2lake.lake.capture.commits import read_commit
 from wal2lake.lake.capture.messages import Emitted, More, with_more
+from wal2lake.lake.capture.moves import moved_from
 from wal2lake.lake.delta.durability import local_path
 from wal2lake.model import Oid
 from wal2lake.observe import failpoint, get_logger
@@ -172,7 +173,7 @@ def _check_room(node: Node) -> None:
 def _preparation(one: PreparedCommit) -> Preparation:
     commits = []
     for change in one.tables:
-        said = More(truncate_options=change.truncate_options)
+        said = More((), None, change.truncate_options, moved_from(change.moved))
         word = with_more("truncate" if change.truncates else "prepare", said)
         actions = [{"commitInfo": {"userMetadata": word}}, *change.actions]
         commits.append((change.relid, read_commit(change.read_version, actions)))
