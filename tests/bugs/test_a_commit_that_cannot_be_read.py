@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.publishing import PublishingNode
 
 from wal2lake.catalog import ReplicationSlot
-from wal2lake.lake.capture.rows import Memory
+from wal2lake.lake.capture.comparison import Memory
 from wal2lake.model import Lsn, Oid
 from wal2lake.publish.capture.worker import Capture
 

@@ -10,15 +10,17 @@ import pytest
 
 from wal2lake.changelog import LogReader
 from wal2lake.lake.capture.commits import read_commit
-from wal2lake.lake.capture.messages import Emitted, OriginMark, with_more
+from wal2lake.lake.capture.messages import Emitted, More, OriginMark, with_more
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.capture.writer import LogWriter
 from wal2lake.publish.decoding.transactions import (
     Change,
     Message,
     Transaction,
+    Truncation,
     changes_of,
     transactions_of,
+    truncations,
 )
 
 RELATION = Relation(
@@ -77,7 +79,7 @@ def test_what_is_sealed_early_says_which_versions_it_has(tmp_path: Path) -> None
     writer.versions = {16384: 4}
     assert writer.seal(note=True) is not None
 
-    def failing() -> Iterator[tuple[Relation, pa.RecordBatch | None]]:
+    def failing() -> Iterator[tuple[Relation, pa.RecordBatch | int]]:
         yield RELATION, inserts(RELATION, 500, 200)
         yield RELATION, inserts(RELATION, 700, 200)
         raise OSError("the disk is gone")
@@ -112,7 +114,7 @@ def test_changes_of_several_tables_come_in_their_order(tmp_path: Path) -> None:
     parts = [
         (RELATION, inserts(RELATION, 0, 2)),
         (OTHER, inserts(OTHER, 0, 3)),
-        (RELATION, None),
+        (RELATION, 0),
         (RELATION, inserts(RELATION, 9, 1)),
     ]
     writer.transaction(1, None, iter(parts), 100, {})
@@ -131,6 +133,28 @@ def test_changes_of_several_tables_come_in_their_order(tmp_path: Path) -> None:
     lsns = [change.lsn for change in first[1]]
     assert lsns == sorted(lsns) and lsns[-1] < first[0].commit_lsn
     assert len(second[1]) == 2
+
+
+def test_truncates_with_the_same_options_are_one(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    parts = [
+        (RELATION, 1),
+        (OTHER, 1),
+        (RELATION, 3),
+        (RELATION, inserts(RELATION, 9, 1)),
+        (OTHER, 0),
+    ]
+    writer.transaction(1, None, iter(parts), 100, {})
+    writer.seal(note=False)
+    reader = LogReader(tmp_path / "log")
+    found = next(transactions_of(reader, reader.above(Lsn(0)), Lsn(0)))
+    assert not isinstance(found, Message | Lsn)
+    assert [
+        ([one.name for one in piece.relations], piece.options, piece.ordinal)
+        if isinstance(piece, Truncation)
+        else piece.rows.num_rows
+        for piece in truncations(found[1])
+    ] == [(["t", "u"], 1, 0), (["t"], 3, 2), 1, (["u"], 0, 4)]
 
 
 def test_a_log_that_has_nothing_new_says_which_tables_have_joined(
@@ -186,20 +210,27 @@ def test_messages_are_in_the_order_of_the_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "origin", [None, OriginMark(" with {}", 0, None), OriginMark("o", 1 << 63, -5)]
 )
+@pytest.mark.parametrize("options", [0, 3])
 def test_a_commit_carries_what_its_transaction_says(
-    messages: tuple[Emitted, ...], origin: OriginMark | None
+    messages: tuple[Emitted, ...], origin: OriginMark | None, options: int
 ) -> None:
-    text = with_more("truncate 7", messages, origin)
+    said = More(messages, origin, options)
+    text = with_more("truncate 7", said)
     commit = read_commit(1, [{"commitInfo": {"userMetadata": text}}])
-    assert (commit.operation, commit.messages) == ("truncate 7", messages)
-    assert commit.origin == origin
+    assert (commit.operation, commit.more) == ("truncate 7", said)
     assert commit.truncates
 
 
 @pytest.mark.parametrize(
     "text",
-    ["mine with yours", 'x with {"messages": [["p", 1]]}', "x with 5", "x with {}}"],
+    [
+        "mine with yours",
+        'x with {"messages": [["p", 1]]}',
+        'x with {"truncate": "all"}',
+        "x with 5",
+        "x with {}}",
+    ],
 )
 def test_what_others_write_of_their_commit_is_no_message(text: str) -> None:
     commit = read_commit(1, [{"commitInfo": {"userMetadata": text}}])
-    assert (commit.operation, commit.messages) == (text, ())
+    assert (commit.operation, commit.more) == (text, More())

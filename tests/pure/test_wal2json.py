@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -100,6 +101,20 @@ def test_format_1_is_an_object_for_each_transaction() -> None:
     ]
     assert said() == ['{"change":[]}']
     assert said(truncate) == ['{"change":[]}']
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_rows_that_nothing_identifies_are_left_out(version: str) -> None:
+    columns = tuple(replace(column, is_key=False) for column in RELATION.columns)
+    unknown = replace(RELATION, identity=ReplicaIdentity.NOTHING, columns=columns)
+
+    def event(op: str, new: Values | None) -> Callable[[OutputPlugin, Context], None]:
+        one = Change(op, Lsn(0x180), new, None, is_key=False)
+        return lambda plugin, context: plugin.change(context, TRANSACTION, unknown, one)
+
+    options = {"format_version": version, "include_transaction": "off"}
+    (text,) = said(event("U", ROW), event("D", None), event("I", ROW), **options)
+    assert text == said(INSERT, **options)[0]
 
 
 def test_format_1_is_printed_prettily() -> None:

@@ -582,6 +582,10 @@ class TableChange:
     """Prefix and content of each that its commit carries."""
     origin: tuple[str, int, int | None] | None = None
     """The replication origin of its session, with the transaction's position and time there."""
+    truncate_options: int = 0
+    """If it ``truncates``: 1 CASCADE, 2 RESTART IDENTITY."""
+    moved: Sequence[tuple[Sequence[str | None], Sequence[str | None]]] = ()
+    """Keys that it has changed: before and now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,18 +223,14 @@ class Decoding:
             if isinstance(run, Truncation):
                 lsn = Lsn(transaction.first_lsn + CHANGE_BYTES * run.ordinal)
                 with self._callback(f"{prefix}truncate", lsn):
-                    plugin.truncate(context, transaction, run.relations, 0, lsn)
+                    plugin.truncate(
+                        context, transaction, run.relations, run.options, lsn
+                    )
                 continue
             with self._callback(f"{prefix}change"):
                 if plugin.run(context, transaction, run):
                     continue
-            for op, change in changes_of(transaction, run):
-                if op == "T":
-                    with self._callback(f"{prefix}truncate", change.lsn):
-                        plugin.truncate(
-                            context, transaction, (run.relation,), 0, change.lsn
-                        )
-                    continue
+            for _, change in changes_of(transaction, run):
                 with self._callback(f"{prefix}change", change.lsn):
                     plugin.change(context, transaction, run.relation, change)
 

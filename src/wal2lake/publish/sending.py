@@ -152,6 +152,9 @@ def published_rows(
     ops = rows.column("op").to_numpy().copy()
     old = rows.column("old").to_numpy().copy()
     keep = np.isin(ops, [ord(letter) for letter in sending.operations])
+    if not relation.key_positions:
+        # Nobody could find the row.
+        keep &= (ops != _UPDATE) & (ops != _DELETE)
     for letter, filter_ in sending.filters.items():
         here = np.flatnonzero((ops == ord(letter)) & keep)
         if not here.size:

@@ -79,6 +79,8 @@ def table_to_json(table: TableChange) -> dict[str, object]:
         "truncates": table.truncates,
         "messages": messages_to_json(table.messages),
         "origin": table.origin,
+        "truncate_options": table.truncate_options,
+        "moved": table.moved,
     }
 
 

@@ -51,8 +51,9 @@ def truncated_tables(node: Node, caller: Caller, statement: Truncate) -> list[Ta
     return tables
 
 
-def truncate(tables: list[TableDef], run: Run) -> str:
+def truncate(tables: list[TableDef], statement: Truncate, run: Run) -> str:
     """Empty tables, at the places where they are written."""
+    options = statement.cascade | statement.restart_identity << 1
     for table in tables:
-        run(truncate_sql(table))
+        run(truncate_sql(table, options))
     return "TRUNCATE TABLE"

@@ -470,9 +470,9 @@ class LakeBackend:
             self._sequences.of_statement(caller.check) as values,
         ):
 
-            def target(table: TableDef, brings_keys: bool) -> TableDef:
+            def target(table: TableDef, brings_keys: bool, moves: bool) -> TableDef:
                 return transaction.targets(
-                    [table], snapshot, group, brings_keys=brings_keys
+                    [table], snapshot, group, brings_keys=brings_keys, moves=moves
                 )[0]
 
             resolver = self._resolver(caller, used, snapshot, newest=anew)
@@ -499,6 +499,7 @@ class LakeBackend:
             targets = self._transaction.targets(tables, snapshot, group)
             tag = truncate(
                 targets,
+                statement,
                 lambda write: self._transaction.run(write, self._rendering(), group),
             )
             if statement.restart_identity:

@@ -17,7 +17,7 @@ from wal2lake.frontend.door import SessionInfo
 from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.frontend.replication.commands import ReplicationCommands
 from wal2lake.frontend.session import Replication
-from wal2lake.lake.capture.rows import Memory
+from wal2lake.lake.capture.comparison import Memory
 from wal2lake.model import Oid
 from wal2lake.observe import get_logger
 from wal2lake.publish.capture.worker import Capture, Point

@@ -13,7 +13,7 @@ Source: PostgreSQL manual, INSERT, UPDATE, DELETE, 10.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -57,6 +57,11 @@ class SparkWrite:
     """Privileges on the table, as letters of its acl: SELECT too where its rows are looked at."""
     brings_keys: bool = False
     """Afterwards a primary key may be there twice."""
+    options: int = 0
+    """Of a TRUNCATE: 1 CASCADE, 2 RESTART IDENTITY."""
+    moves: str = ""
+    """A query for the keys that an UPDATE changes, to be asked before it: ``identifying`` columns
+    as they are, and as they will be. Empty: it changes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +85,10 @@ def _no_sequences(column: ColumnDef, count: int | None) -> NextOnes:
     raise FeatureNotSupportedError(f'column "{column.name}" has a sequence')
 
 
-Target = Callable[[TableDef, bool], TableDef]
-"""From the table that is named, and whether the statement brings keys, to the same at the place
-where it is written; from then on the resolver gives that place, too."""
+Target = Callable[[TableDef, bool, bool], TableDef]
+"""From the table that is named, whether the statement brings keys, and whether it changes what
+rows are known by, to the same at the place where it is written; from then on the resolver gives
+that place, too."""
 
 
 def translate_write(
@@ -90,7 +96,7 @@ def translate_write(
     resolve: Resolver,
     parameters: Sequence[Parameter] = (),
     zone: str = "UTC",
-    target: Target = lambda table, brings_keys: table,
+    target: Target = lambda table, brings_keys, moves: table,
     next_values: NextValues = _no_sequences,
 ) -> SparkWrite:
     """INSERT, UPDATE or DELETE; ``zone`` is the session's TimeZone."""
@@ -108,10 +114,10 @@ def translate_write(
     needs = _needs(tree, name)
     bind(tree, parameters)
     sets = _assignments(tree, table) if isinstance(tree, exp.Update) else []
-    brings_keys = isinstance(tree, exp.Insert) or any(
-        column.name in table.key for column, _ in sets
-    )
-    table = target(table, brings_keys)
+    known = {column.name for column in identifying(table)}
+    moves = any(column.name in known for column, _ in sets)
+    brings_keys = isinstance(tree, exp.Insert) or (moves and bool(table.key))
+    table = target(table, brings_keys, moves)
     if isinstance(tree, exp.Insert):
         write = _insert(tree, table, resolve, zone, next_values)
         return replace(write, needs=needs, brings_keys=brings_keys)
@@ -138,9 +144,15 @@ def _needs(tree: exp.Expression, target: exp.Table) -> str:
     return letter + "r" if reads or again else letter
 
 
-def truncate_sql(table: TableDef) -> SparkWrite:
+def identifying(table: TableDef) -> list[ColumnDef]:
+    """The columns that tell a row from others: its key, or all."""
+    return [c for c in table.columns if not table.key or c.name in table.key]
+
+
+def truncate_sql(table: TableDef, options: int) -> SparkWrite:
     """All rows of one table."""
-    return SparkWrite(table, f"DELETE FROM {path_sql(table)}", "TRUNCATE")
+    sql = f"DELETE FROM {path_sql(table)}"
+    return SparkWrite(table, sql, "TRUNCATE", options=options)
 
 
 _UNDERSTOOD: Final = {
@@ -441,13 +453,27 @@ def _in_place(
     target = f"{path_sql(table)} AS {alias}"
     if isinstance(tree, exp.Delete):
         return SparkWrite(table, f"DELETE FROM {target}{condition}", "DELETE")
-    texts = []
+    stored = {}
     for column, value in values:
         settle(value)
-        stored = _not_null(table, column, generate(value))
-        texts.append(f"{identifier(column.name)} = {stored}")
+        stored[column.name] = _not_null(table, column, generate(value))
+    texts = [f"{identifier(name)} = {value}" for name, value in stored.items()]
     sql = f"UPDATE {target} SET {', '.join(texts)}{condition}"
-    return SparkWrite(table, sql, "UPDATE")
+    old = {c.name: f"{alias}.{identifier(c.name)}" for c in identifying(table)}
+    moves = _moves(old, stored, f"{target}{condition}")
+    return SparkWrite(table, sql, "UPDATE", moves=moves)
+
+
+def _moves(old: Mapping[str, str], new: Mapping[str, str], rows: str) -> str:
+    """See ``SparkWrite.moves``: expressions by column."""
+    if not old.keys() & new.keys():
+        return ""
+    places = range(len(old))
+    pairs = [f"{value} AS o{n}" for n, value in enumerate(old.values())]
+    pairs += [f"{new.get(name, old[name])} AS n{n}" for n, name in enumerate(old)]
+    same = " AND ".join(f"o{n} <=> n{n}" for n in places)
+    shown = ", ".join([*(f"o{n}" for n in places), *(f"n{n}" for n in places)])
+    return f"SELECT {shown} FROM (SELECT {', '.join(pairs)} FROM {rows}) WHERE NOT ({same})"
 
 
 def _merge(
@@ -498,18 +524,22 @@ def _merge(
         f"target.{identifier(key.name)} = src.{name}"
         for key, name in zip(keys, names, strict=False)
     )
-    action = "DELETE"
+    action, moves = "DELETE", ""
     if isinstance(tree, exp.Update):
-        texts = [
-            f"{identifier(column.name)} = {_not_null(table, column, f'src.{name}')}"
-            for column, name in zip(columns, names, strict=True)
-        ][len(keys) :]
+        stored = {
+            column.name: _not_null(table, column, f"src.{name}")
+            for column, name in list(zip(columns, names, strict=True))[len(keys) :]
+        }
+        texts = [f"{identifier(name)} = {value}" for name, value in stored.items()]
         action = f"UPDATE SET {', '.join(texts)}"
+        place = dict(zip(table.key, names, strict=False))
+        old = {c.name: f"src.{place[c.name]}" for c in identifying(table)}
+        moves = _moves(old, stored, rows)
     sql = (
         f"MERGE INTO {path_sql(table)} AS target USING {rows} ON {matches}"
         f" WHEN MATCHED THEN {action}"
     )
-    return SparkWrite(table, sql, verb)
+    return SparkWrite(table, sql, verb, moves=moves)
 
 
 def _one_per_key(rows: str, names: Sequence[str], keys: int) -> str:

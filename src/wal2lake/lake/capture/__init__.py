@@ -1,5 +1,6 @@
 """What a table's commits have done to its rows.
 
 commits   a commit's actions: which files came, went, or lost rows (pure)
+moves     which rows of a commit are one, though their key has changed (pure)
 rows      the rows behind them, as INSERT, UPDATE and DELETE
 """

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wal2lake.lake.capture.messages import Emitted, OriginMark, word_and_more
+from wal2lake.lake.capture.messages import More, word_and_more
 from wal2lake.lake.tablefiles import DataFile
 
 _TRUNCATES: Final = re.compile(r"truncate(?: (?:prepared )?\d+)?|TRUNCATE")
@@ -50,10 +50,8 @@ class TableCommit:
     touched: tuple[Touched, ...]
     metadata: Mapping[str, Any] | None
     """The table's definition, if it is another one from here on."""
-    messages: tuple[Emitted, ...] = ()
-    """What its transaction has emitted."""
-    origin: OriginMark | None = None
-    """The replication origin that its session had."""
+    more: More = field(default_factory=More)
+    """What its transaction has emitted, the replication origin of its session, and the like."""
 
     @property
     def truncates(self) -> bool:
@@ -96,7 +94,7 @@ def read_commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableComm
         )
         if before is None or after is None or before.vector != after.vector
     ]
-    operation, messages, origin = word_and_more(
+    operation, more = word_and_more(
         str(info.get("userMetadata") or info.get("operation") or "")
     )
     return TableCommit(
@@ -106,6 +104,5 @@ def read_commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableComm
         cursors,
         tuple(touched),
         metadata,
-        messages,
-        origin,
+        more,
     )

@@ -1,9 +1,12 @@
 """What a transaction says besides its rows, as a commit of one of its tables carries it. Pure.
 
 Comes in: the commit's word (its user metadata in the table's log), what pg_logical_emit_message was
-given, and the replication origin of the session. Goes out: one text, and all of it again:
+given, the replication origin of the session, and what its rows do not tell of the statements.
+Goes out: one text, and all of it again:
 
     local transaction 7 with {"messages": [["prefix", "Y29udGVudA=="]], "origin": ["o", 5, null]}
+    truncate with {"truncate": 3}
+    local transaction with {"moved": [[["1"], ["2"]]]}
 
 So it is there if and only if the rows are, and nobody has to remove it.
 """
@@ -13,10 +16,15 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from wal2lake.lake.capture.moves import Moved, moved_from
+
 _MARK: Final = " with "
+
+_OPTIONS: Final = 3
+"""The bits of TRUNCATE's options."""
 
 
 class Emitted(NamedTuple):
@@ -36,26 +44,39 @@ class OriginMark(NamedTuple):
     """Its commit's time there, since 2000-01-01 UTC; None: it was not said."""
 
 
-def with_more(
-    operation: str, messages: Sequence[Emitted], origin: OriginMark | None = None
-) -> str:
+@dataclass(frozen=True, slots=True)
+class More:
+    """What a commit says besides its word."""
+
+    messages: tuple[Emitted, ...] = ()
+    origin: OriginMark | None = None
+    truncate_options: int = 0
+    """Of its TRUNCATE: 1 CASCADE, 2 RESTART IDENTITY."""
+    moved: tuple[Moved, ...] = ()
+    """Rows of this table whose key it has changed."""
+
+
+def with_more(operation: str, said: More) -> str:
     """A commit's word, and what its transaction says."""
     more: dict[str, Any] = {}
-    if messages:
+    if said.messages:
         more["messages"] = [
-            (m.prefix, base64.b64encode(m.content).decode()) for m in messages
+            (m.prefix, base64.b64encode(m.content).decode()) for m in said.messages
         ]
-    if origin is not None:
-        more["origin"] = origin
+    if said.origin is not None:
+        more["origin"] = said.origin
+    if said.truncate_options:
+        more["truncate"] = said.truncate_options
+    if said.moved:
+        more["moved"] = said.moved
     return f"{operation}{_MARK}{json.dumps(more)}" if more else operation
 
 
-def word_and_more(text: str) -> tuple[str, tuple[Emitted, ...], OriginMark | None]:
-    """A commit's word, its messages and its origin; a text that anybody else wrote is a word
-    alone."""
+def word_and_more(text: str) -> tuple[str, More]:
+    """The inverse; a text that anybody else wrote is a word alone."""
     operation, mark, rest = text.partition(_MARK)
     if not mark:
-        return text, (), None
+        return text, More()
     try:
         more = json.loads(rest)
         found = [
@@ -67,6 +88,8 @@ def word_and_more(text: str) -> tuple[str, tuple[Emitted, ...], OriginMark | Non
             name, lsn, time_us = origin
             time = None if time_us is None else int(time_us)
             origin = OriginMark(str(name), int(lsn), time)
+        options = int(more.get("truncate", 0)) & _OPTIONS
+        moved = moved_from(more.get("moved", ()))
     except (ValueError, TypeError, AttributeError, binascii.Error):
-        return text, (), None
-    return operation, tuple(found), origin
+        return text, More()
+    return operation, More(tuple(found), origin, options, moved)

@@ -5,12 +5,10 @@ Comes in: a commit, and the table's definition in that version. Goes out: record
     op u8 (I U D)  old u8 (0, K, O)  c<i> binary, the new row  o<i> binary, the old key or row
 
 deletes first, then updates, then inserts, so that a unique index never has a key twice. ``i``
-counts the columns of the relation.
+counts the columns of the relation. Without a replica identity no row has an old one.
 
-What came and what went is compared by key (or as a whole, where there is none): a row on both
-sides that is equal was only written again; with another content it is an UPDATE. A commit that only
-brings rows, or only takes some away, needs no comparison and is read as a stream; DuckDB does the
-rest, and beyond its memory on disk.
+What came and what went is compared (``comparison``). A commit that only brings rows, or only takes
+some away, needs no comparison and is read as a stream.
 
 Called by capture (``publish``).
 """
@@ -19,14 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
 from wal2lake.lake.capture.commits import TableCommit, Touched
+from wal2lake.lake.capture.comparison import (
+    DELETE,
+    INSERT,
+    MOVE,
+    UPDATE,
+    Memory,
+    compare,
+)
 from wal2lake.lake.delta.deletionvectors import Rows, read_vector
 from wal2lake.lake.port import TableState
 from wal2lake.lake.tablefiles import DataFile
@@ -38,15 +42,6 @@ _INSERT, _UPDATE, _DELETE = map(ord, "IUD")
 _KEY, _ROW = map(ord, "KO")
 
 _BATCH_ROWS: Final = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What a comparison may use."""
-
-    bytes: int
-    directory: Path
-    """For what is more than that."""
 
 
 def row_changes(
@@ -75,7 +70,10 @@ def row_changes(
         for table in reader.read(gone):
             yield from layout.deletes(table)
     else:
-        yield from _compare(reader, gone, came, layout, key, memory)
+        rows = (reader.read(gone), reader.read(came))
+        moved = commit.more.moved
+        for table in compare(*rows, reader.schema, key, moved, memory):
+            yield from layout.compared(table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,29 +160,29 @@ class _Layout:
         yield from self._batches(table, _INSERT, new="v")
 
     def deletes(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        """The same rows, gone. Without an identity nobody could find them: none."""
-        if self.old:
-            yield from self._batches(table, _DELETE, old="v")
+        """The same rows, gone."""
+        yield from self._batches(table, _DELETE, old="v")
 
     def compared(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        """``op``, and g0.. of what went, v0.. of what came."""
-        ops = table.column("op").to_numpy()
-        for op in (_DELETE, _UPDATE, _INSERT):
-            here = table.filter(pa.array(ops == op))
-            if not here.num_rows or (op != _INSERT and not self.old):
-                continue
-            if op == _INSERT:
-                yield from self._batches(here, op, new="v")
-            elif op == _DELETE:
-                yield from self._batches(here, op, old="g")
-            else:
-                # The key is the same: only FULL has an old row to tell.
-                old = "g" if self._whole else ""
-                yield from self._batches(here, op, new="v", old=old)
+        """``kind``, and g0.. of what went, v0.. of what came."""
+        kinds = table.column("kind").to_numpy()
+        # Where the key is the same only FULL has an old row to tell.
+        update = {"new": "v", "old": "g" if self._whole else ""}
+        for kind, op, sides in (
+            (DELETE, _DELETE, {"old": "g"}),
+            (UPDATE, _UPDATE, update),
+            (MOVE, _UPDATE, {"new": "v", "old": "g"}),
+            (INSERT, _INSERT, {"new": "v"}),
+        ):
+            here = table.filter(pa.array(kinds == kind))
+            if here.num_rows:
+                yield from self._batches(here, op, **sides)
 
     def _batches(
         self, table: pa.Table, op: int, *, new: str = "", old: str = ""
     ) -> Iterator[pa.RecordBatch]:
+        if not self.old:
+            old = ""
         kind = 0 if not old else _ROW if self._whole else _KEY
         for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
             rows = batch.num_rows
@@ -200,69 +198,3 @@ class _Layout:
                 for i in self.old:
                     columns[f"o{i}"] = batch.column(f"{old}{i}")
             yield pa.RecordBatch.from_pydict(columns)
-
-
-def _compare(
-    reader: _Reader,
-    gone: Sequence[_Piece],
-    came: Sequence[_Piece],
-    layout: _Layout,
-    key: Sequence[int],
-    memory: Memory,
-) -> Iterator[pa.RecordBatch]:
-    count = len(reader.schema)
-    config = {
-        "memory_limit": f"{max(memory.bytes, 64 << 20)}B",
-        "temp_directory": str(memory.directory),
-        "threads": "1",
-    }
-    with duckdb.connect(":memory:", config=config) as database:
-        for name, pieces in (("gone", gone), ("came", came)):
-            source = pa.RecordBatchReader.from_batches(
-                reader.schema,
-                (b for t in reader.read(pieces) for b in t.to_batches()),
-            )
-            database.register("source", source)
-            names = ", ".join(f"v{i}" for i in range(count))
-            # Of rows without a key equal ones are told apart by their number.
-            number = "0" if key else f"row_number() over (partition by {names})"
-            database.execute(
-                f"create table {name} as select {names}, {number} as n from source"
-            )
-            database.unregister("source")
-        if key:
-            _number_repeated(database, key, names)
-        by = [f"v{i}" for i in (key or range(count))] + ["n"]
-        on = " and ".join(f"g.{c} is not distinct from c.{c}" for c in by)
-        same = " and ".join(f"g.v{i} is not distinct from c.v{i}" for i in range(count))
-        old = ", ".join(f"g.v{i} as g{i}" for i in range(count))
-        new = ", ".join(f"c.v{i} as v{i}" for i in range(count))
-        found = database.sql(
-            f"select case when c.n is null then {_DELETE}"
-            f" when g.n is null then {_INSERT} else {_UPDATE} end as op, {old}, {new}"
-            f" from gone g full join came c on {on}"
-            f" where g.n is null or c.n is null or not ({same})"
-            f" order by case op when {_DELETE} then 0 when {_UPDATE} then 1 else 2 end"
-        )
-        for batch in found.to_arrow_reader(_BATCH_ROWS):
-            yield from layout.compared(pa.Table.from_batches([batch]))
-
-
-def _number_repeated(
-    database: duckdb.DuckDBPyConnection, key: Sequence[int], names: str
-) -> None:
-    """Who writes from outside may write a key several times: those rows are told apart, too."""
-    keys = ", ".join(f"v{i}" for i in key)
-    repeated = (
-        "select exists (select 1 from {} group by " + keys + " having count(*) > 1)"
-    )
-    found = [
-        database.execute(repeated.format(name)).fetchall() for name in ("gone", "came")
-    ]
-    if found == [[(False,)], [(False,)]]:
-        return
-    for name in ("gone", "came"):
-        database.execute(
-            f"create or replace table {name} as select {names},"
-            f" row_number() over (partition by {keys} order by {names}) as n from {name}"
-        )

@@ -52,7 +52,7 @@ class Captured:
     @property
     def messages(self) -> tuple[Emitted, ...]:
         """What it has emitted."""
-        return tuple(one for _, commit in self.commits for one in commit.messages)
+        return tuple(one for _, commit in self.commits for one in commit.more.messages)
 
     @property
     def origin(self) -> tuple[str, Lsn] | None:
@@ -70,7 +70,8 @@ class Captured:
 
     @property
     def _mark(self) -> OriginMark | None:
-        return next((one.origin for _, one in self.commits if one.origin), None)
+        found = (one.more.origin for _, one in self.commits)
+        return next((origin for origin in found if origin), None)
 
     @property
     def prepared(self) -> int | None:

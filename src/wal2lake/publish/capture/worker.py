@@ -31,8 +31,9 @@ from wal2lake.changelog import Retention, TwoPhase
 from wal2lake.errors import StorageError, Wal2LakeError
 from wal2lake.lake import TablePort, TableState
 from wal2lake.lake.capture.commits import TableCommit, read_commit
+from wal2lake.lake.capture.comparison import Memory
 from wal2lake.lake.capture.messages import Emitted, OriginMark
-from wal2lake.lake.capture.rows import Memory, row_changes
+from wal2lake.lake.capture.rows import row_changes
 from wal2lake.model import Column, Lsn, Oid, Relation
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.publish.capture.ordering import Captured, in_order
@@ -403,16 +404,17 @@ class Capture:
 
     def _changes(
         self, transaction: Captured, tables: Mapping[Oid, TableDef]
-    ) -> Iterator[tuple[Relation, pa.RecordBatch | None]]:
-        found = []
+    ) -> Iterator[tuple[Relation, pa.RecordBatch | int]]:
+        found, truncated = [], []
         for relid, commit in transaction.commits:
             table = self._catalog.table_at(tables[relid], commit.version)
             state = self._state(table, commit)
             relation = self._by_partition(table, relation_of(table, state))
             if commit.truncates:
-                # Of all tables first: they are one TRUNCATE to subscribers.
-                yield relation, None
+                truncated.append((relation, commit.more.truncate_options))
             found.append((table, commit, state, relation))
+        # Of all tables first: those with the same options are one TRUNCATE to subscribers.
+        yield from sorted(truncated, key=lambda one: one[1])
         for table, commit, state, relation in found:
             names = set(table.key)
             key = [i for i, c in enumerate(relation.columns) if c.name in names]

@@ -84,7 +84,7 @@ class LogWriter:
         self,
         time_us: int,
         origin: tuple[str, Lsn] | None,
-        changes: Iterator[tuple[Relation, pa.RecordBatch | None]],
+        changes: Iterator[tuple[Relation, pa.RecordBatch | int]],
         at_most: int,
         captured: Mapping[int, int],
         messages: Sequence[Emitted] = (),
@@ -95,9 +95,10 @@ class LogWriter:
         Its ``messages`` come first, and are counted with them. ``prepared``: the number of a
         transaction that commits with it.
 
-        ``time_us``: since 2000-01-01 UTC. Of ``changes`` None is a TRUNCATE of the relation;
-        there are no more than ``at_most``. ``captured``: the versions of its tables that it is;
-        a segment that has it says so. After an exception nothing of it is there.
+        ``time_us``: since 2000-01-01 UTC. Of ``changes`` a number is a TRUNCATE of the relation,
+        with these options (1 CASCADE, 2 RESTART IDENTITY); there are no more than ``at_most``.
+        ``captured``: the versions of its tables that it is; a segment that has it says so. After
+        an exception nothing of it is there.
         """
         at_most += len(messages)
         commit = commit_of(self._end, at_most)
@@ -117,7 +118,7 @@ class LogWriter:
         number: int,
         gid: str,
         time_us: int,
-        changes: Iterator[tuple[Relation, pa.RecordBatch | None]],
+        changes: Iterator[tuple[Relation, pa.RecordBatch | int]],
         at_most: int,
         messages: Sequence[Emitted] = (),
     ) -> TwoPhase:
@@ -147,7 +148,7 @@ class LogWriter:
 
     def _rows(
         self,
-        changes: Iterator[tuple[Relation, pa.RecordBatch | None]],
+        changes: Iterator[tuple[Relation, pa.RecordBatch | int]],
         commit: Lsn,
         at_most: int,
         count: int,
@@ -155,8 +156,8 @@ class LogWriter:
         """Add rows behind ``count`` changes; how many there are then."""
         try:
             for relation, batch in changes:
-                if batch is None:
-                    batch = _truncation(len(relation.columns))
+                if isinstance(batch, int):
+                    batch = _truncation(len(relation.columns), batch)
                 if batch.num_rows:
                     self._add(relation, batch, commit, count)
                     count += batch.num_rows
@@ -255,12 +256,14 @@ def _messages(
     )
 
 
-def _truncation(columns: int) -> pa.RecordBatch:
+def _truncation(columns: int, options: int) -> pa.RecordBatch:
     none = pa.nulls(1, pa.binary())
+    some = {"options": pa.array([options], pa.uint8())} if options else {}
     return pa.RecordBatch.from_pydict(
         {
             "op": pa.array([_TRUNCATE], pa.uint8()),
             "old": pa.array([0], pa.uint8()),
+            **some,
             **{f"c{i}": none for i in range(columns)},
         }
     )

@@ -43,6 +43,8 @@ class Truncation:
     relations: tuple[Relation, ...]
     ordinal: int
     """Of the first."""
+    options: int = 0
+    """1 CASCADE, 2 RESTART IDENTITY."""
 
 
 Values = tuple[bytes | None, ...]
@@ -226,25 +228,41 @@ def _merged(sources: list[_Rows], commit: Lsn) -> Iterator[Run]:
 
 
 def truncations(runs: Iterator[Run]) -> Iterator[Run | Truncation]:
-    """The same, TRUNCATEs that follow each other together."""
+    """The same, TRUNCATEs that follow each other with the same options together."""
     waiting: list[Relation] = []
-    ordinal = 0
-    for run in runs:
-        rows = run.rows
-        while rows.num_rows and rows.column("op")[0].as_py() == _TRUNCATE:
-            if not waiting:
-                ordinal = rows.column("ordinal")[0].as_py()
-            if run.relation not in waiting:
-                waiting.append(run.relation)
-            rows = rows.slice(1)
-        if not rows.num_rows:
-            continue
-        if waiting:
-            yield Truncation(tuple(waiting), ordinal)
+    ordinal = options = 0
+    for piece in _pieces(runs):
+        same = isinstance(piece, Truncation) and piece.options == options
+        if waiting and not same:
+            yield Truncation(tuple(waiting), ordinal, options)
             waiting = []
-        yield Run(run.relation, rows)
+        if isinstance(piece, Run):
+            yield piece
+            continue
+        if not waiting:
+            ordinal, options = piece.ordinal, piece.options
+        waiting += [one for one in piece.relations if one not in waiting]
     if waiting:
-        yield Truncation(tuple(waiting), ordinal)
+        yield Truncation(tuple(waiting), ordinal, options)
+
+
+def _pieces(runs: Iterator[Run]) -> Iterator[Run | Truncation]:
+    """Each TRUNCATE by itself."""
+    for run in runs:
+        rows: Any = run.rows
+        begin = 0
+        for at in np.flatnonzero(rows.column("op").to_numpy() == _TRUNCATE).tolist():
+            if at > begin:
+                yield Run(run.relation, rows.slice(begin, at - begin))
+            known = "options" in rows.schema.names
+            yield Truncation(
+                (run.relation,),
+                rows.column("ordinal")[at].as_py(),
+                rows.column("options")[at].as_py() if known else 0,
+            )
+            begin = at + 1
+        if begin < rows.num_rows:
+            yield Run(run.relation, rows.slice(begin))
 
 
 def changes_of(transaction: Transaction, run: Run) -> Iterator[tuple[str, Change]]:

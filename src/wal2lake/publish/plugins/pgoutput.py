@@ -67,8 +67,6 @@ _FEW: Final = 16
 
 _EPOCH_SECONDS: Final = 946_684_800
 
-_TRUNCATE: Final = ord("T")
-
 
 class PgOutput(Base):
     """See the module."""
@@ -191,29 +189,20 @@ class PgOutput(Base):
         context.write(write_message(message), end, True)
 
     def run(self, context: Context, transaction: Transaction, run: Run) -> bool:
-        """Rows together if they are many, else one by one; a TRUNCATE in its place."""
+        """Rows together if they are many, else one by one."""
         sending = self._sending.get(run.relation.relid)
         if sending is None:
             return True
         if sending.contradicted is not None:
-            # An error of the change, or of the TRUNCATE, with which it begins.
+            # An error of the change with which it begins.
             return False
-        rows = run.rows
-        begin = 0
-        for at in np.flatnonzero(rows.column("op").to_numpy() == _TRUNCATE).tolist():
-            before = Run(run.relation, rows.slice(begin, at - begin))
-            self._rows(context, transaction, before, sending)
-            ordinal = int(rows.column("ordinal")[at].as_py())
-            lsn = Lsn(transaction.first_lsn + CHANGE_BYTES * ordinal)
-            self.truncate(context, transaction, (run.relation,), 0, lsn)
-            begin = at + 1
-        self._rows(context, transaction, Run(run.relation, rows.slice(begin)), sending)
+        self._rows(context, transaction, run, sending)
         return True
 
     def _rows(
         self, context: Context, transaction: Transaction, run: Run, sending: Sending
     ) -> None:
-        """Of a run without a TRUNCATE, what is published."""
+        """What is published of a run."""
         rows = published_rows(sending, run.relation, run.rows)
         if not rows.num_rows:
             return

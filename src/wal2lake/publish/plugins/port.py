@@ -109,7 +109,8 @@ class OutputPlugin(Protocol):
         ...
 
     def run(self, context: Context, transaction: Transaction, run: Run) -> bool:
-        """Many neighbouring rows at once, column by column; False: call ``change`` for each."""
+        """Many neighbouring rows at once, column by column; False: call ``change`` for each. A
+        TRUNCATE is not among them."""
         ...
 
     def truncate(

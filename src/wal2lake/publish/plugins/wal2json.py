@@ -238,8 +238,10 @@ class Wal2Json(Base):
         relation: Relation,
         change: Change,
     ) -> None:
-        """A row, with what identifies it."""
+        """A row, with what identifies it; an UPDATE or DELETE where nothing does is left out."""
         if change.op not in self._options.actions or not self._wanted(relation):
+            return
+        if change.op != "I" and not relation.key_positions:
             return
         if self._options.format_version == 2:
             self._change_event(context, transaction, relation, change)

@@ -43,7 +43,8 @@ from wal2lake.frontend.query.results import Rendering
 from wal2lake.lake import CommitConflict, Cursor, TableState
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import Action, NetChange, others_rows
-from wal2lake.lake.capture.messages import Emitted, OriginMark, with_more
+from wal2lake.lake.capture.messages import Emitted, More, OriginMark, with_more
+from wal2lake.lake.capture.moves import Moved, moved_from
 from wal2lake.lake.origins import LOCAL, tagged
 from wal2lake.model import Modified, Oid
 from wal2lake.observe import failpoint, get_logger
@@ -77,7 +78,10 @@ class Written:
     table: TableDef
     branch: Branch
     change: NetChange
-    truncates: bool = False
+    truncated: int | None = None
+    """All rows of before are gone, by TRUNCATE with these options."""
+    moved: tuple[Moved, ...] = ()
+    """Rows whose key it has changed."""
 
 
 def hold_tables(
@@ -188,11 +192,11 @@ def committed_by_spark(node: Node, table: TableDef) -> Iterator[int]:
             publish(lambda: _show(node, {table.oid: table.location}))
 
 
-def truncate_table(node: Node, table: TableDef) -> None:
+def truncate_table(node: Node, table: TableDef, options: int) -> None:
     """A TRUNCATE that is a transaction by itself, under the table's locks."""
     for attempt in range(_ATTEMPTS):
         try:
-            return _truncate_table(node, table)
+            return _truncate_table(node, table, options)
         except CommitConflict:
             # A writer outside of the node, who knows no locks.
             if attempt + 1 == _ATTEMPTS:
@@ -200,7 +204,7 @@ def truncate_table(node: Node, table: TableDef) -> None:
     raise AssertionError
 
 
-def _truncate_table(node: Node, table: TableDef) -> None:
+def _truncate_table(node: Node, table: TableDef, options: int) -> None:
     state = node.tables.state(table.location)
     writer = writer_of(node.catalog.system_identifier)
     with node.snapshots.committing({table.location: state.version}) as publish:
@@ -210,7 +214,7 @@ def _truncate_table(node: Node, table: TableDef) -> None:
             Cursor(writer, (state.cursor(writer) or 0) + 1),
             read_version=state.version,
             replace=True,
-            operation=_TRUNCATE,
+            operation=with_more(_TRUNCATE, More(truncate_options=options)),
         )
         failpoint("local.table_committed")
         publish(lambda: _show(node, {table.oid: table.location}))
@@ -231,7 +235,7 @@ def _unchanged(
     others = others_rows(commits, one.change.touched)
     if others is None:
         raise _conflict(one.table, "Others have changed the same files.")
-    if others and one.truncates:
+    if others and one.truncated is not None:
         # They would stay here, and go where the TRUNCATE is replicated to.
         raise _conflict(one.table, "Others have added rows.")
     added = one.change.added
@@ -274,7 +278,9 @@ def _table_change(node: Node, one: Written, state: TableState) -> TableChange:
         state.version,
         cursor + 1,
         _with_origin(node, one.change, state),
-        one.truncates,
+        one.truncated is not None,
+        truncate_options=one.truncated or 0,
+        moved=one.moved,
     )
 
 
@@ -324,6 +330,13 @@ def commit_one(node: Node, change: TableChange, name: str | None = None) -> None
     it has others, or was prepared. CommitConflict if the table is at another version than the
     change was made for."""
     operation = _TRUNCATE if change.truncates else _OPERATION
+    origin = None if change.origin is None else OriginMark(*change.origin)
+    said = More(
+        tuple(Emitted(*one) for one in change.messages),
+        origin,
+        change.truncate_options if change.truncates else 0,
+        moved_from(change.moved),
+    )
     if is_done(node, change):
         # Who made it may have died, or failed, before it was synced.
         node.tables.sync(change.location, node.tables.state(change.location).version)
@@ -334,9 +347,7 @@ def commit_one(node: Node, change: TableChange, name: str | None = None) -> None
             Cursor(writer_of(node.catalog.system_identifier), change.cursor),
             read_version=change.read_version,
             operation=with_more(
-                operation if name is None else f"{operation} {name}",
-                [Emitted(*one) for one in change.messages],
-                None if change.origin is None else OriginMark(*change.origin),
+                operation if name is None else f"{operation} {name}", said
             ),
         )
     failpoint("local.table_committed")

@@ -12,10 +12,11 @@
     PREPARE       kept for somebody (``prepared``)      all, while that is written down
 
 Of a statement that is a transaction by itself the branch is made under the locks, of the newest
-version, so its commit meets nobody else's; if it brings no keys, nor values of a sequence, and
-writes one table, there is nothing to look at between the statement and its commit, and it needs no
-branch (unless the files must say who wrote them: ``track_commit_timestamp``). Others hold no lock
-between two statements: a client that thinks stops nobody, and a conflict is found at the commit.
+version, so its commit meets nobody else's; if it brings no keys, nor values of a sequence, writes
+one table, and has nothing to tell of it to those who decode, there is nothing to look at between
+the statement and its commit, and it needs no branch (unless the files must say who wrote them:
+``track_commit_timestamp``). Others hold no lock between two statements: a client that thinks stops
+nobody, and a conflict is found at the commit.
 
 Called by the backend of a session, from its thread. Source: PostgreSQL manual, 13.2, SAVEPOINT.
 """
@@ -26,7 +27,7 @@ import itertools
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -46,17 +47,23 @@ from wal2lake.frontend.commands.transaction.commit import (
     hold_tables,
     truncate_table,
 )
-from wal2lake.frontend.commands.transaction.messages import emit_transaction, kept
+from wal2lake.frontend.commands.transaction.messages import (
+    emit_transaction,
+    is_read,
+    kept,
+)
 from wal2lake.frontend.commands.transaction.prepared import Preparing, prepare
 from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_repeated
 from wal2lake.frontend.query.results import Rendering
 from wal2lake.frontend.query.translate import TableRef
-from wal2lake.frontend.query.writes import SparkWrite
+from wal2lake.frontend.query.writes import SparkWrite, identifying
 from wal2lake.lake.branch.branches import Branch, place_of_branches
 from wal2lake.lake.branch.changes import Action
 from wal2lake.lake.capture.messages import Emitted, OriginMark
+from wal2lake.lake.capture.moves import MOST_ROWS, Moved, Moves
 from wal2lake.model import Oid
 from wal2lake.pg import Check
+from wal2lake.pgtypes.encode.text import arrow_to_text
 
 
 class DefinitionChanged(Exception):
@@ -76,15 +83,16 @@ class _Branched:
     version: int
     """Of the branch: what the statements so far have made."""
     truncated: int | None = None
-    """The version that the first TRUNCATE has made."""
+    """A TRUNCATE was among them: its options, and those of others."""
+    moves: Moves = field(default_factory=Moves)
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
     """A savepoint."""
 
-    versions: dict[Oid, int]
-    """Of the branches."""
+    branches: dict[Oid, _Branched]
+    """As they were."""
     messages: int
     sequences: dict[Oid, Restarted]
 
@@ -167,6 +175,7 @@ class LocalTransaction:
         job_group: str,
         *,
         brings_keys: bool = False,
+        moves: bool = False,
     ) -> list[TableDef]:
         """The tables as a statement has to write them: at their branches, or where they are."""
         alone = self.kind is TransactionKind.STATEMENT
@@ -180,6 +189,8 @@ class LocalTransaction:
             # Values of a sequence are taken before anything is committed.
             counts = any(one.sequence is not None for one in tables[0].columns)
             checked = (brings_keys and (tables[0].key or counts)) or tracked or says
+            # What it moves is told with its commit.
+            checked = checked or (moves and is_read(self._node))
             if len(tables) == 1 and not checked:
                 return list(tables)
         for table in tables:
@@ -203,7 +214,7 @@ class LocalTransaction:
         node = self._node
         branched = self._branches.get(write.table.storage)
         if branched is None and write.verb == "TRUNCATE":
-            truncate_table(node, write.table)
+            truncate_table(node, write.table, write.options)
             self.committed = True
             return 0
         if branched is None:
@@ -214,12 +225,15 @@ class LocalTransaction:
             return _count(
                 rows, node.tables.actions(write.table.location, before + 1, after)
             )
+        if write.moves and not branched.moves.too_many and is_read(node):
+            moved = self._moved(write, job_group)
+            branched.moves = branched.moves.then(moved)
         rows = self._execute(write, job_group)
         before, after = branched.version, node.branches.state(branched.branch).version
         commits = node.tables.actions(branched.branch.location, before + 1, after)
         branched.version = after
-        if write.verb == "TRUNCATE" and after != before and not branched.truncated:
-            branched.truncated = after
+        if write.verb == "TRUNCATE":
+            branched.truncated = (branched.truncated or 0) | write.options
         if write.brings_keys and write.table.key and after != before:
             replaced = {
                 a["remove"]["path"] for c in commits for a in c if "remove" in a
@@ -238,13 +252,28 @@ class LocalTransaction:
         result = self._node.queries.run(write.sql, job_group=job_group)
         return [batch for batch in result.batches if batch.num_rows]
 
+    def _moved(self, write: SparkWrite, job_group: str) -> list[Moved]:
+        """The keys that an UPDATE is about to change, as capture reads them."""
+        columns = identifying(write.table)
+        sql = f"{write.moves} LIMIT {MOST_ROWS + 1}"
+        found: list[Moved] = []
+        for batch in self._node.queries.run(sql, job_group=job_group).batches:
+            texts = [
+                arrow_to_text(array, int(column.type_oid), column.typmod)
+                for array, column in zip(batch.columns, columns * 2, strict=True)
+            ]
+            values = [[t if t is None else t.decode() for t in one] for one in texts]
+            old, new = values[: len(columns)], values[len(columns) :]
+            found += map(Moved, zip(*old, strict=True), zip(*new, strict=True))
+        return found
+
     # ---- savepoints -----------------------------------------------------------------
 
     def savepoint(self, depth: int) -> None:
         """Note where the branches are."""
         del self._marks[depth - 1 :]
-        versions = {key: one.version for key, one in self._branches.items()}
-        self._marks.append(_Mark(versions, len(self._messages), self.sequences.mark()))
+        branches = {key: replace(one) for key, one in self._branches.items()}
+        self._marks.append(_Mark(branches, len(self._messages), self.sequences.mark()))
 
     def rollback_to(self, depth: int) -> None:
         """Cut the branches back to where they were."""
@@ -253,12 +282,10 @@ class LocalTransaction:
         del self._messages[mark.messages :]
         self.sequences.back_to(mark.sequences)
         for key, branched in list(self._branches.items()):
-            version = mark.versions.get(key)
-            if version is not None:
-                self._node.branches.cut_back(branched.branch, version)
-                branched.version = version
-                if (branched.truncated or 0) > version:
-                    branched.truncated = None
+            known = mark.branches.get(key)
+            if known is not None:
+                self._node.branches.cut_back(branched.branch, known.version)
+                self._branches[key] = replace(known)
             else:
                 del self._branches[key]
                 self._node.branches.drop(branched.branch)
@@ -315,11 +342,13 @@ class LocalTransaction:
             self.rollback()
 
     def _written(self) -> list[Written]:
+        # TRUNCATE of an empty table is one, too.
         return [
-            Written(one.table, one.branch, change, one.truncated is not None)
+            Written(one.table, one.branch, change, one.truncated, one.moves.moved)
             for one in self._branches.values()
-            if one.version > 0
-            and (change := self._node.branches.net_change(one.branch)).actions
+            if one.version > 0 or one.truncated is not None
+            if (change := self._node.branches.net_change(one.branch)).actions
+            or one.truncated is not None
         ]
 
     def rollback(self) -> None:

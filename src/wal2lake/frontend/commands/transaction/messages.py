@@ -48,6 +48,11 @@ def emit_transaction(
     capture.emit(messages, transactional=True, origin=origin)
 
 
+def is_read(node: Node) -> bool:
+    """Whether anybody reads what is published."""
+    return node.publishing is not None and bool(node.publishing.slots.all())
+
+
 def kept(node: Node, messages: Sequence[Emitted]) -> Sequence[Emitted]:
     """What somebody can read."""
     return messages if messages and _publishing(node).slots.all() else ()

@@ -58,7 +58,8 @@ from wal2lake.frontend.commands.transaction.commit import (
 from wal2lake.frontend.query.results import Rendering
 from wal2lake.lake import CommitConflict
 from wal2lake.lake.capture.commits import read_commit
-from wal2lake.lake.capture.messages import Emitted
+from wal2lake.lake.capture.messages import Emitted, More, with_more
+from wal2lake.lake.capture.moves import moved_from
 from wal2lake.lake.delta.durability import local_path
 from wal2lake.model import Oid
 from wal2lake.observe import failpoint, get_logger
@@ -176,8 +177,9 @@ def _check_room(node: Node) -> None:
 def _preparation(one: PreparedCommit) -> Preparation:
     commits = []
     for change in one.tables:
-        word = {"userMetadata": "truncate"} if change.truncates else {}
-        actions = [{"commitInfo": word}, *change.actions]
+        said = More((), None, change.truncate_options, moved_from(change.moved))
+        word = with_more("truncate" if change.truncates else "prepare", said)
+        actions = [{"commitInfo": {"userMetadata": word}}, *change.actions]
         commits.append((change.relid, read_commit(change.read_version, actions)))
     emitted = [Emitted(*message) for message in one.messages]
     return Preparation(one.number, one.gid, one.prepared_at, tuple(commits), emitted)
