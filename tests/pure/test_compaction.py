@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wal2lake.lake.compaction.compactor import Compactor
 from wal2lake.lake.compaction.rewrite import (
     MANY,
     MOST_BYTES,
@@ -95,12 +97,15 @@ NUMBER = (FieldSpec("n", "bigint", pg_type_oid=Oid(20)),)
 NUMBER_PHYSICAL = (PhysicalField("n", "n", None, "bigint"),)
 
 
+VECTORS = {"delta.enableDeletionVectors": "true"}
+
+
 class Table:
     """Files of numbers below one directory."""
 
     def __init__(self, directory: Path) -> None:
         self.state = TableState(
-            str(directory), "id", 1, {}, NUMBER, NUMBER_PHYSICAL, False, {}
+            str(directory), "id", 1, {}, NUMBER, NUMBER_PHYSICAL, False, VECTORS
         )
         self.files: dict[str, DataFile] = {}
 
@@ -182,3 +187,46 @@ def test_rows_that_have_come_back_are_not_lost(tmp_path: Path) -> None:
     mapped = (PhysicalField("n", "col-1", 1, "bigint"),)
     renamed = replace(table.state, physical_fields=mapped)
     assert carried(done, renamed, table.files) is None
+
+
+def test_a_table_without_deletion_vectors_gets_none(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.state = replace(table.state, properties={})
+    table.add([1, 2, 3])
+    table.add([4])
+    first, second = table.files.values()
+    done = compact(table.state, [first, second])
+    assert carried(done, table.state, table.files) is not None
+    # A change has rewritten a file: its rows, in the new one, are gone.
+    assert carried(done, table.state, {first.key: first}) is None
+
+
+def test_a_table_is_compacted_once_at_a_time(tmp_path: Path) -> None:
+    """A second one, asked for while the first was written, left the first one's file behind."""
+    table = Table(tmp_path)
+    for number in range(MANY + 1):
+        table.add([number])
+    written = threading.Event()
+
+    class Tables:
+        def state(self, location: str) -> TableState:
+            return table.state
+
+        def files(self, state: TableState) -> list[DataFile]:
+            if not written.is_set():
+                # Once more, while it is looked at.
+                written.set()
+                compactor.ask(location, ())
+            return list(table.files.values())
+
+        def goes_on_beside(self, work: object) -> None:
+            pass
+
+    compactor = Compactor(Tables())
+    location = table.state.location
+    before = set(tmp_path.iterdir())
+    compactor.ask(location, ())
+    compactor.wait()
+    done = compactor.take(location)
+    assert done is not None
+    assert len(set(tmp_path.iterdir()) - before) == len(done.files) == 1

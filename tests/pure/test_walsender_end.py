@@ -70,6 +70,31 @@ class Client:
         os.close(self._grown)
 
 
+def test_a_client_that_has_written_all_is_asked_until_it_has_flushed() -> None:
+    client = Client()
+
+    def asked() -> None:
+        # A keepalive that wants an answer.
+        wanted = b"k" + struct.pack(">Q", LOG_END)
+        found = b""
+        while not (wanted in found and found.rpartition(wanted)[2][8:9] == b"\1"):
+            found += client.socket.recv(4096)
+
+    try:
+        asked()
+        client.status(LOG_END, 500)
+        wait_until(lambda: client.stream._written > 0, describe="the status is heard")
+        client.stop()
+        asked()
+        client.status(LOG_END, 700)
+        asked()
+        client.status(LOG_END, LOG_END)
+        client.thread.join(WAIT_SECONDS)
+        assert client.ends == [End.ORDERED]
+    finally:
+        client.close()
+
+
 @pytest.mark.parametrize("flushes", [True, False])
 def test_it_ends_when_the_client_has_all(flushes: bool) -> None:
     client = Client()

@@ -134,6 +134,11 @@ class TableState:
     """Columns by which rows that are near each other are kept in the same files."""
 
     @property
+    def has_vectors(self) -> bool:
+        """A commit may delete rows by deletion vectors."""
+        return self.properties.get("delta.enableDeletionVectors") == "true"
+
+    @property
     def is_plain(self) -> bool:
         """Rows may join it as files of ours, without a look at what else it asks of a
         writer: CHECK constraints, generated columns, row tracking, partitions by a type

@@ -77,6 +77,9 @@ class Compactor:
     def _write(self, location: str) -> None:
         with self._lock:
             key = self._keys.pop(location, ())
+            if location in self._written:
+                # It was asked for while that was written.
+                return
         for _ in range(_LOOKS):
             state = self._tables.state(location)
             if not is_readable(state):

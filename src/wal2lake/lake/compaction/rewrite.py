@@ -202,8 +202,8 @@ def carried(
 ) -> Carried | None:
     """On the version ``state``, which has these ``files`` by ``DataFile.key``: rows that have gone
     since are gone in the new files, and files that have gone are not replaced. None: there is
-    nothing left to replace, the table is another one, or rows that were gone have come back (a
-    RESTORE)."""
+    nothing left to replace, the table is another one, rows that were gone have come back (a
+    RESTORE), or some have gone of a table that has no deletion vectors."""
     before = compaction.state
     if (
         before.table_id != state.table_id
@@ -244,6 +244,9 @@ def carried(
         else:
             partly.append((one.added, dead))
     if partly:
+        if not state.has_vectors:
+            # Rows of it would come back.
+            return None
         vectors = write_vectors(state.location, [dead for _, dead in partly])
         adds += [
             replace(added, vector=vector)

@@ -91,8 +91,6 @@ guess at where Spark's cores, if it has more of them, begin to win."""
 _LOOKED_AT: Final = 2
 """Columns of a key whose statistics are asked which files may hold it."""
 
-_DELETION_VECTORS: Final = "delta.enableDeletionVectors"
-
 
 @dataclass(frozen=True, slots=True)
 class Upsert:
@@ -174,10 +172,7 @@ def plan_upsert(
     if not is_readable(state) or not (
         truncates
         or not loaded.shape.key
-        or (
-            state.properties.get(_DELETION_VECTORS) == "true"
-            and all(file.is_plain for file in files)
-        )
+        or (state.has_vectors and all(file.is_plain for file in files))
     ):
         raise NotForUs
     if not loaded.table.num_rows:

@@ -191,7 +191,8 @@ class Stream:
     def _ping(self) -> None:
         """Who waits for a client (a synchronous commit, an orderly end) learns soon what it has,
         also of what was not sent to it."""
-        if self._pinged or self._announced <= max(self._flush, self._written):
+        has = max(self._flush, self._written) >= self._announced
+        if self._pinged or (self._has_all() if self._stopping else has):
             return
         self._pinged = True
         self._keepalive(self._announced, True)

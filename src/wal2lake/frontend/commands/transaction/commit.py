@@ -50,8 +50,6 @@ from wal2lake.model import Modified, Oid
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Check
 
-_DELETION_VECTORS: Final = "delta.enableDeletionVectors"
-
 _OPERATION: Final = "local transaction"
 """Commits of several tables have the transaction's number, too: capture finds them by it."""
 
@@ -289,10 +287,7 @@ def _with_origin(
 ) -> tuple[Action, ...]:
     """The actions, new files with who wrote them if that is kept. Without deletion vectors they
     have rows of others, too."""
-    if not (
-        state.properties.get(_DELETION_VECTORS) == "true"
-        and node.settings.apply.track_commit_timestamp
-    ):
+    if not (state.has_vectors and node.settings.apply.track_commit_timestamp):
         return change.actions
     who = Modified(LOCAL, state.version + 1, time.time_ns() // 1000)
     touched = change.touched
