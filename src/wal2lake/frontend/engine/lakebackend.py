@@ -465,10 +465,7 @@ class LakeBackend:
         zone = self._context.parameters["TimeZone"]
         transaction, used = self._transaction, _Used()
         node, snapshot = self._node, self._snapshot()
-        with (
-            self._job() as group,
-            self._sequences.of_statement(caller.check) as values,
-        ):
+        with self._job() as group, self._sequences.of_statement(caller.check) as values:
 
             def target(table: TableDef, brings_keys: bool, moves: bool) -> TableDef:
                 return transaction.targets(
