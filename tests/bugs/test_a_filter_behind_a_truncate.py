@@ -5,7 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
-from wal2lake.publish.decoding.transactions import Run, Transaction
+from wal2lake.publish.decoding.transactions import (
+    Run,
+    Transaction,
+    Truncation,
+    truncations,
+)
 from wal2lake.publish.plugins.pgoutput import PgOutput
 from wal2lake.publish.plugins.port import Context
 from wal2lake.publish.rowfilter import Filter
@@ -38,13 +43,19 @@ def test_what_the_filter_does_not_let_through_is_not_sent() -> None:
             "ordinal": pa.array(range(5)),
             "op": pa.array(b"IITII", pa.uint8()),
             "old": pa.array([0] * 5, pa.uint8()),
+            "options": pa.array([0] * 5, pa.uint8()),
             "c0": pa.array([b"t", b"f", None, b"f", b"t"], pa.binary()),
         }
     )
     plugin = PgOutput()
     plugin.startup(context, {"proto_version": "1", "publication_names": '"p"'})
     plugin.begin(context, TRANSACTION)
-    assert plugin.run(context, TRANSACTION, Run(RELATION, rows))
+    for piece in truncations(iter([Run(RELATION, rows)])):
+        if isinstance(piece, Truncation):
+            relations, at = piece.relations, Lsn(8 + piece.ordinal)
+            plugin.truncate(context, TRANSACTION, relations, piece.options, at)
+        else:
+            assert plugin.run(context, TRANSACTION, piece)
     plugin.commit(context, TRANSACTION)
     assert b"".join(one[:1] for one in found) == b"BRITIC"
     assert [one for one in found if one[:1] == b"I"] == [found[2]] * 2

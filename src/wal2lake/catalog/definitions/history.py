@@ -21,7 +21,6 @@ from wal2lake.catalog.definitions.publications import follow_columns
 from wal2lake.catalog.records import Altered, TableDef
 from wal2lake.catalog.tables import columns_from_json
 from wal2lake.model import Oid
-from wal2lake.pgtypes.keywords import quote_identifier
 
 _CLUSTER_BY: Final = "cluster_by"
 """The storage parameter."""
@@ -95,6 +94,9 @@ def _follow_clustering(
 
 def _with_names(listed: str, renamed: Mapping[str, str]) -> str:
     """Identifiers between commas, as SQL has them."""
+    # The supervisor has a catalog, too, and none of NumPy.
+    from wal2lake.pgtypes.keywords import quote_identifier
+
     names = [
         bare or quoted.replace('""', '"') for quoted, bare in _NAME.findall(listed)
     ]
