@@ -185,6 +185,10 @@ def test_a_table_with_sequences_is_rewritten(
         "22023",
         "identity column type must be smallint, integer, or bigint",
     )
+    assert node.sql("select data_type from pg_sequences order by sequencename") == [
+        ("bigint",),
+        ("integer",),
+    ]
     node.sql("insert into w (v, n) values (3, 'three')")
     assert node.sql("select v, n, id, s, e from w order by v") == [
         ("1", "1", "1", "1", "5"),

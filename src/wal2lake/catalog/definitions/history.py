@@ -48,6 +48,7 @@ def redefine(connection: sqlite3.Connection, altered: Sequence[Altered]) -> None
     nothing."""
     for one in altered:
         _drop_sequences(connection, one)
+        _retype_sequences(connection, one)
         connection.execute(
             "update relation set columns = ?, key = ?, key_name = ? where oid = ?",
             (
@@ -73,6 +74,16 @@ def _drop_sequences(connection: sqlite3.Connection, altered: Altered) -> None:
         gone = renamed.get(column.name, column.name) not in left
         if column.sequence is not None and gone:
             sequences.drop(connection, column.sequence)
+
+
+def _retype_sequences(connection: sqlite3.Connection, altered: Altered) -> None:
+    """That of an identity column has its type; a serial column's keeps its own."""
+    for column in altered.columns:
+        if column.sequence is not None and column.identity:
+            connection.execute(
+                "update sequence set type_oid = ? where oid = ?",
+                (column.type_oid, column.sequence),
+            )
 
 
 def _follow_clustering(

@@ -24,7 +24,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from wal2lake.errors import Wal2LakeError
 from wal2lake.model import Lsn, Oid, Relation, Xid
+from wal2lake.observe import get_logger
 from wal2lake.pgtypes import text_to_binary
 from wal2lake.publish.capture.positions import CHANGE_BYTES
 from wal2lake.publish.decoding.transactions import Run, Transaction, changes_of
@@ -87,6 +89,8 @@ class PgOutput(Base):
         """What the client knows of a relation by the blocks of this transaction."""
         self._streamed = False
         """This transaction has sent a block."""
+        self._noted: set[Oid] = set()
+        """Tables without a replica identity of which changes were left out."""
 
     def startup(self, context: Context, options: Mapping[str, str | None]) -> None:
         """Take the options; which tables are published is looked up with each transaction."""
@@ -203,6 +207,7 @@ class PgOutput(Base):
         self, context: Context, transaction: Transaction, run: Run, sending: Sending
     ) -> None:
         """What is published of a run."""
+        self._note_unsent(run, sending)
         rows = published_rows(sending, run.relation, run.rows)
         if not rows.num_rows:
             return
@@ -231,6 +236,24 @@ class PgOutput(Base):
         )
         for piece in frames([encoder], _now()):
             context.write_frames(piece)
+
+    def _note_unsent(self, run: Run, sending: Sending) -> None:
+        """Who writes through the node is refused an UPDATE without a replica identity; others are
+        not, and a copy that goes its own way has to be heard of."""
+        relation = run.relation
+        if relation.key_positions or relation.relid in self._noted:
+            return
+        ops = {chr(op) for op in np.unique(run.rows.column("op").to_numpy())}
+        if ops & {"U", "D"} & sending.operations:
+            self._noted.add(relation.relid)
+            said = Wal2LakeError(
+                "rows that were updated or deleted in table"
+                f' "{relation.namespace}.{relation.name}" are not sent',
+                detail="The table does not have a replica identity.",
+                hint="Set REPLICA IDENTITY using ALTER TABLE, and have subscribers copy the"
+                " table again.",
+            )
+            get_logger().warning(said.message, error=said)
 
     def change(
         self,
