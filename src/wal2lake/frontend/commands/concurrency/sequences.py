@@ -100,6 +100,8 @@ class TransactionSequences:
         """What would be taken next."""
         restarted = self._restarted.get(one.oid)
         if restarted is None:
+            # Rows have these values before they are taken.
+            self._taken.setdefault(one.oid, self.locks.restarts[one.oid])
             return _next_ones(one, self._catalog.last_value(one.oid))
         return _next_ones(one, restarted.last)
 
