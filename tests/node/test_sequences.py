@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +12,10 @@ from tests.conftest import Database
 from tests.node.conftest import Psql
 
 from wal2lake.errors import PublisherError
+from wal2lake.pg.quoting import quote_literal
+from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
+from wal2lake.testing.waits import wait_until
 
 
 def refusal(node: Node, sql: str) -> tuple[str, str]:
@@ -296,3 +299,98 @@ def test_sequences_look_and_work_as_postgresqls(
         return lines
 
     assert said(node.conninfo()) == said(pg18.conninfo())
+
+
+def test_rows_of_a_publisher_have_values_of_sequences_here(
+    make_node: Callable[..., Node], pg18: Database, database: Callable[..., Database]
+) -> None:
+    """Columns that it does not have: as many values as a native subscriber's, each once; over
+    SIGKILL, beside local inserts."""
+    node = make_node(settings={"log.segment_interval_ms": 100}).start()
+    peer = database(18, "sq_peer")
+    pg18.psql(
+        "create schema sq; create table sq.t (id int primary key, v text);"
+        " create table sq.log (v text); alter table sq.log replica identity full;"
+        " insert into sq.t select i, 'copied' from generate_series(1, 2000) i;"
+        " insert into sq.log select 'copied' from generate_series(1, 100);"
+        " create publication sq for tables in schema sq"
+    )
+    own = "n bigint generated always as identity, s serial"
+    node.sql(
+        f"create schema sq; create table sq.t (id int primary key, v text, {own});"
+        " create table sq.log (v text, n smallint generated always as identity)"
+    )
+    peer.psql(
+        f"create schema sq; create table sq.t (id int primary key, v text, {own});"
+        " create table sq.log (v text, n smallint generated always as identity);"
+        f" create subscription sq_native connection '{pg18.conninfo()}' publication sq"
+    )
+    node.sql(
+        f"create subscription sq connection {quote_literal(pg18.conninfo())} publication sq"
+    )
+    mirror = Mirror(node, pg18.conninfo(), "sq")
+    mirror.synced()
+
+    def counted(table: str, columns: Sequence[str]) -> list[str]:
+        shown = ", ".join(f"count({c}), count(distinct {c})" for c in columns)
+        sql = f"select count(*), {shown} from sq.{table}"
+        (ours,) = node.sql(sql)
+        found = [str(value) for value in ours]
+        wait_until(
+            lambda: peer.psql(sql).split("|") == found,
+            describe=lambda: f"{found}, there {peer.psql(sql)}",
+        )
+        assert len(set(found)) == 1
+        return found
+
+    assert counted("t", ["n", "s"])[0] == "2000"
+    assert counted("log", ["n"])[0] == "100"
+    assert node.sql("select min(n), max(n), min(s), max(s) from sq.t") == [
+        ("1", "2000", "1", "2000")
+    ]
+    before = node.sql("select id, n, s from sq.t where id <= 5 order by id")
+    pg18.transactions(
+        [
+            "insert into sq.t select i, 'new' from generate_series(3001, 3010) i",
+            "update sq.t set v = 'changed' where id <= 5; insert into sq.log values ('x')",
+            "delete from sq.t where id = 7; insert into sq.t values (7, 'again');"
+            " update sq.t set id = 4000 where id = 6",
+        ]
+    )
+    mirror.caught_up()
+    assert counted("t", ["n", "s"])[0] == "2010"
+    assert counted("log", ["n"])[0] == "101"
+    # What was there keeps its values, also under another key.
+    assert node.sql("select id, n, s from sq.t where id <= 5 order by id") == before
+    assert node.sql("select n, s from sq.t where id = 4000") == [("6", "6")]
+    ((again,),) = node.sql("select n from sq.t where id = 7")
+    assert int(str(again)) > 2000
+
+    # A batch that Spark stages; killed in the middle; and somebody who inserts here.
+    pg18.psql("insert into sq.t select i, 'many' from generate_series(10001, 60000) i")
+    node.sql("insert into sq.t (id, v) values (90001, 'here'), (90002, 'here')")
+    node.kill("tree")
+    node.start()
+    node.sql("insert into sq.t (id, v) select 90003, 'here'")
+    pg18.psql(
+        "insert into sq.t values (5000, 'last'); update sq.t set v = 'y' where id = 1"
+    )
+    mirror.caught_up()
+    (found,) = node.sql(
+        "select count(*), count(n), count(distinct n), count(s), count(distinct s) from sq.t"
+    )
+    assert found == ("52014",) * 5
+
+    # The end of a sequence stops the table, as any other row that cannot be applied.
+    pg18.psql("insert into sq.log select 'x' from generate_series(1, 40000)")
+    node.wait_for(
+        "select sqlstate, error from wal2lake.subscription_errors where subname = 'sq'",
+        lambda rows: "2200H" in str(rows) and "log_n_seq" in str(rows),
+    )
+    node.sql("drop subscription sq")
+    peer.psql("alter subscription sq_native disable")
+    wait_until(
+        lambda: not pg18.psql("select 1 from pg_replication_slots where active"),
+        describe="the native subscriber's slot is free",
+    )
+    peer.psql("drop subscription sq_native")

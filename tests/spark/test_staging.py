@@ -38,8 +38,14 @@ from wal2lake.lake.port import (
 from wal2lake.lake.query import Queries
 from wal2lake.lake.staging.changes import RowFailure, Seq
 from wal2lake.lake.staging.convert import Rules
+from wal2lake.lake.staging.defaults import Fill
 from wal2lake.lake.staging.logrows import LogSource, LsnRange, plan_parts
-from wal2lake.lake.staging.stage import StagedChanges, stage_changes, stage_inserts
+from wal2lake.lake.staging.stage import (
+    StagedChanges,
+    read_staged,
+    stage_changes,
+    stage_inserts,
+)
 from wal2lake.model import (
     Coercion,
     Column,
@@ -558,3 +564,50 @@ def test_work_is_divided_by_rows_over_row_groups(tmp_path: Path) -> None:
     assert plan_parts([large, small], 0) == plan_parts([large, small], 1)
     assert len(plan_parts([large, small], 1)) == 1
     assert plan_parts([], 2) == []
+
+
+@pytest.mark.parametrize("parallelism", [0, 2])
+def test_each_inserted_row_has_a_value_of_its_own_of_a_sequence(
+    lake: DeltaTables,
+    spark_session: SparkSession,
+    location: str,
+    tmp_path: Path,
+    parallelism: int,
+) -> None:
+    own = FieldSpec("own", "bigint", pg_type_oid=Oid(20))
+    state = lake.create(location, (*FIELDS, own))
+    fills = {"own": Fill(sequence=Oid(9), first=100, step=10)}
+    target = replace(target_of(state), fills=fills)
+    inserts = [
+        [Event(k + 1, i, "I", (k, i, "a", "b")) for i in range(count)]
+        for k, count in enumerate((120, 7, 60))
+    ]
+    sources = [
+        replace(write_log(tmp_path / f"{k}.parquet", events), inserts_before=before)
+        for k, (events, before) in enumerate(zip(inserts, (0, 120, 127), strict=True))
+    ]
+    staged = stage_inserts(
+        spark_session, sources, target, EVERYTHING, parallelism=parallelism
+    )
+    lake.commit_files(location, staged.files, Cursor("w", 1), read_version=0)
+    rows = rows_of(spark_session, location)
+    assert sorted(row[4] for row in rows) == [100 + 10 * n for n in range(187)]
+    # In the order of the log, file by file.
+    assert [row[4] for row in sorted(rows)] == [100 + 10 * n for n in range(187)]
+
+    mixed = [
+        Event(9, 1, "I", (9, 1, "a", "b")),
+        Event(9, 2, "U", (9, 1, "a", "c")),
+        Event(9, 3, "I", (9, 2, "a", "b")),
+        Event(9, 4, "D", old=(9, 1)),
+    ]
+    changes = stage_changes(
+        spark_session,
+        [write_log(tmp_path / "mixed.parquet", mixed)],
+        target,
+        EVERYTHING,
+        str(tmp_path / "staged"),
+        parallelism=parallelism,
+    )
+    (path,) = changes.paths
+    assert read_staged(path).column("n4").to_pylist() == [100, None, 110, None]

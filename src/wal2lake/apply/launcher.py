@@ -22,7 +22,7 @@ from wal2lake.apply.worker import ApplyWorker
 from wal2lake.catalog import Catalog, ProgressFile
 from wal2lake.lake import TablePort
 from wal2lake.lake.batchport import BatchPort
-from wal2lake.lake.staging.defaults import ColumnDefaults, no_defaults
+from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
 from wal2lake.model import Oid
 from wal2lake.observe import get_logger
 from wal2lake.settings import Settings
@@ -48,7 +48,7 @@ class ApplyLauncher:
         batches: BatchPort,
         commit_lock: Callable[[Oid], threading.RLock],
         alter: AlterTable,
-        defaults: ColumnDefaults = no_defaults,
+        defaults: ColumnDefaults = NO_DEFAULTS,
         published: Callable[[], None] = lambda: None,
     ) -> None:
         """``commit_lock`` gives the lock of one subscription's tables; ``alter`` changes a table

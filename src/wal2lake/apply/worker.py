@@ -27,9 +27,10 @@ Source: DESIGN 6 (Apply), invariants 1, 2, 6; worker.c.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final
 
@@ -48,13 +49,13 @@ from wal2lake.catalog import (
     TableDef,
     Worker,
 )
-from wal2lake.changelog import LogReader
+from wal2lake.changelog import LogReader, RowsFile
 from wal2lake.errors import Wal2LakeError, sqlstate_of
 from wal2lake.lake import CommitConflict, Cursor, TablePort
 from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
 from wal2lake.lake.origins import Commits
 from wal2lake.lake.staging.convert import Rules
-from wal2lake.lake.staging.defaults import ColumnDefaults, Fills, no_defaults
+from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults, Fills
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.model import INVALID_LSN, Lsn, Oid, Resolution
 from wal2lake.observe import failpoint, get_logger
@@ -96,7 +97,7 @@ class ApplyWorker:
         progress: ProgressFile,
         commit_lock: threading.RLock,
         alter: AlterTable,
-        defaults: ColumnDefaults = no_defaults,
+        defaults: ColumnDefaults = NO_DEFAULTS,
         published: Callable[[], None] = lambda: None,
     ) -> None:
         """``commit_lock`` is held while tables commit and the vector is published:
@@ -535,6 +536,8 @@ class ApplyWorker:
         trusted = known.trusted and all(
             has_unique_key(f.relation, definition.key) for f in part.files
         )
+        files = [f for f in part.files if cut is None or f.min_commit_lsn < cut]
+        inserts = itertools.accumulate((f.inserts for f in files), initial=0)
         request = StageRequest(
             namespace=definition.namespace,
             name=definition.name,
@@ -548,9 +551,9 @@ class ApplyWorker:
                     f.rows,
                     f.commit_lsn,
                     f.rolled_back,
+                    before,
                 )
-                for f in part.files
-                if cut is None or f.min_commit_lsn < cut
+                for f, before in zip(files, inserts, strict=False)
             ],
             span=LsnRange(part.position, cut),
             append=part.insert_only and (trusted or not definition.key),
@@ -562,7 +565,7 @@ class ApplyWorker:
                 frozenset(definition.key),
                 self._settings.apply.max_value_bytes,
             ),
-            fills=self._fills(part, definition),
+            fills=self._fills(files, definition),
             shows_rows=self._settings.apply.log_conflict_values,
             resolutions=resolutions.of(definition.namespace, definition.name),
             nulls=frozenset(
@@ -574,15 +577,19 @@ class ApplyWorker:
         )
         return self._batches.stage(request)
 
-    def _fills(self, part: TableChanges, table: TableDef) -> Fills:
+    def _fills(self, files: Sequence[RowsFile], table: TableDef) -> Fills:
         """Defaults of the columns that some of the rows come without."""
-        sent = [{c.name for c in f.relation.columns} for f in part.files if f.inserts]
+        sent = [{c.name for c in f.relation.columns} for f in files if f.inserts]
         wanted = [
             c.name
             for c in table.columns
-            if c.default is not None and any(c.name not in names for names in sent)
+            if (c.default is not None or c.sequence is not None)
+            and any(c.name not in names for names in sent)
         ]
-        return self._defaults(table.oid, wanted) if wanted else {}
+        if not wanted:
+            return {}
+        fills = self._defaults(table.oid, wanted)
+        return self._defaults.numbered(fills, sum(f.inserts for f in files))
 
     def _commit_all(
         self, parts: list[TableChanges], staged: list[Staged], reached: Lsn

@@ -32,7 +32,7 @@ from wal2lake.lake.staging.convert import (
     SentColumn,
     convert_columns,
 )
-from wal2lake.lake.staging.defaults import Fills
+from wal2lake.lake.staging.defaults import Fills, behind
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.model import INVALID_LSN, INVALID_OID, Coercion, Lsn, Oid, merged
 from wal2lake.pg import Session, connect
@@ -85,6 +85,8 @@ class CopyTask:
     """The publisher must ask for the password of ``conninfo``."""
     fills: Fills = field(default_factory=dict)
     """Defaults of columns that are not copied."""
+    counting: str = ""
+    """A query for how many rows the statement gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,18 @@ def copy_ranges(
     return results
 
 
+def count_ranges(tasks: tuple[CopyTask, ...]) -> list[int | PublisherError]:
+    """How many rows each will have, in the same snapshot."""
+    results: list[int | PublisherError] = []
+    try:
+        with _open(tasks[0]) as session:
+            for task in tasks:
+                results.append(int(session.value(task.counting) or 0))
+    except PublisherError as error:
+        results += [error] * (len(tasks) - len(results))
+    return results
+
+
 def _open(task: CopyTask) -> Session:
     """A session that sees the snapshot."""
     try:
@@ -156,8 +170,10 @@ def _copy_range(task: CopyTask, session: Session) -> CopyResult:
         held: list[pa.Table] = []
         held_bytes = 0
         coercions: list[Coercion] = []
+        fills = task.fills
         for columns in _columns(task, session):
-            converted = _convert(task, columns, coercions)
+            converted = _convert(task, columns, fills, coercions)
+            fills = behind(fills, converted.num_rows)
             held.append(converted)
             held_bytes += converted.nbytes
             if held_bytes >= task.row_group_bytes:
@@ -217,7 +233,10 @@ def _batches(task: CopyTask, blocks: Iterator[bytes]) -> Iterator[pa.RecordBatch
 
 
 def _convert(
-    task: CopyTask, columns: dict[str, SentColumn], coercions: list[Coercion]
+    task: CopyTask,
+    columns: dict[str, SentColumn],
+    fills: Fills,
+    coercions: list[Coercion],
 ) -> pa.Table:
     """A block, typed; appends what policies have changed to ``coercions``."""
     table, bad, changes = convert_columns(
@@ -227,7 +246,7 @@ def _convert(
         relation=task.table,
         required=task.key,
         rules=task.rules,
-        fills=task.fills,
+        fills=fills,
     )
     if bad:
         first = bad[0]

@@ -44,7 +44,13 @@ from wal2lake.lake import (
 from wal2lake.lake.spark.executors import Executors
 from wal2lake.lake.spark.session import Pool
 from wal2lake.lake.staging.convert import Rules, decodes_whole_in_binary
-from wal2lake.lake.staging.defaults import ColumnDefaults, Fills, no_defaults
+from wal2lake.lake.staging.defaults import (
+    NO_DEFAULTS,
+    ColumnDefaults,
+    Fill,
+    Fills,
+    have_sequences,
+)
 from wal2lake.model import Lsn
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import RemoteTable
@@ -55,13 +61,14 @@ from wal2lake.pgtypes import (
 )
 from wal2lake.settings import Settings
 from wal2lake.tablesync.attempt import Attempt, Halted, SnapshotGone
-from wal2lake.tablesync.copy import CopyTask, copy_ranges
+from wal2lake.tablesync.copy import CopyTask, copy_ranges, count_ranges
 from wal2lake.tablesync.plan import (
     PageRange,
     Part,
     bundles,
     copies_in_binary,
     copy_statement,
+    count_statement,
     decode_plan,
     encode_plan,
     page_ranges,
@@ -109,7 +116,7 @@ class GroupCopy:
         executors: Executors,
         readers: int,
         alter: AlterTable,
-        defaults: ColumnDefaults = no_defaults,
+        defaults: ColumnDefaults = NO_DEFAULTS,
     ) -> None:
         """``readers``: how many ranges are read at once, of all groups."""
         self._alter = alter
@@ -253,11 +260,8 @@ class GroupCopy:
         if not mine:
             return
         self._check_snapshot([planned[mine[0].table]])
-        results = self._executors.run(
-            Pool.SYNC,
-            copy_ranges,
-            tuple(self._task(planned[part.table], part) for part in mine),
-        )
+        tasks = self._numbered([self._task(planned[p.table], p) for p in mine])
+        results = self._executors.run(Pool.SYNC, copy_ranges, tuple(tasks))
         done = []
         for part, result in zip(mine, results, strict=True):
             attempt = planned[part.table].attempt
@@ -279,6 +283,25 @@ class GroupCopy:
                 )
         self._catalog.record_ranges(done)
         failpoint("copy.range_recorded")
+
+    def _numbered(self, tasks: list[CopyTask]) -> list[CopyTask]:
+        """With values of sequences for as many rows as each will have. They are not given to
+        others if the copy does not come to its end."""
+        asked = [i for i, task in enumerate(tasks) if have_sequences(task.fills)]
+        if not asked:
+            return tasks
+        counts = self._executors.run(
+            Pool.SYNC, count_ranges, tuple(tasks[i] for i in asked)
+        )
+        for i, found in zip(asked, counts, strict=True):
+            fills = tasks[i].fills
+            if isinstance(found, PublisherError):
+                error = Fill(error=(found.sqlstate, found.message))
+                fills = {n: error if f.sequence else f for n, f in fills.items()}
+            else:
+                fills = self._defaults.numbered(fills, found)
+            tasks[i] = replace(tasks[i], fills=fills)
+        return tasks
 
     def _task(self, one: _Planned, part: Part) -> CopyTask:
         attempt, remote = one.attempt, one.remote
@@ -311,6 +334,7 @@ class GroupCopy:
             lsn=attempt.snapshot.lsn,
             must_use_password=self._catalog.must_use_password(subscription),
             fills=one.fills,
+            counting=count_statement(remote, part.pages),
             rules=Rules(
                 ValuePolicies.parse(subscription.value_policies),
                 frozenset(c.name for c in one.table.columns if c.not_null),

@@ -171,6 +171,18 @@ def copy_statement(
     """COPY of one range; as CSV, which tells NULL (nothing) from '' (two quotes), unless
     it is to be ``binary``."""
     columns = ", ".join(quote_ident(c.name) for c in table.columns)
+    return (
+        f"COPY (SELECT {columns} FROM {_rows(table, pages)})"
+        f" TO STDOUT WITH (FORMAT {'binary' if binary else 'csv'})"
+    )
+
+
+def count_statement(table: RemoteTable, pages: PageRange) -> str:
+    """How many rows that COPY has."""
+    return f"SELECT pg_catalog.count(*) FROM {_rows(table, pages)}"
+
+
+def _rows(table: RemoteTable, pages: PageRange) -> str:
     only = "ONLY " if table.kind == "r" else ""
     conditions = []
     if pages.first is not None:
@@ -181,7 +193,4 @@ def copy_statement(
         filters = " OR ".join(f"({text})" for text in table.row_filters)
         conditions.append(f"({filters})")
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    return (
-        f"COPY (SELECT {columns} FROM {only}{table.qualified}{where})"
-        f" TO STDOUT WITH (FORMAT {'binary' if binary else 'csv'})"
-    )
+    return f"{only}{table.qualified}{where}"

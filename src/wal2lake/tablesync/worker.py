@@ -45,7 +45,7 @@ from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, SyncSnapsho
 from wal2lake.errors import Wal2LakeError, sqlstate_of
 from wal2lake.lake import TablePort
 from wal2lake.lake.spark.executors import Executors
-from wal2lake.lake.staging.defaults import ColumnDefaults, no_defaults
+from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
 from wal2lake.model import Oid, SyncState
 from wal2lake.observe import get_logger
 from wal2lake.pg import Publisher, RemoteTable, connect
@@ -76,7 +76,7 @@ class TableSync:
         executors: Executors,
         cores: int,
         alter: AlterTable,
-        defaults: ColumnDefaults = no_defaults,
+        defaults: ColumnDefaults = NO_DEFAULTS,
     ) -> None:
         """``cores``: how many ranges are read at once; ``alter`` changes a table as its
         publisher has done; ``defaults``: of columns that are not copied."""

@@ -29,6 +29,7 @@ from wal2lake.errors import ConfigurationError, Wal2LakeError
 from wal2lake.frontend.backend import Backend, SessionContext
 from wal2lake.frontend.commands.access import is_member, may_connect
 from wal2lake.frontend.commands.altertable import follow
+from wal2lake.frontend.commands.concurrency.sequences import SequenceLocks
 from wal2lake.frontend.commands.node import Node, SubscriptionLocks
 from wal2lake.frontend.commands.subscription import UnfinishedCommands
 from wal2lake.frontend.commands.transaction.prepared import finish_interrupted
@@ -153,7 +154,8 @@ class _Engine:
                 follow(node, relid, changes, replaced=replaced)
 
             queries = Queries(spark)
-            defaults = EvaluatedDefaults(self._catalog, queries)
+            sequences = SequenceLocks()
+            defaults = EvaluatedDefaults(self._catalog, queries, sequences)
             apply = ApplyLauncher(
                 self._catalog,
                 settings,
@@ -185,6 +187,7 @@ class _Engine:
                 locks=locks,
                 changed=lambda: _tell(settings, CHANGED),
                 expressions=Expressions(spark),
+                sequences=sequences,
             )
             recover(node)
             unfinished = UnfinishedCommands(node)

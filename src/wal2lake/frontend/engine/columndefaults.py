@@ -1,7 +1,9 @@
 """Defaults of columns that no publisher sends, evaluated for a batch or a copy.
 
 Comes in: a table's OID and columns of it. Goes out: a ``Fill`` for each that has a default. Called
-by apply's and tablesync's threads, once for each batch or copy that needs one.
+by apply's and tablesync's threads, once for each batch or copy that needs one. Of serial and
+identity columns it takes the values, as many as rows may need; a batch that is tried again takes
+others.
 
 The expressions are the front door's, so a default has one meaning whoever inserts. Constants are
 evaluated once; the time is this process's; for everything else Spark is asked. The time zone is
@@ -23,6 +25,7 @@ from sqlglot import exp
 
 from wal2lake.catalog import Catalog, ColumnDef
 from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError, sqlstate_of
+from wal2lake.frontend.commands.concurrency.sequences import SequenceLocks, held
 from wal2lake.frontend.query.writes import default_sql, default_tree
 from wal2lake.lake.query import Queries
 from wal2lake.lake.staging.defaults import Fill, Fills, Volatile
@@ -53,8 +56,11 @@ _Key = tuple[str, ColumnDef]
 class EvaluatedDefaults:
     """The port's ``ColumnDefaults``. Safe for many threads."""
 
-    def __init__(self, catalog: Catalog, queries: Queries) -> None:
+    def __init__(
+        self, catalog: Catalog, queries: Queries, sequences: SequenceLocks
+    ) -> None:
         self._catalog = catalog
+        self._sequences = sequences
         self._queries = queries
         self._numbers = itertools.count(1)
         self._constants: dict[_Key, Fill] = {}
@@ -69,12 +75,7 @@ class EvaluatedDefaults:
         asked: list[ColumnDef] = []
         for column in table.columns:
             if column.name in columns and column.sequence is not None:
-                found[column.name] = _failed(
-                    FeatureNotSupportedError(
-                        f'column "{column.name}" takes its values from a sequence, which'
-                        " is not supported for replicated rows"
-                    )
-                )
+                found[column.name] = Fill(sequence=column.sequence)
                 continue
             if column.name not in columns or column.default is None:
                 continue
@@ -85,6 +86,25 @@ class EvaluatedDefaults:
                 found[column.name] = fill
         found.update(self._evaluated(asked))
         return found
+
+    def numbered(self, fills: Fills, rows: int) -> Fills:
+        """See the port."""
+        if not rows:
+            return fills
+        return {
+            name: fill if fill.sequence is None else self._taken(fill.sequence, rows)
+            for name, fill in fills.items()
+        }
+
+    def _taken(self, oid: Oid, rows: int) -> Fill:
+        """The next values; an INSERT ... SELECT that takes some now is waited for."""
+        step = next((s.increment for s in self._catalog.sequences() if s.oid == oid), 1)
+        try:
+            with held(self._sequences.of(oid), lambda: None):
+                first = self._catalog.next_values(oid, rows)
+        except Wal2LakeError as error:
+            return _failed(error)
+        return Fill(sequence=oid, first=first, step=step)
 
     def _known(self, column: ColumnDef) -> Fill | None:
         """Without Spark; None: ask it."""

@@ -4,6 +4,9 @@ Comes in: for each such column with a default a ``Fill``, which somebody above h
 the batch in hand (``ColumnDefaults``). Goes out: arrays of it. Called inside Spark's Python
 workers by staging and by the initial copy.
 
+Values of a sequence are taken by that somebody, too, as many as there will be rows, and are gone
+if the batch does not come to its end: each part of it is told where its own begin.
+
 PostgreSQL evaluates a default for each row that is inserted; now() is the time at which the
 subscriber's transaction began, and a batch is one transaction here. So but for functions that
 are volatile one value is enough for all rows. A default that cannot be evaluated stops the first
@@ -15,10 +18,10 @@ Source: worker.c (slot_fill_defaults), copyfrom.c.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,27 +40,67 @@ class Volatile(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """A column's default. One of the three."""
+    """A column's default. One of the four."""
 
     value: pa.Array | None = None
     """One value for all rows, in the type that the column is stored as."""
     volatile: Volatile | None = None
     error: tuple[str, str] | None = None
     """SQLSTATE and message: there is no value."""
+    sequence: Oid | None = None
+    """Each row has a value of its own, of this one."""
+    first: int | None = None
+    """That of the next row, once they have been taken."""
+    step: int = 1
 
 
 Fills = Mapping[str, Fill]
 """By column."""
 
-ColumnDefaults = Callable[[Oid, Collection[str]], Fills]
-"""For a table of ours: the defaults of those of the columns that have one, as of now. From any
-thread; what goes wrong with one is in its ``Fill``."""
+
+class ColumnDefaults(Protocol):
+    """From any thread; what goes wrong with a default is in its ``Fill``."""
+
+    def __call__(self, relid: Oid, columns: Collection[str]) -> Fills:
+        """Of a table of ours: the defaults of those of the columns that have one, as of now."""
+        ...
+
+    def numbered(self, fills: Fills, rows: int) -> Fills:
+        """The same, with values of sequences for so many rows, which nobody else gets any
+        more."""
+        ...
 
 
-def no_defaults(relid: Oid, columns: Collection[str]) -> Fills:
+class _NoDefaults:
     """Of tables without defaults."""
-    del relid, columns
-    return {}
+
+    def __call__(self, relid: Oid, columns: Collection[str]) -> Fills:
+        """None."""
+        return {}
+
+    def numbered(self, fills: Fills, rows: int) -> Fills:
+        """The same."""
+        return fills
+
+
+NO_DEFAULTS: Final[ColumnDefaults] = _NoDefaults()
+
+
+def have_sequences(fills: Fills) -> bool:
+    """Whether some are of ``ColumnDefaults.numbered``."""
+    return any(fill.sequence is not None for fill in fills.values())
+
+
+def behind(fills: Fills, rows: int) -> Fills:
+    """For the rows behind so many."""
+    if not rows or not have_sequences(fills):
+        return fills
+    return {
+        name: fill
+        if fill.first is None
+        else replace(fill, first=fill.first + rows * fill.step)
+        for name, fill in fills.items()
+    }
 
 
 _DIGITS: Final = [at for at in range(36) if at not in (8, 13, 18, 23)]
@@ -82,14 +125,16 @@ def filled(
     fill: Fill | None, rows: npt.NDArray[np.bool_], kind: pa.DataType
 ) -> pa.Array:
     """As long as ``rows``: the default there, null elsewhere, and where there is none."""
-    if fill is None or fill.error is not None:
-        return pa.nulls(len(rows), kind)
     count = int(rows.sum())
+    if fill is None or fill.error is not None or not count:
+        return pa.nulls(len(rows), kind)
     if fill.volatile is Volatile.UUID:
         values = _uuids(count)
     elif fill.volatile is Volatile.RANDOM:
         seed = int.from_bytes(os.urandom(16))
         values = pa.array(np.random.default_rng(seed).random(count), pa.float64())
+    elif fill.first is not None:
+        values = pa.array(fill.first + fill.step * np.arange(count), pa.int64())
     else:
         assert fill.value is not None
         values = fill.value.take(pa.array(np.zeros(count, np.int64)))

@@ -49,6 +49,8 @@ class LogSource:
     file says it row by row."""
     rolled_back: tuple[int, ...] = ()
     """Subtransactions whose rows do not count."""
+    inserts_before: int = 0
+    """In the batch's files before this one, all of them counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +73,18 @@ class LogPart:
 
 
 def plan_parts(
-    sources: Sequence[LogSource], parallelism: int
+    sources: Sequence[LogSource], parallelism: int, *, whole: bool = False
 ) -> list[tuple[LogPart, ...]]:
     """Divide sources among tasks, evenly by rows.
 
-    Reads the footers of those that are larger than a task's share. ``parallelism`` 0 and
-    1 are one task.
+    Reads the footers of those that are larger than a task's share, which are divided unless
+    ``whole``. ``parallelism`` 0 and 1 are one task.
     """
     tasks = max(1, parallelism)
     share = sum(source.rows for source in sources) / tasks
     parts: list[tuple[int, LogPart]] = []
     for source in sources:
-        if tasks == 1 or source.rows <= share:
+        if tasks == 1 or whole or source.rows <= share:
             parts.append((source.rows, LogPart(source)))
             continue
         with _open(source.path) as file:

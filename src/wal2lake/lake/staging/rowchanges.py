@@ -20,7 +20,7 @@ worker.c (check_relation_updatable), heapam.c (ExtractReplicaIdentity).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -48,7 +48,7 @@ from wal2lake.lake.staging.convert import (
     not_filled,
     nulls_refused,
 )
-from wal2lake.lake.staging.defaults import Fills, filled
+from wal2lake.lake.staging.defaults import Fills, behind, filled
 from wal2lake.model import Coercion, Lsn, Relation, ReplicaIdentity
 from wal2lake.pgtypes import RemoteTypes, TypeMapping
 
@@ -74,6 +74,11 @@ class StageTarget:
     """What inserts put into columns that are not sent."""
     commits: Commits | None = None
     """Of the batch: rows that go into the table as they are say whose they are."""
+
+    def behind(self, inserts: int) -> StageTarget:
+        """For the rows behind so many."""
+        fills = behind(self.fills, inserts)
+        return self if fills is self.fills else replace(self, fills=fills)
 
     @property
     def identity(self) -> tuple[str, ...]:

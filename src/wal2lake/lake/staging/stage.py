@@ -43,6 +43,7 @@ from wal2lake.lake.delta.datafile import (
 from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.spark.errors import translated
 from wal2lake.lake.staging.changes import INSERT, ChangeShape, RowFailure, Seq
+from wal2lake.lake.staging.defaults import have_sequences
 from wal2lake.lake.staging.logrows import (
     LogPart,
     LogSource,
@@ -109,7 +110,7 @@ def stage_inserts(
     tasks of the Spark job, 0 for none. Raises CorruptLogError, StorageError.
     """
     run = partial(_insert_task, target, span)
-    answers = _run(spark, run, plan_parts(sources, parallelism), parallelism)
+    answers = _run(spark, run, _tasks(sources, target, parallelism), parallelism)
     files = tuple(f for a in answers for f in a.files)
     failures = _first(f for a in answers for f in a.failures)
     error = next((a.error for a in answers if a.error is not None), None)
@@ -136,7 +137,7 @@ def stage_changes(
     ``stage_inserts``.
     """
     run = partial(_change_task, target, span, directory)
-    answers = _run(spark, run, plan_parts(sources, parallelism), parallelism)
+    answers = _run(spark, run, _tasks(sources, target, parallelism), parallelism)
     paths = tuple(p for a in answers for p in a.paths)
     failures = _first(f for a in answers for f in a.failures)
     error = next((a.error for a in answers if a.error is not None), None)
@@ -159,6 +160,13 @@ def stage_changes(
     stats = [f.stats for a in answers for f in a.files]
     size = sum(a.size for a in answers)
     return StagedChanges(paths, size, found, shape, _key_range(stats, shape), failures)
+
+
+def _tasks(
+    sources: Sequence[LogSource], target: StageTarget, parallelism: int
+) -> list[tuple[LogPart, ...]]:
+    # Where the values of a part's rows begin is known of whole files.
+    return plan_parts(sources, parallelism, whole=have_sequences(target.fills))
 
 
 def read_staged(path: str) -> pa.Table:
@@ -223,6 +231,7 @@ def _insert_part(
     answer: _Answer,
 ) -> None:
     relation = part.source.relation
+    target = target.behind(part.source.inserts_before)
     for batch in read_rows(part, span, partial(columns_wanted, relation, target)):
         failures = _unfit(batch, part, target)
         if not failures:
@@ -236,6 +245,7 @@ def _insert_part(
             if not failures and not answer.failures:
                 writer.write(table)
             answer.found.add(found)
+            target = target.behind(found.inserts)
         if failures:
             answer.failures += failures
             return
@@ -286,6 +296,7 @@ def _change_part(
     answer: _Answer,
 ) -> None:
     relation = part.source.relation
+    target = target.behind(part.source.inserts_before)
     for batch in read_rows(part, span, partial(columns_wanted, relation, target)):
         failures = _unfit(batch, part, target)
         if not failures:
@@ -293,6 +304,7 @@ def _change_part(
             if not failures and not answer.failures:
                 write(table)
             answer.found.add(found)
+            target = target.behind(found.inserts)
         if failures:
             answer.failures += failures
             return
