@@ -503,7 +503,9 @@ def test_a_copy_in_binary_is_the_copy_as_text(source: Source, rows: int) -> None
             binary_types=oids if binary else None,
             types=source.types,
         )
-        blocks = [_convert(task, columns, []) for columns in _columns(task, session)]
+        blocks = [
+            _convert(task, columns, {}, []) for columns in _columns(task, session)
+        ]
         found.append(pa.concat_tables(blocks).to_pylist() if blocks else [])
     assert found[0] == found[1]
     assert len(found[1]) == rows
@@ -548,7 +550,7 @@ def test_a_copied_value_above_the_limit_is_refused_or_null(
             rules=Rules(ValuePolicies.parse(policies), max_value_bytes=limit),
         )
         found: list[Coercion] = []
-        blocks = [_convert(task, c, found) for c in _columns(task, session)]
+        blocks = [_convert(task, c, {}, found) for c in _columns(task, session)]
         column = pa.concat_tables(blocks).column("b").to_pylist()
         return [None if b is None else len(b) for b in column], found
 
