@@ -33,7 +33,7 @@ def test_what_the_filter_does_not_let_through_is_not_sent() -> None:
         "pgoutput",
         lambda payload, lsn, last: found.append(payload),
         lambda frames: None,
-        lambda names: {Oid(7): sending},
+        lambda names, lsn: {Oid(7): sending},
         lambda relid: None,
         lambda name: 0,
     )

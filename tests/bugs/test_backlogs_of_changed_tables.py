@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.fakes.publishing import PublishingNode
 
-from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
+from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.sending import Publications, published_rows
 
 
@@ -35,12 +35,12 @@ def test_a_backlog_is_sent_as_it_was_written(
     node.run("create publication filtered for table t where (b > 0)")
     (table,) = node.catalog.tables()
     publications = Publications(node.catalog, lambda text: None)
-    whole = publications.sending(["whole"])[table.oid]
+    whole = publications.sending(["whole"], Lsn(1))[table.oid]
     # Of a column that nobody knows any more.
     assert whole.has("dropped since")
-    listed = publications.sending(["listed"])[table.oid]
+    listed = publications.sending(["listed"], Lsn(1))[table.oid]
     assert listed.has("b") and not listed.has("a")
-    both = publications.sending(["whole", "filtered"])[table.oid]
+    both = publications.sending(["whole", "filtered"], Lsn(1))[table.oid]
     assert both.columns is None and not both.filters
 
     older = Relation(
@@ -51,6 +51,6 @@ def test_a_backlog_is_sent_as_it_was_written(
         (Column("id", Oid(23), -1, True), Column("a", Oid(23), -1, False)),
     )
     rows = log_of(b"1", b"2")
-    filtered = publications.sending(["filtered"])[table.oid]
+    filtered = publications.sending(["filtered"], Lsn(1))[table.oid]
     assert published_rows(filtered, older, rows).num_rows == 0
     assert published_rows(whole, older, rows).num_rows == 2

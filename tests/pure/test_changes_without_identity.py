@@ -40,7 +40,7 @@ def test_it_is_said_once(
         "pgoutput",
         lambda payload, lsn, last: sent.append(payload),
         unused,
-        lambda names: {Oid(7): sending},
+        lambda names, lsn: {Oid(7): sending},
         unused,
         unused,
     )

@@ -108,7 +108,7 @@ def decoded(
         "plugin",
         write,
         write_frames,
-        lambda names: found,
+        lambda names, lsn: found,
         lambda relid: None,
         lambda name: 0,
     )

@@ -52,7 +52,7 @@ def said(
         "wal2json",
         lambda payload, lsn, last: found.append(payload.decode()),
         lambda frames: None,
-        lambda names: {},
+        lambda names, lsn: {},
         lambda relid: TABLE,
         lambda name: 3,
     )

@@ -9,7 +9,8 @@ are in ``progress``), connects to anything, imports Spark or NumPy.
     records            the rows as values
     database, schema   the SQLite file, its transactions and tables
     namespaces, tables, comments, subscriptions, copies, published/, remote/    the SQL of each
-    definitions/       what ALTER TABLE does to a table's columns, and publications of them
+    definitions/       what ALTER TABLE does to a table's columns, publications of them, and what
+                       all of that was before
     access/            roles, and what follows from them: who may do what
     progress           the positions of a running subscription, in a mapped file
 """
@@ -36,6 +37,7 @@ from wal2lake.catalog.definitions.changes import (
     SetNotNull,
     plan_changes,
 )
+from wal2lake.catalog.definitions.historic import Definitions
 from wal2lake.catalog.definitions.publications import (
     Publication,
     PublishedOperation,
@@ -111,6 +113,7 @@ __all__ = [
     "ColumnPlan",
     "Comment",
     "CopyRange",
+    "Definitions",
     "DropColumn",
     "FollowedSchema",
     "LocalCommit",

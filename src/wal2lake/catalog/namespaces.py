@@ -6,6 +6,8 @@ In: a connection, and in writes a transaction on it. Out: records. Called by ``s
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
+from typing import Any
 
 from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.records import Namespace
@@ -15,10 +17,8 @@ from wal2lake.model import Acl, Oid
 
 def all_namespaces(connection: sqlite3.Connection) -> list[Namespace]:
     """All schemas of lake tables."""
-    return [
-        Namespace(Oid(r["oid"]), r["name"], Oid(r["owner"]), Acl.decode(r["acl"]))
-        for r in connection.execute("select * from namespace order by oid")
-    ]
+    rows = connection.execute("select * from namespace order by oid")
+    return [namespace_of(row) for row in rows]
 
 
 def create_namespace(
@@ -43,3 +43,10 @@ def drop_namespace(connection: sqlite3.Connection, name: str) -> None:
     done = connection.execute("delete from namespace where name = ?", (name,))
     if done.rowcount == 0:
         raise UndefinedObjectError(f'schema "{name}" does not exist', sqlstate="3F000")
+
+
+def namespace_of(row: sqlite3.Row | Mapping[str, Any]) -> Namespace:
+    """The record of a row."""
+    return Namespace(
+        Oid(row["oid"]), row["name"], Oid(row["owner"]), Acl.decode(row["acl"])
+    )

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 21
+VERSION: Final = 22
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -278,6 +278,12 @@ alter table sequence add column is_called integer not null default 1;
 """
 """0: ``last_value`` is what is taken next."""
 
+_DEFINITIONS_22: Final = """
+create table definition_history (
+    kind text not null, oid integer not null, lsn integer not null, definition text,
+    primary key (kind, oid, lsn)) without rowid;
+"""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -297,8 +303,10 @@ LATER: Final = (
     _SEQUENCES_19,
     _ORIGINS_20,
     _SEQUENCES_21,
+    _DEFINITIONS_22,
 )
-"""What came after version 3, in order."""
+"""What came after version 3, in order. A column of a table whose rows are in definition_history
+(``definitions.historic``) is added to those, too: json_set()."""
 
 MIGRATIONS: Final = {
     2: """
@@ -362,6 +370,7 @@ alter table relation add column partition_of integer;
     19: LATER[15],
     20: LATER[16],
     21: LATER[17],
+    22: LATER[18],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final
@@ -31,7 +32,7 @@ change of the catalog."""
 def all_tables(connection: sqlite3.Connection) -> list[TableDef]:
     """All of them, by OID."""
     return [
-        _table(r) for r in connection.execute("select * from relation order by oid")
+        table_of(r) for r in connection.execute("select * from relation order by oid")
     ]
 
 
@@ -42,13 +43,13 @@ def table_named(
     row = connection.execute(
         "select * from relation where namespace = ? and name = ?", (namespace, name)
     ).fetchone()
-    return None if row is None else _table(row)
+    return None if row is None else table_of(row)
 
 
 def table_by_oid(connection: sqlite3.Connection, oid: Oid) -> TableDef | None:
     """One by OID."""
     row = connection.execute("select * from relation where oid = ?", (oid,)).fetchone()
-    return None if row is None else _table(row)
+    return None if row is None else table_of(row)
 
 
 def sharing(connection: sqlite3.Connection, storage: Oid) -> tuple[Oid, ...]:
@@ -124,7 +125,8 @@ def set_replica_identity(
     )
 
 
-def _table(row: sqlite3.Row) -> TableDef:
+def table_of(row: sqlite3.Row | Mapping[str, Any]) -> TableDef:
+    """The record of a row."""
     return TableDef(
         oid=Oid(row["oid"]),
         namespace=row["namespace"],

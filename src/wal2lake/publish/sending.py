@@ -1,22 +1,23 @@
 """What publications together send of each table: columns, operations, rows.
 
-Comes in: the catalog's publications and tables, the names that a client has asked for. Goes out: a
-``Sending`` for each table; runs of rows with what the filters leave of them.
+Comes in: what publications and tables were at a position of the log, the names that a client has
+asked for. Goes out: a ``Sending`` for each table; runs of rows with what the filters leave of them.
 
 Source: get_rel_sync_entry(), pgoutput_row_filter() in pgoutput.c.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
-from wal2lake.catalog import Catalog, PublishedOperation, TableDef
+from wal2lake.catalog import Catalog, Definitions, PublishedOperation, TableDef
 from wal2lake.errors import UsageError
-from wal2lake.model import Oid, Relation
+from wal2lake.model import Lsn, Oid, Relation
 from wal2lake.publish.publications import Published, all_published
 from wal2lake.publish.rowfilter import Filter, Outcome, combined, decode, transforms
 
@@ -69,23 +70,34 @@ class Sending:
 
 
 class Publications:
-    """Those of one client, looked up again when the catalog has changed."""
+    """Those of one client, as they were at the positions of the log that it reads."""
 
     def __init__(self, catalog: Catalog, warn: Callable[[str], None]) -> None:
         """``warn`` is told of a publication that is not there, once."""
         self._catalog = catalog
         self._warn = warn
         self._counter = -1
-        self._names: tuple[str, ...] = ()
+        self._positions: Sequence[Lsn] = ()
+        """Where something begins to be otherwise."""
+        self._known: tuple[tuple[str, ...], Lsn | None] | None = None
+        """What was looked up last: names, and since when they are so."""
         self._missing: set[str] = set()
         self._found: Mapping[Oid, Sending] = {}
 
-    def sending(self, names: Sequence[str]) -> Mapping[Oid, Sending]:
-        """What publications of these names send now, by table."""
+    def sending(self, names: Sequence[str], lsn: Lsn) -> Mapping[Oid, Sending]:
+        """What publications of these names sent at a position of the log, by table."""
         counter = self._catalog.change_counter
-        if counter != self._counter or tuple(names) != self._names:
-            self._found = self._look_up(names)
-            self._counter, self._names = counter, tuple(names)
+        if counter != self._counter:
+            positions = self._catalog.definition_positions()
+            if positions != self._positions or not positions:
+                self._positions, self._known = positions, None
+            self._counter = counter
+        # What an earlier release has captured is sent as what was noted first, or is there now.
+        place = max(0, bisect_right(self._positions, lsn) - 1)
+        since = self._positions[place] if self._positions else None
+        if self._known != (tuple(names), since):
+            self._found = self._look_up(names, self._catalog.definitions_at(since))
+            self._known = tuple(names), since
         return self._found
 
     def table(self, relid: Oid) -> TableDef | None:
@@ -96,19 +108,20 @@ class Publications:
         """As pg_replication_origin has it; 0: there is none of that name."""
         return self._catalog.origin_numbers().get(name, 0)
 
-    def _look_up(self, names: Sequence[str]) -> Mapping[Oid, Sending]:
-        catalog = self._catalog
-        chosen = [one for one in catalog.publications() if one.name in names]
+    def _look_up(
+        self, names: Sequence[str], then: Definitions
+    ) -> Mapping[Oid, Sending]:
+        chosen = [one for one in then.publications if one.name in names]
         for name in set(names) - {one.name for one in chosen} - self._missing:
             self._missing.add(name)
             self._warn(f'skipped loading publication "{name}"')
         found: dict[Oid, list[Published]] = {}
-        tables = catalog.tables()
+        tables = then.tables
         # The log has partitions, whichever name was used to write them.
         partitions = {
             t.partition_of: t.oid for t in tables if t.partition_of is not None
         }
-        for one in all_published(chosen, tables, catalog.namespaces()):
+        for one in all_published(chosen, tables, then.namespaces):
             relid = partitions.get(one.table.oid, one.table.oid)
             found.setdefault(relid, []).append(one)
         return {relid: _together(relid, several) for relid, several in found.items()}

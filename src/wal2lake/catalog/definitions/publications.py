@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 from wal2lake.catalog.database import take_oid
 from wal2lake.errors import DuplicateObjectError
 from wal2lake.model import INVALID_OID, Oid
+
+Row: TypeAlias = sqlite3.Row | Mapping[str, Any]
 
 
 class PublishedOperation(StrEnum):
@@ -79,11 +81,22 @@ class Publication:
 
 def all_publications(connection: sqlite3.Connection) -> list[Publication]:
     """By OID, each with its tables and schemas by theirs."""
+    return put_together(
+        connection.execute("select * from publication order by oid"),
+        connection.execute("select * from publication_rel order by oid"),
+        connection.execute("select * from publication_namespace order by oid"),
+    )
+
+
+def put_together(
+    publications: Iterable[Row], rels: Iterable[Row], namespaces: Iterable[Row]
+) -> list[Publication]:
+    """Of rows of the three tables, each by OID."""
     tables: dict[int, list[PublishedTable]] = {}
-    for row in connection.execute("select * from publication_rel order by oid"):
+    for row in rels:
         tables.setdefault(row["pubid"], []).append(_table(row))
     schemas: dict[int, list[PublishedSchema]] = {}
-    for row in connection.execute("select * from publication_namespace order by oid"):
+    for row in namespaces:
         found = PublishedSchema(Oid(row["nspid"]), Oid(row["oid"]))
         schemas.setdefault(row["pubid"], []).append(found)
     return [
@@ -98,7 +111,7 @@ def all_publications(connection: sqlite3.Connection) -> list[Publication]:
             tuple(tables.get(row["oid"], ())),
             tuple(schemas.get(row["oid"], ())),
         )
-        for row in connection.execute("select * from publication order by oid")
+        for row in publications
     ]
 
 
@@ -229,7 +242,7 @@ def follow_columns(
             )
 
 
-def _table(row: sqlite3.Row) -> PublishedTable:
+def _table(row: Row) -> PublishedTable:
     columns = row["columns"]
     return PublishedTable(
         Oid(row["relid"]),

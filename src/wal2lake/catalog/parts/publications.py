@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from wal2lake.catalog import comments
-from wal2lake.catalog.definitions import publications
+from wal2lake.catalog.definitions import historic, publications
+from wal2lake.catalog.definitions.historic import Definitions
 from wal2lake.catalog.definitions.publications import (
     Publication,
     PublishedSchema,
@@ -14,7 +15,7 @@ from wal2lake.catalog.definitions.publications import (
 )
 from wal2lake.catalog.parts.part import Part
 from wal2lake.catalog.schema import PUBLICATION_CATALOG
-from wal2lake.model import Oid
+from wal2lake.model import Lsn, Oid
 
 
 class Publications(Part):
@@ -59,3 +60,41 @@ class Publications(Part):
             for oid in oids:
                 publications.drop_publication(transaction, oid)
                 comments.set_comment(transaction, PUBLICATION_CATALOG, oid, None)
+
+    def note_definitions(self, lsn: Lsn) -> bool:
+        """What holds for the publisher's log from ``lsn`` on; whether it is not what was noted
+        last. Nothing may have been noted above."""
+        with self._database.reading() as connection:
+            same = historic.present(connection) == historic.newest(connection)
+        if not same:
+            with self._database.transaction() as transaction:
+                now = historic.present(transaction)
+                historic.note(transaction, lsn, historic.newest(transaction), now)
+        return not same
+
+    def forget_definitions(self, above: Lsn) -> None:
+        """What was noted above a position, beyond which the log does not reach."""
+        with self._database.transaction() as transaction:
+            historic.forget(transaction, above)
+
+    def trim_definitions(self, below: Lsn) -> bool:
+        """What nobody needs who reads the log from a position on; whether there is more than
+        what holds now even then."""
+        with self._database.reading() as connection:
+            found = historic.can_trim(connection, below)
+        if found:
+            with self._database.transaction() as transaction:
+                historic.trim(transaction, below)
+        with self._database.reading() as connection:
+            return historic.has_past(connection)
+
+    def definition_positions(self) -> list[Lsn]:
+        """Where in the log something begins to be otherwise, in order."""
+        with self._database.reading() as connection:
+            return historic.positions(connection)
+
+    def definitions_at(self, lsn: Lsn | None) -> Definitions:
+        """What held at a position, not below the first of ``definition_positions``; None: what
+        is there now."""
+        with self._database.reading() as connection:
+            return historic.definitions_at(connection, lsn)

@@ -143,6 +143,7 @@ def follow(
     # Not the DDL lock: its holder may wait for the worker that calls.
     with ExitStack() as held:
         hold_tables(node, [table], held, caller.check)
+        node.capture_before(caller.check)
         table = node.catalog.table_by_oid(relid) or table
         names = node.catalog.sharing(table)
         subids = {rel.subid for rel in node.catalog.rels() if rel.relid in names}
@@ -299,6 +300,7 @@ def _altering(
         # Whoever ends the transaction may take days, and nobody else could run a command.
         node.prepared.refuse_held(table, f'alter table "{table.name}"')
         hold_tables(node, [table], held, caller.check)
+        node.capture_before(caller.check)
         # An apply worker may have altered it.
         yield node.catalog.table_by_oid(table.oid) or table
 

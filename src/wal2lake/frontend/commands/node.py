@@ -30,6 +30,7 @@ from wal2lake.lake.expressions import Expressions
 from wal2lake.lake.query import Queries
 from wal2lake.model import ObjectKind, Oid
 from wal2lake.pg import Check
+from wal2lake.publish.capture.worker import CATCH_UP_SECONDS
 from wal2lake.publish.service import Publishing
 from wal2lake.settings import Settings
 from wal2lake.tablesync.worker import TableSync
@@ -97,6 +98,13 @@ class Node:
     def reload(self, settings: Settings) -> None:
         """Obey these from now on."""
         self.settings = settings
+
+    def capture_before(self, check: Check) -> None:
+        """Before what is published becomes otherwise: all that readers see is in the publisher's
+        log, if anybody reads that, with the definitions that it had. ``check``: called
+        meanwhile."""
+        if self.publishing is not None and self.publishing.slots.all():
+            self.publishing.capture.catch_up(CATCH_UP_SECONDS, check)
 
 
 @dataclass(frozen=True, slots=True)

@@ -368,11 +368,11 @@ def drop_table(node: Node, caller: Caller, statement: DropTable) -> str:
             if not statement.if_exists:
                 raise UndefinedObjectError(text, sqlstate="42P01")
             caller.notice(Notice(f"{text}, skipping"))
-        _drop_all(node, found)
+        _drop_all(node, caller, found)
     return "DROP TABLE"
 
 
-def _drop_all(node: Node, tables: Sequence[TableDef]) -> list[TableDef]:
+def _drop_all(node: Node, caller: Caller, tables: Sequence[TableDef]) -> list[TableDef]:
     """Partitions go with their tables; returns those that had to be named."""
     oids = {table.oid for table in tables}
     for table in tables:
@@ -382,6 +382,9 @@ def _drop_all(node: Node, tables: Sequence[TableDef]) -> list[TableDef]:
                 hint="Drop the partitioned table.",
             )
     named = [table for table in tables if table.partition_of is None]
+    if named:
+        # Subscribers get all that was committed before.
+        node.capture_before(caller.check)
     for table in named:
         _drop_one(node, table)
     return named
@@ -444,7 +447,7 @@ def drop_schema(node: Node, caller: Caller, statement: DropSchema) -> str:
                     ),
                     hint="Use DROP ... CASCADE to drop the dependent objects too.",
                 )
-            named = _drop_all(node, tables)
+            named = _drop_all(node, caller, tables)
             if named:
                 caller.notice(_cascaded(caller, named))
             node.catalog.drop_namespace(name)

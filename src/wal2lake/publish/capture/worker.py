@@ -140,6 +140,10 @@ class Capture:
         self._retention = Retention(directory, history_bytes=0)
         self._idle = not catalog.slots()
         """Nobody needs what was committed so far."""
+        self._definitions = -1
+        """The catalog's change that was looked at last."""
+        self._noted = True
+        """Of what was noted something will not be needed any more."""
 
     def start(self) -> None:
         """Begin."""
@@ -261,9 +265,7 @@ class Capture:
                 # Of a slot that is gone.
                 self._trim(slots, self._writer)
             return None
-        if self._writer is None:
-            self._writer = LogWriter(self._directory, self._segment_bytes)
-        writer = self._writer
+        writer = self._writer or self._open()
         wanted = self._wanted()
         visible = self._visible(wanted)
         by_oid = {table.oid: table for table in wanted}
@@ -276,6 +278,8 @@ class Capture:
                 writer.versions = now
                 writer.seal(note=True)
             self._idle = not slots
+        # Behind the look: what was changed by a command that had ended is known to it.
+        self._note(writer)
         # A table that came later is captured from its beginning.
         before = {relid: writer.versions.get(int(relid), _NEW) for relid in visible}
         try:
@@ -303,6 +307,22 @@ class Capture:
         self._trim(self._catalog.slots(), writer)
         state = {relid: max(v, before[relid]) for relid, v in visible.items()}
         return Point(writer.sealed, state)
+
+    def _open(self) -> LogWriter:
+        """Where the log ends; what was noted for beyond that did not happen."""
+        self._writer = writer = LogWriter(self._directory, self._segment_bytes)
+        self._catalog.forget_definitions(writer.end)
+        self._definitions = -1
+        self._noted = True
+        return writer
+
+    def _note(self, writer: LogWriter) -> None:
+        """What may be published, if it is not as it was."""
+        counter = self._catalog.change_counter
+        if counter != self._definitions:
+            if self._catalog.note_definitions(writer.end):
+                self._noted = True
+            self._definitions = counter
 
     def _serve(
         self, request: _Request, tables: Mapping[Oid, TableDef], writer: LogWriter
@@ -365,14 +385,17 @@ class Capture:
             # Other plugins are not asked what they send.
             if slot.plugin != "pgoutput" or table.oid in names:
                 self._catalog.invalidate_slot(slot.name, "wal_removed")
-        self._writer = writer = LogWriter(self._directory, self._segment_bytes)
+        writer = self._open()
         writer.versions[int(table.oid)] = version
         writer.seal(note=True)
 
     def _trim(self, slots: Sequence[ReplicationSlot], writer: LogWriter) -> None:
         """What no slot needs any more goes; one that is just being made needs all."""
         needed = [slot.restart_lsn for slot in slots if slot.invalidation is None]
-        self._retention.trim(min(needed, default=writer.sealed))
+        lowest = min(needed, default=writer.sealed)
+        self._retention.trim(lowest)
+        if self._noted:
+            self._noted = self._catalog.trim_definitions(lowest)
 
     def _commits(self, table: TableDef, first: int, last: int) -> list[TableCommit]:
         found = []
@@ -381,7 +404,7 @@ class Capture:
             if not actions:
                 raise _Unreadable(table, version)
             commit = read_commit(version, actions)
-            if commit.changes_rows or commit.metadata is not None:
+            if commit.changes_rows:
                 found.append(commit)
         return found
 

@@ -106,9 +106,14 @@ class PgOutput(Base):
 
     def begin(self, context: Context, transaction: Transaction) -> None:
         """Nothing yet: a transaction that changes nothing of interest is left out."""
-        assert self._options is not None
         self._begun = False
-        self._sending = context.sending(self._options.publication_names)
+        self._look_up(context, transaction)
+
+    def _look_up(self, context: Context, transaction: Transaction) -> None:
+        """What was published when it committed."""
+        assert self._options is not None
+        names = self._options.publication_names
+        self._sending = context.sending(names, transaction.commit_lsn)
 
     def commit(self, context: Context, transaction: Transaction) -> None:
         """Commit, if there was a Begin."""
@@ -121,13 +126,12 @@ class PgOutput(Base):
         self, context: Context, transaction: Transaction, first: bool
     ) -> None:
         """Nothing yet, as with ``begin``."""
-        assert self._options is not None
         self._begun = False
         self._xid = transaction.xid
         if first:
             self._streamed = False
             self._described = {}
-            self._sending = context.sending(self._options.publication_names)
+            self._look_up(context, transaction)
 
     def stream_stop(self, context: Context, transaction: Transaction) -> None:
         """Stream Stop, if there was a Stream Start."""
@@ -148,9 +152,8 @@ class PgOutput(Base):
 
     def begin_prepare(self, context: Context, transaction: Transaction) -> None:
         """Begin Prepare."""
-        assert self._options is not None
         self._begun = True
-        self._sending = context.sending(self._options.publication_names)
+        self._look_up(context, transaction)
         message = BeginPrepare(*_prepared(transaction))
         origin = transaction.origin
         context.write(write_message(message), transaction.first_lsn, origin is None)

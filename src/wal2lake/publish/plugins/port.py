@@ -69,8 +69,8 @@ class Context:
     """A message, its position, and whether it is the last one of its callback."""
     write_frames: Callable[[memoryview], None]
     """Messages that are CopyData already (``wire.encoder.frames``)."""
-    sending: Callable[[Sequence[str]], Mapping[Oid, Sending]]
-    """What publications of these names send now, by table."""
+    sending: Callable[[Sequence[str], Lsn], Mapping[Oid, Sending]]
+    """What publications of these names sent at a position of the log, by table."""
     table: Callable[[Oid], TableDef | None]
     """Its definition now; None: it was dropped."""
     origin_number: Callable[[str], int]

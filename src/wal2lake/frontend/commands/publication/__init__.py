@@ -40,13 +40,27 @@ from wal2lake.frontend.grammar.publishing.statements import (
     DropPublication,
 )
 
-COMMANDS: Final[Mapping[type, Callable[[Node, Caller, Any], str]]] = {
-    CreatePublication: create_publication,
-    AlterPublicationObjects: alter_objects,
-    AlterPublicationSet: alter_set,
+_Command = Callable[[Node, Caller, Any], str]
+
+
+def _from_here_on(command: _Command) -> _Command:
+    """What it changes holds for what is committed behind it, and for nothing before."""
+
+    def run(node: Node, caller: Caller, statement: Any) -> str:
+        with node.ddl_lock:
+            node.capture_before(caller.check)
+            return command(node, caller, statement)
+
+    return run
+
+
+COMMANDS: Final[Mapping[type, _Command]] = {
+    CreatePublication: _from_here_on(create_publication),
+    AlterPublicationObjects: _from_here_on(alter_objects),
+    AlterPublicationSet: _from_here_on(alter_set),
     AlterPublicationOwner: alter_owner,
-    AlterPublicationRename: alter_rename,
-    DropPublication: drop_publication,
+    AlterPublicationRename: _from_here_on(alter_rename),
+    DropPublication: _from_here_on(drop_publication),
     CommentOnPublication: comment_on_publication,
 }
 

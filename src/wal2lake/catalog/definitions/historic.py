@@ -1,0 +1,145 @@
+"""Rows of ``definition_history``: what was there to be published, from which position on.
+
+In: a connection, and in writes a transaction on it. Out: ``Definitions``. PostgreSQL decodes a
+change with the catalogs as they were when it was made; the publisher's log has only the table's
+columns of then. A row says: from ``lsn`` of that log on, the row ``oid`` of the catalog's table
+``kind`` is this one, or gone. Called by ``store``, for capture (which notes) and decoding (which
+asks).
+
+Source: SetupHistoricSnapshot() in snapmgr.c, and who calls it in reorderbuffer.c.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wal2lake.catalog.definitions.publications import Publication, put_together
+from wal2lake.catalog.namespaces import namespace_of
+from wal2lake.catalog.records import Namespace, TableDef
+from wal2lake.catalog.tables import table_of
+from wal2lake.model import Lsn
+
+_KINDS: Final = (
+    "namespace",
+    "relation",
+    "publication",
+    "publication_rel",
+    "publication_namespace",
+)
+
+_NEEDLESS: Final = (
+    "lsn <= ?1 and definition is null or lsn < (select max(lsn) from definition_history"
+    " as later where later.kind = definition_history.kind"
+    " and later.oid = definition_history.oid and later.lsn <= ?1)"
+)
+"""A row is gone at that position, or another one."""
+
+Noted = dict[tuple[str, int], str]
+"""Rows as JSON, by kind and OID."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """At one position of the log."""
+
+    publications: Sequence[Publication]
+    tables: Sequence[TableDef]
+    namespaces: Sequence[Namespace]
+
+
+def present(connection: sqlite3.Connection) -> Noted:
+    """What is there now."""
+    return {
+        (kind, row["oid"]): json.dumps(dict(row), separators=(",", ":"))
+        for kind in _KINDS
+        for row in connection.execute(f"select * from {kind}")
+    }
+
+
+def newest(connection: sqlite3.Connection) -> Noted:
+    """What was noted last."""
+    return _at(connection, None)
+
+
+def note(connection: sqlite3.Connection, lsn: Lsn, before: Noted, now: Noted) -> None:
+    """From ``lsn`` on ``now`` holds, where ``before`` was noted."""
+    changed = [
+        (*key, lsn, now.get(key))
+        for key in before.keys() | now.keys()
+        if before.get(key) != now.get(key)
+    ]
+    connection.executemany(
+        "insert or replace into definition_history (kind, oid, lsn, definition)"
+        " values (?, ?, ?, ?)",
+        changed,
+    )
+
+
+def forget(connection: sqlite3.Connection, above: Lsn) -> None:
+    """What was noted above a position, where the log does not reach."""
+    connection.execute("delete from definition_history where lsn > ?", (above,))
+
+
+def trim(connection: sqlite3.Connection, below: Lsn) -> None:
+    """What nobody needs who reads the log from a position on."""
+    connection.execute(f"delete from definition_history where {_NEEDLESS}", (below,))
+
+
+def can_trim(connection: sqlite3.Connection, below: Lsn) -> bool:
+    """Whether there is any of that."""
+    found = connection.execute(
+        f"select 1 from definition_history where {_NEEDLESS} limit 1", (below,)
+    )
+    return found.fetchone() is not None
+
+
+def has_past(connection: sqlite3.Connection) -> bool:
+    """Whether there is more than what holds now."""
+    found = connection.execute(
+        "select 1 from definition_history group by kind, oid"
+        " having count(*) > 1 or max(definition is null) limit 1"
+    )
+    return found.fetchone() is not None
+
+
+def positions(connection: sqlite3.Connection) -> list[Lsn]:
+    """Where something begins to be otherwise, in order."""
+    found = connection.execute(
+        "select distinct lsn from definition_history order by lsn"
+    )
+    return [Lsn(row["lsn"]) for row in found]
+
+
+def definitions_at(connection: sqlite3.Connection, lsn: Lsn | None) -> Definitions:
+    """What held at a position; None: what is there now."""
+    noted = present(connection) if lsn is None else _at(connection, lsn)
+    by_kind: dict[str, list[Mapping[str, Any]]] = {kind: [] for kind in _KINDS}
+    for (kind, _), text in sorted(noted.items()):
+        by_kind[kind].append(json.loads(text))
+    return Definitions(
+        put_together(
+            by_kind["publication"],
+            by_kind["publication_rel"],
+            by_kind["publication_namespace"],
+        ),
+        [table_of(row) for row in by_kind["relation"]],
+        [namespace_of(row) for row in by_kind["namespace"]],
+    )
+
+
+def _at(connection: sqlite3.Connection, lsn: Lsn | None) -> Noted:
+    # The row of the greatest position is the one whose other columns SQLite gives with max().
+    rows = connection.execute(
+        "select kind, oid, definition, max(lsn) from definition_history"
+        " where ?1 is null or lsn <= ?1 group by kind, oid",
+        (lsn,),
+    )
+    return {
+        (row["kind"], row["oid"]): row["definition"]
+        for row in rows
+        if row["definition"] is not None
+    }
