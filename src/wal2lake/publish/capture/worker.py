@@ -210,6 +210,8 @@ class Capture:
         deadline = time.monotonic() + timeout_seconds
         while not request.done.wait(_CHECK_SECONDS):
             check()
+            if self._stopping and not self._thread.is_alive():
+                raise StorageError("the node is shutting down", sqlstate="57P01")
             if time.monotonic() > deadline:
                 raise TimeoutError("the change log of the publisher is busy")
         if request.error is not None:

@@ -1,0 +1,33 @@
+"""A worker that waited for capture while the node stopped did so for ten minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.fakes.publishing import PublishingNode
+
+from wal2lake.errors import StorageError
+from wal2lake.lake.capture.comparison import Memory
+from wal2lake.publish.capture.worker import Capture
+
+
+def test_it_is_told(
+    tmp_path: Path, no_fsync: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = PublishingNode(tmp_path, monkeypatch)
+    capture = Capture(
+        node.catalog,
+        cast(Any, None),
+        lambda wanted: {},
+        lambda: (),
+        tmp_path / "log",
+        Memory(64 << 20, tmp_path / "memory"),
+        1 << 20,
+        lambda: None,
+    )
+    capture.start()
+    capture.stop(10)
+    with pytest.raises(StorageError, match="the node is shutting down"):
+        capture.catch_up(30)
