@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -54,6 +55,7 @@ def test_it_is_passed_over(
         node.catalog.tables,
         tmp_path / "log",
         Memory(64 << 20, tmp_path / "memory"),
+        cast(Any, SimpleNamespace(drop=lambda names: None, drop_left=lambda: None)),
         1 << 20,
         lambda: None,
     )

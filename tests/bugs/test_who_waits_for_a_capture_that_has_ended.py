@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -24,6 +25,7 @@ def test_it_is_told(
         lambda: (),
         tmp_path / "log",
         Memory(64 << 20, tmp_path / "memory"),
+        cast(Any, SimpleNamespace(drop=lambda names: None, drop_left=lambda: None)),
         1 << 20,
         lambda: None,
     )

@@ -102,6 +102,30 @@ NET = (
 """Transactions that change a row several times, and chains of keys."""
 
 
+BLOCKS = (
+    "begin; insert into same.t values (50, 'a'), (51, 'b'), (52, 'c');"
+    " update same.t set v = 'd' where id = 50; delete from same.t where id = 51; commit",
+    "begin; insert into same.pair values (7, 'v', 'seven', 1); insert into same.t values (53, 'e');"
+    " update same.pair set v = 'w' where a = 7; update same.t set id = 54 where id = 53;"
+    " insert into same.pair values (8, 'v', 'eight', 2); commit",
+    "begin; update same.t set v = v || '+' where id < 3; savepoint a; delete from same.t;"
+    " rollback to a; update same.t set v = v || '-' where id < 3; release a;"
+    " update same.t set id = 150 where id = 50; update same.t set id = 50 where id = 150; commit",
+    "begin; insert into same.t values (60, 'gone at once'); delete from same.t where id = 60;"
+    " insert into same.fully values (60, 'stays'); commit",
+    "begin; update same.t set id = -1 where id = 1; update same.t set id = 1 where id = 2;"
+    " update same.t set id = 2 where id = -1; commit",
+    "begin; insert into same.whole values (5, 'five'); update same.whole set v = 'V' where a = 5;"
+    " update same.whole set a = 6, n = 1.5 where a = 5; delete from same.whole where a = 6; commit",
+    "insert into same.counted (v) values ('x'); insert into same.counted (v) values ('y');"
+    " update same.counted set v = 'z' where id = 1",
+    "begin; delete from same.t where id = 3; truncate same.t, same.counted restart identity;"
+    " insert into same.counted (v) values ('anew'); truncate same.counted;"
+    " insert into same.t values (3, 'again'); update same.t set v = 'three'; commit",
+)
+"""Transactions of several statements: each of these is told, in their order."""
+
+
 @pytest.fixture
 def publisher(node: Node) -> Iterator[Node]:
     """The shared node with the tables."""
@@ -113,9 +137,11 @@ def publisher(node: Node) -> Iterator[Node]:
     node.sql("drop schema same")
 
 
-def decoded(sql: Callable[[str], list[str]], call: str) -> list[list[str]]:
+def decoded(
+    sql: Callable[[str], list[str]], call: str, *, as_told: bool = False
+) -> list[list[str]]:
     """What a function of the slot gives, by transaction; in each in an order that does not depend
-    on that of rows or tables."""
+    on that of rows or tables, unless ``as_told``."""
     found: list[list[str]] = []
     names: dict[Oid, str] = {}
     for line in sql(f"select data from {call}"):
@@ -124,7 +150,7 @@ def decoded(sql: Callable[[str], list[str]], call: str) -> list[list[str]]:
             found.append([])
         elif text and not text.startswith("COMMIT"):
             found[-1].append(text)
-    return [sorted(one) for one in found if one]
+    return [one if as_told else sorted(one) for one in found if one]
 
 
 def said(payload: str, names: dict[Oid, str]) -> str:
@@ -180,6 +206,41 @@ def test_statements_are_decoded_as_postgresql_decodes_them(
     for statement, one, other in zip(statements, mine[-1], theirs[-1], strict=True):
         assert ordered(one) == ordered(other), statement
     assert mine == theirs or plugin == "test_decoding"
+
+
+@pytest.mark.parametrize("plugin", ["test_decoding", "pgoutput"])
+def test_each_statement_of_a_transaction_is_told(
+    publisher: Node, database: Callable[[int], Database], plugin: str
+) -> None:
+    node, server = publisher, database(18 if plugin == "pgoutput" else 17)
+    for sql in TABLES:
+        server.psql(sql)
+    both: dict[str, Callable[[str], list[str]]] = {
+        "node": lambda sql: [str(row[0]) for row in node.sql(sql)],
+        "server": lambda sql: server.psql(sql).splitlines(),
+    }
+    results = []
+    for sql in both.values():
+        sql("create publication told for all tables")
+        sql(f"select pg_create_logical_replication_slot('told', '{plugin}')")
+        for statement in BLOCKS:
+            sql(statement)
+        call = "pg_logical_slot_get_changes('told', null, null)"
+        if plugin == "pgoutput":
+            call = (
+                "pg_logical_slot_get_binary_changes('told', null, null,"
+                " 'proto_version', '2', 'publication_names', 'told')"
+            )
+        results.append(decoded(sql, call, as_told=True))
+        sql("select pg_drop_replication_slot('told')")
+        sql("drop publication told")
+    mine, theirs = results
+    for statement, one, other in zip(BLOCKS, mine, theirs, strict=True):
+        assert one == other, statement
+    wait_until(
+        lambda: not list((node.directory / "log/publish/statements").iterdir()),
+        describe="nothing is left of what was captured",
+    )
 
 
 def ordered(changes: list[str]) -> list[str]:

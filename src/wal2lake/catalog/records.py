@@ -586,6 +586,8 @@ class TableChange:
     """If it ``truncates``: 1 CASCADE, 2 RESTART IDENTITY."""
     moved: Sequence[tuple[Sequence[str | None], Sequence[str | None]]] = ()
     """Keys that it has changed: before and now."""
+    statements: str = ""
+    """Where its statements are written down one by one; none: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)

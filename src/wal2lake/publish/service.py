@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from wal2lake.publish.capture.statements import Statements
 from wal2lake.publish.capture.worker import Capture, Point
 from wal2lake.publish.sending import Publications
 from wal2lake.publish.slots import SlotManager
@@ -19,6 +20,7 @@ class Publishing:
 
     system_identifier: int
     capture: Capture
+    statements: Statements
     slots: SlotManager
     walsenders: Walsenders
     commits: Commits

@@ -20,6 +20,7 @@ from wal2lake.frontend.session import Replication
 from wal2lake.lake.capture.comparison import Memory
 from wal2lake.model import Oid
 from wal2lake.observe import get_logger
+from wal2lake.publish.capture.statements import Statements
 from wal2lake.publish.capture.worker import Capture, Point
 from wal2lake.publish.limits import Limits, Room, SlotLimits
 from wal2lake.publish.sending import Publications
@@ -50,13 +51,19 @@ class Publisher:
         node.catalog.drop_temporary_slots()
         self.statistics = Statistics()
         self.walsenders = Walsenders(settings.run_directory, self.statistics)
+        directory = settings.publish_log_directory
+        memory = Memory(
+            settings.publish.capture_bytes, settings.run_directory / "capture"
+        )
+        self.statements = Statements(directory / "statements", node.tables, memory)
         self.capture = Capture(
             node.catalog,
             node.tables,
             self._visible,
             self._wanted,
-            settings.publish_log_directory,
-            Memory(settings.publish.capture_bytes, settings.run_directory / "capture"),
+            directory,
+            memory,
+            self.statements,
             settings.log.segment_bytes,
             self.walsenders.grown,
             lambda: self.limits.enforce(),
@@ -78,6 +85,7 @@ class Publisher:
         self.publishing = Publishing(
             system_identifier=node.catalog.system_identifier,
             capture=self.capture,
+            statements=self.statements,
             slots=self.slots,
             walsenders=self.walsenders,
             statistics=self.statistics,

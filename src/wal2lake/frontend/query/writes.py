@@ -232,8 +232,11 @@ def _insert(
         else:
             value = default_sql(column, zone)
         items.append(_not_null(table, column, value))
+    # Rows of one statement, in its order, rather than a file of each core.
+    listed_rows = isinstance(tree.expression, exp.Values)
+    hint = "/*+ COALESCE(1) */ " if listed_rows else ""
     sql = (
-        f"INSERT INTO {path_sql(table)} SELECT {', '.join(items)}"
+        f"INSERT INTO {path_sql(table)} SELECT {hint}{', '.join(items)}"
         f" FROM ({generate(source)}) AS src({', '.join(names)})"
     )
     return SparkWrite(table, sql, "INSERT")

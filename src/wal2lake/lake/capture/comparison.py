@@ -9,8 +9,9 @@ came, in the order in which a subscriber with a unique index takes them:
     MOVE       an UPDATE that the commit knows of: its key is another one (``moves``)
     INSERT     a row that came
 
-A row on both sides that is equal was only written again, and is left out. Rows without a key are
-compared as a whole, equal ones told apart by their number.
+and of each kind in that in which they are stored. A row on both sides that is equal was only
+written again, and is left out. Rows without a key are compared as a whole, equal ones told apart by
+their number.
 
 Beyond ``Memory`` it is on disk. Called by ``rows``.
 """
@@ -60,7 +61,8 @@ def compare(
 
 
 class _Comparison:
-    """In a database of its own: tables gone and came, with a number ``n`` from 0 of equal keys."""
+    """In a database of its own: tables gone and came, with a number ``n`` from 0 of equal keys,
+    and their order ``m``."""
 
     def __init__(
         self, database: duckdb.DuckDBPyConnection, schema: pa.Schema, key: Sequence[int]
@@ -84,7 +86,8 @@ class _Comparison:
                 self._schema, (b for table in tables for b in table.to_batches())
             )
             self._database.register("source", source)
-            self._create(name, "source", 0 if self._key else self._number())
+            numbered = "(select *, row_number() over () as m from source)"
+            self._create(name, numbered, 0 if self._key else self._number())
             self._database.unregister("source")
         if self._key:
             self._number_repeated()
@@ -94,7 +97,7 @@ class _Comparison:
         same = " and ".join(f"g.v{i} is not distinct from c.v{i}" for i in self._all)
         found = self._database.sql(
             f"select case when c.n is null then {DELETE} when g.n is null then {INSERT}"
-            f" else {UPDATE} end as kind, 0 as place, {self._both()}"
+            f" else {UPDATE} end as kind, coalesce(g.m, c.m) as place, {self._both()}"
             f" from gone g full join came c on {on}"
             f" where g.n is null or c.n is null or not ({same})"
             " union all select * from moves order by kind, place"
@@ -109,7 +112,7 @@ class _Comparison:
     def _create(self, name: str, source: str, number: int | str) -> None:
         self._database.execute(
             f"create or replace table {name} as"
-            f" select {self._names}, {number} as n from {source}"
+            f" select {self._names}, m, {number} as n from {source}"
         )
 
     def _number(self) -> str:

@@ -16,12 +16,15 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from wal2lake.lake.capture.moves import Moved, moved_from
 
 _MARK: Final = " with "
+
+_NAME: Final = re.compile("[0-9a-f]{32}")
 
 _OPTIONS: Final = 3
 """The bits of TRUNCATE's options."""
@@ -54,6 +57,8 @@ class More:
     """Of its TRUNCATE: 1 CASCADE, 2 RESTART IDENTITY."""
     moved: tuple[Moved, ...] = ()
     """Rows of this table whose key it has changed."""
+    statements: str = ""
+    """Where its statements are written down one by one (``publish.capture.statements``)."""
 
 
 def with_more(operation: str, said: More) -> str:
@@ -69,6 +74,8 @@ def with_more(operation: str, said: More) -> str:
         more["truncate"] = said.truncate_options
     if said.moved:
         more["moved"] = said.moved
+    if said.statements:
+        more["statements"] = said.statements
     return f"{operation}{_MARK}{json.dumps(more)}" if more else operation
 
 
@@ -90,6 +97,9 @@ def word_and_more(text: str) -> tuple[str, More]:
             origin = OriginMark(str(name), int(lsn), time)
         options = int(more.get("truncate", 0)) & _OPTIONS
         moved = moved_from(more.get("moved", ()))
+        statements = str(more.get("statements", ""))
     except (ValueError, TypeError, AttributeError, binascii.Error):
         return text, More()
-    return operation, More(tuple(found), origin, options, moved)
+    if _NAME.fullmatch(statements) is None:
+        statements = ""
+    return operation, More(tuple(found), origin, options, moved, statements)

@@ -62,6 +62,8 @@ def row_changes(
         touched = tuple(Touched(None, t.after) for t in touched if t.after is not None)
     gone = [piece for one in touched for piece in reader.gone(one)]
     came = [piece for one in touched for piece in reader.came(one)]
+    # The parts of a statement are numbered.
+    came.sort(key=lambda piece: piece.file.key)
     layout = _Layout(relation)
     if not gone:
         for table in reader.read(came):

@@ -34,9 +34,11 @@ from wal2lake.lake.capture.commits import TableCommit, read_commit
 from wal2lake.lake.capture.comparison import Memory
 from wal2lake.lake.capture.messages import Emitted, OriginMark
 from wal2lake.lake.capture.rows import row_changes
-from wal2lake.model import Column, Lsn, Oid, Relation
+from wal2lake.model import Lsn, Oid, Relation
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.publish.capture.ordering import Captured, in_order
+from wal2lake.publish.capture.relations import key_of, relation_of
+from wal2lake.publish.capture.statements import Change, Statements, count_of
 from wal2lake.publish.capture.writer import LogWriter
 from wal2lake.publish.publications import all_published
 
@@ -115,6 +117,7 @@ class Capture:
         wanted: Callable[[], Sequence[TableDef]],
         directory: Path,
         memory: Memory,
+        statements: Statements,
         segment_bytes: int,
         sealed: Callable[[], None],
         enforce: Callable[[], None] = lambda: None,
@@ -129,6 +132,9 @@ class Capture:
         self._wanted = wanted
         self._directory = directory
         self._memory = memory
+        self._statements = statements
+        self._written_down: list[str] = []
+        """What is not asked for any more, once it is sealed."""
         self._segment_bytes = segment_bytes
         self._sealed = sealed
         self._log = get_logger().bind(worker="capture")
@@ -249,6 +255,7 @@ class Capture:
                 pause = _RETRY_SECONDS
                 # What was read again is read again: the log and its state are as at the start.
                 self._writer = None
+                self._written_down = []
                 for one in asked:
                     one.error = error
                 if isinstance(error, Wal2LakeError):
@@ -304,6 +311,9 @@ class Capture:
         if writer.seal(note=joined) is not None:
             failpoint("capture.sealed")
             self._sealed()
+        self._statements.drop(self._written_down)
+        self._written_down = []
+        self._statements.drop_left()
         if slots:
             self._enforce()
         self._trim(self._catalog.slots(), writer)
@@ -413,19 +423,41 @@ class Capture:
     def _capture(
         self, transaction: Captured, tables: Mapping[Oid, TableDef], writer: LogWriter
     ) -> None:
+        told = self._by_statement(transaction, tables)
         time_us = transaction.origin_time_us
         if time_us is None:
             time_us = (transaction.time_ms - _EPOCH_MS) * 1000
-        at_most = sum(_at_most(commit) for _, commit in transaction.commits)
+        if told is None:
+            changes = self._changes(transaction, tables)
+            at_most = sum(_at_most(commit) for _, commit in transaction.commits)
+        else:
+            changes, at_most = iter(told), count_of(told)
         writer.transaction(
             time_us,
             transaction.origin,
-            self._changes(transaction, tables),
+            changes,
             at_most,
             {int(relid): commit.version for relid, commit in transaction.commits},
             transaction.messages,
             prepared=transaction.prepared,
         )
+
+    def _by_statement(
+        self, transaction: Captured, tables: Mapping[Oid, TableDef]
+    ) -> list[Change] | None:
+        """What its statements have done one after the other, if it has written that down."""
+        names = (commit.more.statements for _, commit in transaction.commits)
+        name = next((name for name in names if name), "")
+        found = self._statements.read(name) if name else None
+        if found is None:
+            return None
+        self._written_down.append(name)
+        return [
+            (self._by_partition(tables[relation.relid], relation), change)
+            if relation.relid in tables
+            else (relation, change)
+            for relation, change in found
+        ]
 
     def _changes(
         self, transaction: Captured, tables: Mapping[Oid, TableDef]
@@ -441,11 +473,7 @@ class Capture:
         # Of all tables first: those with the same options are one TRUNCATE to subscribers.
         yield from sorted(truncated, key=lambda one: one[1])
         for table, commit, state, relation in found:
-            names = set(table.key)
-            key = [i for i, c in enumerate(relation.columns) if c.name in names]
-            if len(key) < len(names):
-                # Somebody else has dropped a part of it.
-                key = []
+            key = key_of(table, relation)
             try:
                 for batch in row_changes(state, commit, relation, key, self._memory):
                     yield relation, batch
@@ -469,23 +497,6 @@ class Capture:
     def _state(self, table: TableDef, commit: TableCommit) -> TableState:
         """The table's definition in the commit's version."""
         return self._tables.state_at(table.location, commit.version)
-
-
-def relation_of(table: TableDef, state: TableState) -> Relation:
-    """A table as its changes are sent: the columns that both know."""
-    present = {field.name for field in state.fields}
-    keys = table.identity_columns
-    return Relation(
-        relid=table.oid,
-        namespace=table.namespace,
-        name=table.name,
-        identity=table.replica_identity,
-        columns=tuple(
-            Column(c.name, c.type_oid, c.typmod, keys is None or c.name in keys)
-            for c in table.columns
-            if c.name in present
-        ),
-    )
 
 
 def _at_most(commit: TableCommit) -> int:

@@ -59,6 +59,8 @@ _TRUNCATE: Final = "truncate"
 _ATTEMPTS: Final = 5
 """At a TRUNCATE that others' commits overtake."""
 
+_NOTHING: Final = More()
+
 _FINISH_SECONDS: Final = 30.0
 """For what may pass by itself behind the intent; a guess."""
 
@@ -127,24 +129,29 @@ def commit_tables(
     rendering: Rendering,
     job_group: str,
     check: Check = lambda: None,
-    messages: Sequence[Emitted] = (),
-    origin: OriginMark | None = None,
+    said: More = _NOTHING,
     settled: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
     """Commit them all, durably. 40001 or 23505 if others were faster: nothing happened then, nor
-    if ``check`` has ended the wait for the tables. The first one's commit carries ``messages``,
-    and ``origin``, which is as far as the transaction was once it is published. ``settled`` is
-    entered when the tables are held, and left when the commit is done."""
+    if ``check`` has ended the wait for the tables. The first one's commit carries the messages of
+    ``said``, its statements, and its origin, which is as far as the transaction was once it is
+    published. ``settled`` is entered when the tables are held, and left when the commit is
+    done."""
     if not written:
         return
     with ExitStack() as held:
         hold_tables(node, (one.table for one in written), held, check)
         held.enter_context(settled())
         changes = changes_of(node, written, rendering, job_group)
-        changes[0] = replace(changes[0], messages=tuple(messages), origin=origin)
+        changes[0] = replace(
+            changes[0],
+            messages=said.messages,
+            origin=said.origin,
+            statements=said.statements,
+        )
         before = {change.location: change.read_version for change in changes}
         with node.snapshots.committing(before) as publish:
-            if len(changes) == 1 and origin is None:
+            if len(changes) == 1 and said.origin is None:
                 commit_one(node, changes[0])
                 publish(lambda: make_visible(node, changes))
                 return
@@ -331,6 +338,7 @@ def commit_one(node: Node, change: TableChange, name: str | None = None) -> None
         origin,
         change.truncate_options if change.truncates else 0,
         moved_from(change.moved),
+        change.statements,
     )
     if is_done(node, change):
         # Who made it may have died, or failed, before it was synced.

@@ -51,6 +51,7 @@ from wal2lake.frontend.commands.transaction.messages import (
     emit_transaction,
     is_read,
     kept,
+    written_down,
 )
 from wal2lake.frontend.commands.transaction.prepared import Preparing, prepare
 from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_repeated
@@ -59,11 +60,12 @@ from wal2lake.frontend.query.translate import TableRef
 from wal2lake.frontend.query.writes import SparkWrite, identifying
 from wal2lake.lake.branch.branches import Branch, place_of_branches
 from wal2lake.lake.branch.changes import Action
-from wal2lake.lake.capture.messages import Emitted, OriginMark
+from wal2lake.lake.capture.messages import Emitted, More, OriginMark
 from wal2lake.lake.capture.moves import MOST_ROWS, Moved, Moves
 from wal2lake.model import Oid
 from wal2lake.pg import Check
 from wal2lake.pgtypes.encode.text import arrow_to_text
+from wal2lake.publish.capture.statements import Statement
 
 
 class DefinitionChanged(Exception):
@@ -94,6 +96,7 @@ class _Mark:
     branches: dict[Oid, _Branched]
     """As they were."""
     messages: int
+    statements: int
     sequences: dict[Oid, Restarted]
 
 
@@ -116,6 +119,8 @@ class LocalTransaction:
         self._numbers = itertools.count(1)
         self._branches: dict[Oid, _Branched] = {}
         self._messages: list[Emitted] = []
+        self._statements: list[Statement] = []
+        """All of them, in their order, by table."""
         self.sequences = TransactionSequences(node.catalog, node.sequences)
         self._restarted: dict[Oid, TableDef] = {}
         """Whose sequences."""
@@ -225,6 +230,7 @@ class LocalTransaction:
             return _count(
                 rows, node.tables.actions(write.table.location, before + 1, after)
             )
+        moved: list[Moved] = []
         if write.moves and not branched.moves.too_many and is_read(node):
             moved = self._moved(write, job_group)
             branched.moves = branched.moves.then(moved)
@@ -232,8 +238,11 @@ class LocalTransaction:
         before, after = branched.version, node.branches.state(branched.branch).version
         commits = node.tables.actions(branched.branch.location, before + 1, after)
         branched.version = after
-        if write.verb == "TRUNCATE":
-            branched.truncated = (branched.truncated or 0) | write.options
+        truncates = write.options if write.verb == "TRUNCATE" else None
+        if truncates is not None:
+            branched.truncated = (branched.truncated or 0) | truncates
+        if after != before or truncates is not None:
+            self._note(branched, before, truncates, moved)
         if write.brings_keys and write.table.key and after != before:
             replaced = {
                 a["remove"]["path"] for c in commits for a in c if "remove" in a
@@ -247,6 +256,20 @@ class LocalTransaction:
             )
             refuse_repeated(write.table, found, rendering)
         return _count(rows, commits)
+
+    def _note(
+        self,
+        branched: _Branched,
+        before: int,
+        truncates: int | None,
+        moved: Sequence[Moved],
+    ) -> None:
+        """What a statement has made, for those who are told of each."""
+        branch = branched.branch
+        then = self._node.catalog.table_at(branched.table, branch.base)
+        own = replace(then, location=branch.location)
+        after = branched.version
+        self._statements.append(Statement(own, before, after, truncates, tuple(moved)))
 
     def _execute(self, write: SparkWrite, job_group: str) -> list[pa.RecordBatch]:
         result = self._node.queries.run(write.sql, job_group=job_group)
@@ -273,13 +296,17 @@ class LocalTransaction:
         """Note where the branches are."""
         del self._marks[depth - 1 :]
         branches = {key: replace(one) for key, one in self._branches.items()}
-        self._marks.append(_Mark(branches, len(self._messages), self.sequences.mark()))
+        mark = _Mark(
+            branches, len(self._messages), len(self._statements), self.sequences.mark()
+        )
+        self._marks.append(mark)
 
     def rollback_to(self, depth: int) -> None:
         """Cut the branches back to where they were."""
         mark = self._marks[depth - 1]
         del self._marks[depth:]
         del self._messages[mark.messages :]
+        del self._statements[mark.statements :]
         self.sequences.back_to(mark.sequences)
         for key, branched in list(self._branches.items()):
             known = mark.branches.get(key)
@@ -307,16 +334,7 @@ class LocalTransaction:
                     tables = [*self._restarted.values(), *(w.table for w in written)]
                     hold_tables(self._node, tables, held, self._check)
                 if written:
-                    commit_tables(
-                        self._node,
-                        written,
-                        rendering,
-                        job_group,
-                        self._check,
-                        messages,
-                        origin,
-                        self.sequences.settled,
-                    )
+                    self._commit_tables(written, rendering, job_group, messages, origin)
                 else:
                     with self.sequences.settled():
                         pass
@@ -325,6 +343,26 @@ class LocalTransaction:
             self.committed = self.committed or bool(written or messages)
         finally:
             self.rollback()
+
+    def _commit_tables(
+        self,
+        written: Sequence[Written],
+        rendering: Rendering,
+        job_group: str,
+        messages: Sequence[Emitted],
+        origin: OriginMark | None,
+    ) -> None:
+        with written_down(self._node, self._statements) as statements:
+            said = More(tuple(messages), origin, statements=statements)
+            commit_tables(
+                self._node,
+                written,
+                rendering,
+                job_group,
+                self._check,
+                said,
+                self.sequences.settled,
+            )
 
     def prepare(self, who: Preparing) -> None:
         """Leave it to COMMIT PREPARED, or to nobody; it is not this session's any more."""
@@ -360,7 +398,7 @@ class LocalTransaction:
             for branched in branches:
                 self._node.branches.drop(branched.branch)
             self._branches, self._marks, self._snapshot = {}, [], None
-            self._messages, self._restarted = [], {}
+            self._messages, self._statements, self._restarted = [], [], {}
             self.sequences = TransactionSequences(
                 self._node.catalog, self._node.sequences
             )

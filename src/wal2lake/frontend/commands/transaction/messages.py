@@ -14,11 +14,14 @@ Source: pg_logical_emit_message_text() in logicalfuncs.c; manual, section 9.28.6
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
-from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError
 from wal2lake.frontend.commands.node import Node
 from wal2lake.lake.capture.messages import Emitted, OriginMark
+from wal2lake.observe import get_logger
+from wal2lake.publish.capture.statements import Statement
 from wal2lake.publish.service import Publishing
 
 
@@ -56,6 +59,27 @@ def is_read(node: Node) -> bool:
 def kept(node: Node, messages: Sequence[Emitted]) -> Sequence[Emitted]:
     """What somebody can read."""
     return messages if messages and _publishing(node).slots.all() else ()
+
+
+@contextmanager
+def written_down(node: Node, statements: Sequence[Statement]) -> Iterator[str]:
+    """Around a commit: where what each statement has done is written down, if anybody reads it;
+    else nothing."""
+    if node.publishing is None or not is_read(node):
+        yield ""
+        return
+    kept_as = None
+    try:
+        kept_as = node.publishing.statements.keep(statements)
+    except Wal2LakeError as error:
+        # Its difference is what will be told.
+        get_logger().warning("statements could not be written down", error=error)
+    try:
+        yield kept_as or ""
+    except BaseException:
+        if kept_as is not None:
+            node.publishing.statements.drop([kept_as])
+        raise
 
 
 def _publishing(node: Node) -> Publishing:

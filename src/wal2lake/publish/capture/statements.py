@@ -1,0 +1,239 @@
+"""What each statement of a transaction has changed, kept until the transaction is in the log.
+
+A table's commit is the difference that a transaction makes: a row that was inserted and then
+updated is one that came, and which table was written first nobody knows. PostgreSQL tells every
+change of every statement, in their order. So while there is a slot, a transaction of several
+statements writes them down before it commits, from the branches that it has written
+(``lake.branch``); its commit's word names the file, and capture takes that in place of the
+difference. The difference is always there: it is taken if the file is not (a crash, a backup that
+has none), and of a transaction that changes more than ``MOST_ROWS`` rows.
+
+    for each run of rows of one table, or TRUNCATE
+        u64    length of what follows
+        Arrow's IPC stream, whose schema has ``_RELATION``: the table's columns of then, as JSON,
+        and ``_TRUNCATES``: the options of a TRUNCATE, which has no rows
+
+One file a transaction, whole or not there. Called by the front door (``keep``) and by capture.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from wal2lake.catalog import TableDef
+from wal2lake.changelog.files import (
+    remove,
+    storage_error,
+    sync_directory,
+    write_temporary,
+)
+from wal2lake.lake import TablePort
+from wal2lake.lake.capture.commits import TableCommit, read_commit
+from wal2lake.lake.capture.comparison import Memory
+from wal2lake.lake.capture.messages import More
+from wal2lake.lake.capture.moves import Moved
+from wal2lake.lake.capture.rows import row_changes
+from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
+from wal2lake.publish.capture.relations import key_of, relation_of
+
+MOST_ROWS: Final = 100_000
+"""In one transaction, which is read again and held in memory for this: a guess."""
+
+_RELATION: Final = b"wal2lake.relation"
+_TRUNCATES: Final = b"wal2lake.truncates"
+
+_LENGTH: Final = struct.Struct("<Q")
+
+Change = tuple[Relation, pa.RecordBatch | int]
+"""Rows as ``lake.capture.rows`` has them, or the options of a TRUNCATE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What a statement has made of one table."""
+
+    table: TableDef
+    """As the transaction sees it; ``location`` is that of its branch."""
+    before: int
+    """The branch's version."""
+    after: int
+    truncates: int | None = None
+    """It is a TRUNCATE, with these options."""
+    moved: tuple[Moved, ...] = ()
+    """Rows whose key it has changed."""
+
+
+class Statements:
+    """Of one node. Safe for all threads."""
+
+    def __init__(self, directory: Path, tables: TablePort, memory: Memory) -> None:
+        """The directory is made with its first file."""
+        self._directory = directory
+        self._tables = tables
+        self._memory = memory
+        self._left = self._names()
+
+    def keep(self, statements: Sequence[Statement]) -> str | None:
+        """Write down what a transaction has done, durably; the name of the file. None: the
+        difference says the same, or it is too much."""
+        if len(statements) < 2:
+            return None
+        commits = [list(self._commits(one)) for one in statements]
+        if sum(_changed(one) for found in commits for one in found) > MOST_ROWS:
+            return None
+        data = bytearray()
+        for one, found in zip(statements, commits, strict=True):
+            for relation, change in self._changes(one, found):
+                _append(data, relation, change)
+        return self._write(data) if data else None
+
+    def read(self, name: str) -> list[Change] | None:
+        """What ``keep`` has written; None: it is not there."""
+        try:
+            data = memoryview((self._directory / name).read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise storage_error("read file", self._directory / name, error) from error
+        return list(_changes_in(data))
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Nobody will ask for them any more."""
+        for name in names:
+            remove(self._directory / name)
+
+    def drop_left(self) -> None:
+        """Those of transactions that an earlier engine has not committed: what it has is
+        captured."""
+        self.drop(self._left)
+        self._left = []
+
+    def _names(self) -> list[str]:
+        try:
+            return [path.name for path in self._directory.iterdir()]
+        except OSError:
+            return []
+
+    def _write(self, data: bytearray) -> str:
+        name = uuid.uuid4().hex
+        path = self._directory / name
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            write_temporary(path, memoryview(data)).rename(path)
+            sync_directory(self._directory)
+        except OSError as error:
+            raise storage_error("write to file", path, error) from error
+        return name
+
+    def _commits(self, one: Statement) -> Iterator[TableCommit]:
+        """Of its branch; a TRUNCATE is not read."""
+        if one.truncates is not None:
+            return
+        found = self._tables.actions(one.table.location, one.before + 1, one.after)
+        for version, actions in enumerate(found, one.before + 1):
+            yield TableCommit(
+                version,
+                0,
+                "",
+                {},
+                read_commit(version, actions).touched,
+                None,
+                More(moved=one.moved),
+            )
+
+    def _changes(
+        self, one: Statement, commits: Sequence[TableCommit]
+    ) -> Iterator[Change]:
+        table = one.table
+        if one.truncates is not None:
+            state = self._tables.state_at(table.location, one.after)
+            yield relation_of(table, state), one.truncates
+        for commit in commits:
+            state = self._tables.state_at(table.location, commit.version)
+            relation = relation_of(table, state)
+            key = key_of(table, relation)
+            for batch in row_changes(state, commit, relation, key, self._memory):
+                yield relation, batch
+
+
+def count_of(changes: Iterable[Change]) -> int:
+    """How many there are."""
+    return sum(
+        1 if isinstance(change, int) else change.num_rows for _, change in changes
+    )
+
+
+def _changed(commit: TableCommit) -> int:
+    """How many rows, or more than there may be."""
+    found = 0
+    for one in commit.touched:
+        if one.before is not None and one.after is not None:
+            found += abs(one.after.deleted - one.before.deleted)
+            continue
+        for file in (one.before, one.after):
+            if file is not None:
+                rows = file.rows
+                found += MOST_ROWS + 1 if rows is None else rows - file.deleted
+    return found
+
+
+def _append(data: bytearray, relation: Relation, change: pa.RecordBatch | int) -> None:
+    marks = {_RELATION: _to_json(relation)}
+    if isinstance(change, int):
+        marks[_TRUNCATES] = b"%d" % change
+        batch = pa.RecordBatch.from_pydict({})
+    else:
+        batch = change
+    sink = pa.BufferOutputStream()
+    schema = batch.schema.with_metadata(marks)
+    with pa.ipc.new_stream(sink, schema) as stream:
+        stream.write_batch(batch.replace_schema_metadata(marks))
+    found = sink.getvalue()
+    data += _LENGTH.pack(found.size)
+    data += found
+
+
+def _changes_in(data: memoryview) -> Iterator[Change]:
+    at = 0
+    while at < len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        with pa.ipc.open_stream(data[at : at + length]) as stream:
+            marks = stream.schema.metadata
+            relation = _from_json(marks[_RELATION])
+            if _TRUNCATES in marks:
+                yield relation, int(marks[_TRUNCATES])
+            else:
+                for batch in stream:
+                    yield relation, batch.replace_schema_metadata()
+        at += length
+
+
+def _to_json(relation: Relation) -> bytes:
+    found = {
+        "relid": relation.relid,
+        "namespace": relation.namespace,
+        "name": relation.name,
+        "identity": relation.identity.value,
+        "columns": [[c.name, c.type_oid, c.typmod, c.is_key] for c in relation.columns],
+    }
+    return json.dumps(found, separators=(",", ":")).encode()
+
+
+def _from_json(text: bytes) -> Relation:
+    found: dict[str, Any] = json.loads(text)
+    return Relation(
+        Oid(found["relid"]),
+        found["namespace"],
+        found["name"],
+        ReplicaIdentity(found["identity"]),
+        tuple(Column(n, Oid(t), m, k) for n, t, m, k in found["columns"]),
+    )
