@@ -117,8 +117,8 @@ BLOCKS = (
     " update same.t set id = 2 where id = -1; commit",
     "begin; insert into same.whole values (5, 'five'); update same.whole set v = 'V' where a = 5;"
     " update same.whole set a = 6, n = 1.5 where a = 5; delete from same.whole where a = 6; commit",
-    "insert into same.counted (v) values ('x'); insert into same.counted (v) values ('y');"
-    " update same.counted set v = 'z' where id = 1",
+    "begin; insert into same.counted (v) values ('x'); insert into same.counted (v) values ('y');"
+    " update same.counted set v = 'z' where id = 1; commit",
     "begin; delete from same.t where id = 3; truncate same.t, same.counted restart identity;"
     " insert into same.counted (v) values ('anew'); truncate same.counted;"
     " insert into same.t values (3, 'again'); update same.t set v = 'three'; commit",

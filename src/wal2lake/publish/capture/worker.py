@@ -93,6 +93,8 @@ class _Request:
     transactional: bool = False
     """They are a transaction of their own; else each is alone."""
     origin: OriginMark | None = None
+    statements: str = ""
+    """Where what it has done, which amounts to nothing, is written down."""
     lsn: Lsn | None = None
     """Where the last one of them is."""
     preparation: Preparation | None = None
@@ -181,11 +183,12 @@ class Capture:
         *,
         transactional: bool,
         origin: OriginMark | None = None,
+        statements: str = "",
     ) -> Lsn:
         """Log messages behind all that is visible now; durable on return. Where the last one
         is. While there is no slot nobody could read them, so nothing is kept. ``transactional``:
-        they are one transaction; else each belongs to none."""
-        request = _Request(messages, transactional, origin)
+        they are one transaction, which ``statements`` has more of; else each belongs to none."""
+        request = _Request(messages, transactional, origin, statements)
         point = self._ask(request, CATCH_UP_SECONDS)
         return point.lsn if request.lsn is None else request.lsn
 
@@ -349,11 +352,12 @@ class Capture:
         number = request.commits
         if request.transactional or number is not None:
             mark = request.origin
+            told = self._in_turn(request.statements, tables) or []
             writer.transaction(
                 now if mark is None or mark.time_us is None else mark.time_us,
                 None if mark is None else (mark.name, Lsn(mark.lsn)),
-                iter(()),
-                0,
+                iter(told),
+                count_of(told),
                 {},
                 request.messages,
                 prepared=number,
@@ -447,7 +451,11 @@ class Capture:
     ) -> list[Change] | None:
         """What its statements have done one after the other, if it has written that down."""
         names = (commit.more.statements for _, commit in transaction.commits)
-        name = next((name for name in names if name), "")
+        return self._in_turn(next((name for name in names if name), ""), tables)
+
+    def _in_turn(
+        self, name: str, tables: Mapping[Oid, TableDef]
+    ) -> list[Change] | None:
         found = self._statements.read(name) if name else None
         if found is None:
             return None

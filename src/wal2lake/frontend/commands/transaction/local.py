@@ -338,8 +338,10 @@ class LocalTransaction:
                 else:
                     with self.sequences.settled():
                         pass
-            if messages and not written:
-                emit_transaction(self._node, messages, origin)
+            if not written:
+                with written_down(self._node, self._statements) as statements:
+                    if messages or statements:
+                        emit_transaction(self._node, messages, origin, statements)
             self.committed = self.committed or bool(written or messages)
         finally:
             self.rollback()

@@ -44,11 +44,14 @@ def emit(
 
 
 def emit_transaction(
-    node: Node, messages: Sequence[Emitted], origin: OriginMark | None = None
+    node: Node,
+    messages: Sequence[Emitted],
+    origin: OriginMark | None,
+    statements: str,
 ) -> None:
-    """One that has written no table."""
+    """One whose tables are as they were."""
     capture = _publishing(node).capture
-    capture.emit(messages, transactional=True, origin=origin)
+    capture.emit(messages, transactional=True, origin=origin, statements=statements)
 
 
 def is_read(node: Node) -> bool:
