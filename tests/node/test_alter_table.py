@@ -175,6 +175,7 @@ def peers(
     server.psql("drop database alter_table with (force)")
 
 
+@pytest.mark.slow
 def test_each_statement_answers_as_postgresql_does(
     peers: tuple[Session, Session],
 ) -> None:
@@ -189,6 +190,7 @@ def test_each_statement_answers_as_postgresql_does(
     )
 
 
+@pytest.mark.slow
 def test_a_table_that_a_subscription_fills_is_altered(
     pg18: Database, node: Node, subscribe: Callable[..., Mirror]
 ) -> None:

@@ -17,6 +17,7 @@ NOW = "select to_char(now(), 'YYYY-MM-DD HH24:MI:SS.US+00')"
 """In a session whose time zone is UTC."""
 
 
+@pytest.mark.slow
 def test_all_tables_are_read_at_one_past_lsn_or_time(
     pg18: Database, node: Node, subscribe: Callable[..., Mirror], psql: Psql
 ) -> None:

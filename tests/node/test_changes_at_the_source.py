@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from tests.conftest import Database
 
 from wal2lake.pg.quoting import quote_literal
@@ -35,6 +36,7 @@ def fails(node: Node, name: str, text: str) -> str | None:
     return next(r[0] for r in found if str(r[1]).startswith(text))
 
 
+@pytest.mark.slow
 def test_a_table_is_renamed_and_moved_while_it_streams_and_while_it_is_copied(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
@@ -164,6 +166,7 @@ def test_a_filter_and_a_column_list_are_altered_while_they_are_streamed(
     mirror.assert_equal(["alt.t"])
 
 
+@pytest.mark.slow
 def test_subscriptions_of_two_databases_and_of_one_write_into_one_table(
     database: Callable[..., Database], node: Node, subscribe: Subscribe
 ) -> None:

@@ -98,6 +98,7 @@ def named_database(
         subscriber.sql(f"drop table {name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "example", ["subscriptions", "row filters", "partitions", "column lists"]
 )

@@ -125,6 +125,7 @@ def operations(shared: Path, table: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_node_on_a_cluster(
     tmp_path: Path, pg18: Database, cluster: Cluster, node: Node
 ) -> None:

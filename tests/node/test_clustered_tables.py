@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable
 from tests.conftest import Database
 
@@ -38,6 +39,7 @@ def word(commit: list[dict[str, Any]]) -> str | None:
     return found
 
 
+@pytest.mark.slow
 def test_a_clustered_table_is_copied_followed_written_and_clustered(
     pg18: Database,
     node: Node,

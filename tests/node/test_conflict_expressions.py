@@ -34,6 +34,7 @@ CONFLICTS = (
 )
 
 
+@pytest.mark.slow
 def test_rows_are_merged_and_chosen_by_expressions(
     pg18: Database, make_node: Callable[..., Node]
 ) -> None:

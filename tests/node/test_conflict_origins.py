@@ -57,6 +57,7 @@ def native() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.mark.slow
 def test_rows_of_others_are_reported_as_postgresql_reports_them(
     pg18: Database,
     database: Callable[[int], Database],

@@ -12,6 +12,7 @@ from wal2lake.errors import PublisherError
 from wal2lake.testing.node import Node
 
 
+@pytest.mark.slow
 def test_a_command_gives_a_silent_publisher_up_at_the_setting(
     make_node: Callable[..., Node],
 ) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
 from tests.conftest import Database
 
 from wal2lake.pg import connect
@@ -98,6 +99,7 @@ class Reader:
         return {seen[1] for seen in self.seen}
 
 
+@pytest.mark.slow
 def test_every_answer_over_two_tables_is_of_one_moment(
     pg18: Database, node: Node, subscribe: Callable[..., Mirror]
 ) -> None:
@@ -130,6 +132,7 @@ def test_every_answer_over_two_tables_is_of_one_moment(
     mirror.assert_equal(["cr.a", "cr.b"])
 
 
+@pytest.mark.slow
 def test_the_first_state_after_the_copy_is_of_one_moment(
     pg18: Database, node: Node, subscribe: Callable[..., Mirror]
 ) -> None:

@@ -66,6 +66,7 @@ def refusal(node: Node, *statements: str) -> tuple[str | None, str | None]:
     return refused.value.sqlstate, refused.value.diag.message_primary
 
 
+@pytest.mark.slow
 def test_who_imports_a_snapshot_reads_what_its_exporter_does(
     make_node: Callable[..., Node],
 ) -> None:

@@ -25,6 +25,7 @@ def peer(database: Callable[[int], Database]) -> Iterator[Database]:
         found.psql(f"drop subscription {name}")
 
 
+@pytest.mark.slow
 def test_keys_are_followed_and_partitions_come_as_they_do_natively(
     pg18: Database, peer: Database, node: Node, subscribe: Subscribe
 ) -> None:

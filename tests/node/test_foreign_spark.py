@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 from tests.conftest import Database
 from tests.fakes.foreign_spark import ForeignSpark
@@ -66,6 +67,7 @@ def own(node: Node) -> str:
     return f"host=127.0.0.1 port={node.port} dbname=lake user={user}"
 
 
+@pytest.mark.slow
 def test_a_foreign_spark_job_beside_a_node(
     tmp_path: Path,
     make_node: Callable[..., Node],

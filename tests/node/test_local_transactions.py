@@ -193,6 +193,7 @@ def test_statements_of_a_block_see_each_other_and_end_together(both: Both) -> No
     same(both, TABLES + BLOCKS)
 
 
+@pytest.mark.slow
 def test_a_key_is_taken_once(both: Both) -> None:
     """Within a statement, among rows that are there, and by UPDATE; 1.5 is 1.50."""
     same(both, TABLES + KEYS)
@@ -201,6 +202,7 @@ def test_a_key_is_taken_once(both: Both) -> None:
             session.execute("insert into tx_u values ('it''s', 1.500, 5)")
 
 
+@pytest.mark.slow
 def test_a_query_string_of_several_statements_is_one_transaction(both: Both) -> None:
     same(both, TABLES + STRINGS)
 
@@ -295,6 +297,7 @@ def branches(node: Node) -> list[Path]:
     return list((node.directory / "warehouse" / "_transactions").glob("*/*"))
 
 
+@pytest.mark.slow
 def test_psycopg_works_as_it_comes(node: Node, table: str) -> None:
     """Autocommit off is its default; pipelines, nested blocks, executemany; a session that
     dies with an open transaction leaves nothing."""
@@ -326,6 +329,7 @@ def test_psycopg_works_as_it_comes(node: Node, table: str) -> None:
     assert node.value(f"select count(*) from {table}") == "13"
 
 
+@pytest.mark.slow
 def test_isolation_is_as_the_decision_says(node: Node, table: str) -> None:
     with (
         psycopg.connect(node.conninfo(), autocommit=True) as one,
@@ -378,6 +382,7 @@ def test_isolation_is_as_the_decision_says(node: Node, table: str) -> None:
         one.execute("rollback")
 
 
+@pytest.mark.slow
 def test_two_tables_are_seen_together(node: Node) -> None:
     """Readers never see one table of a transaction without the other."""
     node.sql("create table pair_a (v int)")
@@ -410,6 +415,7 @@ def test_two_tables_are_seen_together(node: Node) -> None:
     node.sql("drop table pair_a, pair_b")
 
 
+@pytest.mark.slow
 def test_local_transactions_and_apply_write_the_same_tables(
     node: Node, pg18: Database, subscribe: Subscribe
 ) -> None:

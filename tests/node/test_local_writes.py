@@ -180,15 +180,18 @@ def pair(node: Node, postgres_server: Callable[..., Any]) -> Iterator[Compare]:
     server.psql("drop database local_writes with (force)")
 
 
+@pytest.mark.slow
 def test_each_value_is_stored_as_its_column_would(pair: Compare) -> None:
     """Rounded, padded, in canonical form, in the session's time zone: for every type."""
     pair(STORED)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused_in_postgresqls_words(pair: Compare) -> None:
     pair(REFUSED)
 
 
+@pytest.mark.slow
 def test_subqueries_and_other_tables_decide_which_rows_are_written(
     pair: Compare,
 ) -> None:

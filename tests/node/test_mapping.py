@@ -151,6 +151,7 @@ BAD = (
 )
 
 
+@pytest.mark.slow
 def test_columns_of_our_own_and_other_types(
     pg18: Database, peer: Database, make_node: Callable[..., Node]
 ) -> None:

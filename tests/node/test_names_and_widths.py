@@ -125,6 +125,7 @@ def play(source: Database, mirror: Mirror, tables: list[str]) -> None:
     mirror.assert_equal(tables)
 
 
+@pytest.mark.slow
 def test_hard_names_and_widths(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:

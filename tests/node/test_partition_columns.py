@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable, QueryBuilder
 from tests.conftest import Database
 
@@ -27,6 +28,7 @@ def partitions(table: DeltaTable) -> set[tuple[object, ...]]:
     return {tuple(one[f"partition.{name}"] for name in names) for one in adds}
 
 
+@pytest.mark.slow
 def test_a_partitioned_table_is_copied_followed_and_written(
     pg18: Database, node: Node, subscribe: Callable[..., Mirror]
 ) -> None:

@@ -72,6 +72,7 @@ drop table pt_l, pt_plain;
 """
 
 
+@pytest.mark.slow
 def test_a_partitioned_table_answers_as_postgresql_does(
     node: Node, pg18: Database, psql: Psql
 ) -> None:
@@ -115,6 +116,7 @@ def test_what_is_not_done_to_partitions_is_refused(
         node.sql("drop schema pr cascade")
 
 
+@pytest.mark.slow
 def test_both_names_show_what_is_replicated_and_written_to_either(
     node: Node, pg18: Database, subscribe: Callable[..., Mirror]
 ) -> None:

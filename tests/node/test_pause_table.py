@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
 from tests.conftest import Database
 
 from wal2lake.errors import PublisherError
@@ -66,6 +67,7 @@ def ready(node: Node, name: str) -> None:
     node.wait_for(STATES.format(name), lambda rows: {r[0] for r in rows} == {"r"})
 
 
+@pytest.mark.slow
 def test_a_table_that_cannot_be_applied_is_paused_and_resumed(
     pg18: Database, subscriber: Node, subscribe: Subscribe
 ) -> None:
@@ -163,6 +165,7 @@ def test_a_table_that_cannot_be_applied_is_paused_and_resumed(
     mirror.assert_equal(["pz.t", "pz.u"])
 
 
+@pytest.mark.slow
 def test_a_table_is_copied_again_alone(
     pg18: Database, subscriber: Node, subscribe: Subscribe
 ) -> None:
@@ -320,6 +323,7 @@ def test_who_may_and_what_is_refused(
     node.sql("drop schema pr_own cascade; drop role pr_role")
 
 
+@pytest.mark.slow
 def test_a_transaction_is_passed_over_by_advancing_the_origin(
     pg18: Database, subscriber: Node, subscribe: Subscribe
 ) -> None:

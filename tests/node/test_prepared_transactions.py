@@ -47,6 +47,7 @@ def prepared(node: Node) -> list[str]:
     return [gid for (gid,) in node.sql("select gid from pg_prepared_xacts order by 1")]
 
 
+@pytest.mark.slow
 def test_what_is_prepared_waits_for_its_end(node: Node) -> None:
     node.sql("insert into data values (1, 'one'), (2, 'two')")
     node.sql(

@@ -132,6 +132,7 @@ def test_each_kind_of_publication_is_copied_and_followed(
 
 
 # Row filters, column lists and schemas came with PostgreSQL 15.
+@pytest.mark.slow
 @versions_since(15)
 def test_filters_lists_and_schemas_are_those_of_all_publications_together(
     version: int,

@@ -580,6 +580,7 @@ def _differences(
     ]
 
 
+@pytest.mark.slow
 def test_what_a_select_computes_is_what_postgresql_computes(
     both: tuple[str, str], psql: Any
 ) -> None:
@@ -587,6 +588,7 @@ def test_what_a_select_computes_is_what_postgresql_computes(
     assert not different, "\n".join(map(repr, different))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_has_rules_of_its_own_is_computed_as_postgresql_does(
     both: tuple[str, str], psql: Any, family: str

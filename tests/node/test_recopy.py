@@ -101,6 +101,7 @@ class Watcher:
 # ---- with a new slot ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_after_a_dropped_slot_readers_have_all_old_rows_until_they_have_all_new_ones(
     pg18: Database, quick: Node, subscribe: Subscribe
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from tests.conftest import Database
 
 from wal2lake.testing.mirror import Mirror
@@ -57,6 +58,7 @@ def test_a_table_is_dropped_and_refreshed_with_another_type_and_another_column(
     assert node.sql(ERROR.format("rm")) == []
 
 
+@pytest.mark.slow
 def test_a_value_is_cut_by_policy_and_a_row_that_left_unsent_is_removed_here(
     pg18: Database, node: Node, subscribe: Callable[..., Mirror]
 ) -> None:

@@ -15,6 +15,7 @@ from wal2lake.testing.node import Node
 TABLES = ("ri.few", "ri.wide", "ri.whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ["streaming = off", "binary = true"])
 def test_one_of_identical_rows_is_updated_or_deleted(
     pg18: Database, node: Node, subscribe: Callable[..., Mirror], options: str

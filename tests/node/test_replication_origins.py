@@ -21,6 +21,7 @@ def refusal(session: Node | Client, sql: str) -> tuple[str, str]:
     return refused.value.sqlstate, refused.value.message
 
 
+@pytest.mark.slow
 def test_a_session_replays_from_an_origin(
     lend_node: Callable[[Path], Node], tmp_path: Path
 ) -> None:

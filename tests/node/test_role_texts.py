@@ -426,6 +426,7 @@ def reference() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.mark.slow
 def test_every_answer_about_roles_is_postgresqls(
     reference: PostgresServer, make_node: Callable[..., Node], psql: Psql
 ) -> None:

@@ -112,6 +112,7 @@ def holds(node: Node, count: int) -> None:
     node.wait_for("select count(*) from r1.t", lambda rows: rows == [(str(count),)])
 
 
+@pytest.mark.slow
 def test_a_subscription_of_somebody_who_is_no_superuser(
     strict: PostgresServer, node: Node, people: str
 ) -> None:

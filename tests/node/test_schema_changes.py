@@ -120,6 +120,7 @@ def test_columns_come_go_and_change_their_names(
     assert_equal_outside(node, pg18.conninfo(), ("sc.t",))
 
 
+@pytest.mark.slow
 def test_types_nulls_and_names_of_tables(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
@@ -187,6 +188,7 @@ def test_types_nulls_and_names_of_tables(
     ]
 
 
+@pytest.mark.slow
 def test_large_transactions_and_prepared_ones_alter_their_tables(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
@@ -228,6 +230,7 @@ def test_large_transactions_and_prepared_ones_alter_their_tables(
     agree(node, pg18, mirror, "sl.t")
 
 
+@pytest.mark.slow
 def test_a_column_list_and_manual(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
@@ -269,6 +272,7 @@ def test_a_column_list_and_manual(
         node.sql("alter subscription sm set (schema_changes = often)")
 
 
+@pytest.mark.slow
 def test_any_changes_in_any_order(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:

@@ -23,6 +23,7 @@ def refusal(node: Node, sql: str) -> tuple[str, str]:
     return refused.value.sqlstate, refused.value.message
 
 
+@pytest.mark.slow
 def test_serial_and_identity_columns(
     lend_node: Callable[[Path], Node], tmp_path: Path
 ) -> None:
@@ -120,6 +121,7 @@ def test_serial_and_identity_columns(
     assert node.sql("select id, other from data") == [("1", "1")]
 
 
+@pytest.mark.slow
 def test_a_restart_is_its_transactions_own_until_it_commits(
     lend_node: Callable[[Path], Node], tmp_path: Path
 ) -> None:
@@ -171,6 +173,7 @@ def test_a_restart_is_its_transactions_own_until_it_commits(
         assert ids() == [1, 3]
 
 
+@pytest.mark.slow
 def test_a_table_with_sequences_is_rewritten(
     lend_node: Callable[[Path], Node], tmp_path: Path
 ) -> None:
@@ -300,6 +303,7 @@ def test_sequences_look_and_work_as_postgresqls(
     assert said(node.conninfo()) == said(pg18.conninfo())
 
 
+@pytest.mark.slow
 def test_rows_of_a_publisher_have_values_of_sequences_here(
     make_node: Callable[..., Node], pg18: Database
 ) -> None:

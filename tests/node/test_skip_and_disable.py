@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
 from tests.conftest import Database
 
 from wal2lake.errors import PublisherError
@@ -156,6 +157,7 @@ def test_an_error_disables_a_subscription_that_asks_for_it(
     assert node.sql(disabled) == [("t", "t")]
 
 
+@pytest.mark.slow
 def test_an_error_of_a_copy_disables_it_too(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:

@@ -67,6 +67,7 @@ def receive(node: Node, slot: str, output: Path) -> subprocess.Popen[bytes]:
     return process
 
 
+@pytest.mark.slow
 def test_slots_are_bounded_counted_and_cut_off(
     make_node: Callable[..., Node], tmp_path: Path
 ) -> None:

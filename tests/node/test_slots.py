@@ -23,6 +23,7 @@ SLOTS = (
 ERROR = "select error from wal2lake.subscription_errors where subname = '{}'"
 
 
+@pytest.mark.slow
 def test_a_lost_slot_is_an_error_until_its_hint_has_been_followed(
     lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_slot_made_anew_before_the_first_start_is_refused(
     assert pg18.psql(SLOTS) == ""
 
 
+@pytest.mark.slow
 def test_no_slot_is_left_by_a_drop_or_a_kill_in_the_middle_of_a_copy(
     lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:

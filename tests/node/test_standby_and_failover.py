@@ -105,6 +105,7 @@ def creating(node: Node, standby: PostgresServer) -> Iterator[subprocess.Popen[s
             client.kill()
 
 
+@pytest.mark.slow
 def test_a_standby_is_a_publisher_once_its_primary_has_logged_a_snapshot(
     primary: PostgresServer, node: Node
 ) -> None:
@@ -202,6 +203,7 @@ def test_a_failover_slot_goes_on_at_the_promoted_standby_without_loss(
         assert standby.psql("select count(*) from pg_replication_slots") == "0"
 
 
+@pytest.mark.slow
 def test_a_subscriber_ahead_of_the_promoted_standby_is_told_so(
     primary: PostgresServer, node: Node
 ) -> None:
@@ -236,6 +238,7 @@ def test_a_subscriber_ahead_of_the_promoted_standby_is_told_so(
         mirror.assert_equal(TABLES)
 
 
+@pytest.mark.slow
 def test_a_promotion_in_the_middle_of_a_copy_with_a_transaction_prepared(
     primary: PostgresServer, node: Node, points: Path
 ) -> None:
@@ -306,6 +309,7 @@ def test_a_promotion_in_the_middle_of_a_copy_with_a_transaction_prepared(
         )
 
 
+@pytest.mark.slow
 def test_a_table_copied_above_where_the_promoted_standby_goes_on_is_told(
     primary: PostgresServer, node: Node
 ) -> None:

@@ -168,6 +168,7 @@ def said(payload: str, names: dict[Oid, str]) -> str:
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plugin", ["test_decoding", "pgoutput"])
 def test_statements_are_decoded_as_postgresql_decodes_them(
     publisher: Node, database: Callable[[int], Database], plugin: str
@@ -254,6 +255,7 @@ def ordered(changes: list[str]) -> list[str]:
     return sorted(found)
 
 
+@pytest.mark.slow
 def test_a_subscriber_follows_keys_that_change(publisher: Node, pg18: Database) -> None:
     node, copy = publisher, pg18
     for sql in TABLES:

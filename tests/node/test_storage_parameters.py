@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 
+import pytest
 from deltalake import DeltaTable
 from tests.conftest import Database
 
@@ -21,6 +22,7 @@ def refused(node: Node, sql: str) -> tuple[str | None, str]:
     raise AssertionError(f"not refused: {sql}")
 
 
+@pytest.mark.slow
 def test_a_table_has_properties_of_its_own(
     pg18: Database,
     node: Node,

@@ -65,6 +65,7 @@ def streamed(source: Database, slot: str) -> int:
     return int(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [14, 18])
 def test_savepoints_and_rollbacks_of_streamed_transactions_end_as_at_the_source(
     database: Callable[[int], Database],

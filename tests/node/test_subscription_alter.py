@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from tests.conftest import Database
 from tests.node.conftest import Psql
 
@@ -145,6 +146,7 @@ def test_under_a_new_name_it_goes_on_where_it_was(
         node.sql("alter subscription an2 rename to an")
 
 
+@pytest.mark.slow
 def test_another_connection_to_the_same_publisher_goes_on_without_loss(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
@@ -201,6 +203,7 @@ def test_a_connection_to_another_server_stops_it_before_anything_is_lost(
 # ---- PUBLICATION ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_publications_are_added_dropped_and_set_with_their_tables(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
@@ -241,6 +244,7 @@ def test_publications_are_added_dropped_and_set_with_their_tables(
     assert listed() == ("{ap_u}", [("ap.u",)])
 
 
+@pytest.mark.slow
 def test_rows_written_while_a_publication_is_added_are_there_once(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
@@ -334,6 +338,7 @@ def test_a_comment_is_shown_and_psql_lists_subscriptions_as_before(
     assert node.value(described) is None
 
 
+@pytest.mark.slow
 def test_failures_are_counted_until_the_counts_are_reset(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:

@@ -337,6 +337,7 @@ def test_a_subscription_whose_slot_was_dropped_by_hand_can_be_given_up(
     assert node.sql("select * from d2.t") == [("1", "one")], "tables stay"
 
 
+@pytest.mark.slow
 def test_drop_while_the_publisher_is_down_changes_nothing_and_can_be_given_up(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:
@@ -392,6 +393,7 @@ def test_drop_while_the_publisher_is_down_changes_nothing_and_can_be_given_up(
     mirror.assert_equal(["d3.t"])
 
 
+@pytest.mark.slow
 def test_a_copy_onto_rows_of_the_same_key_stops_and_other_rows_stay(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:

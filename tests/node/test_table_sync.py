@@ -69,6 +69,7 @@ def fails(node: Node, name: str, table: str, text: str) -> None:
 # ---- one fails, the others go on ---------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_tables_that_cannot_be_copied_show_why_and_the_others_go_on(
     pg18: Database, quick: Node, subscribe: Subscribe
 ) -> None:
@@ -152,6 +153,7 @@ def set_in_file(node: Node, name: str, value: object) -> None:
     assert node.value("select pg_reload_conf()") == "t"
 
 
+@pytest.mark.slow
 def test_workers_are_shown_as_they_copy_and_a_reload_changes_how_many(
     pg18: Database, quick: Node, subscribe: Subscribe, points: Path
 ) -> None:

@@ -180,6 +180,7 @@ def test_copy_and_stream_over_postgresqls_own_tls(
             node.sql("drop schema tls cascade")
 
 
+@pytest.mark.slow
 def test_a_node_serves_a_subscriber_over_its_own_tls(
     server: PostgresServer, authority: Authority, make_node: Callable[..., Node]
 ) -> None:

@@ -51,6 +51,7 @@ def becomes(what: Node | Database, sql: str, wanted: str, *nodes: Node) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_chain_of_postgresql_node_node_postgresql(
     pg16: Database, pg18: Database, open_node: Callable[[], Node]
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_chain_of_postgresql_node_node_postgresql(
     first.sql("drop subscription hop1")
 
 
+@pytest.mark.slow
 def test_a_node_between_two_servers_that_both_write(
     pg16: Database,
     pg18: Database,

@@ -109,6 +109,7 @@ def columns(rows: list[tuple[str | None, ...]], names: list[str]) -> Iterator[st
             yield f"{row[0]} {name}: {value!r}"
 
 
+@pytest.mark.slow
 def test_the_node_shows_what_psql_shows_at_the_source(
     source: Database, node: Node, subscribe: Subscribe
 ) -> None:

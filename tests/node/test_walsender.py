@@ -345,6 +345,7 @@ def emitted_once(node: Node, get: str, peek: str) -> None:
         node.sql(f"select pg_drop_replication_slot('{name}')")
 
 
+@pytest.mark.slow
 def test_functions_read_what_was_committed(publisher: Node) -> None:
     node = publisher
     # As in the manual, 47.1.

@@ -85,6 +85,7 @@ def by_delta_rs(location: str) -> list[object]:
     return sorted((tuple(row.values()) for row in rows), key=repr)
 
 
+@pytest.mark.slow
 def test_columns_come_go_and_are_renamed(
     spark_session: SparkSession,
     lake: DeltaTables,
@@ -170,6 +171,7 @@ def test_columns_come_go_and_are_renamed(
     branches.drop(branch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mapped", [False, True])
 def test_rows_written_anew_come_with_their_columns(
     spark_session: SparkSession,

@@ -126,6 +126,7 @@ def test_every_way_of_applying_leaves_the_same_table_to_the_next(
     assert list(ways["MERGE"].methods("app", location)) == [Method.MERGE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("upsert_bytes", [1 << 20, 0])
 @pytest.mark.parametrize("constraint", [False, True])
 def test_a_table_without_a_key_keeps_every_row_that_follows_a_truncate(

@@ -27,7 +27,11 @@ def execute(queries: Queries, sql: str) -> None:
     queries.run(sql, job_group="x").batches.close()
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["ours", "delta's clone"])
+@pytest.mark.parametrize(
+    "own",
+    [True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["ours", "delta's clone"],
+)
 def test_what_statements_do_to_a_branch_its_table_becomes(
     spark_session: SparkSession,
     lake: DeltaTables,
@@ -128,6 +132,7 @@ _STORED = """
 """
 
 
+@pytest.mark.slow
 def test_few_keys_are_found_here_as_spark_finds_them(
     spark_session: SparkSession,
     lake: DeltaTables,

@@ -91,8 +91,10 @@ class Replayed:
     ("identity", "key", "vectors"),
     [
         (ReplicaIdentity.DEFAULT, ["id"], "true"),
-        (ReplicaIdentity.DEFAULT, ["id"], "false"),
-        (ReplicaIdentity.FULL, [], "true"),
+        pytest.param(
+            *(ReplicaIdentity.DEFAULT, ["id"], "false"), marks=pytest.mark.slow
+        ),
+        pytest.param(*(ReplicaIdentity.FULL, [], "true"), marks=pytest.mark.slow),
     ],
     ids=["by key", "rewritten files", "full without a key"],
 )

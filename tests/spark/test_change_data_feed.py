@@ -37,6 +37,7 @@ def update(key: str, value: str) -> Change:
     return Change(1, "U", (key.encode(), value.encode()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_the_feed_tells_our_commits_as_rows_that_go_and_come(
     world: World,

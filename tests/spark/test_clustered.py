@@ -108,6 +108,7 @@ def test_version_0_says_what_deltas_own_says(
     assert lake.state(ours) == lake._delta.state_of(ours, lake._delta.existing(ours))
 
 
+@pytest.mark.slow
 def test_batches_into_a_clustered_table_are_ours_and_compactions_cluster(
     lake: DeltaTables,
     spark_session: SparkSession,
@@ -235,6 +236,7 @@ def test_batches_into_a_clustered_table_are_ours_and_compactions_cluster(
     assert by_key(rows_of(spark_session, location)) == {(1, 5): (1, 5, "alone", "x")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [True, False], ids=["ours", "delta's clone"])
 def test_statements_on_a_branch_of_a_clustered_table(
     spark_session: SparkSession,

@@ -110,7 +110,7 @@ def apply_ours(rows: Model, lsn: int, *, whole: bool) -> None:
     ("upsert_bytes", "key", "actions"),
     [
         (1 << 20, True, ACTIONS[:3]),
-        (0, True, ACTIONS[:3]),
+        pytest.param(0, True, ACTIONS[:3], marks=pytest.mark.slow),
         pytest.param(0, True, ACTIONS[3:], marks=pytest.mark.slow),
         (0, False, ACTIONS[:2]),
     ],

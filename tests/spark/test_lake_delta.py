@@ -368,6 +368,7 @@ def test_a_replacement_conflicts_with_a_concurrent_insert(
     assert ids(spark_session, location) == [1]
 
 
+@pytest.mark.slow
 def test_merge_with_deletion_vectors_works_on_such_files_and_time_travel_sees_both(
     lake: DeltaTables, spark_session: SparkSession, location: str
 ) -> None:

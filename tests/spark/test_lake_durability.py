@@ -272,6 +272,7 @@ def test_a_torn_commit_goes_with_all_above_it(
     assert spark_session.sql(f"select * from {relation(table)}").count() == 6
 
 
+@pytest.mark.slow
 def test_versions_whose_files_were_vacuumed_stay(
     lake: DeltaTables, spark_session: SparkSession, table: str
 ) -> None:

@@ -98,6 +98,7 @@ def test_jvm_and_python_workers_end_with_a_killed_engine(engine: Engine) -> None
     wait_until(lambda: all(gone(worker) for worker in engine.workers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_the_group_leaves_the_jvm_to_the_engine(
     engine: Engine, number: signal.Signals

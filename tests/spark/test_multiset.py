@@ -129,6 +129,7 @@ def meant(row: Content, model: list[Content]) -> Content:
     return row if row in model else other.get(row, row)
 
 
+@pytest.mark.slow
 def test_a_random_history_leaves_what_one_event_after_the_other_leaves(
     world: World,
 ) -> None:
@@ -166,6 +167,7 @@ def test_a_random_history_leaves_what_one_event_after_the_other_leaves(
         assert Counter(kind for kind, _ in conflicts) == missed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("constraint", [False, True])
 def test_a_column_of_our_own_keeps_its_value_and_gets_its_default(
     world: World, constraint: bool

@@ -161,6 +161,7 @@ def test_key_changes_and_unchanged_values_over_several_batches(
     run_batches(spark_session, HistoryShape(250, 6), seed, 2, TRUSTED)
 
 
+@pytest.mark.slow
 @few
 @given(seed=st.integers(0, 2**32))
 def test_events_on_missing_rows_are_skipped_also_in_chains_of_key_changes(

@@ -47,6 +47,7 @@ def partitions(lake: DeltaTables, location: str) -> list[dict[str, str | None]]:
     return [dict(file.partition) for file in files]
 
 
+@pytest.mark.slow
 def test_every_way_of_applying_writes_partitions(
     lake: DeltaTables,
     spark_session: SparkSession,

@@ -257,6 +257,7 @@ def numbered(
         )
 
 
+@pytest.mark.slow
 def test_deleted_rows_and_old_versions(
     lake: DeltaTables,
     spark_session: SparkSession,
