@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError
+from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.frontend.commands.node import Node
 from wal2lake.lake.capture.messages import Emitted, OriginMark
 from wal2lake.observe import get_logger
@@ -74,9 +74,9 @@ def written_down(node: Node, statements: Sequence[Statement]) -> Iterator[str]:
     kept_as = None
     try:
         kept_as = node.publishing.statements.keep(statements)
-    except Wal2LakeError as error:
-        # Its difference is what will be told.
-        get_logger().warning("statements could not be written down", error=error)
+    except Exception as error:
+        # Whatever it was: the difference will be told, and nobody's commit fails for that.
+        get_logger().warning("statements are not written down", reason=str(error))
     try:
         yield kept_as or ""
     except BaseException:
