@@ -114,6 +114,7 @@ def statements(source: Database) -> Iterator[Callable[[], Counter[tuple[str, str
     yield asked
 
 
+@pytest.mark.slow
 def test_connections_cut_and_stalled_during_an_initial_copy(
     make_node: Callable[..., Node], pg18: Database, proxy: TcpProxy
 ) -> None:
@@ -171,6 +172,7 @@ def test_connections_cut_and_stalled_during_an_initial_copy(
     wait_until(lambda: pg18.psql(SLOTS) == "n", describe="the slots of copies are gone")
 
 
+@pytest.mark.slow
 def test_after_sigkill_at_nine_tenths_only_what_was_not_finished_is_read_again(
     make_node: Callable[..., Node], pg18: Database, proxy: TcpProxy
 ) -> None:

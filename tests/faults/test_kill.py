@@ -267,6 +267,7 @@ def test_sigkill_in_each_state_of_copies_beside_a_running_stream(
     assert pg18.psql(slots.format(pg18.name)) == "k"
 
 
+@pytest.mark.slow
 def test_a_table_of_many_ranges_is_copied_through_kills_while_it_is_written(
     lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path
 ) -> None:

@@ -242,6 +242,7 @@ HISTORY = 6 << 20
 """Of a log that grows beyond it."""
 
 
+@pytest.mark.slow
 def test_a_log_near_its_limit_is_reported_long_before_receiving_pauses(
     make_node: Callable[..., Node], pg18: Database, tmp_path: Path
 ) -> None:
