@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -451,15 +451,24 @@ class Capture:
     ) -> list[Change] | None:
         """What its statements have done one after the other, if it has written that down."""
         names = (commit.more.statements for _, commit in transaction.commits)
-        return self._in_turn(next((name for name in names if name), ""), tables)
+        emptied = {relid for relid, commit in transaction.commits if commit.truncates}
+        name = next((name for name in names if name), "")
+        return self._in_turn(name, tables, emptied)
 
     def _in_turn(
-        self, name: str, tables: Mapping[Oid, TableDef]
+        self,
+        name: str,
+        tables: Mapping[Oid, TableDef],
+        emptied: Collection[Oid] = (),
     ) -> list[Change] | None:
         found = self._statements.read(name) if name else None
         if found is None:
             return None
         self._written_down.append(name)
+        truncated = {rel.relid for rel, change in found if isinstance(change, int)}
+        if not truncated <= set(emptied):
+            # Rows that somebody else has added before a crash was made up for are still there.
+            return None
         return [
             (self._by_partition(tables[relation.relid], relation), change)
             if relation.relid in tables

@@ -265,8 +265,10 @@ class LocalTransaction:
         moved: Sequence[Moved],
     ) -> None:
         """What a statement has made, for those who are told of each."""
-        branch = branched.branch
-        then = self._node.catalog.table_at(branched.table, branch.base)
+        catalog, branch = self._node.catalog, branched.branch
+        # The log has tables by where their rows are.
+        table = catalog.table_by_oid(branched.table.storage) or branched.table
+        then = catalog.table_at(table, branch.base)
         own = replace(then, location=branch.location)
         after = branched.version
         self._statements.append(Statement(own, before, after, truncates, tuple(moved)))
