@@ -287,7 +287,10 @@ def test_not_null_is_left_out_where_rows_are_still_to_be_filled(
 
     monkeypatch.setattr(altertable, "_carry_out", carry_out)
     monkeypatch.setattr(altertable, "hold_tables", lambda *arguments: None)
-    node = cast(Any, SimpleNamespace(catalog=mirror.catalog))
+    node = cast(
+        Any,
+        SimpleNamespace(catalog=mirror.catalog, capture_before=lambda check: None),
+    )
     altertable.follow(node, ORDERS, changes, replaced=False)
     assert tried == [changes, [DropColumn("b"), AddColumn(ColumnDef("c", TEXT))]]
 
@@ -380,7 +383,10 @@ def test_a_key_is_left_out_where_rows_are_not_unique(
 
     monkeypatch.setattr(altertable, "_carry_out", carry_out)
     monkeypatch.setattr(altertable, "hold_tables", lambda *arguments: None)
-    node = cast(Any, SimpleNamespace(catalog=mirror.catalog))
+    node = cast(
+        Any,
+        SimpleNamespace(catalog=mirror.catalog, capture_before=lambda check: None),
+    )
     changes = [DropColumn("b"), SetNotNull("a", True), SetKey(("a",))]
     altertable.follow(node, ORDERS, changes, replaced=False)
     assert tried == [changes, changes[:2]]
