@@ -63,7 +63,6 @@ def test_a_port_in_use_is_a_clear_error_and_harms_nobody(
     assert own.value("select 1") == "1"
 
 
-@pytest.mark.slow
 def test_sql_runs_commands_files_and_input(own: Node, tmp_path: Path) -> None:
     script = tmp_path / "script.sql"
     script.write_text(
@@ -210,7 +209,6 @@ def test_a_smart_stop_waits_for_its_clients_and_lets_nobody_in(own: Node) -> Non
     assert error.startswith("wal2lake: error:")
 
 
-@pytest.mark.slow
 def test_a_catalog_of_a_newer_version_is_refused_and_left_alone(own: Node) -> None:
     path = own.directory / "catalog.sqlite"
 
