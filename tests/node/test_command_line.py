@@ -1,6 +1,6 @@
 """The command line against a running node: what its unit tests cannot see.
 
-One node of its own, stopped and started once: the tests run in their order.
+One node of its own, which the next test finds as it wants it: running, or stopped.
 """
 
 from __future__ import annotations
@@ -24,9 +24,26 @@ from wal2lake.testing.waits import wait_until
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with Node(tmp_path_factory.mktemp("cli") / "node") as made:
-        yield made.init("-U", "me").start()
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with Node(tmp_path_factory.mktemp("cli") / "node") as node:
+        node.init("-U", "me").start()
+        node.sql("create table kept (id int primary key, v text)")
+        node.sql("insert into kept values (1, 'a'), (2, null)")
+        yield node
+
+
+@pytest.fixture
+def own(made: Node) -> Node:
+    """It runs."""
+    return made if is_locked(made.directory) else made.start()
+
+
+@pytest.fixture
+def stopped(made: Node) -> Node:
+    """It does not."""
+    if is_locked(made.directory):
+        made.stop()
+    return made
 
 
 def sql(node: Node, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
@@ -194,7 +211,7 @@ def test_a_smart_stop_waits_for_its_clients_and_lets_nobody_in(own: Node) -> Non
             return ""
 
         assert wait_until(refused, describe="new clients are refused")
-        assert client.rows("select count(*) from cl.t") == [("2",)]
+        assert client.rows("select count(*) from kept") == [("2",)]
         assert stopping.poll() is None
         pids = own.pids()
     output, _ = stopping.communicate(timeout=60)
@@ -209,8 +226,8 @@ def test_a_smart_stop_waits_for_its_clients_and_lets_nobody_in(own: Node) -> Non
     assert error.startswith("wal2lake: error:")
 
 
-def test_a_catalog_of_a_newer_version_is_refused_and_left_alone(own: Node) -> None:
-    path = own.directory / "catalog.sqlite"
+def test_a_catalog_of_a_newer_version_is_refused_and_left_alone(stopped: Node) -> None:
+    path = stopped.directory / "catalog.sqlite"
 
     def set_version(version: str) -> str:
         with sqlite3.connect(path) as catalog:
@@ -224,14 +241,14 @@ def test_a_catalog_of_a_newer_version_is_refused_and_left_alone(own: Node) -> No
         return str(before)
 
     version = set_version("999")
-    done = run_cli("start", "-D", own.directory)
+    done = run_cli("start", "-D", stopped.directory)
     assert done.returncode == 1
     assert "999" in done.stderr
     assert "hint" in done.stderr.lower()
-    assert not is_locked(own.directory)
+    assert not is_locked(stopped.directory)
     assert set_version(version) == "999"
-    own.start()
-    assert own.sql("select * from cl.t order by id") == [("1", "a;b"), ("2", None)]
+    stopped.start()
+    assert stopped.sql("select * from kept order by id") == [("1", "a"), ("2", None)]
 
 
 def test_an_immediate_stop_does_not_wait(own: Node) -> None:
