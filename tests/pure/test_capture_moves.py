@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal2lake.lake.capture.comparison import Memory, compare
+from wal2lake.lake.capture.comparison import Memory, Said, compare
 from wal2lake.lake.capture.moves import (
     MOST_ROWS,
     Moved,
@@ -42,7 +42,7 @@ def compared(
     """Kind, the row that went, the row that came."""
     memory = Memory(64 << 20, Path("/nonexistent"))
     found = []
-    for part in compare(table(gone), table(came), SCHEMA, key, said, memory):
+    for part in compare(table(gone), table(came), SCHEMA, key, Said(said), memory):
         found += [
             (row["kind"], (row["g0"], row["g1"]), (row["v0"], row["v1"]))
             for row in part.to_pylist()
@@ -215,3 +215,20 @@ def test_rows_that_swap_their_keys_are_updated_where_they_are() -> None:
         (UPDATE, (b"1", b"one"), (b"1", b"two")),
         (UPDATE, (b"2", b"two"), (b"2", b"one")),
     ]
+
+
+@pytest.mark.parametrize(
+    ("updated", "told"), [(2, [b"1", b"2"]), (1, [b"2"]), (0, [b"2"])]
+)
+def test_rows_that_were_updated_to_what_they_were_are_told_if_nothing_else_went(
+    tmp_path: Path, updated: int, told: list[bytes]
+) -> None:
+    # 1 is written as it was; 2 has another value.
+    gone, came = [(b"1", b"7"), (b"2", b"8")], [(b"1", b"7"), (b"2", b"9")]
+    said, memory = Said((), updated), Memory(64 << 20, tmp_path)
+    for key in ([0], [0, 1]):
+        parts = compare(table(gone), table(came), SCHEMA, key, said, memory)
+        rows = [row for part in parts for row in part.to_pylist()]
+        updates = [row["v0"] for row in rows if row["kind"] == UPDATE]
+        # Compared as a whole the second row is one that went and one that came.
+        assert updates == (told if key == [0] else told[:-1])

@@ -586,6 +586,8 @@ class TableChange:
     """If it ``truncates``: 1 CASCADE, 2 RESTART IDENTITY."""
     moved: Sequence[tuple[Sequence[str | None], Sequence[str | None]]] = ()
     """Keys that it has changed: before and now."""
+    updated: int = 0
+    """How many rows it has updated, if that is all that it has done to any."""
     statements: str = ""
     """Where its statements are written down one by one; none: nowhere."""
 

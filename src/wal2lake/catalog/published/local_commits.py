@@ -81,6 +81,7 @@ def table_to_json(table: TableChange) -> dict[str, object]:
         "origin": table.origin,
         "truncate_options": table.truncate_options,
         "moved": table.moved,
+        "updated": table.updated,
         "statements": table.statements,
     }
 

@@ -53,6 +53,10 @@ class TableCommit:
     more: More = field(default_factory=More)
     """What its transaction has emitted, the replication origin of its session, and the like."""
 
+    updated: int = 0
+    """How many rows it has updated, as it says itself: what it has taken away was updated, if it is
+    so many rows."""
+
     @property
     def truncates(self) -> bool:
         """All rows of before are gone; what it brings came after that."""
@@ -105,4 +109,17 @@ def read_commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableComm
         tuple(touched),
         metadata,
         more,
+        more.updated or updated_by(info),
     )
+
+
+def updated_by(info: Mapping[str, Any]) -> int:
+    """How many rows were updated, by Delta's account of an UPDATE, or of a MERGE that deletes
+    none. 0: it does not say."""
+    metrics = info.get("operationMetrics") or {}
+    deleted = metrics.get("numTargetRowsDeleted") or 0
+    found = metrics.get("numUpdatedRows") or metrics.get("numTargetRowsUpdated") or 0
+    try:
+        return 0 if int(deleted) else int(found)
+    except (TypeError, ValueError):
+        return 0

@@ -10,8 +10,9 @@ came, in the order in which a subscriber with a unique index takes them:
     INSERT     a row that came
 
 and of each kind in that in which they are stored. A row on both sides that is equal was only
-written again, and is left out. Rows without a key are compared as a whole, equal ones told apart by
-their number.
+written again, and is left out, unless the commit has updated all that went: PostgreSQL tells of an
+UPDATE that leaves a row as it was, too. Rows without a key are compared as a whole, equal ones told
+apart by their number.
 
 Beyond ``Memory`` it is on disk. Called by ``rows``.
 """
@@ -42,12 +43,22 @@ class Memory:
     """For what is more than that."""
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a commit says of its rows."""
+
+    moved: Sequence[Moved] = ()
+    """Whose key has changed."""
+    updated: int = 0
+    """How many it has updated."""
+
+
 def compare(
     gone: Iterable[pa.Table],
     came: Iterable[pa.Table],
     schema: pa.Schema,
     key: Sequence[int],
-    moved: Sequence[Moved],
+    said: Said,
     memory: Memory,
 ) -> Iterator[pa.Table]:
     """See the module; ``schema`` is that of the rows."""
@@ -57,7 +68,7 @@ def compare(
         "threads": "1",
     }
     with duckdb.connect(":memory:", config=config) as database:
-        yield from _Comparison(database, schema, key).run(gone, came, moved)
+        yield from _Comparison(database, schema, key).run(gone, came, said)
 
 
 class _Comparison:
@@ -79,7 +90,7 @@ class _Comparison:
         self,
         gone: Iterable[pa.Table],
         came: Iterable[pa.Table],
-        moved: Sequence[Moved],
+        said: Said,
     ) -> Iterator[pa.Table]:
         for name, tables in (("gone", gone), ("came", came)):
             source = pa.RecordBatchReader.from_batches(
@@ -91,15 +102,17 @@ class _Comparison:
             self._database.unregister("source")
         if self._key:
             self._number_repeated()
-        self._move([one for one in moved if self._fits(one)])
+        all_updated = self._database.table("gone").shape[0] == said.updated
+        self._move([one for one in said.moved if self._fits(one)])
         by = [f"v{i}" for i in self._by] + ["n"]
         on = " and ".join(f"g.{c} is not distinct from c.{c}" for c in by)
         same = " and ".join(f"g.v{i} is not distinct from c.v{i}" for i in self._all)
+        told = "true" if all_updated else f"not ({same})"
         found = self._database.sql(
             f"select case when c.n is null then {DELETE} when g.n is null then {INSERT}"
             f" else {UPDATE} end as kind, coalesce(g.m, c.m) as place, {self._both()}"
             f" from gone g full join came c on {on}"
-            f" where g.n is null or c.n is null or not ({same})"
+            f" where g.n is null or c.n is null or {told}"
             " union all select * from moves order by kind, place"
         )
         for batch in found.to_arrow_reader(_BATCH_ROWS):

@@ -57,6 +57,8 @@ class More:
     """Of its TRUNCATE: 1 CASCADE, 2 RESTART IDENTITY."""
     moved: tuple[Moved, ...] = ()
     """Rows of this table whose key it has changed."""
+    updated: int = 0
+    """How many rows of this table it has updated, if that is all that it has done to any."""
     statements: str = ""
     """Where its statements are written down one by one (``publish.capture.statements``)."""
 
@@ -74,6 +76,8 @@ def with_more(operation: str, said: More) -> str:
         more["truncate"] = said.truncate_options
     if said.moved:
         more["moved"] = said.moved
+    if said.updated:
+        more["updated"] = said.updated
     if said.statements:
         more["statements"] = said.statements
     return f"{operation}{_MARK}{json.dumps(more)}" if more else operation
@@ -97,9 +101,10 @@ def word_and_more(text: str) -> tuple[str, More]:
             origin = OriginMark(str(name), int(lsn), time)
         options = int(more.get("truncate", 0)) & _OPTIONS
         moved = moved_from(more.get("moved", ()))
+        updated = int(more.get("updated", 0))
         statements = str(more.get("statements", ""))
     except (ValueError, TypeError, AttributeError, binascii.Error):
         return text, More()
     if _NAME.fullmatch(statements) is None:
         statements = ""
-    return operation, More(tuple(found), origin, options, moved, statements)
+    return operation, More(tuple(found), origin, options, moved, updated, statements)

@@ -29,6 +29,7 @@ from wal2lake.lake.capture.comparison import (
     MOVE,
     UPDATE,
     Memory,
+    Said,
     compare,
 )
 from wal2lake.lake.delta.deletionvectors import Rows, read_vector
@@ -73,8 +74,8 @@ def row_changes(
             yield from layout.deletes(table)
     else:
         rows = (reader.read(gone), reader.read(came))
-        moved = commit.more.moved
-        for table in compare(*rows, reader.schema, key, moved, memory):
+        said = Said(commit.more.moved, commit.updated)
+        for table in compare(*rows, reader.schema, key, said, memory):
             yield from layout.compared(table)
 
 

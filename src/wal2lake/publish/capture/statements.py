@@ -22,7 +22,7 @@ import json
 import struct
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -139,15 +139,7 @@ class Statements:
             return
         found = self._tables.actions(one.table.location, one.before + 1, one.after)
         for version, actions in enumerate(found, one.before + 1):
-            yield TableCommit(
-                version,
-                0,
-                "",
-                {},
-                read_commit(version, actions).touched,
-                None,
-                More(moved=one.moved),
-            )
+            yield replace(read_commit(version, actions), more=More(moved=one.moved))
 
     def _changes(
         self, one: Statement, commits: Sequence[TableCommit]

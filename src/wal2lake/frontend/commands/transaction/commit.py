@@ -82,6 +82,8 @@ class Written:
     """All rows of before are gone, by TRUNCATE with these options."""
     moved: tuple[Moved, ...] = ()
     """Rows whose key it has changed."""
+    updated: int = 0
+    """How many rows it has updated, if that is all that it has done to any."""
 
 
 def hold_tables(
@@ -286,6 +288,7 @@ def _table_change(node: Node, one: Written, state: TableState) -> TableChange:
         one.truncated is not None,
         truncate_options=one.truncated or 0,
         moved=one.moved,
+        updated=one.updated,
     )
 
 
@@ -338,6 +341,7 @@ def commit_one(node: Node, change: TableChange, name: str | None = None) -> None
         origin,
         change.truncate_options if change.truncates else 0,
         moved_from(change.moved),
+        change.updated,
         change.statements,
     )
     if is_done(node, change):

@@ -60,6 +60,7 @@ from wal2lake.frontend.query.translate import TableRef
 from wal2lake.frontend.query.writes import SparkWrite, identifying
 from wal2lake.lake.branch.branches import Branch, place_of_branches
 from wal2lake.lake.branch.changes import Action
+from wal2lake.lake.capture.commits import updated_by
 from wal2lake.lake.capture.messages import Emitted, More, OriginMark
 from wal2lake.lake.capture.moves import MOST_ROWS, Moved, Moves
 from wal2lake.model import Oid
@@ -87,6 +88,8 @@ class _Branched:
     truncated: int | None = None
     """A TRUNCATE was among them: its options, and those of others."""
     moves: Moves = field(default_factory=Moves)
+    updated: int = 0
+    """How many rows the only statement so far has updated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +241,7 @@ class LocalTransaction:
         before, after = branched.version, node.branches.state(branched.branch).version
         commits = node.tables.actions(branched.branch.location, before + 1, after)
         branched.version = after
+        branched.updated = _updated(commits) if not before else 0
         truncates = write.options if write.verb == "TRUNCATE" else None
         if truncates is not None:
             branched.truncated = (branched.truncated or 0) | truncates
@@ -386,7 +390,14 @@ class LocalTransaction:
     def _written(self) -> list[Written]:
         # TRUNCATE of an empty table is one, too.
         return [
-            Written(one.table, one.branch, change, one.truncated, one.moves.moved)
+            Written(
+                one.table,
+                one.branch,
+                change,
+                one.truncated,
+                one.moves.moved,
+                one.updated,
+            )
             for one in self._branches.values()
             if one.version > 0 or one.truncated is not None
             if (change := self._node.branches.net_change(one.branch)).actions
@@ -406,6 +417,13 @@ class LocalTransaction:
             self.sequences = TransactionSequences(
                 self._node.catalog, self._node.sequences
             )
+
+
+def _updated(commits: Sequence[Sequence[Action]]) -> int:
+    """How many rows a statement has updated."""
+    return sum(
+        updated_by(a["commitInfo"]) for c in commits for a in c if "commitInfo" in a
+    )
 
 
 def _count(rows: Sequence[pa.RecordBatch], commits: Sequence[Sequence[Action]]) -> int:

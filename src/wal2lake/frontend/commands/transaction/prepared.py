@@ -177,7 +177,8 @@ def _check_room(node: Node) -> None:
 def _preparation(one: PreparedCommit) -> Preparation:
     commits = []
     for change in one.tables:
-        said = More((), None, change.truncate_options, moved_from(change.moved))
+        moved = moved_from(change.moved)
+        said = More((), None, change.truncate_options, moved, change.updated)
         word = with_more("truncate" if change.truncates else "prepare", said)
         actions = [{"commitInfo": {"userMetadata": word}}, *change.actions]
         commits.append((change.relid, read_commit(change.read_version, actions)))
