@@ -16,6 +16,7 @@ from wal2lake.wire.pgoutput import (
     Begin,
     Delete,
     Insert,
+    LogicalMessage,
     RelationMessage,
     Truncate,
     Update,
@@ -141,6 +142,23 @@ TOUCHES = (
 """UPDATEs that leave rows as they were: they are told, too."""
 
 
+MESSAGES = (
+    "begin; insert into same.unknown values (2, 'y');"
+    " select pg_logical_emit_message(true, 'p', 'behind one'); commit",
+    "begin; insert into same.unknown values (3, 'y'), (4, 'z');"
+    " select pg_logical_emit_message(true, 'p', 'between'); savepoint a;"
+    " select pg_logical_emit_message(true, 'p', 'not said'); rollback to a;"
+    " insert into same.unknown values (5, 'y');"
+    " select pg_logical_emit_message(true, 'p', 'last'); commit",
+    "begin; select pg_logical_emit_message(true, 'p', 'first');"
+    " insert into same.t values (5, 'gone at once'); delete from same.t where id = 5; commit",
+    "begin; truncate same.unknown; select pg_logical_emit_message(true, 'p', 'empty'); commit",
+)
+"""Messages among the changes: each where it was emitted."""
+
+ALL = (*TOUCHES, *MESSAGES, *BLOCKS)
+
+
 @pytest.fixture
 def publisher(node: Node) -> Iterator[Node]:
     """The shared node with the tables."""
@@ -178,6 +196,8 @@ def said(payload: str, names: dict[Oid, str]) -> str:
     if isinstance(message, Truncate):
         tables = sorted(names[relid] for relid in message.relids)
         return f"TRUNCATE {tables} {message.options}"
+    if isinstance(message, LogicalMessage):
+        return f"message {message.prefix} {message.content!r} {message.transactional}"
     if isinstance(message, Insert | Update | Delete):
         return f"{names[message.relid]} {replace(message, relid=Oid(0))}"
     return ""
@@ -239,19 +259,19 @@ def test_each_statement_of_a_transaction_is_told(
     for sql in both.values():
         sql("create publication told for all tables")
         sql(f"select pg_create_logical_replication_slot('told', '{plugin}')")
-        for statement in (*TOUCHES, *BLOCKS):
+        for statement in ALL:
             sql(statement)
         call = "pg_logical_slot_get_changes('told', null, null)"
         if plugin == "pgoutput":
             call = (
                 "pg_logical_slot_get_binary_changes('told', null, null,"
-                " 'proto_version', '2', 'publication_names', 'told')"
+                " 'proto_version', '2', 'publication_names', 'told', 'messages', 'true')"
             )
         results.append(decoded(sql, call, as_told=True))
         sql("select pg_drop_replication_slot('told')")
         sql("drop publication told")
     mine, theirs = results
-    for statement, one, other in zip((*TOUCHES, *BLOCKS), mine, theirs, strict=True):
+    for statement, one, other in zip(ALL, mine, theirs, strict=True):
         assert one == other, statement
     wait_until(
         lambda: not list((node.directory / "log/publish/statements").iterdir()),

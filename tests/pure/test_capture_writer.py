@@ -51,11 +51,25 @@ def inserts(relation: Relation, first: int, rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({**fixed, **columns})
 
 
-def read(directory: Path, start: int = 0) -> list[tuple[Transaction, list[Change]]]:
+def read(
+    directory: Path, start: int = 0
+) -> list[tuple[Transaction, list[Change | Message]]]:
+    """Each transaction with all that it has, in its order."""
     reader = LogReader(directory)
     found = transactions_of(reader, reader.above(Lsn(start)), Lsn(start))
     return [
-        (one[0], [change for run in one[1] for _, change in changes_of(one[0], run)])
+        (
+            one[0],
+            [
+                change
+                for run in one[1]
+                for change in (
+                    [run]
+                    if isinstance(run, Message)
+                    else [change for _, change in changes_of(one[0], run)]
+                )
+            ],
+        )
         for one in found
         if not isinstance(one, Message | Lsn)
     ]
@@ -69,8 +83,10 @@ def said(directory: Path, start: int = 0) -> list[tuple[bool, str, bytes]]:
         if isinstance(one, Lsn):
             continue
         alone = isinstance(one, Message)
-        messages = (one,) if isinstance(one, Message) else one[0].messages
-        found += [(not alone, m.prefix, m.content) for m in messages]
+        pieces = (one,) if isinstance(one, Message) else one[1]
+        found += [
+            (not alone, m.prefix, m.content) for m in pieces if isinstance(m, Message)
+        ]
     return found
 
 
@@ -173,11 +189,12 @@ def test_messages_are_in_the_order_of_the_log(tmp_path: Path) -> None:
     directory = tmp_path / "log"
     writer = LogWriter(directory, segment_bytes=1 << 20)
     inside = [Emitted("p", b"first"), Emitted("p", b"\0second")]
-    rows = iter([(RELATION, inserts(RELATION, 0, 2))])
+    rows = (RELATION, inserts(RELATION, 0, 2))
+    changes = iter([inside[0], rows, inside[1], rows])
     alone = writer.message(Emitted("q", b"before"))
-    assert writer.transaction(1, None, rows, 100, {}, inside) == 4
+    assert writer.transaction(1, None, changes, 100, {}) == 6
     between = writer.message(Emitted("q", b""))
-    assert writer.transaction(2, None, iter(()), 0, {}, inside[:1]) == 1
+    assert writer.transaction(2, None, iter(inside[:1]), 1, {}) == 1
     assert writer.transaction(3, None, iter(()), 0, {}) == 0
     writer.seal(note=False)
     last = writer.message(Emitted("q", b"last"))
@@ -196,11 +213,12 @@ def test_messages_are_in_the_order_of_the_log(tmp_path: Path) -> None:
     assert said(directory, between) == everything[4:]
     assert said(directory, last) == said(directory, writer.sealed) == []
     first, second = read(directory)
-    lsns = [m.lsn for m in first[0].messages] + [change.lsn for change in first[1]]
+    assert "".join("mc"[isinstance(one, Change)] for one in first[1]) == "mccmcc"
+    lsns = [one.lsn for one in first[1]]
     assert (
         alone < lsns[0] and lsns == sorted(set(lsns)) and lsns[-1] < first[0].commit_lsn
     )
-    assert first[0].end_lsn < between < second[0].messages[0].lsn < second[0].commit_lsn
+    assert first[0].end_lsn < between < second[1][0].lsn < second[0].commit_lsn
     assert LogWriter(directory, segment_bytes=1 << 20).end == writer.sealed
 
 

@@ -80,7 +80,7 @@ def grow(world: World, sizes: list[int]) -> list[Lsn]:
                 "c0": pa.array([value + str(number).encode()]),
             }
         )
-        writer.transaction(number, None, iter([(NOISE, batch)]), 1, {16384: number}, ())
+        writer.transaction(number, None, iter([(NOISE, batch)]), 1, {16384: number})
         writer.seal(note=False)
         ends.append(writer.sealed)
     return ends

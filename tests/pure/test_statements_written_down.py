@@ -12,7 +12,7 @@ import pytest
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.lake.capture.comparison import Memory
-from wal2lake.lake.capture.messages import More, with_more, word_and_more
+from wal2lake.lake.capture.messages import Emitted, More, with_more, word_and_more
 from wal2lake.model import Oid, Relation
 from wal2lake.publish.capture import statements
 from wal2lake.publish.capture.statements import (
@@ -77,10 +77,13 @@ TWO = (Statement(TABLE, 0, 1), Statement(TABLE, 1, 1, truncates=3))
 @pytest.mark.usefixtures("read_files")
 def test_what_is_written_down_is_read(tmp_path: Path) -> None:
     one = kept(tmp_path)
-    name = one.keep(TWO)
+    message = Emitted("prä", b"\xff\0")
+    name = one.keep((TWO[0], message, TWO[1]))
     assert name is not None
     found = one.read(name)
     assert found is not None
+    assert count_of(found) == 4
+    assert found.pop(1) == message
     (inserted, rows), (emptied, options) = found
     assert isinstance(inserted, Relation)
     assert inserted == emptied
@@ -90,7 +93,6 @@ def test_what_is_written_down_is_read(tmp_path: Path) -> None:
     assert isinstance(rows, pa.RecordBatch)
     assert rows.equals(ROWS)
     assert options == 3
-    assert count_of(found) == 3
     one.drop([name])
     assert one.read(name) is None
     one.drop([name])
@@ -100,6 +102,8 @@ def test_what_is_written_down_is_read(tmp_path: Path) -> None:
 def test_a_difference_that_says_the_same_is_enough(tmp_path: Path) -> None:
     assert kept(tmp_path).keep(TWO[:1]) is None
     assert kept(tmp_path).keep(()) is None
+    assert kept(tmp_path).keep((Emitted("p", b""), Emitted("p", b""))) is None
+    assert kept(tmp_path).keep((TWO[0], Emitted("p", b""))) is not None
     assert kept(tmp_path, MOST_ROWS + 1).keep(TWO) is None
     assert kept(tmp_path, MOST_ROWS).keep(TWO) is not None
 

@@ -251,8 +251,8 @@ def test_messages_go_with_their_transaction_or_alone(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
     inside = [Emitted("p", b"in")]
     alone = writer.message(Emitted("q", b"out"))
-    writer.transaction(7, None, iter([(T, inserts(0, 2000))]), 2000, {}, inside)
-    writer.transaction(7, None, iter(()), 0, {}, inside)
+    writer.transaction(7, None, iter([*inside, (T, inserts(0, 2000))]), 2001, {})
+    writer.transaction(7, None, iter(inside), 1, {})
     writer.transaction(7, None, iter([(HIDDEN, inserts(0, 1))]), 1, {})
     writer.seal(note=False)
     log = tmp_path / "log"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from wal2lake.catalog import ReplicationSlot
@@ -18,6 +18,7 @@ from wal2lake.model import Lsn
 from wal2lake.publish.capture.positions import CHANGE_BYTES, end_of_message
 from wal2lake.publish.decoding.transactions import (
     Message,
+    Piece,
     Run,
     Transaction,
     Truncation,
@@ -28,8 +29,6 @@ from wal2lake.publish.decoding.transactions import (
 from wal2lake.publish.plugins.port import Context, OutputPlugin
 from wal2lake.publish.slots import refuse_invalidated
 from wal2lake.publish.statistics import Counts
-
-_Piece = Run | Truncation
 
 
 class Decoding:
@@ -103,7 +102,7 @@ class Decoding:
             if isinstance(found, Message):
                 if not self._plugin.filter_by_origin(None):
                     self.xid = 0
-                    self._messages(None, (found,))
+                    self._message(None, found)
                 self.position = end_of_message(found.lsn)
             else:
                 transaction, runs = found
@@ -115,7 +114,7 @@ class Decoding:
                 break
         return count
 
-    def _decode(self, transaction: Transaction, runs: Iterator[Run]) -> None:
+    def _decode(self, transaction: Transaction, runs: Iterator[Run | Message]) -> None:
         """As one transaction, or as a step of one that was prepared."""
         step, plugin, context = transaction.step, self._plugin, self._context
         if step is None:
@@ -144,7 +143,11 @@ class Decoding:
                 plugin.rollback_prepared(context, transaction)
 
     def _transaction(
-        self, transaction: Transaction, runs: Iterator[Run], *, prepared: bool = False
+        self,
+        transaction: Transaction,
+        runs: Iterator[Run | Message],
+        *,
+        prepared: bool = False,
     ) -> None:
         """``prepared``: as one that is prepared, rather than committed."""
         plugin, context = self._plugin, self._context
@@ -153,7 +156,7 @@ class Decoding:
         changes = truncations(runs)
         if plugin.streams:
             pieces = _pieces(changes, self._work_mem)
-            held: deque[_Piece] = deque()
+            held: deque[Piece] = deque()
             size = 0
             for piece in pieces:
                 held.append(piece)
@@ -167,13 +170,12 @@ class Decoding:
         end = plugin.prepare if prepared else plugin.commit
         with self._callback(begin.__name__):
             begin(context, transaction)
-        self._messages(transaction, transaction.messages)
         self._changes(transaction, changes)
         with self._callback(end.__name__):
             end(context, transaction)
 
     def _streamed(
-        self, transaction: Transaction, pieces: Iterator[_Piece], *, prepared: bool
+        self, transaction: Transaction, pieces: Iterator[Piece], *, prepared: bool
     ) -> None:
         """In blocks of at most ``work_mem``; a block's pieces are not held together."""
         plugin, context = self._plugin, self._context
@@ -189,8 +191,6 @@ class Decoding:
                 counts.stream_count += 1
                 with self._callback("stream_start"):
                     plugin.stream_start(context, transaction, first)
-                if first:
-                    self._messages(transaction, transaction.messages, "stream_")
                 size, first, inside = 0, False, True
             size += _size(piece)
             counts.stream_bytes += _size(piece)
@@ -201,25 +201,24 @@ class Decoding:
         with self._callback(end.__name__):
             end(context, transaction)
 
-    def _messages(
-        self,
-        transaction: Transaction | None,
-        messages: Iterable[Message],
-        prefix: str = "",
+    def _message(
+        self, transaction: Transaction | None, one: Message, prefix: str = ""
     ) -> None:
-        for one in messages:
-            with self._callback(f"{prefix}message"):
-                self._plugin.message(
-                    self._context, transaction, one.lsn, one.prefix, one.content
-                )
+        with self._callback(f"{prefix}message"):
+            self._plugin.message(
+                self._context, transaction, one.lsn, one.prefix, one.content
+            )
 
     def _changes(
-        self, transaction: Transaction, changes: Iterator[_Piece], prefix: str = ""
+        self, transaction: Transaction, changes: Iterator[Piece], prefix: str = ""
     ) -> None:
         """``prefix``: of the callbacks' names, in errors."""
         plugin, context = self._plugin, self._context
         for run in changes:
             self.counts.total_bytes += _size(run)
+            if isinstance(run, Message):
+                self._message(transaction, run, prefix)
+                continue
             if isinstance(run, Truncation):
                 lsn = Lsn(transaction.first_lsn + CHANGE_BYTES * run.ordinal)
                 with self._callback(f"{prefix}truncate", lsn):
@@ -252,10 +251,10 @@ class Decoding:
             ) from error
 
 
-def _pieces(changes: Iterator[_Piece], most: int) -> Iterator[_Piece]:
+def _pieces(changes: Iterator[Piece], most: int) -> Iterator[Piece]:
     """All of them, cut so that none but a single row has more than about ``most`` bytes."""
     for run in changes:
-        if isinstance(run, Truncation):
+        if not isinstance(run, Run):
             yield run
             continue
         rows = run.rows
@@ -264,11 +263,13 @@ def _pieces(changes: Iterator[_Piece], most: int) -> Iterator[_Piece]:
             yield Run(run.relation, rows.slice(first, step))
 
 
-def _size(piece: _Piece) -> int:
+def _size(piece: Piece) -> int:
+    if isinstance(piece, Message):
+        return len(piece.content)
     return 0 if isinstance(piece, Truncation) else int(piece.rows.nbytes)
 
 
-def _emptied(held: deque[_Piece]) -> Iterator[_Piece]:
+def _emptied(held: deque[Piece]) -> Iterator[Piece]:
     """What is held, let go as it is read."""
     while held:
         yield held.popleft()

@@ -3,15 +3,16 @@
 A table's commit is the difference that a transaction makes: a row that was inserted and then
 updated is one that came, and which table was written first nobody knows. PostgreSQL tells every
 change of every statement, in their order. So while there is a slot, a transaction of several
-statements writes them down before it commits, from the branches that it has written
-(``lake.branch``); its commit's word names the file, and capture takes that in place of the
-difference. The difference is always there: it is taken if the file is not (a crash, a backup that
-has none), and of a transaction that changes more than ``MOST_ROWS`` rows.
+statements, or with messages among them, writes them down before it commits, from the branches that
+it has written (``lake.branch``); its commit's word names the file, and capture takes that in place
+of the difference. The difference is always there: it is taken if the file is not (a crash, a backup
+that has none), and of a transaction that changes more than ``MOST_ROWS`` rows.
 
-    for each run of rows of one table, or TRUNCATE
+    for each run of rows of one table, TRUNCATE, or message
         u64    length of what follows
         Arrow's IPC stream, whose schema has ``_RELATION``: the table's columns of then, as JSON,
-        and ``_TRUNCATES``: the options of a TRUNCATE, which has no rows
+        and ``_TRUNCATES``: the options of a TRUNCATE, which has no rows. A message has neither,
+        and one row: prefix, content
 
 One file a transaction, whole or not there. Called by the front door (``keep``) and by capture.
 """
@@ -38,11 +39,12 @@ from wal2lake.changelog.files import (
 from wal2lake.lake import TablePort
 from wal2lake.lake.capture.commits import TableCommit, read_commit
 from wal2lake.lake.capture.comparison import Memory
-from wal2lake.lake.capture.messages import More
+from wal2lake.lake.capture.messages import Emitted, More
 from wal2lake.lake.capture.moves import Moved
 from wal2lake.lake.capture.rows import row_changes
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.capture.relations import key_of, relation_of
+from wal2lake.publish.capture.writer import Change
 
 MOST_ROWS: Final = 100_000
 """In one transaction, which is read again and held in memory for this: a guess."""
@@ -51,9 +53,6 @@ _RELATION: Final = b"wal2lake.relation"
 _TRUNCATES: Final = b"wal2lake.truncates"
 
 _LENGTH: Final = struct.Struct("<Q")
-
-Change = tuple[Relation, pa.RecordBatch | int]
-"""Rows as ``lake.capture.rows`` has them, or the options of a TRUNCATE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +80,26 @@ class Statements:
         self._memory = memory
         self._left = self._names()
 
-    def keep(self, statements: Sequence[Statement]) -> str | None:
-        """Write down what a transaction has done, durably; the name of the file. None: the
-        difference says the same, or it is too much."""
-        if len(statements) < 2:
+    def keep(self, told: Sequence[Statement | Emitted]) -> str | None:
+        """Write down what a transaction has done and said, durably; the name of the file. None:
+        the difference says the same, or it is too much."""
+        if len(told) < 2 or all(isinstance(one, Emitted) for one in told):
             return None
-        commits = [list(self._commits(one)) for one in statements]
+        commits = [
+            [] if isinstance(one, Emitted) else list(self._commits(one)) for one in told
+        ]
         if sum(_changed(one) for found in commits for one in found) > MOST_ROWS:
             return None
         data = bytearray()
-        for one, found in zip(statements, commits, strict=True):
-            for relation, change in self._changes(one, found):
-                _append(data, relation, change)
+        for one, found in zip(told, commits, strict=True):
+            if isinstance(one, Emitted):
+                _append(data, one)
+                continue
+            for change in self._changes(one, found):
+                _append(data, change)
         return self._write(data) if data else None
 
-    def read(self, name: str) -> list[Change] | None:
+    def read(self, name: str) -> list[Change | Emitted] | None:
         """What ``keep`` has written; None: it is not there."""
         try:
             data = memoryview((self._directory / name).read_bytes())
@@ -156,10 +160,13 @@ class Statements:
                 yield relation, batch
 
 
-def count_of(changes: Iterable[Change]) -> int:
+def count_of(changes: Iterable[Change | Emitted]) -> int:
     """How many there are."""
     return sum(
-        1 if isinstance(change, int) else change.num_rows for _, change in changes
+        one[1].num_rows
+        if not isinstance(one, Emitted) and not isinstance(one[1], int)
+        else 1
+        for one in changes
     )
 
 
@@ -177,13 +184,18 @@ def _changed(commit: TableCommit) -> int:
     return found
 
 
-def _append(data: bytearray, relation: Relation, change: pa.RecordBatch | int) -> None:
-    marks = {_RELATION: _to_json(relation)}
-    if isinstance(change, int):
-        marks[_TRUNCATES] = b"%d" % change
-        batch = pa.RecordBatch.from_pydict({})
+def _append(data: bytearray, one: Change | Emitted) -> None:
+    marks = {}
+    if isinstance(one, Emitted):
+        batch = pa.RecordBatch.from_pylist([one._asdict()])
     else:
-        batch = change
+        relation, change = one
+        marks[_RELATION] = _to_json(relation)
+        if isinstance(change, int):
+            marks[_TRUNCATES] = b"%d" % change
+            batch = pa.RecordBatch.from_pydict({})
+        else:
+            batch = change
     sink = pa.BufferOutputStream()
     schema = batch.schema.with_metadata(marks)
     with pa.ipc.new_stream(sink, schema) as stream:
@@ -193,17 +205,19 @@ def _append(data: bytearray, relation: Relation, change: pa.RecordBatch | int) -
     data += found
 
 
-def _changes_in(data: memoryview) -> Iterator[Change]:
+def _changes_in(data: memoryview) -> Iterator[Change | Emitted]:
     at = 0
     while at < len(data):
         (length,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size
         with pa.ipc.open_stream(data[at : at + length]) as stream:
-            marks = stream.schema.metadata
-            relation = _from_json(marks[_RELATION])
-            if _TRUNCATES in marks:
-                yield relation, int(marks[_TRUNCATES])
+            marks = stream.schema.metadata or {}
+            if _RELATION not in marks:
+                yield from (Emitted(**row) for row in stream.read_all().to_pylist())
+            elif _TRUNCATES in marks:
+                yield _from_json(marks[_RELATION]), int(marks[_TRUNCATES])
             else:
+                relation = _from_json(marks[_RELATION])
                 for batch in stream:
                     yield relation, batch.replace_schema_metadata()
         at += length

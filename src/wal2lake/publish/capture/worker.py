@@ -24,8 +24,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-
 from wal2lake.catalog import Catalog, ReplicationSlot, TableDef
 from wal2lake.changelog import Retention, TwoPhase
 from wal2lake.errors import StorageError, Wal2LakeError
@@ -38,8 +36,8 @@ from wal2lake.model import Lsn, Oid, Relation
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.publish.capture.ordering import Captured, in_order
 from wal2lake.publish.capture.relations import key_of, relation_of
-from wal2lake.publish.capture.statements import Change, Statements, count_of
-from wal2lake.publish.capture.writer import LogWriter
+from wal2lake.publish.capture.statements import Statements, count_of
+from wal2lake.publish.capture.writer import Change, LogWriter
 from wal2lake.publish.publications import all_published
 
 LOOK_SECONDS: Final = 1.0
@@ -352,14 +350,15 @@ class Capture:
         number = request.commits
         if request.transactional or number is not None:
             mark = request.origin
-            told = self._in_turn(request.statements, tables) or []
+            told = self._in_turn(request.statements, tables)
+            if told is None:
+                told = list(request.messages)
             writer.transaction(
                 now if mark is None or mark.time_us is None else mark.time_us,
                 None if mark is None else (mark.name, Lsn(mark.lsn)),
                 iter(told),
                 count_of(told),
                 {},
-                request.messages,
                 prepared=number,
             )
             request.lsn = writer.end
@@ -375,9 +374,8 @@ class Capture:
             one.number,
             one.gid,
             one.time_us,
-            self._changes(found, tables),
-            sum(_at_most(commit) for _, commit in found.commits),
-            one.messages,
+            self._changes(found, tables, one.messages),
+            sum(_at_most(commit) for _, commit in found.commits) + len(one.messages),
         )
 
     def _pass_over(
@@ -432,8 +430,10 @@ class Capture:
         if time_us is None:
             time_us = (transaction.time_ms - _EPOCH_MS) * 1000
         if told is None:
-            changes = self._changes(transaction, tables)
+            messages = transaction.messages
+            changes = self._changes(transaction, tables, messages)
             at_most = sum(_at_most(commit) for _, commit in transaction.commits)
+            at_most += len(messages)
         else:
             changes, at_most = iter(told), count_of(told)
         writer.transaction(
@@ -442,13 +442,12 @@ class Capture:
             changes,
             at_most,
             {int(relid): commit.version for relid, commit in transaction.commits},
-            transaction.messages,
             prepared=transaction.prepared,
         )
 
     def _by_statement(
         self, transaction: Captured, tables: Mapping[Oid, TableDef]
-    ) -> list[Change] | None:
+    ) -> list[Change | Emitted] | None:
         """What its statements have done one after the other, if it has written that down."""
         names = (commit.more.statements for _, commit in transaction.commits)
         emptied = {relid for relid, commit in transaction.commits if commit.truncates}
@@ -460,25 +459,35 @@ class Capture:
         name: str,
         tables: Mapping[Oid, TableDef],
         emptied: Collection[Oid] = (),
-    ) -> list[Change] | None:
+    ) -> list[Change | Emitted] | None:
         found = self._statements.read(name) if name else None
         if found is None:
             return None
         self._written_down.append(name)
-        truncated = {rel.relid for rel, change in found if isinstance(change, int)}
+        truncated = {
+            one[0].relid
+            for one in found
+            if not isinstance(one, Emitted) and isinstance(one[1], int)
+        }
         if not truncated <= set(emptied):
             # Rows that somebody else has added before a crash was made up for are still there.
             return None
         return [
-            (self._by_partition(tables[relation.relid], relation), change)
-            if relation.relid in tables
-            else (relation, change)
-            for relation, change in found
+            (self._by_partition(tables[one[0].relid], one[0]), one[1])
+            if not isinstance(one, Emitted) and one[0].relid in tables
+            else one
+            for one in found
         ]
 
     def _changes(
-        self, transaction: Captured, tables: Mapping[Oid, TableDef]
-    ) -> Iterator[tuple[Relation, pa.RecordBatch | int]]:
+        self,
+        transaction: Captured,
+        tables: Mapping[Oid, TableDef],
+        messages: Sequence[Emitted],
+    ) -> Iterator[Change | Emitted]:
+        """The difference that it makes. When its messages were emitted is not known then: they
+        come first."""
+        yield from messages
         found, truncated = [], []
         for relid, commit in transaction.commits:
             table = self._catalog.table_at(tables[relid], commit.version)

@@ -15,7 +15,7 @@ crash, is not taken twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +51,9 @@ from wal2lake.wire.columnar.timeline import TRANSACTIONS_SCHEMA
 
 _TRUNCATE = ord("T")
 
+Change = tuple[Relation, pa.RecordBatch | int]
+"""Rows of one relation, or a TRUNCATE of it, with these options (1 CASCADE, 2 RESTART IDENTITY)."""
+
 
 class LogWriter:
     """The publisher's log, from its end on."""
@@ -84,25 +87,21 @@ class LogWriter:
         self,
         time_us: int,
         origin: tuple[str, Lsn] | None,
-        changes: Iterator[tuple[Relation, pa.RecordBatch | int]],
+        changes: Iterator[Change | Emitted],
         at_most: int,
         captured: Mapping[int, int],
-        messages: Sequence[Emitted] = (),
         *,
         prepared: int | None = None,
     ) -> int:
         """Add one; returns the number of its changes, 0: there was none and nothing is added.
-        Its ``messages`` come first, and are counted with them. ``prepared``: the number of a
-        transaction that commits with it.
+        A message is one of them. ``prepared``: the number of a transaction that commits with it.
 
-        ``time_us``: since 2000-01-01 UTC. Of ``changes`` a number is a TRUNCATE of the relation,
-        with these options (1 CASCADE, 2 RESTART IDENTITY); there are no more than ``at_most``.
+        ``time_us``: since 2000-01-01 UTC. There are no more than ``at_most`` changes.
         ``captured``: the versions of its tables that it is; a segment that has it says so. After
         an exception nothing of it is there.
         """
-        at_most += len(messages)
         commit = commit_of(self._end, at_most)
-        count = self._rows(changes, commit, at_most, len(messages))
+        count, messages = self._rows(changes, commit, at_most)
         # Memory may ask for a segment before all is added that was found together.
         self.versions.update(captured)
         before = None if prepared is None else self.prepared.pop(prepared, None)
@@ -118,17 +117,15 @@ class LogWriter:
         number: int,
         gid: str,
         time_us: int,
-        changes: Iterator[tuple[Relation, pa.RecordBatch | int]],
+        changes: Iterator[Change | Emitted],
         at_most: int,
-        messages: Sequence[Emitted] = (),
     ) -> TwoPhase:
         """Add one that is prepared, if it is not there; also one without changes. For the rest
         see ``transaction``."""
         if number in self.prepared:
             return self.prepared[number]
-        at_most += len(messages)
         commit = commit_of(self._end, at_most)
-        count = self._rows(changes, commit, at_most, len(messages))
+        count, messages = self._rows(changes, commit, at_most)
         xid = self._last_xid % 0xFFFFFFFF + 1
         found = TwoPhase(gid, xid, commit, end_of(commit), time_us)
         self.prepared[number] = found
@@ -143,19 +140,25 @@ class LogWriter:
         if before is not None:
             commit = commit_of(self._end, 0)
             self._steps[commit] = Step.ROLLBACK, before
-            self._commit(time_us, None, commit, 0, ())
+            self._commit(time_us, None, commit, 0, {})
             self._note()
 
     def _rows(
         self,
-        changes: Iterator[tuple[Relation, pa.RecordBatch | int]],
+        changes: Iterator[Change | Emitted],
         commit: Lsn,
         at_most: int,
-        count: int,
-    ) -> int:
-        """Add rows behind ``count`` changes; how many there are then."""
+    ) -> tuple[int, dict[int, Emitted]]:
+        """Add rows; how many changes there are, and messages, by their number among them."""
+        count = 0
+        messages = {}
         try:
-            for relation, batch in changes:
+            for one in changes:
+                if isinstance(one, Emitted):
+                    messages[count] = one
+                    count += 1
+                    continue
+                relation, batch = one
                 if isinstance(batch, int):
                     batch = _truncation(len(relation.columns), batch)
                 if batch.num_rows:
@@ -168,7 +171,7 @@ class LogWriter:
         except BaseException:
             self._segments.discard_open()
             raise
-        return count
+        return count, messages
 
     def _note(self) -> None:
         sealed = self.sealed
@@ -191,7 +194,7 @@ class LogWriter:
     def message(self, message: Emitted) -> Lsn:
         """Add one that belongs to no transaction; its position."""
         lsn = Lsn(self._end + CHANGE_BYTES)
-        added = _messages([message], [lsn], None)
+        added = _messages({lsn: message}, None)
         self._segments.add(Decoded([], added, no_transactions(), lsn))
         self._end = end_of_message(lsn)
         self._segments.reach(self._end)
@@ -203,7 +206,7 @@ class LogWriter:
         origin: tuple[str, Lsn] | None,
         commit: Lsn,
         count: int,
-        messages: Sequence[Emitted],
+        messages: Mapping[int, Emitted],
     ) -> None:
         step = self._steps.get(commit)
         if step is None or step[0] is Step.PREPARE:
@@ -223,8 +226,8 @@ class LogWriter:
             schema=TRANSACTIONS_SCHEMA,
         )
         first = start_of(commit, count)
-        lsns = [Lsn(first + CHANGE_BYTES * k) for k in range(len(messages))]
-        added = _messages(messages, lsns, commit) if messages else no_messages()
+        placed = {Lsn(first + CHANGE_BYTES * k): one for k, one in messages.items()}
+        added = _messages(placed, commit) if messages else no_messages()
         self._segments.add(Decoded([], added, ended, end_of(commit)))
         self._end = end_of(commit)
 
@@ -238,9 +241,7 @@ class LogWriter:
         return self._segments.seal()
 
 
-def _messages(
-    messages: Sequence[Emitted], lsns: Sequence[Lsn], commit: Lsn | None
-) -> pa.RecordBatch:
+def _messages(messages: Mapping[Lsn, Emitted], commit: Lsn | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(
         [
             {
@@ -250,7 +251,7 @@ def _messages(
                 "prefix": one.prefix,
                 "content": one.content,
             }
-            for one, lsn in zip(messages, lsns, strict=True)
+            for lsn, one in messages.items()
         ],
         schema=MESSAGES_SCHEMA,
     )

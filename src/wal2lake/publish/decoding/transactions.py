@@ -2,8 +2,8 @@
 
 In: the publisher's log, and from where on. Out: ``Transaction`` after ``Transaction``, in commit
 order, each with its changes by runs: neighbouring rows of one relation, as a slice of the log's own
-columns. Whoever wants single rows takes them from there. Between transactions come the messages
-that belong to none.
+columns, and messages. Whoever wants single rows takes them from there. Between transactions come
+the messages that belong to none.
 
 Memory is that of one row group of each relation of a segment, and of the segment's messages.
 """
@@ -11,7 +11,7 @@ Memory is that of one row group of each relation of a segment, and of the segmen
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -91,8 +91,6 @@ class Transaction:
     origin_lsn: Lsn
     changes: int
     """Its messages among them."""
-    messages: tuple[Message, ...] = ()
-    """They come before its rows."""
     step: Step | None = None
     """What it is to a transaction that was prepared, which ``two_phase`` says more of."""
     two_phase: TwoPhase | None = None
@@ -104,7 +102,9 @@ class Transaction:
         return self.two_phase
 
 
-_Found = tuple[Transaction, Iterator[Run]] | Message
+Piece = Run | Truncation | Message
+
+_Found = tuple[Transaction, Iterator[Run | Message]] | Message
 
 
 def transactions_of(
@@ -145,7 +145,7 @@ def _of_segment(
     manifest: Manifest,
     start: Lsn,
     messages: dict[Lsn, list[Message]],
-) -> Iterator[tuple[Transaction, Iterator[Run]]]:
+) -> Iterator[tuple[Transaction, Iterator[Run | Message]]]:
     if manifest.last_commit_lsn < start:
         return
     sources = [_Rows(reader, file) for file in manifest.files]
@@ -163,10 +163,14 @@ def _of_segment(
             found["origin"],
             Lsn(found["origin_lsn"] or 0),
             found["changes"],
-            tuple(messages.get(commit, ())),
             *steps.get(commit, (None, None)),
         )
-        yield transaction, _merged(sources, commit)
+        runs = _merged(sources, commit)
+        emitted = messages.get(commit, [])
+        yield (
+            transaction,
+            _with_messages(runs, emitted, transaction) if emitted else runs,
+        )
 
 
 class _Rows:
@@ -227,7 +231,29 @@ def _merged(sources: list[_Rows], commit: Lsn) -> Iterator[Run]:
             take(number)
 
 
-def truncations(runs: Iterator[Run]) -> Iterator[Run | Truncation]:
+def _with_messages(
+    runs: Iterator[Run], messages: list[Message], transaction: Transaction
+) -> Iterator[Run | Message]:
+    """The changes of a transaction with its messages where they are among them."""
+    first = transaction.first_lsn
+    waiting = deque(((one.lsn - first) // CHANGE_BYTES, one) for one in messages)
+    for run in runs:
+        rows: Any = run.rows
+        ordinals = rows.column("ordinal").to_numpy()
+        begin = 0
+        while waiting and waiting[0][0] < ordinals[-1]:
+            at, message = waiting.popleft()
+            end = int(np.searchsorted(ordinals, at))
+            if end > begin:
+                yield Run(run.relation, rows.slice(begin, end - begin))
+            yield message
+            begin = end
+        yield Run(run.relation, rows.slice(begin))
+    for _, message in waiting:
+        yield message
+
+
+def truncations(runs: Iterator[Run | Message]) -> Iterator[Piece]:
     """The same, TRUNCATEs that follow each other with the same options together."""
     waiting: list[Relation] = []
     ordinal = options = 0
@@ -236,7 +262,7 @@ def truncations(runs: Iterator[Run]) -> Iterator[Run | Truncation]:
         if waiting and not same:
             yield Truncation(tuple(waiting), ordinal, options)
             waiting = []
-        if isinstance(piece, Run):
+        if not isinstance(piece, Truncation):
             yield piece
             continue
         if not waiting:
@@ -246,9 +272,12 @@ def truncations(runs: Iterator[Run]) -> Iterator[Run | Truncation]:
         yield Truncation(tuple(waiting), ordinal, options)
 
 
-def _pieces(runs: Iterator[Run]) -> Iterator[Run | Truncation]:
+def _pieces(runs: Iterator[Run | Message]) -> Iterator[Piece]:
     """Each TRUNCATE by itself."""
     for run in runs:
+        if isinstance(run, Message):
+            yield run
+            continue
         rows: Any = run.rows
         begin = 0
         for at in np.flatnonzero(rows.column("op").to_numpy() == _TRUNCATE).tolist():

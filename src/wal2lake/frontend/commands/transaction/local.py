@@ -5,7 +5,7 @@
     first write   one is made, of the version that      a statement on its own: of the table and
      of a table   the statement reads                   its subscriptions, until the end
     statement     Spark writes it: a new version
-    SAVEPOINT     their versions are noted, and how many messages there are
+    SAVEPOINT     their versions are noted, and how much was said
     ROLLBACK TO   cut back to them; later ones go
     COMMIT        carried into the tables               all, in order (``commit``)
     ROLLBACK      removed                               given back
@@ -98,8 +98,7 @@ class _Mark:
 
     branches: dict[Oid, _Branched]
     """As they were."""
-    messages: int
-    statements: int
+    told: int
     sequences: dict[Oid, Restarted]
 
 
@@ -121,9 +120,8 @@ class LocalTransaction:
         self._place = f"{scratch(node)}/{uuid.uuid4().hex}"
         self._numbers = itertools.count(1)
         self._branches: dict[Oid, _Branched] = {}
-        self._messages: list[Emitted] = []
-        self._statements: list[Statement] = []
-        """All of them, in their order, by table."""
+        self._told: list[Statement | Emitted] = []
+        """All statements, by table, and messages, in their order."""
         self.sequences = TransactionSequences(node.catalog, node.sequences)
         self._restarted: dict[Oid, TableDef] = {}
         """Whose sequences."""
@@ -136,7 +134,7 @@ class LocalTransaction:
     @property
     def has_written(self) -> bool:
         """A commit would do something, or a rollback."""
-        return bool(self._branches or self._messages or self.sequences.has_restarted)
+        return bool(self._branches or self._told or self.sequences.has_restarted)
 
     @property
     def is_nested(self) -> bool:
@@ -145,7 +143,11 @@ class LocalTransaction:
 
     def emit(self, message: Emitted) -> None:
         """It is said at the commit."""
-        self._messages.append(message)
+        self._told.append(message)
+
+    @property
+    def _messages(self) -> list[Emitted]:
+        return [one for one in self._told if isinstance(one, Emitted)]
 
     def restart_identity(self, tables: Sequence[TableDef]) -> None:
         """Of their sequences; others see it with the commit."""
@@ -275,7 +277,7 @@ class LocalTransaction:
         then = catalog.table_at(table, branch.base)
         own = replace(then, location=branch.location)
         after = branched.version
-        self._statements.append(Statement(own, before, after, truncates, tuple(moved)))
+        self._told.append(Statement(own, before, after, truncates, tuple(moved)))
 
     def _execute(self, write: SparkWrite, job_group: str) -> list[pa.RecordBatch]:
         result = self._node.queries.run(write.sql, job_group=job_group)
@@ -302,17 +304,14 @@ class LocalTransaction:
         """Note where the branches are."""
         del self._marks[depth - 1 :]
         branches = {key: replace(one) for key, one in self._branches.items()}
-        mark = _Mark(
-            branches, len(self._messages), len(self._statements), self.sequences.mark()
-        )
+        mark = _Mark(branches, len(self._told), self.sequences.mark())
         self._marks.append(mark)
 
     def rollback_to(self, depth: int) -> None:
         """Cut the branches back to where they were."""
         mark = self._marks[depth - 1]
         del self._marks[depth:]
-        del self._messages[mark.messages :]
-        del self._statements[mark.statements :]
+        del self._told[mark.told :]
         self.sequences.back_to(mark.sequences)
         for key, branched in list(self._branches.items()):
             known = mark.branches.get(key)
@@ -345,7 +344,7 @@ class LocalTransaction:
                     with self.sequences.settled():
                         pass
             if not written:
-                with written_down(self._node, self._statements) as statements:
+                with written_down(self._node, self._told) as statements:
                     if messages or statements:
                         emit_transaction(self._node, messages, origin, statements)
             self.committed = self.committed or bool(written or messages)
@@ -360,7 +359,7 @@ class LocalTransaction:
         messages: Sequence[Emitted],
         origin: OriginMark | None,
     ) -> None:
-        with written_down(self._node, self._statements) as statements:
+        with written_down(self._node, self._told) as statements:
             said = More(tuple(messages), origin, statements=statements)
             commit_tables(
                 self._node,
@@ -413,7 +412,7 @@ class LocalTransaction:
             for branched in branches:
                 self._node.branches.drop(branched.branch)
             self._branches, self._marks, self._snapshot = {}, [], None
-            self._messages, self._statements, self._restarted = [], [], {}
+            self._told, self._restarted = [], {}
             self.sequences = TransactionSequences(
                 self._node.catalog, self._node.sequences
             )

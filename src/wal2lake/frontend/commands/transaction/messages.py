@@ -65,15 +65,15 @@ def kept(node: Node, messages: Sequence[Emitted]) -> Sequence[Emitted]:
 
 
 @contextmanager
-def written_down(node: Node, statements: Sequence[Statement]) -> Iterator[str]:
-    """Around a commit: where what each statement has done is written down, if anybody reads it;
-    else nothing."""
+def written_down(node: Node, told: Sequence[Statement | Emitted]) -> Iterator[str]:
+    """Around a commit: where what each statement has done and said is written down, if anybody
+    reads it; else nothing."""
     if node.publishing is None or not is_read(node):
         yield ""
         return
     kept_as = None
     try:
-        kept_as = node.publishing.statements.keep(statements)
+        kept_as = node.publishing.statements.keep(told)
     except Exception as error:
         # Whatever it was: the difference will be told, and nobody's commit fails for that.
         get_logger().warning("statements are not written down", reason=str(error))
