@@ -297,6 +297,9 @@ class FakeBackend:
     def discard_sequences(self) -> None:
         self.journal.calls.append("discard sequences")
 
+    def drop_temporary(self) -> None:
+        pass
+
     def cancel(self) -> None:
         self._cancelled.set()
 

@@ -194,6 +194,11 @@ class Backend(Protocol):
         """What the session has taken of sequences is forgotten."""
         ...
 
+    def drop_temporary(self) -> None:
+        """A statement has failed: the session's temporary replication slots go, as they do at
+        its end."""
+        ...
+
     def cancel(self) -> None:
         """From another thread: make a running call raise 57014 soon, or do nothing."""
         ...

@@ -91,7 +91,8 @@ def read_changes(
             )
 
         def go_on() -> bool:
-            enough = at_most is not None and len(rows) >= at_most
+            # As in PostgreSQL 0 is no limit.
+            enough = bool(at_most) and len(rows) >= (at_most or 0)
             return not enough and (up_to is None or decoding.position < up_to)
 
         if go_on():

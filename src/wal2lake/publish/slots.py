@@ -300,10 +300,11 @@ class SlotManager:
         finally:
             self._release(name)
 
-    def end_session(self, session: int) -> None:
-        """Its temporary slots go."""
-        self._catalog.drop_temporary_slots(session)
-        self._released()
+    def drop_temporary(self, session: int) -> None:
+        """Those of a session that ends, or whose statement has failed."""
+        if any(slot.temporary == session for slot in self._catalog.slots()):
+            self._catalog.drop_temporary_slots(session)
+            self._released()
 
     def _release(self, name: str) -> None:
         with self._lock:

@@ -27,11 +27,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from wal2lake.catalog import Role, TableDef
+from wal2lake.catalog import TableDef
 from wal2lake.errors import (
     FeatureNotSupportedError,
     SqlSyntaxError,
-    UndefinedObjectError,
     UsageError,
     Wal2LakeError,
 )
@@ -64,6 +63,7 @@ from wal2lake.frontend.commands.transaction.messages import emit
 from wal2lake.frontend.commands.transaction.prepared import Preparing, finish_prepared
 from wal2lake.frontend.engine.answers import Wanted, answered
 from wal2lake.frontend.engine.copiedtable import copied_table
+from wal2lake.frontend.engine.sessionroles import SessionRoles
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.copying import (
     CopyOptions,
@@ -164,11 +164,7 @@ class LakeBackend:
         )
         self._renew()
         self._guard = threading.Lock()
-        begun = node.catalog.role(context.user)
-        self._identities: dict[str, Oid] = (
-            {} if begun is None else {begun.name: begun.oid}
-        )
-        """Whom a name meant when the session took it."""
+        self._roles = SessionRoles(node.catalog, context)
 
     # ---- the port ----------------------------------------------------------------
 
@@ -305,28 +301,8 @@ class LakeBackend:
                 self._transaction.commit(self._rendering(), group)
 
     def become(self, role: str | None, *, authorization: bool) -> bool:
-        """check_role() and check_session_authorization() of variable.c."""
-        authority = self._node.catalog.authority()
-        begun = self._context.user if authorization else self._context.session_user
-        mine = authority.by_name.get(begun)
-        if mine is None or mine.oid != self._identities.get(begun, mine.oid):
-            raise UndefinedObjectError(f'role "{begun}" does not exist')
-        if role is None:
-            return mine.superuser
-        wanted = authority.by_name.get(role)
-        if wanted is None:
-            raise UsageError(f'role "{role}" does not exist')
-        if authorization:
-            allowed = mine.superuser or mine.oid == wanted.oid
-        else:
-            allowed = authority.can_set_role(mine.oid, wanted.oid)
-        if not allowed:
-            what = "session authorization" if authorization else "role"
-            raise UsageError(
-                f'permission denied to set {what} "{role}"', sqlstate="42501"
-            )
-        self._identities[role] = wanted.oid
-        return wanted.superuser
+        """See ``SessionRoles``."""
+        return self._roles.become(role, authorization=authorization)
 
     def discard_sequences(self) -> None:
         """DISCARD SEQUENCES."""
@@ -341,9 +317,15 @@ class LakeBackend:
         if group is not None:
             self._node.queries.cancel(group)
 
+    def drop_temporary(self) -> None:
+        """Its slots."""
+        if self._node.publishing is not None:
+            self._node.publishing.slots.drop_temporary(self._context.pid)
+
     def close(self) -> None:
         """What is open is rolled back already."""
         self._origin.end()
+        self.drop_temporary()
 
     # ---- statements -----------------------------------------------------------------
 
@@ -432,6 +414,12 @@ class LakeBackend:
             self._refuse_in_read_only(f"{request.function}()")
         if not caller.in_block:
             self._commit_so_far()
+        if request.function in calls.MAKE_SLOTS and self._transaction.has_written:
+            raise UsageError(
+                "cannot create logical replication slot in transaction that has performed"
+                " writes",
+                sqlstate="25001",
+            )
         return calls.perform(self._node, caller, request.function, request.arguments)
 
     def _write(
@@ -588,34 +576,20 @@ class LakeBackend:
 
     def _caller(self) -> Caller:
         context = self._context
-        role = self._role(context.current_user)
+        role = self._roles.named(context.current_user)
         same = context.session_user == context.current_user
         return Caller(
             role,
             context.notice,
             self._search_path(),
             self._in_block,
-            None if same else self._role(context.session_user),
+            None if same else self._roles.named(context.session_user),
             context.parameters["TimeZone"],
             self._check_cancelled,
             context.pid,
             self._origin,
             self._sequences,
         )
-
-    def _role(self, name: str) -> Role:
-        """28000 if it is gone. Another one that has its name since is another one."""
-        role = self._node.catalog.role(name)
-        oid = self._identities.get(name)
-        if oid is not None and (role is None or role.oid != oid):
-            raise UsageError(
-                f'role "{name}" of this session does not exist any more',
-                sqlstate="28000",
-                hint="Connect again; after SET ROLE, RESET ROLE is enough.",
-            )
-        if role is None:
-            raise UsageError(f'role "{name}" does not exist', sqlstate="28000")
-        return role
 
     def fresh_check(self) -> Check:
         """What ends the waits of a statement that begins now and is run elsewhere."""

@@ -93,9 +93,8 @@ class ReplicationCommands:
         self._publishing.withdraw(self._pid)
 
     def close(self) -> None:
-        """The session ends: its temporary slots go, and its exported snapshot."""
+        """The session ends: its exported snapshot goes."""
         self._publishing.withdraw(self._pid)
-        self._publishing.slots.end_session(self._pid)
 
     def _run(self, command: Command, transaction: Transaction) -> Outcome:
         slots = self._publishing.slots

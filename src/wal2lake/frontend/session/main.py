@@ -376,11 +376,12 @@ class Session:
             self._log.error("internal error", exc_info=error)
         self._conversation.send(ErrorResponse(error_fields(ours, offset=offset)))
         self._table.close_portals()
-        try:
-            self._transaction.fail()
-        except Exception as failure:
-            # Told already that the statement failed, a client can do nothing more here.
-            self._log.error("could not roll back", exc_info=failure)
+        for step in (self._transaction.fail, self._backend.drop_temporary):
+            try:
+                step()
+            except Exception as failure:
+                # Told already that the statement failed, a client can do nothing more here.
+                self._log.error("could not roll back", exc_info=failure)
 
     def _tell_fatal(self, error: Wal2LakeError) -> None:
         self._log.critical(error.message, error=error, sqlstate=error.sqlstate)

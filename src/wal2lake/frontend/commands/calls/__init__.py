@@ -80,18 +80,25 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     },
 }
 
-READS: Final = frozenset(
-    {
-        "currval",
-        "lastval",
-        "pg_current_wal_lsn",
-        "pg_logical_slot_peek_changes",
-        "pg_logical_slot_peek_binary_changes",
-        "pg_replication_origin_session_is_setup",
-        "pg_replication_origin_session_progress",
-    }
+MAKE_SLOTS: Final = frozenset(
+    {"pg_create_logical_replication_slot", "pg_copy_logical_replication_slot"}
 )
-"""What may be called where nothing may be changed."""
+"""They need a transaction that has written nothing."""
+
+READS: Final = MAKE_SLOTS | {
+    "currval",
+    "lastval",
+    "pg_current_wal_lsn",
+    "pg_drop_replication_slot",
+    "pg_logical_slot_get_changes",
+    "pg_logical_slot_get_binary_changes",
+    "pg_logical_slot_peek_changes",
+    "pg_logical_slot_peek_binary_changes",
+    "pg_replication_origin_session_is_setup",
+    "pg_replication_origin_session_progress",
+    "pg_replication_slot_advance",
+}
+"""What may be called in a read-only transaction: no table is changed."""
 
 
 def perform(
@@ -101,4 +108,4 @@ def perform(
     return _FUNCTIONS[function](node, caller, *arguments)
 
 
-__all__ = ["READS", "perform", "warn_apart"]
+__all__ = ["MAKE_SLOTS", "READS", "perform", "warn_apart"]

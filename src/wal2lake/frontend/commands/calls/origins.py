@@ -30,7 +30,10 @@ from wal2lake.catalog import (
 )
 from wal2lake.catalog.progress import ProgressFile
 from wal2lake.errors import UndefinedObjectError, UsageError
-from wal2lake.frontend.commands.concurrency.activeorigins import SessionOrigin
+from wal2lake.frontend.commands.concurrency.activeorigins import (
+    SessionOrigin,
+    is_active,
+)
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.subscription.blocks import outside_block
 from wal2lake.frontend.commands.subscription.owner import altering
@@ -133,8 +136,8 @@ def advance_origin(node: Node, caller: Caller, name: str, lsn: int) -> None:
     for one in node.catalog.origins():
         if one.name == name:
             user = node.origins.user_of(name)
-            if user not in (None, caller.pid):
-                node.origins.take(name, one.number, caller.pid)
+            if user is not None:
+                raise is_active(one.number, user)
             node.catalog.move_origin(name, Lsn(lsn), back=True)
             return
     number, found = _origin(node.catalog, name)

@@ -91,7 +91,7 @@ class Reader:
         slot: str | None,
         up_to: int | None,
         at_most: int | None,
-        options: Sequence[str | None],
+        options: Sequence[str],
     ) -> list[Row]:
         if slot is None:
             raise UsageError("slot name must not be null", sqlstate="22004")
@@ -116,15 +116,12 @@ class Reader:
         ]
 
 
-def _options(given: Sequence[str | None]) -> Mapping[str, str | None]:
+def _options(given: Sequence[str]) -> Mapping[str, str | None]:
+    if any(one is None for one in given):
+        raise FeatureNotSupportedError("array must not contain nulls")
     if len(given) % 2:
-        raise UsageError("array must have even number of elements", sqlstate="22023")
-    options: dict[str, str | None] = {}
-    for name, value in zip(given[::2], given[1::2], strict=True):
-        if name is None:
-            raise UsageError("array must not contain nulls", sqlstate="22004")
-        options[name] = value
-    return options
+        raise FeatureNotSupportedError("array must have even number of elements")
+    return dict(zip(given[::2], given[1::2], strict=True))
 
 
 def _publishing(node: Node) -> Publishing:

@@ -25,10 +25,7 @@ class ActiveOrigins:
         with self._lock:
             user = self._users.setdefault(name, pid)
         if user != pid:
-            raise UsageError(
-                f"replication origin with ID {number} is already active for PID {user}",
-                sqlstate="55006",
-            )
+            raise is_active(number, user)
 
     def user_of(self, name: str) -> int | None:
         """The session that has it."""
@@ -40,6 +37,14 @@ class ActiveOrigins:
         with self._lock:
             if self._users.get(name) == pid:
                 del self._users[name]
+
+
+def is_active(number: int, user: int) -> UsageError:
+    """Of an origin that a session has."""
+    return UsageError(
+        f"replication origin with ID {number} is already active for PID {user}",
+        sqlstate="55006",
+    )
 
 
 class SessionOrigin:

@@ -458,7 +458,7 @@ def _functions() -> dict[tuple[str, int], Function]:
         "UBIGINT",
         _LSN,
     )
-    add("pg_walfile_name", replication.pg_walfile_name, "UBIGINT", "VARCHAR", _TEXT)
+    add("pg_walfile_name", replication.pg_walfile_name, "ANY", "VARCHAR", _TEXT)
     add(
         "pg_export_snapshot",
         replication.pg_export_snapshot,
@@ -555,6 +555,11 @@ def _functions() -> dict[tuple[str, int], Function]:
     add("record_out", text.record_out, "VARCHAR[]", "VARCHAR", _TEXT)
     add("bytea_in", text.bytea, "VARCHAR", "BLOB", _BYTEA)
     add("convert_from", text.convert_from, "BLOB VARCHAR", "VARCHAR", _TEXT)
+    add("encode", text.encode, "BLOB VARCHAR", "VARCHAR", _TEXT)
+    add("decode", text.decode, "VARCHAR VARCHAR", "BLOB", _BYTEA)
+    add("get_byte", text.get_byte, "BLOB BIGINT", "INTEGER", _INT4)
+    for given in ("BLOB BIGINT", "BLOB BIGINT BIGINT"):
+        add("bytea_substr", text.bytea_substr, given, "BLOB", _BYTEA)
     add("quote_ident", text.quote_ident, "VARCHAR", "VARCHAR", _TEXT)
     add("quote_literal", text.quote_literal_function, "ANY", "VARCHAR", _TEXT)
     add("quote_nullable", text.quote_nullable, "ANY", "VARCHAR", _TEXT)

@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from wal2lake.errors import UndefinedObjectError, UsageError
+from wal2lake.frontend.grammar.quoting import truncate_identifier
 from wal2lake.frontend.sysviews.functions.call import Call, Request
 from wal2lake.frontend.sysviews.functions.regproc import pg_lsn_in, regclass_in
 
@@ -136,22 +137,29 @@ def rows_of(name: str) -> Callable[..., object]:
     def ask(call: Call, *arguments: object) -> object:
         _check_replication(call)
         if None in arguments and not name.startswith(_MAY_BE_NULL):
-            return []
+            return [None]
         missing = _DEFAULTS.get(name, ())
         given = [*arguments, *missing[max(0, len(arguments) - 2) :]]
         if name.startswith(_MAY_BE_NULL) or name == "pg_replication_slot_advance":
             given[1] = pg_lsn_in(call, given[1])
-        plain = tuple(tuple(a) if isinstance(a, list) else a for a in given)
-        return call.ask(Request(name, plain))
+        plain = (_plain(one) for one in given)
+        return call.ask(Request(name, tuple(plain)))
 
     return ask
+
+
+def _plain(value: object) -> object:
+    """What can be a key; a text is cut as PostgreSQL's type name is."""
+    if isinstance(value, str):
+        return truncate_identifier(value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def pg_drop_replication_slot(call: Call, name: str | None) -> str:
     """Nobody needs what it holds any more."""
     _check_replication(call)
     if name is not None:
-        call.ask(Request("pg_drop_replication_slot", (name,)))
+        call.ask(Request("pg_drop_replication_slot", (truncate_identifier(name),)))
     return ""
 
 
@@ -189,8 +197,9 @@ def pg_logical_emit_message(
     return call.ask(Request("pg_logical_emit_message", arguments))
 
 
-def pg_walfile_name(call: Call, lsn: int | None) -> str | None:
+def pg_walfile_name(call: Call, value: object) -> str | None:
     """Of timeline 1, with segments of 16 MiB, as IDENTIFY_SYSTEM and SHOW have them."""
+    lsn = pg_lsn_in(call, value)
     if lsn is None:
         return None
     # A position between two segments belongs to the first.

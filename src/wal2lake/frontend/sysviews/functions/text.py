@@ -1,13 +1,15 @@
-"""Text made for SQL: quoting, format(), arrays in one text, text of bytes.
+"""Text made for SQL: quoting, format(), arrays in one text, text of bytes; bytes of bytes.
 
 Comes in: values of a query. Goes out: text. These are here because the embedded engine has none
 of them, or other ones.
 
-Source: src/backend/utils/adt/quote.c, varlena.c, mb/mbutils.c (convert_from); manual, section 9.4.
+Source: src/backend/utils/adt/quote.c, varlena.c, encode.c, mb/mbutils.c (convert_from); manual,
+sections 9.4 and 9.5.
 """
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -17,6 +19,8 @@ from wal2lake.frontend.grammar import quote_identifier, quote_literal
 from wal2lake.frontend.parameters.encodings import canonical_encoding, decode_text
 from wal2lake.frontend.query.values.literals import bytea_in
 from wal2lake.frontend.sysviews.functions.call import Call
+
+_ALL: Final = 1 << 31
 
 
 def array_to_string(
@@ -42,6 +46,70 @@ def convert_from(call: Call, data: bytes | None, encoding: str | None) -> str | 
     if name is None:
         raise UsageError(f'invalid source encoding name "{encoding}"')
     return decode_text(data, name)
+
+
+def encode(call: Call, data: bytes | None, form: str | None) -> str | None:
+    """A bytea as text: hex, escape, or base64, in lines of 76 characters."""
+    if data is None or form is None:
+        return None
+    match form.lower():
+        case "hex":
+            return data.hex()
+        case "escape":
+            return "".join(map(_escaped, data))
+        case "base64":
+            text = base64.b64encode(data).decode()
+            return "\n".join(text[at : at + 76] for at in range(0, len(text), 76))
+    raise UsageError(f'unrecognized encoding: "{form}"', sqlstate="22023")
+
+
+def _escaped(byte: int) -> str:
+    if byte == ord("\\"):
+        return "\\\\"
+    return f"\\{byte:03o}" if byte == 0 or byte >= 0x80 else chr(byte)
+
+
+def decode(call: Call, text: str | None, form: str | None) -> bytes | None:
+    """The inverse."""
+    if text is None or form is None:
+        return None
+    match form.lower():
+        case "hex":
+            return bytea_in("\\x" + text)
+        case "escape":
+            return bytea_in(text)
+        case "base64":
+            try:
+                return base64.b64decode("".join(text.split()), validate=True)
+            except ValueError:
+                raise UsageError(
+                    "invalid base64 end sequence",
+                    hint="Input data is missing padding, is truncated, or is otherwise"
+                    " corrupted.",
+                ) from None
+    raise UsageError(f'unrecognized encoding: "{form}"', sqlstate="22023")
+
+
+def get_byte(call: Call, data: bytes | None, number: int | None) -> int | None:
+    """One byte, from 0."""
+    if data is None or number is None:
+        return None
+    if not 0 <= number < len(data):
+        raise UsageError(
+            f"index {number} out of valid range, 0..{len(data) - 1}", sqlstate="2202E"
+        )
+    return data[number]
+
+
+def bytea_substr(
+    call: Call, data: bytes | None, start: int | None, length: int | None = _ALL
+) -> bytes | None:
+    """From ``start``, counted from 1; ``length`` bytes, of which those before 1 count, too."""
+    if data is None or start is None or length is None:
+        return None
+    if length < 0:
+        raise UsageError("negative substring length not allowed", sqlstate="22011")
+    return data[max(start - 1, 0) : max(start - 1 + length, 0)]
 
 
 def quote_ident(call: Call, text: str | None) -> str | None:

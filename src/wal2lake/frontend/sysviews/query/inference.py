@@ -42,6 +42,7 @@ XID: Final = 28
 OIDVECTOR: Final = 30
 JSON: Final = 114
 INTERVAL: Final = 1186
+BYTEA: Final = 17
 UNKNOWN: Final = 705
 NUMERIC: Final = 1700
 RECORD: Final = 2249
@@ -184,6 +185,8 @@ def type_of(node: exp.Expression) -> int | None:
         return _array_constructor(node)
     if isinstance(node, (exp.Sub, exp.Add, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)):
         return _arithmetic(node)
+    if isinstance(node, exp.Substring) and get_type(node.this) == BYTEA:
+        return BYTEA
     if isinstance(
         node, (exp.GroupConcat, exp.Concat, exp.Upper, exp.Lower, exp.Substring)
     ):

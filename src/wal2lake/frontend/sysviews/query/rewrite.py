@@ -54,6 +54,7 @@ from wal2lake.frontend.sysviews.query.casts import (
     concatenation,
 )
 from wal2lake.frontend.sysviews.query.inference import (
+    BYTEA,
     INT2VECTOR,
     INTEGERS,
     NODE_FUNCTIONS,
@@ -64,6 +65,7 @@ from wal2lake.frontend.sysviews.query.inference import (
     get_type,
     set_type,
 )
+from wal2lake.frontend.sysviews.query.namedarguments import place
 from wal2lake.frontend.sysviews.query.rowfunctions import expand
 from wal2lake.frontend.sysviews.query.scopes import RELATION_META, Output, analyze
 from wal2lake.pgtypes.registry.pg_type import format_type
@@ -186,6 +188,7 @@ def _translate(sql: str, parameters: tuple[Parameter, ...]) -> Translated:
     _bind(tree, parameters)
     _select_something(tree)
     _unqualify(tree)
+    place(tree)
     tree = expand(tree)
     outputs = analyze(tree)
     calls = _calls(tree)
@@ -276,6 +279,8 @@ _TYPED_CALLS: Final = (
     exp.ArrayToString,
     exp.CurrentRole,
     exp.CurrentSchemas,
+    exp.Decode,
+    exp.Encode,
     exp.Format,
 )
 """Functions that sqlglot has classes for, with arguments that ``FUNCTIONS`` must see."""
@@ -283,7 +288,7 @@ _TYPED_CALLS: Final = (
 
 def _untyped_call(node: exp.Expression) -> exp.Expression:
     parts = [node.this, *node.expressions]
-    parts += [node.args.get("expression"), node.args.get("null")]
+    parts += [node.args.get(name) for name in ("expression", "null", "charset")]
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(node).__name__).lower()
     arguments = [part for part in parts if isinstance(part, exp.Expression)]
     return exp.Anonymous(this=name, expressions=arguments)
@@ -456,6 +461,8 @@ def _expression(node: exp.Expression) -> exp.Expression:
         return _function(node)
     elif isinstance(node, (exp.Div, exp.IntDiv, exp.Mod)):
         return _division(node)
+    elif isinstance(node, exp.Length | exp.Substring) and get_type(node.this) == BYTEA:
+        return _of_bytes(node)
     elif isinstance(node, exp.Sub) and get_type(node.this) == PG_LSN:
         return _lsn_difference(node.this, node.expression)
     return node
@@ -534,6 +541,14 @@ def _divisor(value: exp.Expression) -> exp.Expression:
     return exp.Case(ifs=[exp.If(this=is_zero, true=failure)], default=value)
 
 
+def _of_bytes(node: exp.Length | exp.Substring) -> exp.Expression:
+    if isinstance(node, exp.Length):
+        length = exp.Anonymous(this="octet_length", expressions=[node.this])
+        return as_type(length, "INTEGER")
+    places = [node.args.get(name) for name in ("start", "length")]
+    return call("bytea_substr", node.this, *(place for place in places if place))
+
+
 def _lsn_difference(left: exp.Expression, right: exp.Expression) -> exp.Expression:
     return exp.Sub(
         this=as_type(as_lsn(left), "HUGEINT"),
@@ -549,7 +564,9 @@ def _function(node: exp.Expression) -> exp.Expression:
     if (name, len(arguments)) in FUNCTIONS:
         if name == "array_to_string":
             arguments[0] = as_type(arguments[0], "VARCHAR[]")
-        found = call(name, *[_text_argument(name, a) for a in arguments])
+        kinds = FUNCTIONS[name, len(arguments)].parameters
+        given = zip(kinds, arguments, strict=True)
+        found = call(name, *(_argument(name, kind, one) for kind, one in given))
         if name == EXPANDARRAY and not isinstance(node.parent, exp.Anonymous):
             return exp.Anonymous(this="unnest", expressions=[found])
         return found
@@ -590,6 +607,9 @@ def _function(node: exp.Expression) -> exp.Expression:
             return node
 
 
-def _text_argument(name: str, argument: exp.Expression) -> exp.Expression:
-    """Arguments that are OID types go in as numbers, except where text is formatted."""
+def _argument(name: str, kind: str, argument: exp.Expression) -> exp.Expression:
+    """Arguments that are OID types go in as numbers, except where text is formatted; constants
+    for bytes are read as PostgreSQL does."""
+    if kind == "BLOB" and isinstance(argument, exp.Literal) and argument.is_string:
+        return call("bytea_in", argument)
     return as_text(argument) if name in ("format", "quote_literal") else argument

@@ -25,6 +25,7 @@ from sqlglot import exp
 
 from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.frontend.sysviews.functions.pg_proc import EXPANDARRAY, ROW_FUNCTIONS
+from wal2lake.frontend.sysviews.query.casts import array_items
 from wal2lake.frontend.sysviews.query.inference import (
     INT2VECTOR,
     function_name,
@@ -126,11 +127,24 @@ def _unnested(call: exp.Expression, name: str) -> exp.Alias:
         last = arguments[-1] if arguments else None
         first = _VARIADIC[name]
         if isinstance(last, exp.Variadic):
-            arguments = [*arguments[:-1], last.this]
+            arguments = [*arguments[:-1], _listed(last.this)]
         else:
             arguments[first:] = [exp.Array(expressions=arguments[first:])]
     rows = exp.Anonymous(this=name, expressions=arguments)
     return exp.alias_(exp.Anonymous(this="unnest", expressions=[rows]), _ROW)
+
+
+def _listed(array: exp.Expression) -> exp.Expression:
+    """An array, which may be given as its text; 0A000 for one of arrays."""
+    if isinstance(array, exp.Literal) and array.is_string:
+        items = [
+            exp.Literal.string(i) if i is not None else exp.Null()
+            for i in array_items(array.name)
+        ]
+        return exp.Array(expressions=items)
+    if any(isinstance(item, exp.Array) for item in array.expressions):
+        raise FeatureNotSupportedError("array must be one-dimensional")
+    return array
 
 
 def _columns(name: str, only: str | None = None) -> exp.Select:
@@ -150,7 +164,11 @@ def _whole(name: str) -> exp.Select:
         this="record_out", expressions=[exp.Array(expressions=texts)]
     )
     set_type(record, _RECORD)
-    item = exp.alias_(record, name)
+    # Of null there is no record.
+    missing = exp.Is(this=exp.column(_ROW, table=_ROWS), expression=exp.Null())
+    found = exp.Case().when(missing, exp.Null()).else_(record)
+    set_type(found, _RECORD)
+    item = exp.alias_(found, name)
     set_type(item, _RECORD)
     return exp.select(item)
 

@@ -24,7 +24,9 @@ _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 def pg_replication_slots(moment: Moment) -> Iterator[Row]:
     """All of them."""
     for use, room in moment.source.slots():
-        slot, user = use.slot, use.session
+        slot = use.slot
+        # A temporary one is its session's for as long as it is there.
+        user = use.session or slot.temporary or None
         lost = slot.invalidation is not None
         yield {
             "slot_name": slot.name,
