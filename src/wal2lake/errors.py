@@ -27,6 +27,7 @@ Source: PostgreSQL manual, appendix A (SQLSTATE) and section 55.8 (error fields)
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Final
 
@@ -41,12 +42,25 @@ class Retry(Enum):
     """Trying again cannot help before somebody acts on the hint."""
 
 
+@dataclass(frozen=True, slots=True)
+class About:
+    """The objects that an error names, for programs."""
+
+    schema: str
+    table: str
+    column: str = ""
+    constraint: str = ""
+
+
 class Wal2LakeError(Exception):
     """The root. ``str()`` is the primary message, as PostgreSQL would write it."""
 
     sqlstate: str = "XX000"
     retry: Retry = Retry.NEVER
-    _fields: ClassVar[tuple[str, ...]] = ("sqlstate", "detail", "hint", "context")
+    about: About | None = None
+    _fields: ClassVar[tuple[str, ...]] = (
+        *("sqlstate", "detail", "hint", "context", "about"),
+    )
 
     def __init__(
         self,
@@ -56,6 +70,7 @@ class Wal2LakeError(Exception):
         detail: str | None = None,
         hint: str | None = None,
         context: str | None = None,
+        about: About | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -64,6 +79,7 @@ class Wal2LakeError(Exception):
         self.detail = detail
         self.hint = hint
         self.context = context
+        self.about = about
 
     def __reduce__(self) -> tuple[object, ...]:
         fields = {name: getattr(self, name) for name in self._fields}
@@ -88,7 +104,7 @@ def sqlstate_of(error: BaseException) -> str:
 
 
 def _rebuild(
-    kind: type[Wal2LakeError], message: str, fields: dict[str, str | None]
+    kind: type[Wal2LakeError], message: str, fields: dict[str, object]
 ) -> Wal2LakeError:
     error = kind(message)
     for name, value in fields.items():

@@ -136,12 +136,28 @@ select count(*) from nk
 """
 
 
+EDGES = r"""
+insert into w(id, r, d, n) values (901, -0.0, -0.0, -0.00), (902, '-0', '-0', '-0');
+insert into w(id, ai, at) values (903, '[1:2]={1,2}', array[]::text[]);
+update w set ai = array[]::int[], at = '[1:1]={"[2:3]={}"}' where id = 902;
+select id, r, d, n, ai, at from w where id > 900 order by id;
+insert into w(id, ai) values (904, '[1:3]={1,2}');
+insert into w(id, at) values (904, array[]);
+insert into w(id) values (901);
+insert into w(v) values ('x');
+update w set id = 901 where id = 902;
+update w set id = null where id = 902
+"""
+
+
 def outcome(session: Session, sql: str) -> tuple[object, ...]:
     """What a client sees of it."""
     try:
         cursor = session.execute(sql)
     except psycopg.Error as error:
-        return "ERROR", error.diag.sqlstate, error.diag.message_primary
+        told = error.diag
+        about = told.schema_name, told.table_name, told.column_name
+        return "ERROR", told.sqlstate, told.message_primary, about, told.constraint_name
     if cursor.description is None:
         return (cursor.statusmessage,)
     columns = [(column.name, column.type_code) for column in cursor.description]
@@ -178,6 +194,10 @@ def pair(node: Node, postgres_server: Callable[..., Any]) -> Iterator[Compare]:
         for table in ("w", "k", "nk"):
             ours.execute(f"drop table if exists {table}")
     server.psql("drop database local_writes with (force)")
+
+
+def test_constants_that_look_odd_and_what_errors_are_about(pair: Compare) -> None:
+    pair(EDGES)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wal2lake.errors import InternalError, SqlSyntaxError, Wal2LakeError
+from wal2lake.errors import About, InternalError, SqlSyntaxError, Wal2LakeError
 from wal2lake.frontend.backend import Notice
 from wal2lake.wire.frontback import Diagnostic
 
@@ -26,6 +26,9 @@ _LEVELS: Final = (
     "WARNING",
     "ERROR",
 )
+
+
+_NOTHING: Final = About("", "")
 
 
 class SessionEnd(Exception):
@@ -50,6 +53,7 @@ def error_fields(
     position = ""
     if isinstance(error, SqlSyntaxError) and error.position > 0:
         position = str(error.position + offset)
+    about = error.about or _NOTHING
     return Diagnostic(
         severity=severity,
         sqlstate=error.sqlstate,
@@ -58,6 +62,10 @@ def error_fields(
         hint=error.hint or "",
         position=position,
         where=error.context or "",
+        schema=about.schema,
+        table=about.table,
+        column=about.column,
+        constraint=about.constraint,
     )
 
 

@@ -135,12 +135,18 @@ _REST_OF_ESCAPE: Final = re.compile(r"[^'\\]*+(?:(?:''|\\.)[^'\\]*+)*+(')?", re.
 
 
 def syntax_error(
-    text: str, start: int, near: str | None = None, **fields: str
+    text: str,
+    start: int,
+    near: str | None = None,
+    *,
+    sqlstate: str | None = None,
+    detail: str | None = None,
+    hint: str | None = None,
 ) -> SqlSyntaxError:
     """A 42601 at a place of the text; ``near`` is added as PostgreSQL words it."""
     if near is not None:
         text = f'{text} at or near "{near}"' if near else f"{text} at end of input"
-    error = SqlSyntaxError(text, **fields)
+    error = SqlSyntaxError(text, sqlstate=sqlstate, detail=detail, hint=hint)
     error.position = start + 1
     return error
 

@@ -13,6 +13,7 @@ Source: PostgreSQL manual, INSERT, UPDATE, DELETE, 10.4.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -21,9 +22,11 @@ from sqlglot import exp
 
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import (
+    About,
     FeatureNotSupportedError,
     UndefinedObjectError,
     UsageError,
+    Wal2LakeError,
 )
 from wal2lake.frontend.query.analysis.writes import (
     rewrite_write,
@@ -353,6 +356,15 @@ def _not_null(table: TableDef, column: ColumnDef, value: str) -> str:
     )
     ddl = t.spark_name(t.of_column(column))
     return f"coalesce({value}, CAST({error} AS {ddl}))"
+
+
+_NULL: Final = re.compile('null value in column "(.*)" of relation ', re.DOTALL)
+
+
+def about_null(error: Wal2LakeError, table: TableDef) -> About | None:
+    """The column that a failed statement has given NULL to; None: it has failed otherwise."""
+    found = _NULL.match(error.message) if error.sqlstate == "23502" else None
+    return found and About(table.namespace, table.name, column=found[1])
 
 
 # ---- UPDATE, DELETE ------------------------------------------------------------------

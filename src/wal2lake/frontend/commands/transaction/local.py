@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from wal2lake.catalog import TableDef
-from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.frontend.backend import TransactionKind
 from wal2lake.frontend.commands.concurrency.sequences import (
     Restarted,
@@ -57,7 +57,7 @@ from wal2lake.frontend.commands.transaction.prepared import Preparing, prepare
 from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_repeated
 from wal2lake.frontend.query.results import Rendering
 from wal2lake.frontend.query.translate import TableRef
-from wal2lake.frontend.query.writes import SparkWrite, identifying
+from wal2lake.frontend.query.writes import SparkWrite, about_null, identifying
 from wal2lake.lake.branch.branches import Branch, place_of_branches
 from wal2lake.lake.branch.changes import Action
 from wal2lake.lake.capture.commits import updated_by
@@ -280,7 +280,11 @@ class LocalTransaction:
         self._told.append(Statement(own, before, after, truncates, tuple(moved)))
 
     def _execute(self, write: SparkWrite, job_group: str) -> list[pa.RecordBatch]:
-        result = self._node.queries.run(write.sql, job_group=job_group)
+        try:
+            result = self._node.queries.run(write.sql, job_group=job_group)
+        except UsageError as error:
+            error.about = about_null(error, write.table)
+            raise
         return [batch for batch in result.batches if batch.num_rows]
 
     def _moved(self, write: SparkWrite, job_group: str) -> list[Moved]:

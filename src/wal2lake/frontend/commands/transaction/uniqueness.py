@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from wal2lake.catalog import TableDef
-from wal2lake.errors import UsageError
+from wal2lake.errors import About, UsageError
 from wal2lake.frontend.query.results import Rendering, columns_in
 from wal2lake.frontend.query.values import types as t
 from wal2lake.lake.branch.keys import Key
@@ -32,10 +32,11 @@ def refuse_repeated(
     """Raise if a key was found."""
     if found is None:
         return
+    name = table.key_name or f"{table.name}_pkey"
     raise UsageError(
-        "duplicate key value violates unique constraint"
-        f' "{table.key_name or f"{table.name}_pkey"}"',
+        f'duplicate key value violates unique constraint "{name}"',
         sqlstate="23505",
+        about=About(table.namespace, table.name, constraint=name),
         detail=f"Key ({', '.join(map(quote_identifier, table.key))})="
         f"({', '.join(_texts(table, found, rendering))}) already exists.",
     )

@@ -375,8 +375,13 @@ class Expressions:
         if not isinstance(kind, exp.DataType):
             raise t.refuse(f"a cast to {kind.sql(dialect='postgres').lower()}")
         oid, typmod = parse_type_name(kind.sql(dialect="postgres"))
+        wanted = t.declared(int(oid), typmod)
+        given = node.this.unnest()
+        if isinstance(given, exp.Array) and not given.expressions and wanted.element:
+            # ARRAY[] has the type that it is cast to.
+            given.replace(exp.Literal.string("{}"))
         operand = self.visit(node.this, scope)
-        return casts.convert(operand, t.declared(int(oid), typmod), self._zone)
+        return casts.convert(operand, wanted, self._zone)
 
     def _interval(self, node: exp.Interval, scope: Scope) -> Operand:
         unit = node.args.get("unit")

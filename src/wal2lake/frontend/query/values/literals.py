@@ -275,12 +275,26 @@ _READERS: Mapping[int, Callable[[str, Type], Operand]] = MappingProxyType(
     }
 )
 
+_BOUNDS = re.compile(r"\[\s*([+-]?\d+)\s*:\s*([+-]?\d+)\s*\]\s*=\s*(?=\{)")
+
 _ITEM = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^",{}\\]+))\s*(,|\}\Z)', re.DOTALL)
 
 
 def _array(text: str, kind: Type) -> list[str | None]:
     """One dimension, as array_in reads it."""
     body = text.strip()
+    bounds = _BOUNDS.match(body)
+    if bounds is not None:
+        if int(bounds[1]) != 1:
+            raise t.refuse("an array with a lower bound other than 1")
+        inner = _array(body[bounds.end() :], kind)
+        if len(inner) != int(bounds[2]):
+            raise UsageError(
+                f'malformed array literal: "{text}"',
+                sqlstate="22P02",
+                detail="Specified array dimensions do not match array contents.",
+            )
+        return inner
     if not body.startswith("{") or not body.endswith("}"):
         raise UsageError(f'malformed array literal: "{text}"', sqlstate="22P02")
     if body[1:-1].strip() == "":

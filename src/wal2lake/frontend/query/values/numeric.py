@@ -143,14 +143,18 @@ def exact_constant(node: exp.Expression) -> str | None:
         scale = int(node.to.expressions[1].name)
         text = node.this.name if isinstance(node.this, exp.Literal) else ""
         exact = bool(text) and len(text.partition(".")[2]) == scale
-        return f"{sign}{text}" if exact else None
+        return _signed(sign, text) if exact else None
     if not isinstance(node, exp.Literal):
         return None
     try:
-        Decimal(node.name)
+        return _signed(sign, node.name)
     except InvalidOperation:
         return None
-    return f"{sign}{node.name}"
+
+
+def _signed(sign: str, digits: str) -> str:
+    """A numeric has no negative zero."""
+    return f"{sign}{digits}" if Decimal(digits) else digits
 
 
 # ---- arithmetic -----------------------------------------------------------------------
