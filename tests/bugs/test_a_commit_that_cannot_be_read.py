@@ -30,10 +30,22 @@ class Tables:
     ) -> Iterator[list[dict[str, Any]]]:
         yield from self.commits[location][first : last + 1]
 
+    def state_at(self, location: str, version: int) -> object:
+        raise TypeError("nobody has expected this")
 
+
+NOTHING = [{"commitInfo": {"timestamp": 0}}]
+ROWS = [*NOTHING, {"add": {"path": "f", "size": 1, "stats": '{"numRecords":1}'}}]
+
+
+@pytest.mark.parametrize("what", ["it is gone", "nobody understands it"])
 @pytest.mark.parametrize("published", [False, True])
 def test_it_is_passed_over(
-    tmp_path: Path, no_fsync: None, monkeypatch: pytest.MonkeyPatch, published: bool
+    tmp_path: Path,
+    no_fsync: None,
+    monkeypatch: pytest.MonkeyPatch,
+    published: bool,
+    what: str,
 ) -> None:
     node = PublishingNode(tmp_path, monkeypatch)
     node.run("create table a (id int primary key)")
@@ -41,8 +53,7 @@ def test_it_is_passed_over(
     node.run(f"create publication p for table {'a, b' if published else 'a'}")
     a, b = sorted(node.catalog.tables(), key=lambda table: table.name)
     tables = Tables()
-    nothing = [{"commitInfo": {"timestamp": 0}}]
-    tables.commits = {a.location: [nothing], b.location: [nothing]}
+    tables.commits = {a.location: [NOTHING], b.location: [NOTHING]}
 
     def visible(wanted: object) -> dict[Oid, int]:
         return {t.oid: len(tables.commits[t.location]) - 1 for t in (a, b)}
@@ -62,8 +73,14 @@ def test_it_is_passed_over(
     capture.start()
     try:
         first = capture.catch_up(WAIT_SECONDS)
-        tables.commits[b.location] += [[], nothing]
-        tables.commits[a.location] += [nothing]
+        gone = what == "it is gone"
+        tables.commits[b.location] += [[] if gone else ROWS, NOTHING]
+        tables.commits[a.location] += [NOTHING]
+        # It is tried again before anybody loses a slot for it.
+        for _ in range(0 if gone else 2):
+            with pytest.raises(TypeError):
+                capture.catch_up(WAIT_SECONDS)
+            assert all(s.invalidation is None for s in node.catalog.slots())
         second = capture.catch_up(WAIT_SECONDS)
         assert second.versions == {a.oid: 1, b.oid: 2}
         assert second.lsn > first.lsn

@@ -11,9 +11,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wal2lake.catalog import Catalog, Definitions, PublishedOperation, TableDef
 from wal2lake.errors import UsageError
@@ -22,6 +24,7 @@ from wal2lake.publish.publications import Published, all_published
 from wal2lake.publish.rowfilter import Filter, Outcome, combined, decode, transforms
 
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = map(ord, "IUDT")
+_KEY = ord("K")
 
 _OPERATIONS = {
     "I": PublishedOperation.INSERT,
@@ -161,19 +164,36 @@ def published_rows(
     sending: Sending, relation: Relation, rows: pa.RecordBatch
 ) -> pa.RecordBatch:
     """A run's rows as they are sent: those of operations that are published, which the filters
-    let through; an UPDATE may have become an INSERT or a DELETE."""
+    let through; an UPDATE may have become an INSERT or a DELETE, or both (``_in_two``)."""
+    blind = {
+        letter
+        for letter, filter_ in sending.filters.items()
+        if letter in "UD" and _is_blind(filter_, relation)
+    }
+    if "U" in blind:
+        rows, moved = _in_two(rows, relation)
+    else:
+        moved = np.zeros(rows.num_rows, bool)
     ops = rows.column("op").to_numpy().copy()
     old = rows.column("old").to_numpy().copy()
     keep = np.isin(ops, [ord(letter) for letter in sending.operations])
+    if moved.any():
+        keep[moved] = "U" in sending.operations
     if not relation.key_positions:
         # Nobody could find the row.
         keep &= (ops != _UPDATE) & (ops != _DELETE)
     for letter, filter_ in sending.filters.items():
-        here = np.flatnonzero((ops == ord(letter)) & keep)
+        if letter == "D" and letter in blind:
+            # Who has the row is not known, and it is gone.
+            continue
+        if letter == "U" and letter in blind:
+            here, by = np.flatnonzero(moved & (ops == _INSERT)), "I"
+        else:
+            here, by = np.flatnonzero((ops == ord(letter)) & keep & ~moved), letter
         if not here.size:
             continue
         some = rows.take(pa.array(here))
-        outcomes = _outcomes(filter_, letter, relation, some)
+        outcomes = _outcomes(filter_, by, relation, some)
         for place, outcome in zip(here.tolist(), outcomes, strict=True):
             if outcome is Outcome.NOTHING:
                 keep[place] = False
@@ -185,6 +205,46 @@ def published_rows(
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, name, pa.array(values))
     return rows if keep.all() else rows.filter(pa.array(keep))
+
+
+def _is_blind(filter_: Filter, relation: Relation) -> bool:
+    """Old rows do not have all columns of the filter. Who writes through the node is refused then;
+    other writers, and subscriptions, are not."""
+    keys = {column.name for column in relation.columns if column.is_key}
+    return bool(keys) and not keys.issuperset(filter_.columns)
+
+
+def _in_two(
+    rows: pa.RecordBatch, relation: Relation
+) -> tuple[pa.RecordBatch, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """UPDATEs as a DELETE of the old row, which a subscriber need not have, and an INSERT of the
+    new one; which rows are those."""
+    ops = rows.column("op").to_numpy()
+    updates = ops == _UPDATE
+    if not updates.any():
+        return rows, updates
+    times = np.where(updates, 2, 1)
+    rows = rows.take(pa.array(np.repeat(np.arange(len(ops)), times)))
+    moved = np.repeat(updates, times)
+    first = np.cumsum(times) - times
+    ops = np.repeat(ops, times)
+    ops[first[updates]], ops[first[updates] + 1] = _DELETE, _INSERT
+    old = rows.column("old").to_numpy().copy()
+    # The identity has not changed: the new row has the old one's.
+    same = pa.array(moved & (old == 0))
+    for i in relation.key_positions:
+        name = f"o{i}"
+        key = pc.if_else(same, rows.column(f"c{i}"), _column(rows, name))
+        at = rows.schema.get_field_index(name)
+        rows = (
+            rows.append_column(name, key) if at < 0 else rows.set_column(at, name, key)
+        )
+    old[moved & (ops == _DELETE) & (old == 0)] = _KEY
+    old[moved & (ops == _INSERT)] = 0
+    for name, values in (("op", ops), ("old", old)):
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, name, pa.array(values))
+    return rows, moved
 
 
 def _outcomes(

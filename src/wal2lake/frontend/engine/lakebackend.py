@@ -621,6 +621,7 @@ class LakeBackend:
         written as it has; or as they were, if the session reads the past. What is read is noted
         in ``used``. ``newest``: with the columns that tables have now, whatever is published."""
         catalog, transaction = self._node.catalog, self._transaction
+        tables = self._node.tables
         moment, past = snapshot, self._past(caller, told=used is not None)
 
         def resolve(schema: str | None, name: str) -> TableRef:
@@ -630,17 +631,28 @@ class LakeBackend:
                 used.setdefault(table.oid, (table, "r"))
             if past is not None:
                 version = past.of(table)
-                return TableRef(catalog.table_at(table, version), version)
+                return as_stored(TableRef(catalog.table_at(table, version), version))
             if moment is None:
                 moment = self._snapshot()
             apart = moment.apart(*catalog.sharing(table))
             if apart is not None and used is not None and used[table.oid][0] is table:
                 calls.warn_apart(self._node, caller, table, *apart)
             ref = transaction.ref(table, moment)
-            if not newest:
-                return ref
-            place = ref.table.location
-            return replace(ref, table=replace(table, location=place))
+            if newest:
+                place = ref.table.location
+                ref = replace(ref, table=replace(table, location=place))
+            return as_stored(ref)
+
+        def as_stored(ref: TableRef) -> TableRef:
+            place, version = ref.table.location, ref.version
+            state = (
+                tables.state(place)
+                if version is None
+                else tables.state_at(place, version)
+            )
+            stored = [field.name for field in state.fields]
+            same = stored == [column.name for column in ref.table.columns]
+            return ref if same else replace(ref, narrows=True)
 
         return resolve
 

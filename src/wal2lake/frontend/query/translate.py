@@ -35,6 +35,8 @@ from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.types import Type
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
+_NARROW_MARK: Final = "wal2lake_narrow"
+
 
 @dataclass(frozen=True, slots=True)
 class TableRef:
@@ -43,6 +45,8 @@ class TableRef:
     table: TableDef
     version: int | None
     """Delta version to read; None: the newest (tables that nobody mirrors)."""
+    narrows: bool = False
+    """Its files have other columns than ``table``, or in another order: a foreign writer's."""
 
 
 Resolver = Callable[[str | None, str], TableRef]
@@ -252,6 +256,7 @@ def _point_at(node: exp.Table, ref: TableRef) -> None:
     node.set("db", exp.to_identifier("delta"))
     node.set("catalog", None)
     node.meta[TABLE_MARK] = ref.table
+    node.meta[_NARROW_MARK] = ref.narrows
     if ref.version is not None:
         node.set(
             "version",
@@ -261,6 +266,16 @@ def _point_at(node: exp.Table, ref: TableRef) -> None:
                 expression=exp.Literal.number(ref.version),
             ),
         )
+
+
+def _narrow(node: exp.Table) -> None:
+    """Only the columns that the table's definition has, in its order."""
+    table = node.meta[TABLE_MARK]
+    inner = node.copy()
+    inner.set("alias", None)
+    columns = [exp.column(c.name, quoted=True) for c in table.columns]
+    query = exp.select(*columns).from_(inner)
+    node.replace(exp.Subquery(this=query, alias=node.args.get("alias")))
 
 
 def _visible_ctes(node: exp.Expression) -> set[str]:
@@ -324,6 +339,9 @@ def settle(tree: exp.Expression) -> None:
             exp.DataType.Type.TIMESTAMPLTZ,
         ):
             kind.set("this", exp.DataType.Type.TIMESTAMPLTZ)
+    for table in list(tree.find_all(exp.Table)):
+        if table.meta.get(_NARROW_MARK):
+            _narrow(table)
     for lock in list(tree.find_all(exp.Lock)):
         lock.pop()
 

@@ -238,8 +238,10 @@ def _insert(
     # Rows of one statement, in its order, rather than a file of each core.
     listed_rows = isinstance(tree.expression, exp.Values)
     hint = "/*+ COALESCE(1) */ " if listed_rows else ""
+    # By their names: somebody else may have added columns to the files.
+    stored = ", ".join(identifier(column.name) for column in table.columns)
     sql = (
-        f"INSERT INTO {path_sql(table)} SELECT {hint}{', '.join(items)}"
+        f"INSERT INTO {path_sql(table)} ({stored}) SELECT {hint}{', '.join(items)}"
         f" FROM ({generate(source)}) AS src({', '.join(names)})"
     )
     return SparkWrite(table, sql, "INSERT")

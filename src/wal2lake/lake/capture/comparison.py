@@ -27,6 +27,7 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
+from wal2lake.errors import StorageError
 from wal2lake.lake.capture.moves import Key, Moved, arranged, chosen
 
 DELETE, UPDATE, MOVE, INSERT = range(4)
@@ -61,14 +62,18 @@ def compare(
     said: Said,
     memory: Memory,
 ) -> Iterator[pa.Table]:
-    """See the module; ``schema`` is that of the rows."""
+    """See the module; ``schema`` is that of the rows. StorageError if neither memory nor disk
+    suffices."""
     config = {
         "memory_limit": f"{max(memory.bytes, 64 << 20)}B",
         "temp_directory": str(memory.directory),
         "threads": "1",
     }
-    with duckdb.connect(":memory:", config=config) as database:
-        yield from _Comparison(database, schema, key).run(gone, came, said)
+    try:
+        with duckdb.connect(":memory:", config=config) as database:
+            yield from _Comparison(database, schema, key).run(gone, came, said)
+    except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
+        raise StorageError(f"could not compare rows: {error}") from error
 
 
 class _Comparison:

@@ -15,7 +15,7 @@ Called by capture (``publish``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,6 +77,23 @@ def row_changes(
         said = Said(commit.more.moved, commit.updated)
         for table in compare(*rows, reader.schema, key, said, memory):
             yield from layout.compared(table)
+
+
+def most_changes(commit: TableCommit, rows_of: Callable[[DataFile], int]) -> int:
+    """How many changes ``row_changes`` can give, and a TRUNCATE; by what the log says of the files.
+    ``rows_of`` counts one of which it does not."""
+    found = int(commit.truncates)
+    for one in commit.touched:
+        before = None if commit.truncates else one.before
+        if before is not None and one.after is not None:
+            # Rows that are deleted now, and those that a RESTORE brings back.
+            found += before.deleted + one.after.deleted
+            continue
+        for file in (before, one.after):
+            if file is not None:
+                rows = rows_of(file) if file.rows is None else file.rows
+                found += rows - file.deleted
+    return found
 
 
 @dataclass(frozen=True, slots=True)

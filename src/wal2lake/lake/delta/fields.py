@@ -49,12 +49,13 @@ def from_struct_field(field: StructField) -> FieldSpec:
     """Read a field back; foreign tables have no metadata of ours."""
     metadata = field.metadata or {}
     domain = metadata.get(DOMAIN)
+    # Other writers (delta-rs) write numbers back as texts.
     return FieldSpec(
         name=field.name,
         spark_ddl=field.dataType.simpleString(),
         nullable=field.nullable,
-        pg_type_oid=Oid(metadata.get(TYPE_OID, 0)),
-        pg_typmod=metadata.get(TYPMOD, -1),
+        pg_type_oid=Oid(int(metadata.get(TYPE_OID, 0))),
+        pg_typmod=int(metadata.get(TYPMOD, -1)),
         pg_type_name=metadata.get(TYPE_NAME),
         pg_domain=domain and Domain(domain[0], Oid(int(domain[1])), int(domain[2])),
         is_generated=_GENERATED in metadata,

@@ -74,6 +74,10 @@ class StoredRows:
         self._state = state
         self.files = files
 
+    def count(self) -> int:
+        """Rows that are physically there, by the files' footers."""
+        return sum(int(self._open(file).metadata.num_rows) for file in self.files)
+
     def locate(
         self,
         keys: Keys,

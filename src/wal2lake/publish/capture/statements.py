@@ -41,7 +41,7 @@ from wal2lake.lake.capture.commits import TableCommit, read_commit
 from wal2lake.lake.capture.comparison import Memory
 from wal2lake.lake.capture.messages import Emitted, More
 from wal2lake.lake.capture.moves import Moved
-from wal2lake.lake.capture.rows import row_changes
+from wal2lake.lake.capture.rows import most_changes, row_changes
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.capture.relations import key_of, relation_of
 from wal2lake.publish.capture.writer import Change
@@ -88,7 +88,13 @@ class Statements:
         commits = [
             [] if isinstance(one, Emitted) else list(self._commits(one)) for one in told
         ]
-        if sum(_changed(one) for found in commits for one in found) > MOST_ROWS:
+        changes = (
+            # A file that nobody has counted may be a large one.
+            most_changes(one, lambda _: MOST_ROWS + 1)
+            for found in commits
+            for one in found
+        )
+        if sum(changes) > MOST_ROWS:
             return None
         data = bytearray()
         for one, found in zip(told, commits, strict=True):
@@ -168,20 +174,6 @@ def count_of(changes: Iterable[Change | Emitted]) -> int:
         else 1
         for one in changes
     )
-
-
-def _changed(commit: TableCommit) -> int:
-    """How many rows, or more than there may be."""
-    found = 0
-    for one in commit.touched:
-        if one.before is not None and one.after is not None:
-            found += abs(one.after.deleted - one.before.deleted)
-            continue
-        for file in (one.before, one.after):
-            if file is not None:
-                rows = file.rows
-                found += MOST_ROWS + 1 if rows is None else rows - file.deleted
-    return found
 
 
 def _append(data: bytearray, one: Change | Emitted) -> None:

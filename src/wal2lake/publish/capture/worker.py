@@ -19,19 +19,24 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from wal2lake.catalog import Catalog, ReplicationSlot, TableDef
 from wal2lake.changelog import Retention, TwoPhase
-from wal2lake.errors import StorageError, Wal2LakeError
+from wal2lake.errors import Retry, StorageError, Wal2LakeError
 from wal2lake.lake import TablePort, TableState
 from wal2lake.lake.capture.commits import TableCommit, read_commit
 from wal2lake.lake.capture.comparison import Memory
 from wal2lake.lake.capture.messages import Emitted, OriginMark
-from wal2lake.lake.capture.rows import row_changes
+from wal2lake.lake.capture.rows import most_changes, row_changes
+from wal2lake.lake.tablefiles import DataFile
+from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import Lsn, Oid, Relation
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.publish.capture.ordering import Captured, in_order
@@ -57,8 +62,10 @@ _EPOCH_MS: Final = 946_684_800_000
 _NEW: Final = -1
 """The version before a table's first one."""
 
-_UNKNOWN_ROWS: Final = 1 << 32
-"""Of a file that does not say how many it has: positions are plentiful."""
+_ATTEMPTS: Final = 3
+"""At a commit that cannot be read, for a reason that nobody expected."""
+
+_GONE: Final = "Its log or its files were removed (VACUUM) before they were read."
 
 Visible = Callable[[Sequence[TableDef]], Mapping[Oid, int]]
 """The version of each table that readers see, all at one moment."""
@@ -126,6 +133,8 @@ class Capture:
         ``sealed`` is told when the log has grown; ``enforce`` invalidates slots that hold too much
         of it."""
         self._enforce = enforce
+        self._failed: Counter[tuple[Oid, int]] = Counter()
+        """How often a commit could not be read, by table and version."""
         self._catalog = catalog
         self._tables = tables
         self._visible = visible
@@ -375,7 +384,7 @@ class Capture:
             one.gid,
             one.time_us,
             self._changes(found, tables, one.messages),
-            sum(_at_most(commit) for _, commit in found.commits) + len(one.messages),
+            self._at_most(found, tables) + len(one.messages),
         )
 
     def _pass_over(
@@ -416,7 +425,7 @@ class Capture:
         read = self._tables.actions(table.location, first + 1, last)
         for version, actions in enumerate(read, first + 1):
             if not actions:
-                raise _Unreadable(table, version)
+                raise _Unreadable(table, version, _GONE)
             commit = read_commit(version, actions)
             if commit.changes_rows:
                 found.append(commit)
@@ -432,8 +441,7 @@ class Capture:
         if told is None:
             messages = transaction.messages
             changes = self._changes(transaction, tables, messages)
-            at_most = sum(_at_most(commit) for _, commit in transaction.commits)
-            at_most += len(messages)
+            at_most = self._at_most(transaction, tables) + len(messages)
         else:
             changes, at_most = iter(told), count_of(told)
         writer.transaction(
@@ -491,7 +499,8 @@ class Capture:
         found, truncated = [], []
         for relid, commit in transaction.commits:
             table = self._catalog.table_at(tables[relid], commit.version)
-            state = self._state(table, commit)
+            with self._reading(table, commit):
+                state = self._tables.state_at(table.location, commit.version)
             relation = self._by_partition(table, relation_of(table, state))
             if commit.truncates:
                 truncated.append((relation, commit.more.truncate_options))
@@ -500,13 +509,41 @@ class Capture:
         yield from sorted(truncated, key=lambda one: one[1])
         for table, commit, state, relation in found:
             key = key_of(table, relation)
-            try:
+            with self._reading(table, commit):
                 for batch in row_changes(state, commit, relation, key, self._memory):
                     yield relation, batch
-            except StorageError as error:
-                if _is_gone(error):
-                    raise _Unreadable(table, commit.version) from error
+
+    def _at_most(self, transaction: Captured, tables: Mapping[Oid, TableDef]) -> int:
+        """How many changes it can be."""
+        found = 0
+        for relid, commit in transaction.commits:
+            table = self._catalog.table_at(tables[relid], commit.version)
+            with self._reading(table, commit):
+                state = self._tables.state_at(table.location, commit.version)
+                found += most_changes(commit, partial(_count, state))
+        return found
+
+    @contextmanager
+    def _reading(self, table: TableDef, commit: TableCommit) -> Iterator[None]:
+        """Around reading a commit: _Unreadable if that will never succeed. What nobody expected
+        (a foreign writer's types, a fault of ours) is tried again first: one table must not hold
+        up all others for good."""
+        try:
+            yield
+        except Exception as error:
+            if _is_gone(error):
+                raise _Unreadable(table, commit.version, _GONE) from error
+            if isinstance(error, OSError | MemoryError):
                 raise
+            if isinstance(error, Wal2LakeError) and error.retry is Retry.LATER:
+                raise
+            key = table.oid, commit.version
+            self._failed[key] += 1
+            if self._failed[key] < _ATTEMPTS:
+                raise
+            raise _Unreadable(
+                table, commit.version, f"Reading it fails: {error}"
+            ) from error
 
     def _by_partition(self, table: TableDef, relation: Relation) -> Relation:
         """The log has partitions, as PostgreSQL's: what is published of the partitioned table
@@ -520,17 +557,9 @@ class Capture:
                 )
         return relation
 
-    def _state(self, table: TableDef, commit: TableCommit) -> TableState:
-        """The table's definition in the commit's version."""
-        return self._tables.state_at(table.location, commit.version)
 
-
-def _at_most(commit: TableCommit) -> int:
-    """How many changes it can be."""
-    files: list[Any] = [
-        file for one in commit.touched for file in (one.before, one.after) if file
-    ]
-    return 1 + sum(_UNKNOWN_ROWS if f.rows is None else f.rows for f in files)
+def _count(state: TableState, file: DataFile) -> int:
+    return StoredRows(state, [file]).count()
 
 
 def _is_gone(error: BaseException | None) -> bool:
@@ -538,18 +567,21 @@ def _is_gone(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, FileNotFoundError):
             return True
+        if isinstance(error, StorageError) and error.sqlstate == "58P01":
+            return True
         error = error.__cause__
     return False
 
 
 class _Unreadable(StorageError):
-    """A commit of a table, or files that it is about, are not there any more."""
+    """A commit of a table, or files that it is about, are not there any more, or are not as
+    anybody expects them."""
 
-    def __init__(self, table: TableDef, version: int) -> None:
+    def __init__(self, table: TableDef, version: int, detail: str) -> None:
         super().__init__(
             f'version {version} of table "{table.qualified}" cannot be captured',
             sqlstate="58P01",
-            detail="Its log or its files were removed (VACUUM) before they were read.",
+            detail=detail,
             hint="Drop the slots that were invalidated, and copy the tables again.",
         )
         self.table = table
