@@ -26,6 +26,7 @@ from sqlglot.tokens import TokenType
 from wal2lake.catalog import TableDef
 from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
 from wal2lake.frontend.grammar.lexer import set_off
+from wal2lake.frontend.grammar.quoting import NAME_BYTES, truncate_identifier
 from wal2lake.frontend.query.analysis.expressions import PARAMETER_MARK, PARAMETER_TEXT
 from wal2lake.frontend.query.analysis.functions.calls import OWN_NAMES
 from wal2lake.frontend.query.analysis.queries import analyse
@@ -155,7 +156,15 @@ def parse(sql: str) -> exp.Expression:
             "cannot insert multiple commands into a prepared statement"
         )
     tree: exp.Expression = normalize_identifiers(trees[0], dialect="postgres")
+    cut_identifiers(tree)
     return tree
+
+
+def cut_identifiers(tree: exp.Expression) -> None:
+    """Names as PostgreSQL keeps them, in place."""
+    for name in tree.find_all(exp.Identifier):
+        if len(name.name) * 4 > NAME_BYTES:
+            name.set("this", truncate_identifier(name.name))
 
 
 def translate_query(

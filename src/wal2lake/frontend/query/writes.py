@@ -24,10 +24,12 @@ from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import (
     About,
     FeatureNotSupportedError,
+    SqlSyntaxError,
     UndefinedObjectError,
     UsageError,
     Wal2LakeError,
 )
+from wal2lake.frontend.grammar.lexer import TokenKind, tokens
 from wal2lake.frontend.query.analysis.writes import (
     rewrite_write,
     stored_rows,
@@ -103,7 +105,10 @@ def translate_write(
     next_values: NextValues = _no_sequences,
 ) -> SparkWrite:
     """INSERT, UPDATE or DELETE; ``zone`` is the session's TimeZone."""
+    sql, overriding = without_overriding(sql)
     tree = parse(sql)
+    if overriding and not isinstance(tree, exp.Insert):
+        raise SqlSyntaxError('syntax error at or near "overriding"')
     if not isinstance(tree, (exp.Insert, exp.Update, exp.Delete)):
         raise FeatureNotSupportedError(
             f"{tree.key.upper()} is not supported on lake tables"
@@ -122,7 +127,7 @@ def translate_write(
     brings_keys = isinstance(tree, exp.Insert) or (moves and bool(table.key))
     table = target(table, brings_keys, moves)
     if isinstance(tree, exp.Insert):
-        write = _insert(tree, table, resolve, zone, next_values)
+        write = _insert(tree, table, resolve, zone, next_values, overriding)
         return replace(write, needs=needs, brings_keys=brings_keys)
     resolve = _newest(resolve, table)
     if _others(tree) or tree.find(exp.Query):
@@ -130,6 +135,25 @@ def translate_write(
     else:
         write = _in_place(tree, table, sets, resolve, zone)
     return replace(write, needs=needs, brings_keys=brings_keys)
+
+
+def without_overriding(sql: str) -> tuple[str, str]:
+    """An INSERT without its OVERRIDING clause, which the parser does not know; the clause's word:
+    system or user, empty without one."""
+    if "overriding" not in sql.lower():
+        return sql, ""
+    found = list(tokens(sql))
+    for first, second, third in zip(found, found[1:], found[2:], strict=False):
+        words = [
+            one.kind is TokenKind.WORD and one.value for one in (first, second, third)
+        ]
+        if words[0] in ("values", "select"):
+            break
+        if words[0] == "overriding" and words[2] == "value":
+            word = str(words[1])
+            if word in ("system", "user"):
+                return f"{sql[: first.start]}{sql[third.end :]}", word
+    return sql, ""
 
 
 def _needs(tree: exp.Expression, target: exp.Table) -> str:
@@ -202,6 +226,7 @@ def _insert(
     resolve: Resolver,
     zone: str,
     next_values: NextValues,
+    overriding: str,
 ) -> SparkWrite:
     source = tree.expression
     listed = isinstance(tree.this, exp.Schema)
@@ -213,18 +238,24 @@ def _insert(
         source, width = exp.Select(expressions=[exp.Null()]), 0
     else:
         if isinstance(source, exp.Values):
-            given = _fill_defaults(source, table, given, listed, next_values)
+            given = _fill_defaults(
+                source, table, given, listed, next_values, overriding
+            )
         with_ = tree.args.get("with_") or tree.args.get("with")
         if with_ is not None:
             source.set("with_", with_.copy())
         source = source.copy()
         place_tables(source, _newest(resolve, table))
         source, width = stored_rows(source, given, zone, listed)
-        if not isinstance(tree.expression, exp.Values):
+        if not isinstance(tree.expression, exp.Values) and not overriding:
             _refuse_always(given[:width])
         settle(source)
     names = [f"v{place}" for place in range(max(1, width))]
     values = dict(zip((c.name for c in given[:width]), names, strict=False))
+    if overriding == "user" and not isinstance(tree.expression, exp.Values):
+        for column in given[:width]:
+            if column.identity:
+                del values[column.name]
     items = []
     for column in table.columns:
         name = values.get(column.name)
@@ -270,6 +301,7 @@ def _fill_defaults(
     given: list[ColumnDef],
     listed: bool,
     next_values: NextValues,
+    overriding: str,
 ) -> list[ColumnDef]:
     """The word DEFAULT inside VALUES is the column's default expression. Behind the columns that
     are ``given``, those whose values come from a sequence: each row has its own."""
@@ -285,8 +317,13 @@ def _fill_defaults(
                 row.append("expressions", exp.Var(this="DEFAULT"))
     for at, column in enumerate(given):
         found = [r.expressions[at] for r in rows if at < len(r.expressions)]
+        if column.identity and overriding == "user":
+            for value in found:
+                value.replace(exp.Var(this="DEFAULT"))
+            found = [r.expressions[at] for r in rows if at < len(r.expressions)]
         defaults = [value for value in found if _is_default(value)]
-        if column.identity == _ALWAYS and len(defaults) < len(found):
+        always = column.identity == _ALWAYS and not overriding
+        if always and len(defaults) < len(found):
             _refuse_always([column])
         if column.sequence is None:
             for value in defaults:
@@ -306,7 +343,7 @@ def _refuse_always(given: Sequence[ColumnDef]) -> None:
                 sqlstate="428C9",
                 detail=f'Column "{column.name}" is an identity column defined as'
                 " GENERATED ALWAYS.",
-                hint="Leave the column out, or give it the word DEFAULT.",
+                hint="Use OVERRIDING SYSTEM VALUE to override.",
             )
 
 

@@ -320,7 +320,6 @@ def wait_for_standbys(
         Notice(
             "canceling wait for synchronous replication due to user request",
             severity="WARNING",
-            sqlstate="57014",
             detail="The transaction has already committed locally, but might not have been"
             " replicated to the standby.",
         )

@@ -31,7 +31,7 @@ from wal2lake.errors import (
     UndefinedObjectError,
 )
 from wal2lake.frontend.grammar.lexer import set_off
-from wal2lake.frontend.query.translate import Parameter
+from wal2lake.frontend.query.translate import Parameter, cut_identifiers
 from wal2lake.frontend.sysviews.declarations.relations import (
     SystemRelation,
     system_relation,
@@ -103,7 +103,9 @@ def _parse(sql: str) -> exp.Expression | None:
         return None
     if len(trees) != 1 or not isinstance(trees[0], (exp.Query, exp.Values)):
         return None
-    return normalize_identifiers(trees[0], dialect="postgres")
+    tree: exp.Expression = normalize_identifiers(trees[0], dialect="postgres")
+    cut_identifiers(tree)
+    return tree
 
 
 def is_system_query(sql: str) -> bool:

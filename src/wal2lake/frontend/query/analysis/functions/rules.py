@@ -156,8 +156,17 @@ def _path(as_text: bool) -> Callable[..., Operand]:
 
 
 def _joined(node: exp.Expression, arguments: Arguments, zone: str) -> Operand:
-    """``||`` of arrays or texts."""
+    """``||`` of arrays, bytes or texts."""
     left, right = arguments["this"], arguments["expression"]
+    kinds = {left.type.oid, right.type.oid}
+    if kinds == {t.BYTEA, t.UNKNOWN}:
+        # A constant is what the other side is.
+        for key in ("this", "expression"):
+            operand = arguments[key]
+            if operand.type.oid == t.UNKNOWN:
+                operand = casts.settled(operand, t.plain(t.BYTEA), zone)
+                node.set(key, operand.node)
+        return Operand(exp.Paren(this=node), t.plain(t.BYTEA))
     if left.type.element is not None or right.type.element is not None:
         texts = [o for o in (left, right) if o.type.string]
         if not texts:
