@@ -31,6 +31,7 @@ CALLS = (
     f"{PEEK}, variadic array[['a','b'],['c','d']])",
     f"{PEEK}, 'a')",
     f"{PEEK}, 'a', null)",
+    f"{PEEK}, 'proto_version', '1', 'proto_version', '1')",
     f"{PEEK}, variadic '{{proto_version,9}}')",
     f"{PEEK}, 'proto_version', '1', 'publication_names', 'two')",
     "select count(*) from pg_logical_slot_peek_binary_changes('one', null, 0,"

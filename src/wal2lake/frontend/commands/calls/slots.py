@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wal2lake.errors import FeatureNotSupportedError, UsageError
+from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.model import Lsn
 from wal2lake.publish.plugins.loading import load_plugin
@@ -121,6 +121,8 @@ def _options(given: Sequence[str]) -> Mapping[str, str | None]:
         raise FeatureNotSupportedError("array must not contain nulls")
     if len(given) % 2:
         raise FeatureNotSupportedError("array must have even number of elements")
+    if len(set(given[::2])) < len(given) // 2:
+        raise SqlSyntaxError("conflicting or redundant options")
     return dict(zip(given[::2], given[1::2], strict=True))
 
 

@@ -370,8 +370,11 @@ def _for_all(letters: str, own: str) -> Acl:
 
 SYSTEM_SCHEMA_ACL: Final = _for_all("U", "UC")
 
-SECRET: Final = frozenset({("pg_catalog", "pg_authid"), ("pg_catalog", "pg_shadow")})
-"""What only superusers may read: it has passwords."""
+SECRET: Final = frozenset(
+    ("pg_catalog", name)
+    for name in ("pg_authid", "pg_shadow", "pg_replication_origin_status")
+)
+"""What only superusers may read, unless it is granted to others."""
 
 _SYSTEM_RELATIONS: Final = tuple(
     Relation(
