@@ -111,7 +111,13 @@ def backend(
 ) -> Iterator[LakeBackend]:
     unused: Any = None
     below: Any = queries
-    tables: Any = SimpleNamespace(state=lambda location: SimpleNamespace(version=3))
+    state = SimpleNamespace(version=3, fields=(FieldSpec("a", "int"),))
+    tables: Any = SimpleNamespace(
+        state=lambda location: state,
+        state_at=lambda location, version: state,
+        # Spark's.
+        plainly_read=lambda location, version: None,
+    )
     node = Node(
         catalog=catalog,
         settings=Settings(directory=tmp_path),

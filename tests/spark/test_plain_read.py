@@ -136,11 +136,13 @@ class Copies:
         return translate_query(sql, lambda schema, name: TableRef(table, version))
 
     def reads_plainly(self, query: SparkQuery) -> bool:
-        if query.stored is None:
+        if query.plain is None or not query.plain.is_whole:
             return False
         ref = query.tables[0]
         place = ref.table.location
-        return PlainRead.of(self.lake, place, ref.version, query.stored) is not None
+        return (
+            PlainRead.of(self.lake, place, ref.version, query.plain.columns) is not None
+        )
 
     def sent(
         self,
@@ -521,7 +523,7 @@ def test_values_that_are_there_often_are_not_all_there_at_once(
     plain = PlainRead.of(lake, location, None, ["id", "v", "a"])
     assert plain is not None
     rows = largest = 0
-    for batch in plain._read():
+    for batch in plain.read():
         rows, largest = rows + batch.num_rows, max(largest, batch.nbytes)
     assert rows == 20_000
     assert largest <= 2 * plainread._BATCH_BYTES

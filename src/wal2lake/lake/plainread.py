@@ -3,7 +3,7 @@
 Comes in: a table's place, a version of it, names of columns. Goes out: their fields, and record
 batches with the values that Spark would give, in an order of their own; or nothing, if only Spark
 knows them. Called by the front door for a COPY of a table, which has no use for Spark's plans and
-pays for its rows three times: read, made Arrow, sent.
+pays for its rows three times: read, made Arrow, sent; and for a small table.
 
 Memory is that of a few batches, however large the table's row groups are. The version does not
 change while it is read: files that later versions do not have stay where they are (VACUUM keeps
@@ -16,7 +16,7 @@ written by us in exactly one way is left to Spark.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -76,11 +76,51 @@ class PlainRead:
         local = replace(state, location=str(root))
         return cls(tuple(state.fields[i] for i in positions), local, files, positions)
 
+    def within(self, bounds: Mapping[str, tuple[int, int]]) -> PlainRead:
+        """Without files none of whose rows has a value between these (lowest, highest), both
+        included, in its columns of integers."""
+        names = {
+            field.name: physical.physical_name
+            for field, physical in zip(
+                self._state.fields, self._state.physical_fields, strict=True
+            )
+        }
+
+        def may_have(file: DataFile) -> bool:
+            for name, (low, high) in bounds.items():
+                known = file.bounds(names[name])
+                if known is not None and (known[1] < low or known[0] > high):
+                    return False
+            return True
+
+        return replace(self, _files=[file for file in self._files if may_have(file)])
+
+    @property
+    def files(self) -> int:
+        """How many there are to be read."""
+        return len(self._files)
+
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+        return sum(file.size for file in self._files)
+
+    @property
+    def rows(self) -> int | None:
+        """How many there are; None: the table's log does not say."""
+        found = 0
+        for file in self._files:
+            if file.rows is None:
+                return None
+            found += file.rows - file.deleted
+        return found
+
     def batches(self) -> Ahead[pa.RecordBatch]:
         """All rows. To be closed."""
-        return Ahead(self._read(), "plain read")
+        return Ahead(self.read(), "plain read")
 
-    def _read(self) -> Iterator[pa.RecordBatch]:
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The same, by whoever takes them."""
         rows = StoredRows(self._state, self._files)
         return rows.live_batches(self._positions, _BATCH_ROWS, _BATCH_BYTES)
 

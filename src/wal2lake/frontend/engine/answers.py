@@ -4,8 +4,8 @@ Comes in: a translated query whose privileges have been looked at. Goes out: fie
 the formats that were asked for. Called by ``lakebackend``.
 
 A COPY of columns of one table asks nothing of Spark that the table's files do not say: where they
-can be read plainly (``lake.plainread``), they are. Other queries, among them a SELECT of the same
-columns, are Spark's.
+can be read plainly (``lake.plainread``), they are, and so are small tables by simple queries
+(``plainanswers``). Other queries are Spark's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from wal2lake.frontend.backend import Batch, Outcome
 from wal2lake.frontend.commands.node import Node
+from wal2lake.frontend.engine.plainanswers import plain_answer
 from wal2lake.frontend.grammar.copying import CopyFormat
 from wal2lake.frontend.query.results import Rendering, columns_in, fields_of
 from wal2lake.frontend.query.translate import SparkQuery
@@ -97,12 +98,17 @@ def _rows(
     held: ExitStack,
     check: Check,
 ) -> tuple[Sequence[FieldSpec], Iterable[pa.RecordBatch]]:
-    if wanted.copied is not None and query.stored is not None:
-        ref = query.tables[0]
-        plain = PlainRead.of(node.tables, ref.table.location, ref.version, query.stored)
+    asked = query.plain
+    if wanted.copied is not None and asked is not None and asked.is_whole:
+        ref, names = query.tables[0], asked.columns
+        plain = PlainRead.of(node.tables, ref.table.location, ref.version, names)
         if plain is not None:
             batches = held.enter_context(plain.batches())
             return plain.fields, _checked(batches, check)
+    elif asked is not None:
+        found = plain_answer(node.tables, query, asked, check)
+        if found is not None:
+            return found
     result = node.queries.run(query.sql, job_group=job_group)
     return result.fields, held.enter_context(result.batches)
 

@@ -4,7 +4,8 @@
     -------------------------------    ------------------------------------------------
     SELECT over system views, or       the embedded SQL engine (sysviews), milliseconds
       without any table
-    SELECT over lake tables            Spark, at the published vector of each table
+    SELECT over lake tables            Spark, at the published vector of each table; simple
+                                       ones the table's files (answers)
     INSERT UPDATE DELETE TRUNCATE      commands.dml, through Spark
     CREATE DROP ALTER GRANT ...        commands.table, commands.roles,
                                        commands.subscription, commands.publication

@@ -32,6 +32,7 @@ from wal2lake.frontend.query.analysis.functions.calls import OWN_NAMES
 from wal2lake.frontend.query.analysis.queries import analyse
 from wal2lake.frontend.query.analysis.scopes import Columns
 from wal2lake.frontend.query.analysis.sources import TABLE_MARK
+from wal2lake.frontend.query.plain import PlainQuery, plain_query
 from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.types import Type
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
@@ -78,8 +79,8 @@ class SparkQuery:
     columns: tuple[ResultColumn, ...] | None
     """None where a table is not known here."""
     tables: tuple[TableRef, ...]
-    stored: tuple[str, ...] | None = None
-    """It is all rows of one table, and these columns as they are stored; None: it is more."""
+    plain: PlainQuery | None = None
+    """It can be answered from the files of its one table; None: it is more."""
 
 
 _NOT_SQLGLOTS: Final = OWN_NAMES | {"VARIANCE", "VAR_SAMP", "VAR_POP"}
@@ -180,35 +181,8 @@ def translate_query(
     columns = None
     if found is not None:
         columns = tuple(ResultColumn(name, kind) for name, kind in found)
-    stored = _stored(tree) if len(refs) == 1 else None
-    return SparkQuery(generate(tree), columns, tuple(refs), stored)
-
-
-def _stored(tree: exp.Expression) -> tuple[str, ...] | None:
-    """Columns of a query, in Spark's terms, that computes nothing and leaves nothing out."""
-    if not isinstance(tree, exp.Select) or _given(tree) != {"expressions", "from_"}:
-        return None
-    source = tree.args["from_"].this
-    if not (
-        isinstance(source, exp.Table)
-        and _given(source) <= {"this", "db", "alias", "version"}
-        and _given(source.args.get("alias") or source) <= {"this"}
-    ):
-        return None
-    found = []
-    for column in tree.expressions:
-        if not (
-            isinstance(column, exp.Column)
-            and isinstance(column.this, exp.Identifier)
-            and _given(column) <= {"this", "table"}
-        ):
-            return None
-        found.append(column.name)
-    return tuple(found)
-
-
-def _given(node: exp.Expression) -> set[str]:
-    return {name for name, value in node.args.items() if value}
+    plain = plain_query(tree, refs[0].table) if len(refs) == 1 else None
+    return SparkQuery(generate(tree), columns, tuple(refs), plain)
 
 
 def computes(sql: str) -> bool:

@@ -1,0 +1,205 @@
+"""Answers of simple queries on small tables, from the tables' files.
+
+Comes in: a ``PlainQuery`` and the version of its table. Goes out: fields and record batches, as
+Spark would give them; or nothing: the table is large, or only Spark can read it.
+
+A plan and its jobs take Spark some hundred milliseconds whatever the table has; some small files
+are read in some. What is read here is held in memory until it is sent, so it is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal2lake.frontend.query.plain import Condition, Operator, PlainQuery
+from wal2lake.frontend.query.translate import SparkQuery
+from wal2lake.lake import FieldSpec, TablePort
+from wal2lake.lake.plainread import PlainRead
+from wal2lake.pg import Check
+
+_MOST_FILE_BYTES: Final = 16 << 20
+"""Of the files that are read; a guess at where Spark's two cores catch up with one thread."""
+
+_MOST_FILES: Final = 64
+"""Each takes a millisecond to open."""
+
+_MOST_BYTES: Final = 32 << 20
+"""Of rows that are held."""
+
+_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
+
+Rows = tuple[Sequence[FieldSpec], Iterable[pa.RecordBatch]]
+
+
+def plain_answer(
+    tables: TablePort, query: SparkQuery, asked: PlainQuery, check: Check
+) -> Rows | None:
+    """``check`` raises once the statement is to end."""
+    names = list(asked.columns)
+    condition = asked.condition
+    needed = set() if condition is None else condition.columns()
+    needed.update(key.column for key in asked.order)
+    names += sorted(needed.difference(names))
+    ref = query.tables[0]
+    # A count reads a column, too.
+    read = PlainRead.of(
+        tables,
+        ref.table.location,
+        ref.version,
+        names or [ref.table.columns[0].name],
+    )
+    if read is None or not _are_named(query, read.fields[: len(asked.columns)]):
+        return None
+    if asked.counts and condition is None and read.rows is not None:
+        return _count(asked, read.rows)
+    if condition is not None:
+        read = read.within(_bounds(condition))
+    if read.files > _MOST_FILES or read.size > _MOST_FILE_BYTES:
+        return None
+    found = _rows(read, asked, check)
+    if found is None:
+        return None
+    if asked.counts:
+        return _count(asked, found.num_rows)
+    fields = read.fields[: len(asked.columns)]
+    return fields, found.select(list(asked.columns)).to_batches()
+
+
+def _are_named(query: SparkQuery, fields: Sequence[FieldSpec]) -> bool:
+    """Whether what goes out has its names by the query's analysis, or as it is stored."""
+    columns = query.columns
+    return columns is not None and all(
+        column.type.known or column.name == field.name
+        for column, field in zip(columns, fields, strict=False)
+    )
+
+
+def _count(asked: PlainQuery, rows: int) -> Rows:
+    spec = FieldSpec("count", "bigint")
+    counted = pa.table({"count": pa.array([rows], pa.int64())})
+    return [spec], _cut(counted, asked).to_batches()
+
+
+def _cut(found: pa.Table, asked: PlainQuery) -> pa.Table:
+    return found.slice(asked.offset, asked.limit)
+
+
+def _rows(read: PlainRead, asked: PlainQuery, check: Check) -> pa.Table | None:
+    """All columns that were asked for, and those that conditions and orders need; None: it is too
+    much, or of types that are not compared here."""
+    batches = []
+    size = 0
+    for batch in read.read():
+        check()
+        if not _can_compare(batch.schema, asked):
+            return None
+        if asked.condition is not None:
+            batch = batch.filter(_matches(batch, asked.condition))
+        size += batch.nbytes
+        if size > _MOST_BYTES:
+            return None
+        batches.append(batch)
+        if not asked.order and asked.limit is not None and not asked.counts:
+            rows = sum(one.num_rows for one in batches)
+            if rows >= asked.offset + asked.limit:
+                break
+    if not batches:
+        kinds = [(field.name, pa.null()) for field in read.fields]
+        return pa.schema(kinds).empty_table()
+    found = pa.Table.from_batches(batches)
+    if asked.order and found.num_rows > 1:
+        found = found.take(_sorted(found, asked))
+    return found if asked.counts else _cut(found, asked)
+
+
+def _can_compare(schema: pa.Schema, asked: PlainQuery) -> bool:
+    conditions = [] if asked.condition is None else [asked.condition]
+    while conditions:
+        one = conditions.pop()
+        conditions += one.parts
+        if one.values:
+            kind = schema.field(one.column).type
+            wanted = (
+                pa.types.is_string
+                if isinstance(one.values[0], str)
+                else pa.types.is_signed_integer
+            )
+            if not wanted(kind):
+                return False
+    return all(
+        pa.types.is_string(kind)
+        or pa.types.is_signed_integer(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_date32(kind)
+        for kind in (schema.field(key.column).type for key in asked.order)
+    )
+
+
+_COMPARES: Final[Mapping[Operator, Callable[[Any, Any], Any]]] = {
+    Operator.EQ: pc.equal,
+    Operator.NE: pc.not_equal,
+    Operator.LT: pc.less,
+    Operator.LE: pc.less_equal,
+    Operator.GT: pc.greater,
+    Operator.GE: pc.greater_equal,
+}
+
+
+def _matches(batch: pa.RecordBatch, one: Condition) -> Any:
+    """True, false or null for each row."""
+    match one.operator:
+        case Operator.AND:
+            return pc.and_kleene(*(_matches(batch, part) for part in one.parts))
+        case Operator.OR:
+            return pc.or_kleene(*(_matches(batch, part) for part in one.parts))
+        case Operator.NOT:
+            return pc.invert(_matches(batch, one.parts[0]))
+    column = batch.column(one.column)
+    if one.operator is Operator.IS_NULL:
+        return pc.is_null(column)
+    kind = pa.string() if isinstance(one.values[0], str) else pa.int64()
+    if one.operator is Operator.IN:
+        found = pc.is_in(column.cast(kind), pa.array(one.values, kind))
+        # A NULL is in no list, and not in none.
+        return pc.if_else(pc.is_null(column), pa.scalar(None, pa.bool_()), found)
+    return _COMPARES[one.operator](column, pa.scalar(one.values[0], kind))
+
+
+def _bounds(one: Condition) -> dict[str, tuple[int, int]]:
+    """Between what integers a row's values are if it matches."""
+    if one.operator is Operator.AND:
+        found = _bounds(one.parts[0])
+        for name, (low, high) in _bounds(one.parts[1]).items():
+            before = found.get(name, (_LOWEST, _HIGHEST))
+            found[name] = max(before[0], low), min(before[1], high)
+        return found
+    values = [value for value in one.values if isinstance(value, int)]
+    if not values:
+        return {}
+    match one.operator:
+        case Operator.EQ | Operator.IN:
+            return {one.column: (min(values), max(values))}
+        case Operator.LT | Operator.LE:
+            return {one.column: (_LOWEST, values[0])}
+        case Operator.GT | Operator.GE:
+            return {one.column: (values[0], _HIGHEST)}
+    return {}
+
+
+def _sorted(found: pa.Table, asked: PlainQuery) -> Any:
+    """The order of the rows; each key has a place of its own for NULLs."""
+    columns, keys = {}, []
+    for number, key in enumerate(asked.order):
+        column = found.column(key.column)
+        if pa.types.is_boolean(column.type):
+            column = column.cast(pa.int8())
+        columns[f"n{number}"] = pc.is_null(column).cast(pa.int8())
+        columns[f"v{number}"] = column
+        nulls = "descending" if key.nulls_first else "ascending"
+        keys.append((f"n{number}", nulls))
+        keys.append((f"v{number}", "descending" if key.descending else "ascending"))
+    return pc.sort_indices(pa.table(columns), sort_keys=keys)

@@ -1,0 +1,291 @@
+"""Queries that the files of one table answer without a plan: which they are. Pure.
+
+Comes in: a query's tree in Spark's terms, as it would go to Spark. Goes out: a ``PlainQuery``, or
+None: it is more than that.
+
+    SELECT * | columns | count(*) FROM t
+    WHERE    columns beside constants (= <> < <= > >= IN, IS NULL), NOT, AND, OR
+    ORDER BY columns      LIMIT n      OFFSET n
+
+Who looks at a row, or at a small table, does not want to wait for a plan and three jobs. Columns
+are compared here that Arrow compares as Spark does (and so as PostgreSQL): integers, texts byte by
+byte, booleans and dates; others are Spark's.
+
+Called by ``translate``; ``frontend.engine.plainanswers`` answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from sqlglot import exp
+
+from wal2lake.catalog import TableDef
+from wal2lake.frontend.query.values import types as t
+
+
+class Operator(Enum):
+    """Of a condition."""
+
+    EQ = "="
+    NE = "<>"
+    LT = "<"
+    LE = "<="
+    GT = ">"
+    GE = ">="
+    IN = "in"
+    IS_NULL = "is null"
+    NOT = "not"
+    AND = "and"
+    OR = "or"
+
+
+Value = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Of a row: true, false, or unknown."""
+
+    operator: Operator
+    column: str = ""
+    values: tuple[Value, ...] = ()
+    """What the column is compared with."""
+    parts: tuple[Condition, ...] = ()
+    """Of NOT, AND and OR."""
+
+    def columns(self) -> set[str]:
+        """All that it reads."""
+        found = {self.column} - {""}
+        return found.union(*(part.columns() for part in self.parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One key of ORDER BY."""
+
+    column: str
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlainQuery:
+    """Rows of one table."""
+
+    columns: tuple[str, ...]
+    """As they are stored; of a count none."""
+    counts: bool = False
+    """The number of rows instead of the rows."""
+    condition: Condition | None = None
+    order: tuple[Order, ...] = ()
+    limit: int | None = None
+    offset: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """It leaves nothing out, and has no order."""
+        return self == PlainQuery(self.columns)
+
+
+_PARTS: Final = {"expressions", "from_", "where", "order", "limit", "offset"}
+
+_INTEGERS: Final = t.INTEGERS
+_TEXTS: Final = frozenset({t.TEXT, t.VARCHAR})
+_ORDERED: Final = _INTEGERS | _TEXTS | {t.BOOL, t.DATE}
+
+
+def plain_query(tree: exp.Expression, table: TableDef) -> PlainQuery | None:
+    """Of a tree whose one table is ``table``."""
+    try:
+        return _Reader(table).read(tree)
+    except _Other:
+        return None
+
+
+class _Other(Exception):
+    """It is not plain."""
+
+
+def _given(node: exp.Expression) -> set[str]:
+    return {name for name, value in node.args.items() if value}
+
+
+class _Reader:
+    def __init__(self, table: TableDef) -> None:
+        self._kinds = {c.name: t.of_column(c) for c in table.columns}
+
+    def read(self, tree: exp.Expression) -> PlainQuery:
+        if not isinstance(tree, exp.Select) or not _given(tree) <= _PARTS:
+            raise _Other
+        if "from_" not in _given(tree):
+            raise _Other
+        self._check_source(tree.args["from_"].this)
+        counts = _is_count(tree.expressions)
+        outputs = {} if counts else self._outputs(tree)
+        where, order = tree.args.get("where"), tree.args.get("order")
+        keys = [] if order is None else order.expressions
+        if counts and keys:
+            raise _Other
+        return PlainQuery(
+            tuple(outputs.values()),
+            counts,
+            None if where is None else self._condition(where.this),
+            tuple(self._key(key, outputs) for key in keys),
+            _number(tree.args.get("limit")),
+            _number(tree.args.get("offset")) or 0,
+        )
+
+    def _check_source(self, source: exp.Expression) -> None:
+        if not (
+            isinstance(source, exp.Table)
+            and _given(source) <= {"this", "db", "alias", "version"}
+            and _given(source.args.get("alias") or source) <= {"this"}
+        ):
+            raise _Other
+
+    def _outputs(self, tree: exp.Select) -> dict[str, str]:
+        """By the name that they go out with: columns."""
+        found: dict[str, str] = {}
+        for item in tree.expressions:
+            if isinstance(item, exp.Star) and not _given(item):
+                found |= {name: name for name in self._kinds}
+                if len(tree.expressions) > 1:
+                    raise _Other
+                continue
+            column = self._column(item.unalias())
+            if item.alias_or_name in found or column in found.values():
+                raise _Other
+            found[item.alias_or_name] = column
+        return found
+
+    def _column(self, node: exp.Expression) -> str:
+        if (
+            not isinstance(node, exp.Column)
+            or not isinstance(node.this, exp.Identifier)
+            or not _given(node) <= {"this", "table"}
+            or node.name not in self._kinds
+        ):
+            raise _Other
+        return str(node.name)
+
+    def _key(self, node: exp.Expression, outputs: Mapping[str, str]) -> Order:
+        if not isinstance(node, exp.Ordered) or "with_fill" in _given(node):
+            raise _Other
+        by = node.this
+        if isinstance(by, exp.Literal) and not by.is_string:
+            place = int(by.name) - 1
+            if not 0 <= place < len(outputs):
+                raise _Other
+            column = list(outputs.values())[place]
+        elif isinstance(by, exp.Column) and not by.table and by.name in outputs:
+            column = outputs[by.name]
+        else:
+            column = self._column(by)
+        if self._kinds[column].oid not in _ORDERED:
+            raise _Other
+        return Order(
+            column, bool(node.args.get("desc")), bool(node.args.get("nulls_first"))
+        )
+
+    # ---- conditions ------------------------------------------------------------------
+
+    def _condition(self, node: exp.Expression) -> Condition:
+        node = node.unnest()
+        if isinstance(node, exp.And | exp.Or):
+            operator = Operator.AND if isinstance(node, exp.And) else Operator.OR
+            parts = self._condition(node.this), self._condition(node.expression)
+            return Condition(operator, parts=parts)
+        if isinstance(node, exp.Not):
+            return Condition(Operator.NOT, parts=(self._condition(node.this),))
+        if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
+            return Condition(Operator.IS_NULL, self._column(node.this))
+        if isinstance(node, exp.In) and _given(node) == {"this", "expressions"}:
+            column = self._column(node.this)
+            values = tuple(self._value(column, one) for one in node.expressions)
+            return Condition(Operator.IN, column, values)
+        if type(node) not in _COMPARISONS:
+            raise _Other
+        operator = _COMPARISONS[type(node)]
+        left, right = node.this, node.expression
+        if not isinstance(left, exp.Column):
+            left, right, operator = right, left, _TURNED.get(operator, operator)
+        column = self._column(left)
+        return Condition(operator, column, (self._value(column, right),))
+
+    def _value(self, column: str, node: exp.Expression) -> Value:
+        """A constant of the column's kind."""
+        kind = self._kinds[column].oid
+        if kind in _TEXTS and isinstance(node, exp.Literal) and node.is_string:
+            return str(node.name)
+        if kind not in _INTEGERS:
+            raise _Other
+        return _integer(node)
+
+
+_COMPARISONS: Final[Mapping[type[exp.Expression], Operator]] = {
+    exp.EQ: Operator.EQ,
+    exp.NEQ: Operator.NE,
+    exp.LT: Operator.LT,
+    exp.LTE: Operator.LE,
+    exp.GT: Operator.GT,
+    exp.GTE: Operator.GE,
+}
+
+_TURNED: Final = {
+    Operator.LT: Operator.GT,
+    Operator.LE: Operator.GE,
+    Operator.GT: Operator.LT,
+    Operator.GE: Operator.LE,
+}
+"""With the sides changed."""
+
+_BITS: Final = {
+    exp.DataType.Type.SMALLINT: 15,
+    exp.DataType.Type.INT: 31,
+    exp.DataType.Type.BIGINT: 63,
+}
+
+_DIGITS: Final = re.compile("-?[0-9]{1,18}")
+
+
+def _integer(node: exp.Expression) -> int:
+    """A constant; what its casts would refuse is Spark's to refuse."""
+    if isinstance(node, exp.Literal) and _DIGITS.fullmatch(node.name):
+        return int(node.name)
+    if isinstance(node, exp.Neg):
+        return -_integer(node.this)
+    if isinstance(node, exp.Paren):
+        return _integer(node.this)
+    if isinstance(node, exp.Cast) and isinstance(node.to, exp.DataType):
+        value, bits = _integer(node.this), _BITS.get(node.to.this)
+        if bits is not None and -(1 << bits) <= value < 1 << bits:
+            return value
+    raise _Other
+
+
+def _is_count(items: list[exp.Expression]) -> bool:
+    if len(items) != 1:
+        return False
+    item = items[0].unalias()
+    return (
+        isinstance(item, exp.Count)
+        and isinstance(item.this, exp.Star)
+        and _given(item) <= {"this", "big_int"}
+    )
+
+
+def _number(node: exp.Expression | None) -> int | None:
+    if node is None:
+        return None
+    value = node.args.get("expression")
+    if not isinstance(value, exp.Literal) or value.is_string or len(_given(node)) > 1:
+        raise _Other
+    try:
+        return int(value.name)
+    except ValueError:
+        raise _Other from None
