@@ -37,7 +37,7 @@ from wal2lake.frontend.commands.transaction.recovery import recover
 from wal2lake.frontend.door import Door, Entrance, Listener, ListenerSettings
 from wal2lake.frontend.engine.columndefaults import EvaluatedDefaults
 from wal2lake.frontend.engine.lakebackend import LakeBackend
-from wal2lake.frontend.engine.publishing import Publisher
+from wal2lake.frontend.engine.publishing import Publisher, in_force
 from wal2lake.frontend.engine.viewsource import ViewSource
 from wal2lake.frontend.parameters.node import node_parameters
 from wal2lake.frontend.sysviews import SystemCatalog
@@ -273,7 +273,7 @@ class _Engine:
         """Give them the settings as the file has them now. Those that need a restart are in
         the environment (``fixed_at_start``), where the file does not change them."""
         try:
-            self._settings = self._read()
+            self._settings = in_force(self._read(), self._settings)
         except Wal2LakeError as error:
             # The supervisor could read it: it has been written to again.
             get_logger().error("could not reload the settings", error=error)

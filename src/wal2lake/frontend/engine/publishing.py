@@ -6,6 +6,7 @@ In: the node's parts. Out: capture and walsenders that run; what replication com
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from wal2lake.catalog import TableDef
 from wal2lake.errors import ConfigurationError, UndefinedObjectError
@@ -117,11 +118,7 @@ class Publisher:
     def reload(self, settings: Settings) -> None:
         """Obey these from now on."""
         self._settings = settings
-        try:
-            names = settings.publish.synchronous_standby_names
-            self._standbys = parse_standbys(names)
-        except ConfigurationError as error:
-            get_logger().error("synchronous_standby_names stays as it was", error=error)
+        self._standbys = parse_standbys(settings.publish.synchronous_standby_names)
 
     def standbys(self) -> Standbys | None:
         """Whom commits wait for now."""
@@ -191,3 +188,16 @@ class Publisher:
                 # Dropped meanwhile.
                 continue
         return found
+
+
+def in_force(read: Settings, before: Settings) -> Settings:
+    """What was read, but for what nobody can obey: that stays as it was ``before``, for whoever
+    asks, too."""
+    try:
+        parse_standbys(read.publish.synchronous_standby_names)
+    except ConfigurationError as error:
+        get_logger().error("synchronous_standby_names stays as it was", error=error)
+        names = before.publish.synchronous_standby_names
+        publish = replace(read.publish, synchronous_standby_names=names)
+        return replace(read, publish=publish)
+    return read
