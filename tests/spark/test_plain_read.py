@@ -32,6 +32,7 @@ from wal2lake.lake.query import Queries
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.model import Oid
 from wal2lake.pgtypes.keywords import quote_identifier
+from wal2lake.wire.frontback import Format
 
 UTC = Rendering("UTC", "ISO, MDY", 1, "hex")
 ELSEWHERE = Rendering("Asia/Kolkata", "ISO, DMY", 0, "escape")
@@ -189,11 +190,32 @@ class Copies:
         columns: Sequence[str] | None = None,
         version: int | None = None,
     ) -> list[bytes]:
-        """The same bytes both ways."""
+        """The same bytes both ways, also of a SELECT."""
         query = self.query(location, columns, version)
         found = self.sent(query, plainly=True)
         assert found == self.sent(query, plainly=False)
+        for format_ in (Format.TEXT, Format.BINARY):
+            mine = self.selected(query, format_, plainly=True)
+            assert mine == self.selected(query, format_, plainly=False)
         return found
+
+    def selected(
+        self, query: SparkQuery, format_: Format, *, plainly: bool
+    ) -> list[str]:
+        """A SELECT's rows, in the order of their bytes."""
+        never = SimpleNamespace(plainly_read=lambda location, version: None)
+        node: Any = SimpleNamespace(
+            tables=self.lake if plainly else never,
+            queries=None if plainly else self._queries,
+        )
+        assert query.columns is not None
+        wanted = Wanted((format_,) * len(query.columns))
+        with ExitStack() as held:
+            group = f"select-{next(self._numbers)}"
+            found = answered(node, query, wanted, ELSEWHERE, group, held, lambda: None)
+        rows = [row for one in found.batches for row in zip(*one.columns, strict=True)]
+        found.close()
+        return sorted(map(repr, rows))
 
 
 @pytest.fixture
