@@ -63,7 +63,7 @@ CALLS = (
     "select slot_name from pg_replication_slots order by 1",
     "select 1 / 0",
     "select slot_name from pg_replication_slots order by 1",
-    "select pg_drop_replication_slot(slot_name => 'one')",
+    "select pg_drop_replication_slot('one')",
 )
 
 
