@@ -67,13 +67,15 @@ def test_sigkill_at_each_step_of_capture_sends_every_commit_once(
     assert rows.count("table public.later: INSERT: id[integer]:7") == 1
     assert rows.count("BEGIN") == rows.count("COMMIT") == len(present) + 1
     for (id_,) in present:
-        # Before its row, in its transaction.
+        # In the transaction of its row.
         said = (
             f"message: transactional: 1 prefix: row, sz: {len(str(id_))} content:{id_}"
         )
         assert rows.count(said) == 1
-        assert rows[rows.index(said) - 1] == "BEGIN"
-        assert rows[rows.index(said) + 1].endswith(f" id[integer]:{id_}")
+        at = rows.index(said)
+        begin = at - rows[at::-1].index("BEGIN")
+        inside = rows[begin : rows.index("COMMIT", at)]
+        assert f"table public.t: INSERT: id[integer]:{id_}" in inside
     assert sum("transactional: 1" in row for row in rows) == len(present)
     outside = [r.rsplit(":", 1)[1] for r in rows if "transactional: 0" in r]
     assert len(set(outside)) == len(outside) and set(outside) >= set(alone)
