@@ -194,22 +194,20 @@ class Copies:
         query = self.query(location, columns, version)
         found = self.sent(query, plainly=True)
         assert found == self.sent(query, plainly=False)
-        for format_ in (Format.TEXT, Format.BINARY):
-            mine = self.selected(query, format_, plainly=True)
-            assert mine == self.selected(query, format_, plainly=False)
+        mine = self.selected(query, plainly=True)
+        assert mine == self.selected(query, plainly=False)
         return found
 
-    def selected(
-        self, query: SparkQuery, format_: Format, *, plainly: bool
-    ) -> list[str]:
-        """A SELECT's rows, in the order of their bytes."""
+    def selected(self, query: SparkQuery, *, plainly: bool) -> list[str]:
+        """A SELECT's rows, in the order of their bytes; text and binary in turn."""
         never = SimpleNamespace(plainly_read=lambda location, version: None)
         node: Any = SimpleNamespace(
             tables=self.lake if plainly else never,
             queries=None if plainly else self._queries,
         )
         assert query.columns is not None
-        wanted = Wanted((format_,) * len(query.columns))
+        formats = itertools.cycle((Format.TEXT, Format.BINARY))
+        wanted = Wanted(tuple(itertools.islice(formats, len(query.columns))))
         with ExitStack() as held:
             group = f"select-{next(self._numbers)}"
             found = answered(node, query, wanted, ELSEWHERE, group, held, lambda: None)
