@@ -137,7 +137,11 @@ def test_rows_of_others_are_reported_as_postgresql_reports_them(
     for name in ("og", "og2"):
         (ours,) = node.sql(COUNTERS.format(name))
         counter = COUNTERS.format(name.replace("og", "ogn"))
-        assert "|".join(str(v) for v in ours) == native.psql(counter).strip()
+        said = "|".join(str(v) for v in ours)
+        # Its worker hands its counters on about once in a second.
+        wait_until(
+            lambda said=said, counter=counter: native.psql(counter).strip() == said
+        )
     assert node.sql(
         "select key, resolution from wal2lake.conflicts where subname = 'og'"
         " and conflict_type = 'delete_origin_differs' order by 1"
