@@ -12,10 +12,9 @@ export PYTHON
 # From the fastest to the slowest: a failure shows as early as it can.
 LAYERS := pure bugs postgres spark node faults
 
-# Their tests wait for processes of a machine that may be busy. What failed is shown, and runs
-# once more with servers and nodes of its own: what fails twice is at fault, what fails once is
-# to be mended all the same, but says nothing about the change under test.
-PROCESSES := spark node faults
+# Tests wait for threads and processes of a machine that may be busy. What failed is shown, and
+# runs once more with servers and nodes of its own: what fails twice is at fault, what fails once
+# is to be mended all the same, but says nothing about the change under test.
 
 # Tests run beside each other: most of a node's test is waiting. Each process
 # has servers and a node of its own; Spark's layer has one session, which is parallel itself.
@@ -70,7 +69,7 @@ for layer in $(LAYERS); do \
         if [ $$layer = spark ]; then workers=0; fi; \
         run="$(PY) -m pytest -q -n $$workers --dist worksteal tests/$$layer"; \
         $$run $(1) $(ARGS) || code=$$?; \
-        if [ $$code -eq 1 ] && [[ " $(PROCESSES) " == *" $$layer "* ]]; then \
+        if [ $$code -eq 1 ]; then \
             echo "== $$layer: what failed, once more by itself"; \
             code=0; $$run --last-failed --last-failed-no-failures none $(1) $(ARGS) || code=1; \
         fi; \
