@@ -109,6 +109,7 @@ def both(table: str, lake: DeltaTables, queries: Queries) -> Ask:
         ("select * from t where id = 3", 1),
         ("select t, id as x from t where id = 106 and v = 'x'", 1),
         ("select id from t where 5 = id or t is null or b is null", 4),
+        ("select id from t where t is not null and b is not null", 7),
         ("select id from t where id in (1, 2, 77) and not v = 'y'", 1),
         ("select id from t where not (s in (7, 1))", 4),
         ("select id from t where big >= 11 and big <> 12", 4),
@@ -173,7 +174,11 @@ _SIMPLE = (
         _NUMBER,
     )
     | st.builds("{} in ({}, {})".format, _COLUMN, _NUMBER, _NUMBER)
-    | st.builds("{} is null".format, st.sampled_from(["s", "big", "t", "b", "d"]))
+    | st.builds(
+        "{} is {}null".format,
+        st.sampled_from(["s", "big", "t", "b", "d"]),
+        st.sampled_from(["", "not "]),
+    )
     | st.builds(
         "{} {} '{}'".format,
         st.sampled_from(["t", "v"]),

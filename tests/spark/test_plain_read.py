@@ -23,10 +23,10 @@ from wal2lake.frontend.grammar.copying import CopyFormat, CopyOptions
 from wal2lake.frontend.query.results import Rendering
 from wal2lake.frontend.query.translate import SparkQuery, TableRef, translate_query
 from wal2lake.frontend.session.copying import send_copy
-from wal2lake.lake import plainread
 from wal2lake.lake.delta.log import earlier
 from wal2lake.lake.delta.tables import DeltaTables
-from wal2lake.lake.plainread import PlainRead
+from wal2lake.lake.plain import read as plainread
+from wal2lake.lake.plain.read import PlainRead
 from wal2lake.lake.port import Cursor, FieldSpec
 from wal2lake.lake.query import Queries
 from wal2lake.lake.tablefiles import AddedFile

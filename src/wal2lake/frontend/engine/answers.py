@@ -23,7 +23,7 @@ from wal2lake.frontend.grammar.copying import CopyFormat
 from wal2lake.frontend.query.results import Rendering, columns_in, fields_of
 from wal2lake.frontend.query.translate import SparkQuery
 from wal2lake.lake import FieldSpec
-from wal2lake.lake.plainread import PlainRead
+from wal2lake.lake.plain.read import PlainRead
 from wal2lake.pg import Check
 from wal2lake.wire.frontback import Format
 

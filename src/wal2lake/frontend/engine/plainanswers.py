@@ -9,16 +9,17 @@ are read in some. What is read here is held in memory until it is sent, so it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal2lake.frontend.query.plain import Condition, Operator, PlainQuery
+from wal2lake.frontend.query.matching import bounds, can_compare, matches
+from wal2lake.frontend.query.plain import PlainQuery
 from wal2lake.frontend.query.translate import SparkQuery
 from wal2lake.lake import FieldSpec, TablePort
-from wal2lake.lake.plainread import PlainRead
+from wal2lake.lake.plain.read import PlainRead
 from wal2lake.pg import Check
 
 _MOST_FILE_BYTES: Final = 16 << 20
@@ -29,8 +30,6 @@ _MOST_FILES: Final = 64
 
 _MOST_BYTES: Final = 32 << 20
 """Of rows that are held."""
-
-_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 
 Rows = tuple[Sequence[FieldSpec], Iterable[pa.RecordBatch]]
 
@@ -57,7 +56,7 @@ def plain_answer(
     if asked.counts and condition is None and read.rows is not None:
         return _count(asked, read.rows)
     if condition is not None:
-        read = read.within(_bounds(condition))
+        read = read.within(bounds(condition))
     if read.files > _MOST_FILES or read.size > _MOST_FILE_BYTES:
         return None
     found = _rows(read, asked, check)
@@ -98,7 +97,7 @@ def _rows(read: PlainRead, asked: PlainQuery, check: Check) -> pa.Table | None:
         if not _can_compare(batch.schema, asked):
             return None
         if asked.condition is not None:
-            batch = batch.filter(_matches(batch, asked.condition))
+            batch = batch.filter(matches(batch, asked.condition))
         size += batch.nbytes
         if size > _MOST_BYTES:
             return None
@@ -117,77 +116,13 @@ def _rows(read: PlainRead, asked: PlainQuery, check: Check) -> pa.Table | None:
 
 
 def _can_compare(schema: pa.Schema, asked: PlainQuery) -> bool:
-    conditions = [] if asked.condition is None else [asked.condition]
-    while conditions:
-        one = conditions.pop()
-        conditions += one.parts
-        if one.values:
-            kind = schema.field(one.column).type
-            wanted = (
-                pa.types.is_string
-                if isinstance(one.values[0], str)
-                else pa.types.is_signed_integer
-            )
-            if not wanted(kind):
-                return False
-    return all(
+    return can_compare(schema, asked.condition) and all(
         pa.types.is_string(kind)
         or pa.types.is_signed_integer(kind)
         or pa.types.is_boolean(kind)
         or pa.types.is_date32(kind)
         for kind in (schema.field(key.column).type for key in asked.order)
     )
-
-
-_COMPARES: Final[Mapping[Operator, Callable[[Any, Any], Any]]] = {
-    Operator.EQ: pc.equal,
-    Operator.NE: pc.not_equal,
-    Operator.LT: pc.less,
-    Operator.LE: pc.less_equal,
-    Operator.GT: pc.greater,
-    Operator.GE: pc.greater_equal,
-}
-
-
-def _matches(batch: pa.RecordBatch, one: Condition) -> Any:
-    """True, false or null for each row."""
-    match one.operator:
-        case Operator.AND:
-            return pc.and_kleene(*(_matches(batch, part) for part in one.parts))
-        case Operator.OR:
-            return pc.or_kleene(*(_matches(batch, part) for part in one.parts))
-        case Operator.NOT:
-            return pc.invert(_matches(batch, one.parts[0]))
-    column = batch.column(one.column)
-    if one.operator is Operator.IS_NULL:
-        return pc.is_null(column)
-    kind = pa.string() if isinstance(one.values[0], str) else pa.int64()
-    if one.operator is Operator.IN:
-        found = pc.is_in(column.cast(kind), pa.array(one.values, kind))
-        # A NULL is in no list, and not in none.
-        return pc.if_else(pc.is_null(column), pa.scalar(None, pa.bool_()), found)
-    return _COMPARES[one.operator](column, pa.scalar(one.values[0], kind))
-
-
-def _bounds(one: Condition) -> dict[str, tuple[int, int]]:
-    """Between what integers a row's values are if it matches."""
-    if one.operator is Operator.AND:
-        found = _bounds(one.parts[0])
-        for name, (low, high) in _bounds(one.parts[1]).items():
-            before = found.get(name, (_LOWEST, _HIGHEST))
-            found[name] = max(before[0], low), min(before[1], high)
-        return found
-    values = [value for value in one.values if isinstance(value, int)]
-    if not values:
-        return {}
-    match one.operator:
-        case Operator.EQ | Operator.IN:
-            return {one.column: (min(values), max(values))}
-        case Operator.LT | Operator.LE:
-            return {one.column: (_LOWEST, values[0])}
-        case Operator.GT | Operator.GE:
-            return {one.column: (values[0], _HIGHEST)}
-    return {}
 
 
 def _sorted(found: pa.Table, asked: PlainQuery) -> Any:

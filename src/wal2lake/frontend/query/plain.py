@@ -1,17 +1,20 @@
-"""Queries that the files of one table answer without a plan: which they are. Pure.
+"""Statements that the files of one table answer without a plan: which they are. Pure.
 
-Comes in: a query's tree in Spark's terms, as it would go to Spark. Goes out: a ``PlainQuery``, or
-None: it is more than that.
+Comes in: a statement's tree in Spark's terms, as it would go to Spark. Goes out: a ``PlainQuery``
+or ``PlainWrite``, or None: it is more than that.
 
     SELECT * | columns | count(*) FROM t
     WHERE    columns beside constants (= <> < <= > >= IN, IS NULL), NOT, AND, OR
     ORDER BY columns      LIMIT n      OFFSET n
 
+    UPDATE t SET columns = expressions, or DELETE FROM t, with such a WHERE
+
 Who looks at a row, or at a small table, does not want to wait for a plan and three jobs. Columns
 are compared here that Arrow compares as Spark does (and so as PostgreSQL): integers, texts byte by
 byte, booleans and dates; others are Spark's.
 
-Called by ``translate``; ``frontend.engine.plainanswers`` answers.
+Called by ``translate`` and ``writes``; ``frontend.engine.plainanswers`` answers,
+``frontend.commands.transaction.plainwrites`` writes.
 """
 
 from __future__ import annotations
@@ -92,7 +95,23 @@ class PlainQuery:
         return self == PlainQuery(self.columns)
 
 
+@dataclass(frozen=True, slots=True)
+class PlainWrite:
+    """An UPDATE or DELETE of rows that their own table's columns tell."""
+
+    alias: str
+    """Of the table, in the new values."""
+    condition: Condition | None
+    reads: tuple[str, ...] = ()
+    """Columns that the new values are made of."""
+    values: tuple[tuple[str, str], ...] = ()
+    """Of an UPDATE: columns, and their new values as Spark SQL. Of a DELETE none."""
+
+
 _PARTS: Final = {"expressions", "from_", "where", "order", "limit", "offset"}
+
+_SIDES: Final = {"this", "expression"}
+"""Of an operator. The parser says more of some: that IS NULL is negated."""
 
 _INTEGERS: Final = t.INTEGERS
 _TEXTS: Final = frozenset({t.TEXT, t.VARCHAR})
@@ -105,6 +124,29 @@ def plain_query(tree: exp.Expression, table: TableDef) -> PlainQuery | None:
         return _Reader(table).read(tree)
     except _Other:
         return None
+
+
+def plain_write(
+    tree: exp.Update | exp.Delete,
+    table: TableDef,
+    alias: str,
+    values: Mapping[str, tuple[exp.Expression, str]],
+) -> PlainWrite | None:
+    """Of a tree in Spark's terms; ``values``: the new ones by their columns, as trees and as what
+    is stored."""
+    reader = _Reader(table)
+    where = tree.args.get("where")
+    try:
+        condition = None if where is None else reader.condition(where.this)
+        reads = {
+            reader.column(column)
+            for value, _ in values.values()
+            for column in value.find_all(exp.Column)
+        }
+    except _Other:
+        return None
+    texts = tuple((name, text) for name, (_, text) in values.items())
+    return PlainWrite(alias, condition, tuple(sorted(reads)), texts)
 
 
 class _Other(Exception):
@@ -134,7 +176,7 @@ class _Reader:
         return PlainQuery(
             tuple(outputs.values()),
             counts,
-            None if where is None else self._condition(where.this),
+            None if where is None else self.condition(where.this),
             tuple(self._key(key, outputs) for key in keys),
             _number(tree.args.get("limit")),
             _number(tree.args.get("offset")) or 0,
@@ -157,13 +199,14 @@ class _Reader:
                 if len(tree.expressions) > 1:
                     raise _Other
                 continue
-            column = self._column(item.unalias())
+            column = self.column(item.unalias())
             if item.alias_or_name in found or column in found.values():
                 raise _Other
             found[item.alias_or_name] = column
         return found
 
-    def _column(self, node: exp.Expression) -> str:
+    def column(self, node: exp.Expression) -> str:
+        """Its name."""
         if (
             not isinstance(node, exp.Column)
             or not isinstance(node.this, exp.Identifier)
@@ -185,7 +228,7 @@ class _Reader:
         elif isinstance(by, exp.Column) and not by.table and by.name in outputs:
             column = outputs[by.name]
         else:
-            column = self._column(by)
+            column = self.column(by)
         if self._kinds[column].oid not in _ORDERED:
             raise _Other
         return Order(
@@ -194,27 +237,33 @@ class _Reader:
 
     # ---- conditions ------------------------------------------------------------------
 
-    def _condition(self, node: exp.Expression) -> Condition:
+    def condition(self, node: exp.Expression) -> Condition:
+        """Of a row."""
         node = node.unnest()
-        if isinstance(node, exp.And | exp.Or):
+        if isinstance(node, exp.And | exp.Or) and _given(node) == _SIDES:
             operator = Operator.AND if isinstance(node, exp.And) else Operator.OR
-            parts = self._condition(node.this), self._condition(node.expression)
+            parts = self.condition(node.this), self.condition(node.expression)
             return Condition(operator, parts=parts)
-        if isinstance(node, exp.Not):
-            return Condition(Operator.NOT, parts=(self._condition(node.this),))
+        if isinstance(node, exp.Not) and _given(node) == {"this"}:
+            return Condition(Operator.NOT, parts=(self.condition(node.this),))
         if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
-            return Condition(Operator.IS_NULL, self._column(node.this))
+            if not _given(node) <= {"this", "expression", "negate"}:
+                raise _Other
+            missing = Condition(Operator.IS_NULL, self.column(node.this))
+            if not node.args.get("negate"):
+                return missing
+            return Condition(Operator.NOT, parts=(missing,))
         if isinstance(node, exp.In) and _given(node) == {"this", "expressions"}:
-            column = self._column(node.this)
+            column = self.column(node.this)
             values = tuple(self._value(column, one) for one in node.expressions)
             return Condition(Operator.IN, column, values)
-        if type(node) not in _COMPARISONS:
+        if type(node) not in _COMPARISONS or _given(node) != _SIDES:
             raise _Other
         operator = _COMPARISONS[type(node)]
         left, right = node.this, node.expression
         if not isinstance(left, exp.Column):
             left, right, operator = right, left, _TURNED.get(operator, operator)
-        column = self._column(left)
+        column = self.column(left)
         return Condition(operator, column, (self._value(column, right),))
 
     def _value(self, column: str, node: exp.Expression) -> Value:

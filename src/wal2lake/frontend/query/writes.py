@@ -35,6 +35,7 @@ from wal2lake.frontend.query.analysis.writes import (
     stored_rows,
     stored_value,
 )
+from wal2lake.frontend.query.plain import PlainWrite, plain_write
 from wal2lake.frontend.query.translate import (
     Parameter,
     Resolver,
@@ -67,6 +68,8 @@ class SparkWrite:
     moves: str = ""
     """A query for the keys that an UPDATE changes, to be asked before it: ``identifying`` columns
     as they are, and as they will be. Empty: it changes none."""
+    plain: PlainWrite | None = None
+    """It may be done without Spark; None: it is more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,16 +509,53 @@ def _in_place(
         condition = f" {generate(tree.args['where'])}"
     target = f"{path_sql(table)} AS {alias}"
     if isinstance(tree, exp.Delete):
-        return SparkWrite(table, f"DELETE FROM {target}{condition}", "DELETE")
-    stored = {}
+        plain = plain_write(tree, table, alias, {})
+        sql = f"DELETE FROM {target}{condition}"
+        return SparkWrite(table, sql, "DELETE", plain=plain)
+    stored, trees = {}, {}
     for column, value in values:
         settle(value)
         stored[column.name] = _not_null(table, column, generate(value))
+        trees[column.name] = value
     texts = [f"{identifier(name)} = {value}" for name, value in stored.items()]
     sql = f"UPDATE {target} SET {', '.join(texts)}{condition}"
     old = {c.name: f"{alias}.{identifier(c.name)}" for c in identifying(table)}
     moves = _moves(old, stored, f"{target}{condition}")
-    return SparkWrite(table, sql, "UPDATE", moves=moves)
+    new = {name: (trees[name], text) for name, text in stored.items()}
+    plain = plain_write(tree, table, alias, new)
+    return SparkWrite(table, sql, "UPDATE", moves=moves, plain=plain)
+
+
+def new_values_sql(
+    plain: PlainWrite, kinds: Mapping[str, str], rows: Sequence[Sequence[str | None]]
+) -> str:
+    """A query for an UPDATE's new values, in their order, behind the number of their row.
+    ``kinds``: Spark's types of the columns; ``rows``: texts of the columns that are read, for
+    each row."""
+    number = "n"
+    while number in plain.reads:
+        number += "n"
+    names = ", ".join(map(identifier, (number, *plain.reads)))
+
+    def value(text: str | None, name: str) -> str:
+        tree = exp.Null() if text is None else exp.Literal.string(text)
+        return f"CAST({generate(tree)} AS {kinds[name]})"
+
+    listed = [
+        ", ".join([str(n), *map(value, row, plain.reads)])
+        for n, row in enumerate(rows or [[None] * len(plain.reads)])
+    ]
+    given = ", ".join(f"({row})" for row in listed)
+    items = ", ".join(
+        f"CAST({text} AS {kinds[name]}) AS v{n}"
+        for n, (name, text) in enumerate(plain.values)
+    )
+    # Without rows the values are looked at all the same: they may be wrong.
+    none = "" if rows else " WHERE false"
+    return (
+        f"SELECT {plain.alias}.{identifier(number)} AS n, {items}"
+        f" FROM VALUES {given} AS {plain.alias}({names}){none}"
+    )
 
 
 def _moves(old: Mapping[str, str], new: Mapping[str, str], rows: str) -> str:

@@ -33,7 +33,6 @@ import pyarrow.compute as pc
 
 from wal2lake.errors import InternalError
 from wal2lake.lake.delta.datafile import TableWriter, discard_added
-from wal2lake.lake.delta.deletionvectors import write_vectors
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.partitions import value_of, values_in
 from wal2lake.lake.port import PhysicalField, TableState
@@ -232,7 +231,7 @@ def plan_upsert(
         rows = by.of(lsn[lives.last]).appended(rows)
     adds = _write(rows, state)
     try:
-        replaced = _replaced(lives, places, stored, state)
+        replaced = _replaced(lives, places, stored)
     except BaseException:
         discard_added(state.location, adds)
         raise
@@ -563,29 +562,13 @@ def _write(rows: pa.Table, state: TableState) -> tuple[AddedFile, ...]:
         return writer.finish()
 
 
-def _replaced(
-    lives: Lives, places: Places, stored: StoredRows, state: TableState
-) -> tuple[Replaced, ...]:
+def _replaced(lives: Lives, places: Places, stored: StoredRows) -> tuple[Replaced, ...]:
     """Files that lose rows, with their new deletion vectors."""
     gone_keys = np.zeros(int(places.key.max(initial=-1)) + 1, np.bool_)
     gone_keys[lives.removed] = True
     going = gone_keys[places.key]
-    whole: list[Replaced] = []
-    partly: list[DataFile] = []
-    vectors: list[npt.NDArray[np.uint64]] = []
-    for number in np.unique(places.file[going]).tolist():
-        file = stored.files[number]
-        rows = places.row[going & (places.file == number)].astype(np.uint64)
-        gone = np.union1d(stored.deleted(file), rows)
-        if len(gone) == file.rows:
-            whole.append(Replaced(file, None))
-        else:
-            partly.append(file)
-            vectors.append(gone)
-    if not partly:
-        return tuple(whole)
-    written = write_vectors(state.location, vectors)
-    return (
-        *whole,
-        *(Replaced(f, vector) for f, vector in zip(partly, written, strict=True)),
-    )
+    gone = {
+        number: places.row[going & (places.file == number)].astype(np.uint64)
+        for number in np.unique(places.file[going]).tolist()
+    }
+    return stored.without(gone)

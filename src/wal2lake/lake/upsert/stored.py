@@ -11,7 +11,7 @@ numbers count every row of the file), "Column Mapping".
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -24,14 +24,14 @@ from pyarrow import fs
 
 from wal2lake.errors import StorageError, Wal2LakeError
 from wal2lake.lake.delta.datafile import storage_error
-from wal2lake.lake.delta.deletionvectors import read_vector
+from wal2lake.lake.delta.deletionvectors import read_vector, write_vectors
 from wal2lake.lake.delta.durability import local_path
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.origins import COLUMNS, Marks, marks_in, tag_of
 from wal2lake.lake.partitions import column_of
 from wal2lake.lake.port import FieldSpec, TableState
 from wal2lake.lake.staging.convert import mapping_of
-from wal2lake.lake.tablefiles import DataFile
+from wal2lake.lake.tablefiles import DataFile, Replaced
 from wal2lake.lake.upsert.calendar import legacy_of
 from wal2lake.lake.upsert.keys import Keys, Places
 from wal2lake.lake.upsert.memory import Share, TooLarge
@@ -398,6 +398,30 @@ class StoredRows:
                 f'could not read a data file of "{self._state.location}": {error}',
                 sqlstate="XX001",
             ) from error
+
+    def without(
+        self, gone: Mapping[int, npt.NDArray[np.uint64]]
+    ) -> tuple[Replaced, ...]:
+        """Files, by their number, that lose rows: what becomes of them. Their new deletion vectors
+        are in the table's directory, not synced."""
+        whole: list[Replaced] = []
+        partly: list[DataFile] = []
+        vectors: list[npt.NDArray[np.uint64]] = []
+        for number, rows in gone.items():
+            file = self.files[number]
+            vector = np.union1d(self.deleted(file), rows)
+            if len(vector) == file.rows:
+                whole.append(Replaced(file, None))
+            else:
+                partly.append(file)
+                vectors.append(vector)
+        if not partly:
+            return tuple(whole)
+        written = write_vectors(self._state.location, vectors)
+        return (
+            *whole,
+            *(Replaced(f, vector) for f, vector in zip(partly, written, strict=True)),
+        )
 
     def deleted(self, file: DataFile) -> npt.NDArray[np.uint64]:
         """Row numbers that are gone."""

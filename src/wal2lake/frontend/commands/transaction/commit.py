@@ -33,6 +33,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, replace
 from typing import Final
 
+import pyarrow as pa
+
 from wal2lake.apply.local import visible
 from wal2lake.catalog import TableChange, TableDef
 from wal2lake.catalog import local_writer as writer_of
@@ -46,6 +48,7 @@ from wal2lake.lake.branch.changes import Action, NetChange, others_rows
 from wal2lake.lake.capture.messages import Emitted, More, OriginMark, with_more
 from wal2lake.lake.capture.moves import Moved, moved_from
 from wal2lake.lake.origins import LOCAL, tagged
+from wal2lake.lake.plain.change import Found, PlainChange
 from wal2lake.model import Modified, Oid
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Check
@@ -223,6 +226,21 @@ def _truncate_table(node: Node, table: TableDef, options: int) -> None:
             replace=True,
             operation=with_more(_TRUNCATE, More(truncate_options=options)),
         )
+        failpoint("local.table_committed")
+        publish(lambda: _show(node, {table.oid: table.location}))
+
+
+def commit_plainly(
+    node: Node, table: TableDef, change: PlainChange, found: Found, new: pa.Table | None
+) -> None:
+    """One statement's change of rows, ``new`` in the place of those that were ``found``, under the
+    table's locks. CommitConflict if a writer outside of the node was faster."""
+    state = change.state
+    writer = writer_of(node.catalog.system_identifier)
+    cursor = Cursor(writer, (state.cursor(writer) or 0) + 1)
+    said = More(updated=0 if new is None else new.num_rows)
+    with node.snapshots.committing({table.location: state.version}) as publish:
+        change.commit(node.tables, found, new, cursor, with_more(_OPERATION, said))
         failpoint("local.table_committed")
         publish(lambda: _show(node, {table.oid: table.location}))
 

@@ -53,6 +53,7 @@ from wal2lake.frontend.commands.transaction.messages import (
     kept,
     written_down,
 )
+from wal2lake.frontend.commands.transaction.plainwrites import change_plainly
 from wal2lake.frontend.commands.transaction.prepared import Preparing, prepare
 from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_repeated
 from wal2lake.frontend.query.results import Rendering
@@ -228,6 +229,10 @@ class LocalTransaction:
             self.committed = True
             return 0
         if branched is None:
+            changed = change_plainly(node, write, job_group, self._check)
+            if changed is not None:
+                self.committed = True
+                return changed
             with committed_by_spark(node, write.table) as before:
                 rows = self._execute(write, job_group)
             self.committed = True

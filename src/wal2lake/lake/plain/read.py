@@ -70,7 +70,7 @@ class PlainRead:
             return None
         positions = tuple(places[name] for name in columns)
         for i in positions:
-            if not _is_plain(state.fields[i], state.physical_fields[i]):
+            if not is_plain(state.fields[i], state.physical_fields[i]):
                 return None
         # A path, so that what is in a URL is not decoded twice.
         local = replace(state, location=str(root))
@@ -79,21 +79,8 @@ class PlainRead:
     def within(self, bounds: Mapping[str, tuple[int, int]]) -> PlainRead:
         """Without files none of whose rows has a value between these (lowest, highest), both
         included, in its columns of integers."""
-        names = {
-            field.name: physical.physical_name
-            for field, physical in zip(
-                self._state.fields, self._state.physical_fields, strict=True
-            )
-        }
-
-        def may_have(file: DataFile) -> bool:
-            for name, (low, high) in bounds.items():
-                known = file.bounds(names[name])
-                if known is not None and (known[1] < low or known[0] > high):
-                    return False
-            return True
-
-        return replace(self, _files=[file for file in self._files if may_have(file)])
+        files = [file for file in self._files if may_have(file, self._state, bounds)]
+        return replace(self, _files=files)
 
     @property
     def files(self) -> int:
@@ -125,7 +112,22 @@ class PlainRead:
         return rows.live_batches(self._positions, _BATCH_ROWS, _BATCH_BYTES)
 
 
-def _is_plain(field: FieldSpec, physical: PhysicalField) -> bool:
+def may_have(
+    file: DataFile, state: TableState, bounds: Mapping[str, tuple[int, int]]
+) -> bool:
+    """Whether a row of it may have a value between these (lowest, highest), both included, in
+    each of these columns of integers."""
+    for field, physical in zip(state.fields, state.physical_fields, strict=True):
+        if field.name not in bounds:
+            continue
+        known, (low, high) = file.bounds(physical.physical_name), bounds[field.name]
+        if known is not None and (known[1] < low or known[0] > high):
+            return False
+    return True
+
+
+def is_plain(field: FieldSpec, physical: PhysicalField) -> bool:
+    """Whether the files' values of a column are read here as Spark reads them."""
     ddl = field.spark_ddl
     if physical.is_partition and not can_partition(ddl):
         return False

@@ -1,0 +1,129 @@
+"""UPDATE and DELETE of a few rows, without a job of Spark's on the table.
+
+Comes in: a statement that is a transaction by itself, under the locks of its table. Goes out: how
+many rows it has changed; or nothing, and then it is for Spark to do.
+
+Rows are found in the table's files. What an UPDATE makes of them is still Spark's to say, so that
+a value is what it would be otherwise: it is asked about these rows alone, as constants. Columns
+that the statement does not name keep the values that are stored.
+
+Called by ``local``. Source: PostgreSQL manual, UPDATE, DELETE.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+from wal2lake.errors import UsageError
+from wal2lake.frontend.commands.node import Node
+from wal2lake.frontend.commands.transaction.commit import commit_plainly
+from wal2lake.frontend.query.matching import bounds, can_compare, matches
+from wal2lake.frontend.query.plain import PlainWrite
+from wal2lake.frontend.query.writes import SparkWrite, about_null, new_values_sql
+from wal2lake.lake import CommitConflict
+from wal2lake.lake.plain.change import PlainChange
+from wal2lake.pg import Check
+
+_MOST_ROWS: Final = 1000
+"""Of an UPDATE: their values are part of a statement's text."""
+
+_MOST_TEXT: Final = 1 << 20
+"""Characters of them."""
+
+
+class _SparksToDo(Exception):
+    """It is more than a few rows of plain columns."""
+
+
+def change_plainly(
+    node: Node, write: SparkWrite, job_group: str, check: Check
+) -> int | None:
+    """``check`` raises once the statement is to end. None: nothing has happened."""
+    asked = write.plain
+    if asked is None:
+        return None
+    condition = asked.condition
+    limits = {} if condition is None else bounds(condition)
+    change = PlainChange.of(node.tables, write.table.location, limits)
+    needed = set() if condition is None else condition.columns()
+    named = {*needed, *asked.reads, *(name for name, _ in asked.values)}
+    if change is None or not change.has(sorted(named)):
+        return None
+
+    def wanted(rows: pa.Table) -> Any:
+        if condition is None:
+            return None
+        if not can_compare(rows.schema, condition):
+            raise _SparksToDo
+        return matches(rows, condition)
+
+    try:
+        found = change.find(sorted(needed), wanted, check)
+        new = None
+        if asked.values:
+            if len(found) > _MOST_ROWS:
+                return None
+            rows = change.rows(found) if len(found) else None
+            if len(found) and rows is None:
+                return None
+            new = _updated(node, write, asked, change, rows, job_group)
+        if len(found):
+            check()
+            commit_plainly(node, write.table, change, found, new)
+    except (_SparksToDo, CommitConflict):
+        # A writer outside of the node was faster: Delta knows whether that is a conflict.
+        return None
+    return len(found)
+
+
+def _updated(
+    node: Node,
+    write: SparkWrite,
+    asked: PlainWrite,
+    change: PlainChange,
+    rows: pa.Table | None,
+    job_group: str,
+) -> pa.Table | None:
+    """The rows with their new values; without rows, whether Spark takes the values."""
+    kinds = {field.name: field.spark_ddl for field in change.state.fields}
+    given: list[list[str | None]] = []
+    if rows is not None:
+        columns = [_texts(rows.column(name)) for name in asked.reads]
+        given = [[column[i] for column in columns] for i in range(rows.num_rows)]
+        if sum(len(text or "") for row in given for text in row) > _MOST_TEXT:
+            raise _SparksToDo
+    sql = new_values_sql(asked, kinds, given)
+    try:
+        result = node.queries.run(sql, job_group=job_group)
+        batches = [batch for batch in result.batches if batch.num_rows]
+    except UsageError as error:
+        error.about = about_null(error, write.table)
+        raise
+    if rows is None:
+        return None
+    values = pa.Table.from_batches(batches).sort_by("n")
+    for i, (name, _) in enumerate(asked.values):
+        place = rows.schema.get_field_index(name)
+        kind = rows.schema.field(place)
+        try:
+            new = values.column(f"v{i}").cast(kind.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise _SparksToDo from None
+        rows = rows.set_column(place, kind, new)
+    return rows
+
+
+def _texts(values: pa.ChunkedArray) -> list[str | None]:
+    """Values that a text says exactly, whoever reads it."""
+    kind = values.type
+    if not (
+        pa.types.is_string(kind)
+        or pa.types.is_signed_integer(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_decimal128(kind)
+    ):
+        raise _SparksToDo
+    texts: list[str | None] = values.cast(pa.string()).to_pylist()
+    return texts

@@ -1,0 +1,87 @@
+"""Conditions of plain statements on rows of files. Pure.
+
+Comes in: a ``Condition`` and rows whose columns are what Spark stores. Goes out: which of them it
+is true for, or whether that is known here. Called for the answers of plain queries, and for plain
+changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal2lake.frontend.query.plain import Condition, Operator
+
+_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
+
+
+def can_compare(schema: pa.Schema, condition: Condition | None) -> bool:
+    """Whether columns are stored as what the condition compares them with."""
+    conditions = [] if condition is None else [condition]
+    while conditions:
+        one = conditions.pop()
+        conditions += one.parts
+        if one.values:
+            kind = schema.field(one.column).type
+            wanted = (
+                pa.types.is_string
+                if isinstance(one.values[0], str)
+                else pa.types.is_signed_integer
+            )
+            if not wanted(kind):
+                return False
+    return True
+
+
+_COMPARES: Final[Mapping[Operator, Callable[[Any, Any], Any]]] = {
+    Operator.EQ: pc.equal,
+    Operator.NE: pc.not_equal,
+    Operator.LT: pc.less,
+    Operator.LE: pc.less_equal,
+    Operator.GT: pc.greater,
+    Operator.GE: pc.greater_equal,
+}
+
+
+def matches(batch: pa.RecordBatch | pa.Table, one: Condition) -> Any:
+    """True, false or null for each row."""
+    match one.operator:
+        case Operator.AND:
+            return pc.and_kleene(*(matches(batch, part) for part in one.parts))
+        case Operator.OR:
+            return pc.or_kleene(*(matches(batch, part) for part in one.parts))
+        case Operator.NOT:
+            return pc.invert(matches(batch, one.parts[0]))
+    column = batch.column(one.column)
+    if one.operator is Operator.IS_NULL:
+        return pc.is_null(column)
+    kind = pa.string() if isinstance(one.values[0], str) else pa.int64()
+    if one.operator is Operator.IN:
+        found = pc.is_in(column.cast(kind), pa.array(one.values, kind))
+        # A NULL is in no list, and not in none.
+        return pc.if_else(pc.is_null(column), pa.scalar(None, pa.bool_()), found)
+    return _COMPARES[one.operator](column, pa.scalar(one.values[0], kind))
+
+
+def bounds(one: Condition) -> dict[str, tuple[int, int]]:
+    """Between what integers a row's values are if it matches."""
+    if one.operator is Operator.AND:
+        found = bounds(one.parts[0])
+        for name, (low, high) in bounds(one.parts[1]).items():
+            before = found.get(name, (_LOWEST, _HIGHEST))
+            found[name] = max(before[0], low), min(before[1], high)
+        return found
+    values = [value for value in one.values if isinstance(value, int)]
+    if not values:
+        return {}
+    match one.operator:
+        case Operator.EQ | Operator.IN:
+            return {one.column: (min(values), max(values))}
+        case Operator.LT | Operator.LE:
+            return {one.column: (_LOWEST, values[0])}
+        case Operator.GT | Operator.GE:
+            return {one.column: (values[0], _HIGHEST)}
+    return {}

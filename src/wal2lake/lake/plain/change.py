@@ -1,0 +1,160 @@
+"""A few rows of a table's newest version, deleted or written anew, without Spark.
+
+Comes in: a table's place, a condition, new rows. Goes out: one commit: deletion vectors for the
+files that lose rows, and one file with the new ones; or nothing, if it is for Spark to do. Called
+by transactions of the front door, under the table's locks: Spark's UPDATE takes more than a
+second, whatever the table has.
+
+Memory is that of a row group of the columns that the condition needs, and of the rows themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from wal2lake.lake.delta.datafile import TableWriter, discard_added
+from wal2lake.lake.delta.durability import local_path
+from wal2lake.lake.plain.read import is_plain, may_have
+from wal2lake.lake.port import (
+    CommitConflict,
+    Committed,
+    Cursor,
+    TablePort,
+    TableState,
+)
+from wal2lake.lake.tablefiles import DataFile
+from wal2lake.lake.upsert import Memory, TooLarge, is_readable
+from wal2lake.lake.upsert.stored import StoredRows
+
+_MOST_FILE_BYTES: Final = 64 << 20
+"""Of the files that are looked into; a guess at what Spark needs more than its second for."""
+
+_MOST_FILES: Final = 256
+"""Each takes a millisecond to open."""
+
+_MOST_BYTES: Final = 32 << 20
+"""Of rows that are written anew."""
+
+Index = npt.NDArray[np.int64]
+
+Matches = Callable[[pa.Table], pa.Array | pa.ChunkedArray | None]
+"""True, false or null for each row; None: for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Places of rows."""
+
+    file: Index
+    """Numbers among the files that were looked into."""
+    row: Index
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+class PlainChange:
+    """Of one table, to be made while nobody else of this node writes it."""
+
+    def __init__(self, state: TableState, files: Sequence[DataFile]) -> None:
+        self.state = state
+        self._files = files
+        # A path, so that what is in a URL is not decoded twice.
+        root = str(local_path(state.location))
+        self._stored = StoredRows(replace(state, location=root), files)
+        self._places = {field.name: i for i, field in enumerate(state.fields)}
+
+    @classmethod
+    def of(
+        cls,
+        tables: TablePort,
+        location: str,
+        bounds: Mapping[str, tuple[int, int]],
+    ) -> PlainChange | None:
+        """``bounds``: as of ``PlainRead.within``. None: it is for Spark to do."""
+        found = tables.plainly_read(location, None)
+        if found is None:
+            return None
+        state, files = found
+        if not (
+            state.has_vectors
+            and is_readable(state)
+            and all(map(is_plain, state.fields, state.physical_fields))
+        ):
+            return None
+        files = [file for file in files if may_have(file, state, bounds)]
+        if (
+            len(files) > _MOST_FILES
+            or sum(file.size for file in files) > _MOST_FILE_BYTES
+            or not all(file.is_plain for file in files)
+        ):
+            return None
+        return cls(state, files)
+
+    def has(self, columns: Sequence[str]) -> bool:
+        """Whether the table has columns of these names."""
+        return self._places.keys() >= set(columns)
+
+    def find(
+        self, columns: Sequence[str], matches: Matches, check: Callable[[], None]
+    ) -> Found:
+        """Rows that match by some of their columns, in the order in which they are stored."""
+        files, rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        positions = [self._places[name] for name in columns] or [0]
+        for number, here, table in self._stored.live_places(positions):
+            check()
+            wanted = matches(table)
+            if wanted is not None:
+                kept = np.asarray(wanted.fill_null(False).to_pylist(), np.bool_)
+                here = here[kept]
+            rows.append(here.astype(np.int64))
+            files.append(np.full(len(here), number, np.int64))
+        return Found(np.concatenate(files), np.concatenate(rows))
+
+    def rows(self, found: Found) -> pa.Table | None:
+        """All columns of those rows, in their order; None: they are too many."""
+        try:
+            with Memory(_MOST_BYTES).share(0) as share:
+                columns = list(range(len(self.state.fields)))
+                return self._stored.fetch(found.file, found.row, columns, share)
+        except TooLarge:
+            return None
+
+    def commit(
+        self,
+        tables: TablePort,
+        found: Found,
+        rows: pa.Table | None,
+        cursor: Cursor,
+        operation: str,
+    ) -> Committed:
+        """Take the rows away, and add others in the table's columns, in one durable commit;
+        CommitConflict if somebody was faster."""
+        location = self.state.location
+        gone = {
+            number: found.row[found.file == number].astype(np.uint64)
+            for number in np.unique(found.file).tolist()
+        }
+        replaced = self._stored.without(gone)
+        with TableWriter(location, self.state.physical_fields) as writer:
+            if rows is not None:
+                writer.write_all(rows)
+            adds = writer.finish()
+        try:
+            return tables.commit_files(
+                location,
+                adds,
+                cursor,
+                read_version=self.state.version,
+                replaced=replaced,
+                operation=operation,
+            )
+        except CommitConflict:
+            discard_added(location, adds)
+            raise

@@ -1,0 +1,154 @@
+"""UPDATE and DELETE of a few rows, which a node does without a job of Spark's: what PostgreSQL does
+with the same statements, and in commits of the node's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from tests.conftest import Database
+
+from wal2lake.testing.node import Node
+
+TABLE = r"""
+create schema pw;
+create table pw.t (id int primary key, s smallint not null, big bigint, n numeric(12,2), u numeric,
+ t text, v varchar(8), c char(4), b bool, d date, ts timestamp, tz timestamptz, j jsonb, a int[],
+ by bytea, f float8);
+insert into pw.t select i, i % 5, i * 10000000000, i / 4.0, i / 3.0, 'row ' || i, 'v' || i % 7, 'c',
+ i % 2 = 0, date '2024-01-01' + i, timestamp '2024-01-01 10:00' + i * interval '1 hour',
+ timestamptz '2024-01-01 10:00Z', '{"i": 1}', array[i, null, -i], '\x00ff01',
+ i / 8.0::float8 from generate_series(1, 60) i
+"""
+
+OURS = r"""
+update pw.t set t = 'it''s \ a "q" ${x} ü %n' where id = 3;
+update pw.t set t = null, v = null, a = '{}', j = '{"a": [1, "x"]}' where id in (4, 5, 999);
+update pw.t set big = big + 1, n = n * 1.5, s = -s where id between 10 and 12;
+update pw.t set t = t || '/' || v || '/' || coalesce(v, 'none'), b = not b where s = 2;
+update pw.t set t = t || '!', n = default where t = 'it''s \ a "q" ${x} ü %n';
+update pw.t set (t, v) = (v, t) where id = 20;
+update pw.t set t = 'none' where id = -1;
+update pw.t set b = null where b is not null and (v = 'v1' or v = 'v3') and not s = 1;
+update pw.t set b = (id > 30) where b is null;
+update pw.t set f = 'NaN', by = '\x00ff', tz = '2024-06-01 12:00+02', ts = '0001-01-01'
+ where id = 6;
+update pw.t set f = -0.0, d = '9999-12-31', u = 1e-20 where id = 7;
+delete from pw.t where id = 8;
+delete from pw.t where id = 8;
+delete from pw.t where s = 3 and big >= 300000000000;
+delete from pw.t where v is null;
+update pw.t set n = 7
+"""
+
+SPARKS = """
+update pw.t set t = 'x' where f > 6.5;
+update pw.t set t = t || 'y' where t like 'row 1%';
+update pw.t set ts = ts + interval '1 hour' where id = 6;
+update pw.t set d = d + 1 where id = 6;
+delete from pw.t where ts > '2024-01-03 09:00'
+"""
+
+REFUSED = """
+update pw.t set s = null where id = 6;
+update pw.t set s = 99999 where id = 6;
+update pw.t set s = s * 30000 where id = 7;
+update pw.t set n = 1 / (id - 6) where id = 6;
+update pw.t set v = 'too long for it' where id = 6;
+update pw.t set s = 'x' where id = -1;
+update pw.t set nothing = 1 where id = -1;
+delete from pw.t where nothing = 1
+"""
+
+
+class Sides:
+    """The same at both."""
+
+    def __init__(self, ours: Any, theirs: Any, place: Path) -> None:
+        self._sides = (ours, theirs)
+        self.place = place
+
+    def compare(self, sql: str) -> str:
+        """One statement, and the table behind it; the tag, or the error."""
+        results = []
+        for side in self._sides:
+            try:
+                result = str(side.execute(sql).statusmessage)
+            except psycopg.Error as error:
+                primary = error.diag.message_primary
+                result = f"{error.diag.sqlstate} {primary} {error.diag.column_name}"
+            rows = side.execute("select * from pw.t order by id").fetchall()
+            results.append((result, rows))
+        mine, theirs = results
+        assert mine[0] == theirs[0], sql
+        for one, other in zip(mine[1], theirs[1], strict=True):
+            assert str(one) == str(other), sql
+        return mine[0]
+
+    def count(self) -> int:
+        """Rows, at PostgreSQL."""
+        return int(self._sides[1].execute("select count(*) from pw.t").fetchone()[0])
+
+    def last_operation(self) -> str:
+        """Who has made the newest version: the word of a commit of ours, or Spark's."""
+        newest = max((self.place / "_delta_log").glob("*.json"))
+        for line in newest.read_text().splitlines():
+            info = json.loads(line).get("commitInfo")
+            if info is not None:
+                return str(info.get("userMetadata") or info["operation"]).split(" ")[0]
+        raise AssertionError(newest)
+
+
+@pytest.fixture(scope="module")
+def sides(node: Node, postgres_server: Callable[..., Any]) -> Iterator[Sides]:
+    server = postgres_server(18)
+    server.psql("create database plain_writes")
+    source = Database(server, "plain_writes")
+    with (
+        psycopg.connect(source.conninfo(), autocommit=True) as theirs,
+        psycopg.connect(node.conninfo(), autocommit=True) as ours,
+    ):
+        for statement in TABLE.strip().split(";\n"):
+            for side in (ours, theirs):
+                side.execute(statement)
+        yield Sides(ours, theirs, node.directory / "warehouse" / "pw" / "t")
+        ours.execute("drop table pw.t")
+        ours.execute("drop schema pw")
+    server.psql("drop database plain_writes with (force)")
+
+
+def test_rows_are_changed_as_postgresql_changes_them(sides: Sides) -> None:
+    for sql in OURS.strip().split(";\n"):
+        tag = sides.compare(sql)
+        assert "ERROR" not in tag
+        if not tag.endswith(" 0"):
+            assert sides.last_operation() == "local", sql
+    # Somebody else reads the same.
+    table = DeltaTable(str(sides.place))
+    found = (
+        QueryBuilder().register("t", table).execute("select count(*), sum(n) from t")
+    )
+    counted = [
+        float(str(v)) for v in pa.table(found.read_all()).to_pylist()[0].values()
+    ]
+    assert counted == [sides.count(), 7 * sides.count()]
+    for sql in REFUSED.strip().split(";\n"):
+        assert sides.compare(sql)[:5] in {
+            "23502",
+            "22003",
+            "22012",
+            "22001",
+            "22P02",
+            "42703",
+        }, sql
+    for sql in SPARKS.strip().split(";\n"):
+        sides.compare(sql)
+        assert sides.last_operation() in {"UPDATE", "DELETE"}, sql
+    sides.compare("delete from pw.t")
+    assert sides.last_operation() == "local"
