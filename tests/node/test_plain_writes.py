@@ -20,7 +20,10 @@ TABLE = r"""
 create schema pw;
 create table pw.t (id int primary key, s smallint not null, big bigint, n numeric(12,2), u numeric,
  t text, v varchar(8), c char(4), b bool, d date, ts timestamp, tz timestamptz, j jsonb, a int[],
- by bytea, f float8);
+ by bytea, f float8)
+"""
+
+FILL = r"""
 insert into pw.t select i, i % 5, i * 10000000000, i / 4.0, i / 3.0, 'row ' || i, 'v' || i % 7, 'c',
  i % 2 = 0, date '2024-01-01' + i, timestamp '2024-01-01 10:00' + i * interval '1 hour',
  timestamptz '2024-01-01 10:00Z', '{"i": 1}', array[i, null, -i], '\x00ff01',
@@ -95,9 +98,14 @@ class Sides:
         """Rows, at PostgreSQL."""
         return int(self._sides[1].execute("select count(*) from pw.t").fetchone()[0])
 
-    def last_operation(self) -> str:
+    def both(self, sql: str) -> None:
+        """One statement that gives no rows."""
+        for side in self._sides:
+            side.execute(sql)
+
+    def last_operation(self, place: Path | None = None) -> str:
         """Who has made the newest version: the word of a commit of ours, or Spark's."""
-        newest = max((self.place / "_delta_log").glob("*.json"))
+        newest = max(((place or self.place) / "_delta_log").glob("*.json"))
         for line in newest.read_text().splitlines():
             info = json.loads(line).get("commitInfo")
             if info is not None:
@@ -114,7 +122,7 @@ def sides(node: Node, postgres_server: Callable[..., Any]) -> Iterator[Sides]:
         psycopg.connect(source.conninfo(), autocommit=True) as theirs,
         psycopg.connect(node.conninfo(), autocommit=True) as ours,
     ):
-        for statement in TABLE.strip().split(";\n"):
+        for statement in (*TABLE.strip().split(";\n"), FILL):
             for side in (ours, theirs):
                 side.execute(statement)
         yield Sides(ours, theirs, node.directory / "warehouse" / "pw" / "t")
@@ -152,3 +160,36 @@ def test_rows_are_changed_as_postgresql_changes_them(sides: Sides) -> None:
         assert sides.last_operation() in {"UPDATE", "DELETE"}, sql
     sides.compare("delete from pw.t")
     assert sides.last_operation() == "local"
+
+
+BLOCK = """
+update pw.t set t = t || '!', n = n + 1 where id in (2, 3, 61);
+savepoint a;
+delete from pw.t where id = 2;
+update pw.t set t = 'twice' where id = 3;
+update pw.t set s = 4 where s = 0 and t is not null;
+savepoint b;
+insert into pw.t (id, s) values (70, 1), (71, 1);
+update pw.t set v = 'new' where id >= 60;
+delete from pw.t where id = 71;
+rollback to b;
+update pw.t set big = null where big > 500000000000;
+rollback to a;
+update pw.t set t = 'again' where id = 2;
+delete from pw.t where id in (5, 6)
+"""
+
+
+def test_a_transaction_sees_what_it_has_changed(sides: Sides) -> None:
+    sides.both("delete from pw.t")
+    sides.both(FILL)
+    for end in ("rollback", "commit"):
+        sides.both("begin")
+        for sql in BLOCK.strip().split(";\n"):
+            sides.compare(sql)
+            if sql.startswith(("update", "delete")):
+                transactions = sides.place.parent.parent / "_transactions"
+                (branch,) = transactions.glob("*/*")
+                assert sides.last_operation(branch) == "local", sql
+        sides.both(end)
+        sides.compare("select 1")

@@ -262,8 +262,8 @@ class TablePort(Protocol):
     def plainly_read(
         self, location: str, version: int | None
     ) -> tuple[TableState, Sequence[DataFile]] | None:
-        """A version (None: the newest) whose rows are those of these Parquet files below its
-        location, less what their deletion vectors say.
+        """A version (None: the newest) whose rows are those of these Parquet files on this machine,
+        less what their deletion vectors say.
 
         None: only Spark can read it, or knows what it is: it is not on this machine, asks
         something of readers, or has too many files to list.

@@ -114,13 +114,15 @@ class DataFile:
 
     @property
     def path(self) -> str:
-        """Not percent-encoded; relative to the table, or a URL."""
+        """Not percent-encoded; relative to the table, or a URL. See ``place``."""
         return unquote(self.key)
 
-    @property
-    def is_below(self) -> bool:
-        """It is in the table's own directory: its path is a relative one."""
-        return not self.key.startswith("/") and ":" not in self.key.split("/", 1)[0]
+    def place(self, location: str) -> str:
+        """Where the file is, of a table at ``location``: below that, or by a path or URL of its own
+        (a branch has files of its table)."""
+        if ":" in self.key.split("/", 1)[0]:
+            return self.key
+        return self.path if self.key.startswith("/") else f"{location}/{self.path}"
 
     @property
     def size(self) -> int:

@@ -4,7 +4,7 @@ Comes in: a translated query whose privileges have been looked at. Goes out: fie
 the formats that were asked for. Called by ``lakebackend``.
 
 A COPY of columns of one table asks nothing of Spark that the table's files do not say: where they
-can be read plainly (``lake.plainread``), they are, and so are small tables by simple queries
+can be read plainly (``lake.plain.read``), they are, and so are small tables by simple queries
 (``plainanswers``). Other queries are Spark's.
 """
 

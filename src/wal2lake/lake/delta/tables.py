@@ -284,7 +284,9 @@ class DeltaTables:
             if before is None:
                 return None
             wanted, files = before
-        if not is_plainly_read(wanted) or not all(file.is_below for file in files):
+        if not is_plainly_read(wanted) or not all(
+            local_path(file.place(str(root))) for file in files
+        ):
             return None
         return wanted.state, files
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
@@ -480,10 +479,7 @@ class StoredRows:
         return pa.table(arrays, names=[self._state.fields[i].name for i in columns])
 
     def _path(self, file: DataFile) -> str:
-        path = file.path
-        if urlsplit(path).scheme or path.startswith("/"):
-            return path
-        return f"{self._state.location.rstrip('/')}/{path}"
+        return file.place(self._state.location.rstrip("/"))
 
     def _open(
         self,

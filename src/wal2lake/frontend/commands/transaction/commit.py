@@ -235,14 +235,20 @@ def commit_plainly(
 ) -> None:
     """One statement's change of rows, ``new`` in the place of those that were ``found``, under the
     table's locks. CommitConflict if a writer outside of the node was faster."""
-    state = change.state
-    writer = writer_of(node.catalog.system_identifier)
-    cursor = Cursor(writer, (state.cursor(writer) or 0) + 1)
-    said = More(updated=0 if new is None else new.num_rows)
-    with node.snapshots.committing({table.location: state.version}) as publish:
-        change.commit(node.tables, found, new, cursor, with_more(_OPERATION, said))
+    with node.snapshots.committing({table.location: change.state.version}) as publish:
+        write_plainly(node, change, found, new)
         failpoint("local.table_committed")
         publish(lambda: _show(node, {table.oid: table.location}))
+
+
+def write_plainly(
+    node: Node, change: PlainChange, found: Found, new: pa.Table | None
+) -> None:
+    """The same, as one commit: of a table, or of a branch, which nobody sees."""
+    writer = writer_of(node.catalog.system_identifier)
+    cursor = Cursor(writer, (change.state.cursor(writer) or 0) + 1)
+    said = More(updated=0 if new is None else new.num_rows)
+    change.commit(node.tables, found, new, cursor, with_more(_OPERATION, said))
 
 
 def _unchanged(

@@ -28,6 +28,7 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -42,10 +43,12 @@ from wal2lake.frontend.commands.concurrency.snapshots import Snapshot
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.commands.transaction.commit import (
     Written,
+    commit_plainly,
     commit_tables,
     committed_by_spark,
     hold_tables,
     truncate_table,
+    write_plainly,
 )
 from wal2lake.frontend.commands.transaction.messages import (
     emit_transaction,
@@ -229,7 +232,13 @@ class LocalTransaction:
             self.committed = True
             return 0
         if branched is None:
-            changed = change_plainly(node, write, job_group, self._check)
+            changed = change_plainly(
+                node,
+                write,
+                job_group,
+                self._check,
+                partial(commit_plainly, node, write.table),
+            )
             if changed is not None:
                 self.committed = True
                 return changed
@@ -244,11 +253,17 @@ class LocalTransaction:
         if write.moves and not branched.moves.too_many and is_read(node):
             moved = self._moved(write, job_group)
             branched.moves = branched.moves.then(moved)
-        rows = self._execute(write, job_group)
+        changed = change_plainly(
+            node, write, job_group, self._check, partial(write_plainly, node)
+        )
+        rows = self._execute(write, job_group) if changed is None else []
         before, after = branched.version, node.branches.state(branched.branch).version
         commits = node.tables.actions(branched.branch.location, before + 1, after)
         branched.version = after
-        branched.updated = _updated(commits) if not before else 0
+        updated = _updated(commits)
+        if changed is not None and write.verb == "UPDATE":
+            updated = changed
+        branched.updated = updated if not before else 0
         truncates = write.options if write.verb == "TRUNCATE" else None
         if truncates is not None:
             branched.truncated = (branched.truncated or 0) | truncates
@@ -266,7 +281,7 @@ class LocalTransaction:
                 job_group,
             )
             refuse_repeated(write.table, found, rendering)
-        return _count(rows, commits)
+        return _count(rows, commits) if changed is None else changed
 
     def _note(
         self,

@@ -1,7 +1,7 @@
 """UPDATE and DELETE of a few rows, without a job of Spark's on the table.
 
-Comes in: a statement that is a transaction by itself, under the locks of its table. Goes out: how
-many rows it has changed; or nothing, and then it is for Spark to do.
+Comes in: a statement on a table under its locks, or on a branch. Goes out: how many rows it has
+changed; or nothing, and then it is for Spark to do.
 
 Rows are found in the table's files. What an UPDATE makes of them is still Spark's to say, so that
 a value is what it would be otherwise: it is asked about these rows alone, as constants. Columns
@@ -12,18 +12,18 @@ Called by ``local``. Source: PostgreSQL manual, UPDATE, DELETE.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import pyarrow as pa
 
 from wal2lake.errors import UsageError
 from wal2lake.frontend.commands.node import Node
-from wal2lake.frontend.commands.transaction.commit import commit_plainly
 from wal2lake.frontend.query.matching import bounds, can_compare, matches
 from wal2lake.frontend.query.plain import PlainWrite
 from wal2lake.frontend.query.writes import SparkWrite, about_null, new_values_sql
 from wal2lake.lake import CommitConflict
-from wal2lake.lake.plain.change import PlainChange
+from wal2lake.lake.plain.change import Found, PlainChange
 from wal2lake.pg import Check
 
 _MOST_ROWS: Final = 1000
@@ -37,8 +37,12 @@ class _SparksToDo(Exception):
     """It is more than a few rows of plain columns."""
 
 
+Commit = Callable[[PlainChange, Found, pa.Table | None], None]
+"""Of rows, and of those that take their places."""
+
+
 def change_plainly(
-    node: Node, write: SparkWrite, job_group: str, check: Check
+    node: Node, write: SparkWrite, job_group: str, check: Check, commit: Commit
 ) -> int | None:
     """``check`` raises once the statement is to end. None: nothing has happened."""
     asked = write.plain
@@ -71,7 +75,7 @@ def change_plainly(
             new = _updated(node, write, asked, change, rows, job_group)
         if len(found):
             check()
-            commit_plainly(node, write.table, change, found, new)
+            commit(change, found, new)
     except (_SparksToDo, CommitConflict):
         # A writer outside of the node was faster: Delta knows whether that is a conflict.
         return None
