@@ -532,8 +532,9 @@ def new_values_sql(
     """A query for an UPDATE's new values, in their order, behind the number of their row.
     ``kinds``: Spark's types of the columns; ``rows``: texts of the columns that are read, for
     each row."""
-    number = "n"
-    while number in plain.reads:
+    # Spark takes names that differ in case for the same.
+    taken, number = {name.lower() for name in plain.reads}, "n"
+    while number in taken:
         number += "n"
     names = ", ".join(map(identifier, (number, *plain.reads)))
 
