@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from tests.fakes.lake_log import FIELDS, by_key, fill, rows_of, write_log
 
 from wal2lake.errors import StorageError
-from wal2lake.lake.batches import LOOK_EVERY, Batches
+from wal2lake.lake.batches import Batches
 from wal2lake.lake.batchport import StageRequest
+from wal2lake.lake.compaction.compactor import LOOK_EVERY
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.methods import Method, Work
 from wal2lake.lake.port import CommitConflict, Cursor
@@ -302,7 +303,7 @@ def test_a_compaction_that_fails_is_none_of_the_batchs_business(
     def fail(*_: object) -> None:
         raise StorageError("no space left on device", sqlstate="53100")
 
-    monkeypatch.setattr("wal2lake.lake.batches.LOOK_EVERY", 1)
+    monkeypatch.setattr("wal2lake.lake.compaction.compactor.LOOK_EVERY", 1)
     compactor = "wal2lake.lake.compaction.compactor"
     monkeypatch.setattr(f"{compactor}.worth_compacting", lambda files: files)
     monkeypatch.setattr(f"{compactor}.compact", fail)

@@ -116,7 +116,7 @@ def test_batches_into_a_clustered_table_are_ours_and_compactions_cluster(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("wal2lake.lake.batches.LOOK_EVERY", 8)
+    monkeypatch.setattr("wal2lake.lake.compaction.compactor.LOOK_EVERY", 8)
     monkeypatch.setattr("wal2lake.lake.batches._LEAST_CHOICE", 0)
     monkeypatch.setattr(clustered, "FILE_BYTES", 2000)
     port = batches_of(spark_session, lake, tmp_path, 1 << 20)

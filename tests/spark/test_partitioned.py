@@ -14,7 +14,8 @@ from tests.fakes.lake_log import FIELDS, by_key, rows_of, write_log
 from tests.spark.test_batches import batches_of, operations, request
 
 from wal2lake.errors import FeatureNotSupportedError
-from wal2lake.lake.batches import LOOK_EVERY, Batches
+from wal2lake.lake.batches import Batches
+from wal2lake.lake.compaction.compactor import LOOK_EVERY
 from wal2lake.lake.delta.datafile import TableWriter
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.methods import Method, Work
@@ -93,7 +94,7 @@ def test_every_way_of_applying_writes_partitions(
     assert {"upsert", "merge"} <= set(seen)
 
     # A compaction takes each partition's files together.
-    upserts._commits[location] = LOOK_EVERY - 1
+    upserts._compactor._commits[location] = LOOK_EVERY - 1
     monkeypatch.setattr("wal2lake.lake.compaction.rewrite.MANY", 2)
     monkeypatch.setattr("wal2lake.lake.compaction.rewrite.MANY_IN_PARTITION", 2)
     last = [Event(9000, 0, "I", (1, 9000, "last", None))]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from wal2lake.lake.batchport import Staged, StageRequest
 from wal2lake.lake.branch.branches import Branches
-from wal2lake.lake.compaction import Compaction, Compactor, carried
+from wal2lake.lake.compaction import Compactor
 from wal2lake.lake.delta.datafile import discard_added
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.expressions import Expressions
@@ -33,7 +32,6 @@ from wal2lake.lake.merge.merge import Merge, commit_merge, plan_merge
 from wal2lake.lake.merge.multiset import plan_multiset
 from wal2lake.lake.methods import NO_WORK, Costs, Method, Total, Work
 from wal2lake.lake.port import (
-    CommitConflict,
     Committed,
     Cursor,
     TableState,
@@ -66,14 +64,10 @@ from wal2lake.lake.upsert import (
 from wal2lake.lake.upsert.conflicts import unresolved
 from wal2lake.lake.upsert.judging import Rules
 from wal2lake.model import Coercion, merged
-from wal2lake.observe import get_logger
 
 _IN_PROCESS_ROWS: Final = 20_000
 """Rows up to which conversion here is faster than starting a Spark job for it (measured:
 about 60 ms for the job, 25 ms for the rows)."""
-
-LOOK_EVERY: Final = 16
-"""Commits of a table between two looks at its files."""
 
 _LEAST_CHOICE: Final = 20_000
 """Changes up to which no other way than memory is thought of: the start of Spark's jobs alone is
@@ -116,6 +110,7 @@ class Batches:
         upsert_bytes: int,
         branches_at: str | None = None,
         index: KeyIndex | None = None,
+        compactor: Compactor | None = None,
     ) -> None:
         """``staging`` is emptied: what an earlier process staged was not committed.
         Changes of up to ``upsert_bytes``, all tables together, are applied in memory. Spark
@@ -130,9 +125,7 @@ class Batches:
         self._memory = Memory(upsert_bytes)
         self._costs = Costs(cores)
         self._index = index
-        self._compactor = Compactor(tables)
-        self._commits: Counter[str] = Counter()
-        """By location, since its files were last looked at."""
+        self._compactor = compactor or Compactor(tables)
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
 
@@ -317,7 +310,7 @@ class Batches:
             return Committed(staged.state.version)
         self._note(staged, cursor, time.monotonic() - began)
         state = replace(staged.state, version=done.version)
-        after = self._compact(state, staged.key, cursor)
+        after = self._compactor.behind(state, staged.key, cursor)
         return replace(
             done,
             version=after.version,
@@ -361,55 +354,6 @@ class Batches:
                 operation="append",
             )
         return None
-
-    def _compact(
-        self, state: TableState, key: Sequence[int], cursor: Cursor
-    ) -> Committed:
-        """Commit what the compactor has written of the table, and now and then have it look again.
-        The batch is committed: nothing that goes wrong here may say that it is not."""
-        self._commits[state.location] += 1
-        if self._commits[state.location] >= LOOK_EVERY:
-            del self._commits[state.location]
-            self._compactor.ask(state.location, key)
-        compaction = self._compactor.take(state.location)
-        if compaction is None:
-            return Committed(state.version)
-        try:
-            done = self._commit_compaction(compaction, state, cursor)
-        except CommitConflict:
-            # Somebody else writes: another time.
-            done = None
-        except Exception as error:
-            # Perhaps it is committed, so its files stay.
-            get_logger().warning("could not commit a compaction", error=error)
-            return Committed(state.version)
-        if done is None:
-            compaction.discard()
-        elif state.clustering:
-            # A large one is clustered piece by piece.
-            self._compactor.ask(state.location, key)
-        return done or Committed(state.version)
-
-    def _commit_compaction(
-        self, compaction: Compaction, state: TableState, cursor: Cursor
-    ) -> Committed | None:
-        files = self._tables.files(state)
-        if files is None:
-            return None
-        now = carried(compaction, state, {file.key: file for file in files})
-        if now is None:
-            return None
-        done = self._tables.commit_files(
-            state.location,
-            now.adds,
-            cursor,
-            read_version=state.version,
-            replaced=now.replaced,
-            rearranges=True,
-            operation="compaction",
-        )
-        discard_added(state.location, now.emptied)
-        return done
 
     def wait(self) -> None:
         """Until all that goes on beside batches is written (not: committed)."""

@@ -26,6 +26,7 @@ from wal2lake.frontend.commands.concurrency.turns import Turns
 from wal2lake.lake import TablePort
 from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.branch.keys import Keys
+from wal2lake.lake.compaction import Compactor
 from wal2lake.lake.expressions import Expressions
 from wal2lake.lake.query import Queries
 from wal2lake.model import ObjectKind, Oid
@@ -66,6 +67,8 @@ class Node:
     branches: Branches
     """What transactions write before they commit."""
     keys: Keys
+    compactor: Compactor
+    """Small files as larger ones, behind commits."""
     changed: Callable[[], None]
     """Tell the supervisor that subscriptions have changed."""
     publishing: Publishing | None = None

@@ -44,6 +44,7 @@ from wal2lake.frontend.sysviews import SystemCatalog
 from wal2lake.lake.batches import Batches
 from wal2lake.lake.branch.branches import Branches, place_of_branches
 from wal2lake.lake.branch.keys import Keys
+from wal2lake.lake.compaction import Compactor
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.expressions import Expressions
 from wal2lake.lake.keyindex import KeyIndex
@@ -136,6 +137,7 @@ class _Engine:
             index = KeyIndex(
                 settings.run_directory / "keyindex", settings.apply.key_index_bytes
             )
+            compactor = Compactor(tables)
             batches = Batches(
                 spark,
                 tables,
@@ -146,6 +148,7 @@ class _Engine:
                     settings.warehouse, self._catalog.system_identifier
                 ),
                 index=index,
+                compactor=compactor,
             )
 
             def alter(
@@ -182,6 +185,7 @@ class _Engine:
                 queries=queries,
                 branches=Branches(spark, tables, queries),
                 keys=Keys(spark, tables, queries, index),
+                compactor=compactor,
                 apply=apply,
                 sync=sync,
                 locks=locks,

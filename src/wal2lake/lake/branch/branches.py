@@ -18,7 +18,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 import uuid
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +77,9 @@ class Branches:
         self._delta = DeltaJvm(spark)
         self._tables = tables
         self._queries = queries
+        self._lock = threading.Lock()
+        self._open: defaultdict[str, set[str]] = defaultdict(set)
+        """Places, by table."""
 
     def open(
         self,
@@ -88,15 +93,34 @@ class Branches:
         """Branch a table at ``place``, which is empty; ``version`` None: the newest one.
 
         ``marked``: with ``origins.COLUMNS`` behind the table's, if it is one that we write."""
-        state = self._tables.state(table)
-        base = state.version if version is None else version
-        if base != state.version or not self._write(state, place, marked=marked):
-            self._queries.run(
-                f"CREATE TABLE delta.{identifier(place)} SHALLOW CLONE"
-                f" {relation(table, base)}",
-                job_group=job_group,
-            ).batches.close()
+        with self._lock:
+            # Before it is decided which files it begins with.
+            self._open[table].add(place)
+        try:
+            state = self._tables.state(table)
+            base = state.version if version is None else version
+            if base != state.version or not self._write(state, place, marked=marked):
+                self._queries.run(
+                    f"CREATE TABLE delta.{identifier(place)} SHALLOW CLONE"
+                    f" {relation(table, base)}",
+                    job_group=job_group,
+                ).batches.close()
+        except BaseException:
+            self._close(table, place)
+            raise
         return Branch(place, table, state.table_id, base)
+
+    def of(self, table: str) -> int:
+        """How many there are of a table: their transactions cannot commit what they have changed
+        in files that have gone."""
+        with self._lock:
+            return len(self._open.get(table, ()))
+
+    def _close(self, table: str, place: str) -> None:
+        with self._lock:
+            self._open[table].discard(place)
+            if not self._open[table]:
+                del self._open[table]
 
     def begin_anew(
         self, state: TableState, metadata: Mapping[str, Any], place: str
@@ -201,6 +225,7 @@ class Branches:
     def drop(self, branch: Branch) -> None:
         """Remove it. What cannot be removed now goes with the next start: the transaction has
         ended, whatever becomes of its files."""
+        self._close(branch.table, branch.location)
         try:
             self._tables.drop(branch.location)
         except Wal2LakeError as error:

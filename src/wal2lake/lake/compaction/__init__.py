@@ -1,9 +1,9 @@
-"""Small files of tables as larger ones, beside the batches that leave them.
+"""Small files of tables as larger ones, beside the commits that leave them.
 
-Takes: locations of tables that have had many commits. Gives: files with the same rows, and what one
-commit must say to have them, whatever has changed meanwhile.
+Takes: tables that have had a commit. Gives: files with the same rows, and the commit that puts them
+in the place of others, whatever has changed meanwhile.
 Owns: which files are worth it, and where each row was; the order of clustered tables.
-Never: commits, or anything that a batch waits for.
+Never: rewrites while a batch or a statement waits for it.
 """
 
 from wal2lake.lake.compaction.clustered import cluster, worth_clustering

@@ -41,6 +41,7 @@ from wal2lake.catalog import local_writer as writer_of
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_repeated
+from wal2lake.frontend.commands.transaction.upkeep import tend
 from wal2lake.frontend.query.results import Rendering
 from wal2lake.lake import CommitConflict, Cursor, TableState
 from wal2lake.lake.branch.branches import Branch
@@ -154,22 +155,28 @@ def commit_tables(
             origin=said.origin,
             statements=said.statements,
         )
-        before = {change.location: change.read_version for change in changes}
-        with node.snapshots.committing(before) as publish:
-            if len(changes) == 1 and said.origin is None:
-                commit_one(node, changes[0])
-                publish(lambda: make_visible(node, changes))
-                return
-            number = node.catalog.begin_local_commit(changes)
-            failpoint("local.recorded")
-            finish(
-                node,
-                changes,
-                str(number),
-                lambda: publish(lambda: make_visible(node, changes, number)),
-                lambda: node.catalog.publish_local({}, number=number, taken_back=True),
-            )
-            failpoint("local.published")
+        _commit(node, changes)
+        for one in written:
+            tend(node, one.table, own=1)
+
+
+def _commit(node: Node, changes: Sequence[TableChange]) -> None:
+    before = {change.location: change.read_version for change in changes}
+    with node.snapshots.committing(before) as publish:
+        if len(changes) == 1 and changes[0].origin is None:
+            commit_one(node, changes[0])
+            publish(lambda: make_visible(node, changes))
+            return
+        number = node.catalog.begin_local_commit(changes)
+        failpoint("local.recorded")
+        finish(
+            node,
+            changes,
+            str(number),
+            lambda: publish(lambda: make_visible(node, changes, number)),
+            lambda: node.catalog.publish_local({}, number=number, taken_back=True),
+        )
+        failpoint("local.published")
 
 
 def changes_of(

@@ -59,6 +59,7 @@ from wal2lake.frontend.commands.transaction.messages import (
 from wal2lake.frontend.commands.transaction.plainwrites import change_plainly
 from wal2lake.frontend.commands.transaction.prepared import Preparing, prepare
 from wal2lake.frontend.commands.transaction.uniqueness import key_of, refuse_repeated
+from wal2lake.frontend.commands.transaction.upkeep import tend
 from wal2lake.frontend.query.results import Rendering
 from wal2lake.frontend.query.translate import TableRef
 from wal2lake.frontend.query.writes import SparkWrite, about_null, identifying
@@ -241,14 +242,17 @@ class LocalTransaction:
             )
             if changed is not None:
                 self.committed = True
+                tend(node, write.table)
                 return changed
             with committed_by_spark(node, write.table) as before:
                 rows = self._execute(write, job_group)
             self.committed = True
             after = node.tables.state(write.table.location).version
-            return _count(
+            count = _count(
                 rows, node.tables.actions(write.table.location, before + 1, after)
             )
+            tend(node, write.table)
+            return count
         moved: list[Moved] = []
         if write.moves and not branched.moves.too_many and is_read(node):
             moved = self._moved(write, job_group)
