@@ -42,6 +42,17 @@ def test_parameters_need_no_space_between_them_in_a_write(sql: str) -> None:
     assert "x" in translate_write(sql, resolve, VALUES).sql
 
 
+def test_an_empty_string_ends_a_query_with_parameters() -> None:
+    """The parser looked for the end of a dollar-quoted string behind the end of the text."""
+    assert (
+        "a = "
+        in translate_query(
+            "select a from t where a = $1 and b <> ''", resolve, VALUES
+        ).sql
+    )
+    assert is_system_query("select 1 from pg_class where oid = $1 and relname <> ''")
+
+
 def test_parameters_need_no_space_between_them_in_a_query() -> None:
     sql = "select a from t where a in ($1,$1) and b in ($2,$2)"
     assert "('x', 'x')" in translate_query(sql, resolve, VALUES).sql

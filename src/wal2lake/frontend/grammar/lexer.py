@@ -438,11 +438,13 @@ def parameter_count(text: str) -> int:
 
 
 def set_off(text: str) -> str:
-    """The same statement with a space behind each parameter, for a parser that takes ``$1,$2``
-    for the start of a dollar-quoted string."""
-    for token in reversed(_parameters(text)):
+    """The same statement with a space behind each parameter and at its end, for a parser that takes
+    ``$1,$2`` for the start of a dollar-quoted string, and fails where it looks for the end of one
+    behind ``''``."""
+    parameters = _parameters(text)
+    for token in reversed(parameters):
         text = f"{text[: token.end]} {text[token.end :]}"
-    return text
+    return f"{text} " if parameters else text
 
 
 def _parameters(text: str) -> list[Token]:
