@@ -35,6 +35,7 @@ def test_it_is_not_that_role(tmp_path: Path) -> None:
         locks=unused,
         branches=unused,
         keys=unused,
+        compactor=unused,
         changed=lambda: None,
     )
     system: Any = SimpleNamespace(cancel=lambda pid: None)

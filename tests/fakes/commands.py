@@ -88,6 +88,7 @@ class World:
             locks=SubscriptionLocks(),
             branches=unused,
             keys=unused,
+            compactor=unused,
             changed=lambda: self.told.append("changed"),
         )
         for oid in (KEPT, GONE):

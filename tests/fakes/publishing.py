@@ -72,6 +72,7 @@ class PublishingNode:
             locks=SubscriptionLocks(),
             branches=unused,
             keys=unused,
+            compactor=unused,
             changed=lambda: None,
         )
         self.views = SystemCatalog(

@@ -128,6 +128,7 @@ def backend(
         locks=unused,
         branches=unused,
         keys=unused,
+        compactor=unused,
         changed=lambda: None,
     )
     system: Any = SimpleNamespace(cancel=lambda pid: None)

@@ -132,6 +132,8 @@ def test_a_version_can_be_read_as_of(
         ("select 1/0", "22012", "division by zero"),
         ("select id / (id - id) from range(3)", "22012", "division by zero"),
         ("select 1 % 0", "22012", "division by zero"),
+        ("select 1 limit cast(-1 as int)", "2201W", "LIMIT must not be negative"),
+        ("select 1 offset cast(-1 as int)", "2201X", "OFFSET must not be negative"),
         ("select 2147483647 + 1", "22003", "integer out of range"),
         ("select cast(300 as smallint) * cast(300 as smallint)", "22003", "smallint out of range"),
         ("select cast(id + 3000000000 as int) from range(2)", "22003", "integer out of range"),

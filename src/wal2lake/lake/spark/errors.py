@@ -137,6 +137,8 @@ _PARAMETERS: Final[Mapping[str, Callable[[Mapping[str, str]], str]]] = {
 }
 """PostgreSQL's text from Spark's message parameters, by main error condition."""
 
+_NEGATIVE: Final = {"LIMIT": "2201W", "OFFSET": "2201X"}
+
 _TYPE_NAMES: Final[Mapping[str, str]] = {
     "int": "integer",
     "float": "real",
@@ -209,6 +211,13 @@ def _from_condition(
         if raised is not None:
             raised.context = context
             return raised
+    if condition == "INVALID_LIMIT_LIKE_EXPRESSION.IS_NEGATIVE":
+        word = _parameters(throwable).get("name", "limit").upper()
+        return UsageError(
+            f"{word} must not be negative",
+            sqlstate=_NEGATIVE.get(word, "2201W"),
+            context=context,
+        )
     message = (_message(throwable) or condition).strip()
     # "[CONDITION] Text. SQLSTATE: xxxxx\n== SQL ==\n..." is for people at a Spark prompt.
     text = _first_line(message.removeprefix(f"[{condition}]"))

@@ -12,6 +12,7 @@ Sources: PostgreSQL manual 10.4 (Value Storage); pg_cast.dat; parse_target.c
 
 from __future__ import annotations
 
+import re
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from typing import Final
 
@@ -71,7 +72,7 @@ def assign(operand: Operand, column: str, kind: Type, zone: str) -> Operand:
         return _fitted(operand, kind, zone)
     if (source.oid, kind.oid) in _NOT_HERE:
         raise t.refuse(f"a cast from {source.name} to {kind.name}")
-    if kind.oid in t.INTEGERS and (constant := numeric.exact_constant(operand.node)):
+    if kind.oid in t.INTEGERS and (constant := _integer_in(operand.node)):
         return _integer_constant(constant, kind)
     numbers = source.number and kind.number
     if not (numbers or kind.string or (source.oid, kind.oid) in _CASTS):
@@ -246,6 +247,30 @@ def _numeric(operand: Operand, kind: Type, zone: str) -> Operand:
     if operand.type.oid in t.INTEGERS:
         operand = Operand(numeric.as_decimal(operand), t.decimal(19, 0))
     return Operand(numeric.as_text(operand), kind)
+
+
+_INTEGER: Final = re.compile("-?[0-9]+")
+
+_BITS: Final = {
+    exp.DataType.Type.SMALLINT: 16,
+    exp.DataType.Type.INT: 32,
+    exp.DataType.Type.BIGINT: 64,
+}
+
+
+def _integer_in(node: exp.Expression) -> str | None:
+    """A constant number's digits, also behind casts to integers that it fits: in a list of VALUES
+    Spark does not say what is wrong with one."""
+    if isinstance(node, exp.Paren):
+        return _integer_in(node.this)
+    if isinstance(node, exp.Neg) and isinstance(node.this.unnest(), exp.Cast):
+        text = _integer_in(node.this)
+        return None if text is None or text.startswith("-") else f"-{text}"
+    if not (isinstance(node, exp.Cast) and node.to.this in _BITS):
+        return numeric.exact_constant(node)
+    text, limit = _integer_in(node.this), 1 << (_BITS[node.to.this] - 1)
+    fits = text is not None and _INTEGER.fullmatch(text) is not None
+    return text if fits and -limit <= int(text or 0) < limit else None
 
 
 def _integer_constant(text: str, kind: Type) -> Operand:
