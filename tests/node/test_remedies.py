@@ -87,6 +87,8 @@ def test_a_value_is_cut_by_policy_and_a_row_that_left_unsent_is_removed_here(
     )
     assert 'Key already exists in unique index "f_pkey".' in error
     assert "Delete the row that has this key here" in error
+    named = "select tablename, key from wal2lake.conflicts where subname = 'rk'"
+    assert node.sql(named) == [("f", "(id)=(1)")]
     node.sql("delete from rk.f where id = 1")
     mirror.caught_up()
     assert node.sql("select id, v from rk.f") == [("1", "101")]

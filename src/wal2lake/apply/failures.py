@@ -85,7 +85,9 @@ def _hint(table: TableDef, failure: RowFailure) -> str:
     if column is None:
         return (
             "Transactions before this one have been applied. Delete the row that has"
-            f" this key here, or {COPIED_ANEW}."
+            " this key here (wal2lake.conflicts names it), skip this transaction or choose"
+            " a conflict_resolution (ALTER SUBSCRIPTION ... SKIP, ... SET), or"
+            f" {COPIED_ANEW}."
         )
     what = remedy(
         failure.sqlstate,
