@@ -67,6 +67,7 @@ def test_it_is_passed_over(
         tmp_path / "log",
         Memory(64 << 20, tmp_path / "memory"),
         cast(Any, SimpleNamespace(drop=lambda names: None, drop_left=lambda: None)),
+        cast(Any, SimpleNamespace(read=lambda *of: None)),
         1 << 20,
         lambda: None,
     )

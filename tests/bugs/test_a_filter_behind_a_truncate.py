@@ -5,12 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity, Xid
-from wal2lake.publish.decoding.transactions import (
-    Run,
-    Transaction,
-    Truncation,
-    truncations,
-)
+from wal2lake.publish.decoding.changes import Run, Transaction, Truncation
+from wal2lake.publish.decoding.transactions import truncations
 from wal2lake.publish.plugins.pgoutput import PgOutput
 from wal2lake.publish.plugins.port import Context
 from wal2lake.publish.rowfilter import Filter

@@ -26,6 +26,7 @@ def test_it_is_told(
         tmp_path / "log",
         Memory(64 << 20, tmp_path / "memory"),
         cast(Any, SimpleNamespace(drop=lambda names: None, drop_left=lambda: None)),
+        cast(Any, SimpleNamespace(read=lambda *of: None)),
         1 << 20,
         lambda: None,
     )

@@ -13,12 +13,16 @@ from wal2lake.lake.capture.commits import read_commit
 from wal2lake.lake.capture.messages import Emitted, More, OriginMark, with_more
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.capture.writer import LogWriter
-from wal2lake.publish.decoding.transactions import (
+from wal2lake.publish.decoding.changes import (
     Change,
     Message,
     Transaction,
     Truncation,
     changes_of,
+)
+from wal2lake.publish.decoding.groups import Group
+from wal2lake.publish.decoding.transactions import (
+    one_by_one,
     transactions_of,
     truncations,
 )
@@ -56,23 +60,19 @@ def read(
 ) -> list[tuple[Transaction, list[Change | Message]]]:
     """Each transaction with all that it has, in its order."""
     reader = LogReader(directory)
-    found = transactions_of(reader, reader.above(Lsn(start)), Lsn(start))
-    return [
-        (
-            one[0],
-            [
-                change
-                for run in one[1]
-                for change in (
-                    [run]
-                    if isinstance(run, Message)
-                    else [change for _, change in changes_of(one[0], run)]
-                )
-            ],
-        )
-        for one in found
-        if not isinstance(one, Message | Lsn)
-    ]
+    found = []
+    for one in transactions_of(reader, reader.above(Lsn(start)), Lsn(start)):
+        if isinstance(one, Message | Lsn):
+            continue
+        for transaction, runs in one_by_one(one) if isinstance(one, Group) else [one]:
+            changes: list[Change | Message] = []
+            for run in runs:
+                if isinstance(run, Message):
+                    changes.append(run)
+                else:
+                    changes += changes_of(transaction, run)
+            found.append((transaction, changes))
+    return found
 
 
 def said(directory: Path, start: int = 0) -> list[tuple[bool, str, bytes]]:

@@ -83,6 +83,7 @@ def test_statements_are_told_if_they_agree_with_the_difference(
         tmp_path / "log",
         Memory(64 << 20, tmp_path / "memory"),
         cast(Any, statements),
+        cast(Any, SimpleNamespace(read=lambda *of: None)),
         1 << 20,
         lambda: None,
     )

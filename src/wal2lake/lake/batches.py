@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from wal2lake.lake.batchport import Staged, StageRequest
 from wal2lake.lake.branch.branches import Branches
+from wal2lake.lake.capture.messages import NOTHING_MORE, More, sent, with_more
 from wal2lake.lake.compaction import Compactor
 from wal2lake.lake.delta.datafile import discard_added
 from wal2lake.lake.delta.tables import DeltaTables
@@ -91,10 +92,14 @@ class _Staged:
     key: tuple[int, ...] = ()
     """Positions of the table's primary key."""
     work: Work = NO_WORK
+    changes: int = 0
+    """Rows of the log."""
     seconds: float = 0.0
     """That its evaluation has taken."""
     chosen: Method | None = None
     """Of two that were possible."""
+    said: More = NOTHING_MORE
+    """What its commit says of it."""
     committed: bool = field(default=False)
 
 
@@ -136,6 +141,10 @@ class Batches:
     def stage(self, request: StageRequest) -> Staged:
         """Convert and write; see the port."""
         staged = self._stage(request)
+        if not staged.failures and _is_as_sent(request, staged):
+            relations = [source.relation for source in request.sources]
+            found = sent(request.span.cursor, staged.changes, relations)
+            staged.said = More(sent=found)
         names = [field.name for field in request.state.fields]
         staged.key = tuple(names.index(name) for name in request.key)
         return staged
@@ -171,6 +180,7 @@ class Batches:
                 inserts=inserts,
                 coercions=merged(inserts.found.coercions),
                 work=Work(rows, 0),
+                changes=inserts.found.rows,
             )
         directory = self._staging / uuid.uuid4().hex
         try:
@@ -187,6 +197,7 @@ class Batches:
                 changes.failures,
                 coercions=merged(changes.found.coercions),
                 directory=directory,
+                changes=changes.found.rows,
             )
             if not changes.failures and changes.paths:
                 files = self._tables.files(request.state)
@@ -333,9 +344,17 @@ class Batches:
         if staged.merge is not None:
             place = f"{self._branches_at}/{uuid.uuid4().hex}"
             return commit_merge(
-                staged.merge, self._tables, self._branches, place, cursor
+                staged.merge,
+                self._tables,
+                self._branches,
+                place,
+                cursor,
+                staged.said,
             )
-        if staged.upsert is not None and staged.upsert.changes_table:
+        # What comes and goes in one batch changes nothing; who is told of each change hears of it.
+        told = staged.said.sent is not None and staged.changes > 0
+        if staged.upsert is not None and (staged.upsert.changes_table or told):
+            word = "truncate" if staged.upsert.truncates else "upsert"
             return self._tables.commit_files(
                 location,
                 staged.upsert.adds,
@@ -343,7 +362,7 @@ class Batches:
                 read_version=version,
                 replace=staged.upsert.truncates,
                 replaced=staged.upsert.replaced,
-                operation="truncate" if staged.upsert.truncates else "upsert",
+                operation=with_more(word, staged.said),
             )
         if staged.inserts is not None and staged.inserts.files:
             return self._tables.commit_files(
@@ -351,7 +370,7 @@ class Batches:
                 staged.inserts.files,
                 cursor,
                 read_version=version,
-                operation="append",
+                operation=with_more("append", staged.said),
             )
         return None
 
@@ -371,6 +390,19 @@ class Batches:
     def _remove(self, staged: _Staged) -> None:
         if staged.directory is not None:
             shutil.rmtree(staged.directory, ignore_errors=True)
+
+
+def _is_as_sent(request: StageRequest, staged: _Staged) -> bool:
+    """Each change has found what the publisher's had, and done what that did: whoever makes the
+    same changes of the same rows has the same table. Nothing is said of a batch that may not be."""
+    if staged.coercions or staged.conflicts or request.fills:
+        return False
+    if staged.inserts is not None or request.trusted:
+        return True
+    # Nobody looks whether there is a row for what comes before a TRUNCATE, nor does MERGE.
+    if staged.upsert is not None:
+        return not (request.key and staged.upsert.truncates)
+    return staged.merge is not None and not request.key
 
 
 def _method(staged: _Staged) -> Method:

@@ -16,17 +16,21 @@ from wal2lake.changelog import LogReader, Step
 from wal2lake.errors import CorruptLogError, InternalError, Wal2LakeError
 from wal2lake.model import Lsn
 from wal2lake.publish.capture.positions import CHANGE_BYTES, end_of_message
-from wal2lake.publish.decoding.transactions import (
+from wal2lake.publish.decoding.changes import (
     Message,
-    Piece,
     Run,
     Transaction,
     Truncation,
     changes_of,
+)
+from wal2lake.publish.decoding.groups import Group
+from wal2lake.publish.decoding.transactions import (
+    Piece,
+    one_by_one,
     transactions_of,
     truncations,
 )
-from wal2lake.publish.plugins.port import Context, OutputPlugin
+from wal2lake.publish.plugins.port import Base, Context, OutputPlugin
 from wal2lake.publish.slots import refuse_invalidated
 from wal2lake.publish.statistics import Counts
 
@@ -41,10 +45,16 @@ class Decoding:
         context: Context,
         start: Lsn,
         work_mem: int,
+        *,
+        together: bool = False,
     ) -> None:
         """``work_mem``: bytes of a transaction that are held to see whether it is a large one,
-        if the plugin wants those in blocks."""
+        if the plugin wants those in blocks. ``together``: the plugin may write many transactions
+        at once; then ``advance`` ends behind any of them, and ``xid`` is not theirs."""
         self._work_mem = work_mem
+        self._together = together
+        self._by_rows = getattr(type(plugin), "run", None) is Base.run
+        """Rows are given one by one in any case."""
         self._reader = reader
         self._plugin = plugin
         self._context = context
@@ -104,6 +114,12 @@ class Decoding:
                     self.xid = 0
                     self._message(None, found)
                 self.position = end_of_message(found.lsn)
+            elif isinstance(found, Group):
+                decoded, goes_on = self._group(found, go_on)
+                count += decoded
+                if goes_on:
+                    continue
+                break
             else:
                 transaction, runs = found
                 if not self._plugin.filter_by_origin(transaction.origin):
@@ -113,6 +129,53 @@ class Decoding:
             if not go_on():
                 break
         return count
+
+    def _group(self, group: Group, go_on: Callable[[], bool]) -> tuple[int, bool]:
+        """As many of the transactions as ``go_on`` allows; how many, and its last answer."""
+        plugin, context = self._plugin, self._context
+        count, size = group.transactions.num_rows, group.size
+        if plugin.filter_by_origin(group.origin):
+            self.position = group.end
+            return count, go_on()
+        none_is_large = not plugin.streams or size <= self._work_mem
+        if none_is_large and self._together:
+            with self._callback("change"):
+                done = plugin.group(context, group)
+            if done:
+                self.counts.total_txns += count
+                self.counts.total_bytes += size
+                self.position = group.end
+                return count, go_on()
+        if none_is_large and self._by_rows:
+            return self._row_by_row(group, go_on)
+        count = 0
+        for transaction, runs in one_by_one(group):
+            self._transaction(transaction, runs)
+            self.position = transaction.end_lsn
+            count += 1
+            if not go_on():
+                return count, False
+        return count, True
+
+    def _row_by_row(self, group: Group, go_on: Callable[[], bool]) -> tuple[int, bool]:
+        plugin, context = self._plugin, self._context
+        count = 0
+        self.counts.total_bytes += group.size
+        for transaction, changes in group.changes():
+            self.xid = int(transaction.xid)
+            self.counts.total_txns += 1
+            with self._callback("begin"):
+                plugin.begin(context, transaction)
+            for relation, change in changes:
+                with self._callback("change", change.lsn):
+                    plugin.change(context, transaction, relation, change)
+            with self._callback("commit"):
+                plugin.commit(context, transaction)
+            self.position = transaction.end_lsn
+            count += 1
+            if not go_on():
+                return count, False
+        return count, True
 
     def _decode(self, transaction: Transaction, runs: Iterator[Run | Message]) -> None:
         """As one transaction, or as a step of one that was prepared."""
@@ -229,7 +292,7 @@ class Decoding:
             with self._callback(f"{prefix}change"):
                 if plugin.run(context, transaction, run):
                     continue
-            for _, change in changes_of(transaction, run):
+            for change in changes_of(transaction, run):
                 with self._callback(f"{prefix}change", change.lsn):
                     plugin.change(context, transaction, run.relation, change)
 

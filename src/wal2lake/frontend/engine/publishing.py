@@ -21,6 +21,7 @@ from wal2lake.frontend.session import Replication
 from wal2lake.lake.capture.comparison import Memory
 from wal2lake.model import Oid
 from wal2lake.observe import get_logger
+from wal2lake.publish.capture.cascade import Cascade
 from wal2lake.publish.capture.statements import Statements
 from wal2lake.publish.capture.worker import Capture, Point
 from wal2lake.publish.limits import Limits, Room, SlotLimits
@@ -65,6 +66,7 @@ class Publisher:
             directory,
             memory,
             self.statements,
+            Cascade(node.catalog, node.tables, settings.log_directory, memory),
             settings.log.segment_bytes,
             self.walsenders.grown,
             lambda: self.limits.enforce(),

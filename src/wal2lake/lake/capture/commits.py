@@ -67,7 +67,7 @@ class TableCommit:
         """There is something to say of it."""
         if self.operation == ALTERS and self.metadata is not None:
             return False
-        return bool(self.touched) or self.truncates
+        return bool(self.touched) or self.truncates or self.more.sent is not None
 
 
 def read_commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:

@@ -7,6 +7,7 @@ Goes out: one text, and all of it again:
     local transaction 7 with {"messages": [["prefix", "Y29udGVudA=="]], "origin": ["o", 5, null]}
     truncate with {"truncate": 3}
     local transaction with {"moved": [[["1"], ["2"]]]}
+    upsert with {"sent": [26447808, 2000, [2774310287]]}
 
 So it is there if and only if the rows are, and nobody has to remove it.
 """
@@ -17,10 +18,13 @@ import base64
 import binascii
 import json
 import re
+import zlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from wal2lake.lake.capture.moves import Moved, moved_from
+from wal2lake.model import Relation
 
 _MARK: Final = " with "
 
@@ -47,6 +51,31 @@ class OriginMark(NamedTuple):
     """Its commit's time there, since 2000-01-01 UTC; None: it was not said."""
 
 
+class Sent(NamedTuple):
+    """A subscription's batch that a table has taken just as it was sent: whoever has the changes
+    of the log, and nothing else, has what this commit did to the table."""
+
+    position: int
+    """The lowest commit LSN that counts; the commit's cursor is above the last."""
+    changes: int
+    """How many rows of the log that were, TRUNCATEs among them."""
+    relations: tuple[int, ...]
+    """The ``relation_mark`` of each relation version that they are of."""
+
+
+def relation_mark(relation: Relation) -> int:
+    """What a publisher's relation is known by: its OID, its name and those of its columns."""
+    names = [column.name for column in relation.columns]
+    known = [int(relation.relid), relation.namespace, relation.name, *names]
+    return zlib.crc32(json.dumps(known).encode())
+
+
+def sent(position: int, changes: int, relations: Collection[Relation]) -> Sent:
+    """What a batch says of itself."""
+    marks = sorted({relation_mark(relation) for relation in relations})
+    return Sent(position, changes, tuple(marks))
+
+
 @dataclass(frozen=True, slots=True)
 class More:
     """What a commit says besides its word."""
@@ -61,6 +90,11 @@ class More:
     """How many rows of this table it has updated, if that is all that it has done to any."""
     statements: str = ""
     """Where its statements are written down one by one (``publish.capture.statements``)."""
+    sent: Sent | None = None
+    """Where its changes are in the log of a subscription; None: it is not just those."""
+
+
+NOTHING_MORE: Final = More()
 
 
 def with_more(operation: str, said: More) -> str:
@@ -80,6 +114,8 @@ def with_more(operation: str, said: More) -> str:
         more["updated"] = said.updated
     if said.statements:
         more["statements"] = said.statements
+    if said.sent is not None:
+        more["sent"] = said.sent
     return f"{operation}{_MARK}{json.dumps(more)}" if more else operation
 
 
@@ -103,8 +139,14 @@ def word_and_more(text: str) -> tuple[str, More]:
         moved = moved_from(more.get("moved", ()))
         updated = int(more.get("updated", 0))
         statements = str(more.get("statements", ""))
+        as_sent = more.get("sent")
+        if as_sent is not None:
+            position, changes, marks = as_sent
+            as_sent = Sent(int(position), int(changes), tuple(map(int, marks)))
     except (ValueError, TypeError, AttributeError, binascii.Error):
         return text, More()
     if _NAME.fullmatch(statements) is None:
         statements = ""
-    return operation, More(tuple(found), origin, options, moved, updated, statements)
+    return operation, More(
+        tuple(found), origin, options, moved, updated, statements, as_sent
+    )

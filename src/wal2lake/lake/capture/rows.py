@@ -36,8 +36,8 @@ from wal2lake.lake.delta.deletionvectors import Rows, read_vector
 from wal2lake.lake.port import TableState
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.stored import StoredRows
-from wal2lake.model import Relation, ReplicaIdentity
-from wal2lake.pgtypes.encode.text import arrow_to_text
+from wal2lake.model import Column, Relation, ReplicaIdentity
+from wal2lake.pgtypes.encode.text import arrow_to_text, plain_text
 
 _INSERT, _UPDATE, _DELETE = map(ord, "IUD")
 _KEY, _ROW = map(ord, "KO")
@@ -77,6 +77,24 @@ def row_changes(
         said = Said(commit.more.moved, commit.updated)
         for table in compare(*rows, reader.schema, key, said, memory):
             yield from layout.compared(table)
+
+
+def rows_gone(
+    state: TableState, commit: TableCommit, relation: Relation
+) -> Iterator[pa.Table]:
+    """The rows that a commit has taken out of the table, or written anew: columns v0, v1, ..."""
+    reader = _Reader(state, relation)
+    yield from reader.read([p for one in commit.touched for p in reader.gone(one)])
+
+
+def as_text(values: pa.Array, column: Column) -> pa.Array:
+    """A column's values as the log has them: PostgreSQL's text, as binary."""
+    oid, typmod = int(column.type_oid), column.typmod
+    found = plain_text(values, oid, typmod)
+    if found is None:
+        texts = arrow_to_text(values, oid, typmod, extra_float_digits=1)
+        found = pa.array(texts, pa.binary())
+    return found
 
 
 def most_changes(commit: TableCommit, rows_of: Callable[[DataFile], int]) -> int:
@@ -147,15 +165,7 @@ class _Reader:
 
     def _as_text(self, table: pa.Table) -> pa.Table:
         arrays = [
-            pa.array(
-                arrow_to_text(
-                    table.column(i),
-                    int(column.type_oid),
-                    column.typmod,
-                    extra_float_digits=1,
-                ),
-                pa.binary(),
-            )
+            as_text(table.column(i).combine_chunks(), column)
             for i, column in enumerate(self._columns)
         ]
         return pa.Table.from_arrays(arrays, schema=self.schema)

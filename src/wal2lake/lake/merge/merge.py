@@ -45,6 +45,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from wal2lake.lake.branch.branches import Branch, Branches
+from wal2lake.lake.capture.messages import NOTHING_MORE, More, with_more
 from wal2lake.lake.merge.netchange import NetChange, net_change
 from wal2lake.lake.origins import COLUMNS, Commits
 from wal2lake.lake.port import (
@@ -134,20 +135,30 @@ def tune(session: SparkSession, staged: StagedChanges) -> None:
 
 
 def commit_merge(
-    merge: Merge, tables: TablePort, branches: Branches, place: str, cursor: Cursor
+    merge: Merge,
+    tables: TablePort,
+    branches: Branches,
+    place: str,
+    cursor: Cursor,
+    said: More = NOTHING_MORE,
 ) -> Committed:
     """Make it the next version; durable when it returns. ``place`` is for the branch: empty, on
-    the table's storage.
+    the table's storage. ``said``: what the commit's word says of the batch.
 
     Raises CommitConflict, and has written nothing, if the table is not at the version
     that the merge was planned on, or is not any more when the rows are written.
     """
     with tables.writing(merge.state.location):
-        return _commit(merge, tables, branches, place, cursor)
+        return _commit(merge, tables, branches, place, cursor, said)
 
 
 def _commit(
-    merge: Merge, tables: TablePort, branches: Branches, place: str, cursor: Cursor
+    merge: Merge,
+    tables: TablePort,
+    branches: Branches,
+    place: str,
+    cursor: Cursor,
+    said: More,
 ) -> Committed:
     location = merge.state.location
     now = tables.state(location)
@@ -167,7 +178,7 @@ def _commit(
             cursor,
             read_version=now.version,
             replace=True,
-            operation="truncate",
+            operation=with_more("truncate", said),
         )
     with _branch(merge, branches, place) as branch:
         with translated(f'Delta table "{location}"'):
@@ -181,7 +192,7 @@ def _commit(
                 change.actions,
                 cursor,
                 read_version=now.version,
-                operation=operation,
+                operation=with_more(operation, said),
             )
         except Exception:
             if _is_not_there(tables, location, cursor):

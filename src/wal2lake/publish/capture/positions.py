@@ -15,7 +15,9 @@ anything by them but where to go on.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from wal2lake.model import Lsn
 
@@ -29,6 +31,12 @@ COMMIT_BYTES: Final = 48
 def commit_of(start: Lsn, changes: int) -> Lsn:
     """Where the commit of a transaction of at most so many changes is."""
     return Lsn(start + CHANGE_BYTES * (changes + 1))
+
+
+def commits_of(start: Lsn, changes: Any) -> Any:
+    """The same of transactions that follow each other; an array of what each has at most."""
+    sizes = CHANGE_BYTES * (changes.astype(np.int64) + 1) + COMMIT_BYTES
+    return int(start) + np.cumsum(sizes) - COMMIT_BYTES
 
 
 def end_of(commit: Lsn) -> Lsn:

@@ -29,16 +29,18 @@ from typing import Final
 
 from wal2lake.catalog import Catalog, ReplicationSlot, TableDef
 from wal2lake.changelog import Retention, TwoPhase
-from wal2lake.errors import Retry, StorageError, Wal2LakeError
+from wal2lake.errors import CorruptLogError, Retry, StorageError, Wal2LakeError
 from wal2lake.lake import TablePort, TableState
 from wal2lake.lake.capture.commits import TableCommit, read_commit
 from wal2lake.lake.capture.comparison import Memory
 from wal2lake.lake.capture.messages import Emitted, OriginMark
+from wal2lake.lake.capture.replay import NotAsSent
 from wal2lake.lake.capture.rows import most_changes, row_changes
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import Lsn, Oid, Relation
 from wal2lake.observe import failpoint, get_logger
+from wal2lake.publish.capture.cascade import Cascade
 from wal2lake.publish.capture.ordering import Captured, in_order
 from wal2lake.publish.capture.relations import key_of, relation_of
 from wal2lake.publish.capture.statements import Statements, count_of
@@ -125,6 +127,7 @@ class Capture:
         directory: Path,
         memory: Memory,
         statements: Statements,
+        cascade: Cascade,
         segment_bytes: int,
         sealed: Callable[[], None],
         enforce: Callable[[], None] = lambda: None,
@@ -142,6 +145,7 @@ class Capture:
         self._directory = directory
         self._memory = memory
         self._statements = statements
+        self._cascade = cascade
         self._written_down: list[str] = []
         """What is not asked for any more, once it is sealed."""
         self._segment_bytes = segment_bytes
@@ -434,6 +438,9 @@ class Capture:
     def _capture(
         self, transaction: Captured, tables: Mapping[Oid, TableDef], writer: LogWriter
     ) -> None:
+        versions = {int(relid): commit.version for relid, commit in transaction.commits}
+        if self._cascaded(transaction, tables, writer, versions):
+            return
         told = self._by_statement(transaction, tables)
         time_us = transaction.origin_time_us
         if time_us is None:
@@ -449,9 +456,31 @@ class Capture:
             transaction.origin,
             changes,
             at_most,
-            {int(relid): commit.version for relid, commit in transaction.commits},
+            versions,
             prepared=transaction.prepared,
         )
+
+    def _cascaded(
+        self,
+        transaction: Captured,
+        tables: Mapping[Oid, TableDef],
+        writer: LogWriter,
+        versions: Mapping[int, int],
+    ) -> bool:
+        """A subscription's batch as the transactions that it is of, if it is just those."""
+        try:
+            found = self._cascade.read(transaction, tables, self._by_partition)
+            if found is None or transaction.origin is None:
+                return False
+            name, _ = transaction.origin
+            writer.replay(found.transactions, name, found.changes, versions)
+        except NotAsSent as reason:
+            self._log.debug("a batch is sent on as one transaction", reason=str(reason))
+            return False
+        except (CorruptLogError, FileNotFoundError):
+            # What it had applied may go at any time.
+            return False
+        return True
 
     def _by_statement(
         self, transaction: Captured, tables: Mapping[Oid, TableDef]

@@ -34,8 +34,10 @@ from wal2lake.lake.capture.messages import Emitted
 from wal2lake.model import Lsn, Relation
 from wal2lake.publish.capture.positions import (
     CHANGE_BYTES,
+    COMMIT_BYTES,
     FIRST,
     commit_of,
+    commits_of,
     end_of,
     end_of_message,
     start_of,
@@ -109,6 +111,63 @@ class LogWriter:
             self._steps[commit] = Step.COMMIT, before
         if count or before is not None:
             self._commit(time_us, origin, commit, count, messages)
+        self._note()
+        return count
+
+    def replay(
+        self,
+        transactions: pa.Table,
+        origin: str,
+        changes: Iterator[tuple[Relation, pa.RecordBatch]],
+        captured: Mapping[int, int],
+    ) -> int:
+        """Add transactions of another log, each with its own commit; returns how many have changes:
+        the others are left out. ``changes`` have the commit_lsn and ordinal that they have there,
+        in this order for each relation. Otherwise as ``transaction``.
+
+        ``transactions``: commit_lsn, end_lsn, commit_time, changes (at most), in their order."""
+        theirs = transactions.column("commit_lsn").to_numpy()
+        most = transactions.column("changes").to_numpy()
+        commits = commits_of(self._end, most)
+        present = np.zeros(len(theirs), np.bool_)
+        try:
+            for relation, batch in changes:
+                lsn = batch.column("commit_lsn").to_numpy()
+                number = np.searchsorted(theirs, lsn)
+                ordinal = batch.column("ordinal").to_numpy()
+                if (
+                    number[-1] >= len(theirs)
+                    or (theirs[number] != lsn).any()
+                    or (ordinal >= most[number]).any()
+                ):
+                    raise InternalError("a change is of no transaction of its log")
+                present[number] = True
+                at = batch.schema.get_field_index("commit_lsn")
+                placed = batch.set_column(at, "commit_lsn", pa.array(commits[number]))
+                self._take(ChangeBlock(relation, {}, placed))
+        except BaseException:
+            self._segments.discard_open()
+            raise
+        self.versions.update(captured)
+        count = int(present.sum())
+        if count:
+            told = transactions.filter(pa.array(present))
+            placed_at = commits[present]
+            ended = pa.RecordBatch.from_pydict(
+                {
+                    "xid": (self._last_xid + np.arange(count)) % 0xFFFFFFFF + 1,
+                    "commit_lsn": placed_at,
+                    "end_lsn": placed_at + COMMIT_BYTES,
+                    "commit_time": told.column("commit_time").combine_chunks(),
+                    "origin": pa.array([origin] * count),
+                    "origin_lsn": told.column("end_lsn").combine_chunks(),
+                    "changes": told.column("changes").combine_chunks(),
+                },
+                schema=TRANSACTIONS_SCHEMA,
+            )
+            self._last_xid = int(ended.column("xid")[-1].as_py())
+            self._end = Lsn(int(placed_at[-1]) + COMMIT_BYTES)
+            self._segments.add(Decoded([], no_messages(), ended, self._end))
         self._note()
         return count
 
@@ -187,7 +246,9 @@ class LogWriter:
         placed = batch.add_column(
             0, "ordinal", pa.array(np.arange(first, first + rows))
         ).add_column(0, "commit_lsn", pa.array(np.full(rows, int(commit), np.int64)))
-        block = ChangeBlock(relation, {}, placed)
+        self._take(ChangeBlock(relation, {}, placed))
+
+    def _take(self, block: ChangeBlock) -> None:
         self._segments.add(Decoded([block], no_messages(), no_transactions(), None))
         self._segments.relieve()
 

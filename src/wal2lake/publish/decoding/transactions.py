@@ -2,8 +2,8 @@
 
 In: the publisher's log, and from where on. Out: ``Transaction`` after ``Transaction``, in commit
 order, each with its changes by runs: neighbouring rows of one relation, as a slice of the log's own
-columns, and messages. Whoever wants single rows takes them from there. Between transactions come
-the messages that belong to none.
+columns, and messages. Whoever wants single rows takes them from there. Small ones come together
+(``groups``). Between transactions come the messages that belong to none.
 
 Memory is that of one row group of each relation of a segment, and of the segment's messages.
 """
@@ -13,106 +13,34 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from wal2lake.changelog import LogReader, Manifest, RowsFile, Step, TwoPhase
-from wal2lake.model import Lsn, Relation, Xid
-from wal2lake.publish.capture.positions import CHANGE_BYTES, start_of
+from wal2lake.changelog import LogReader, Manifest
+from wal2lake.model import Lsn, Relation
+from wal2lake.publish.capture.positions import CHANGE_BYTES
+from wal2lake.publish.decoding.changes import Message, Run, Transaction, Truncation
+from wal2lake.publish.decoding.groups import Group, divided, transaction_of
 
-_KEY: Final = ord("K")
 _TRUNCATE: Final = ord("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Neighbouring changes of one relation."""
-
-    relation: Relation
-    rows: pa.RecordBatch
-    """In the log's layout."""
-
-
-@dataclass(frozen=True, slots=True)
-class Truncation:
-    """TRUNCATE of several relations at once."""
-
-    relations: tuple[Relation, ...]
-    ordinal: int
-    """Of the first."""
-    options: int = 0
-    """1 CASCADE, 2 RESTART IDENTITY."""
-
-
-Values = tuple[bytes | None, ...]
-"""Of one row, as PostgreSQL's text, in the order of the relation's columns; None is NULL."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One row's."""
-
-    op: str
-    """I, U or D."""
-    lsn: Lsn
-    new: Values | None
-    """The row as it is now."""
-    old: Values | None
-    """The row as it was, or only its key (the others NULL); None: not known."""
-    is_key: bool
-    """``old`` is only a key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What pg_logical_emit_message was given."""
-
-    lsn: Lsn
-    """Its own. One that belongs to no transaction has been read by whoever has reached it."""
-    prefix: str
-    content: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """One, without its changes."""
-
-    xid: Xid
-    first_lsn: Lsn
-    commit_lsn: Lsn
-    end_lsn: Lsn
-    commit_time: int
-    """Microseconds since 2000-01-01 UTC."""
-    origin: str | None
-    """The replication origin through which it came; None: it began here."""
-    origin_lsn: Lsn
-    changes: int
-    """Its messages among them."""
-    step: Step | None = None
-    """What it is to a transaction that was prepared, which ``two_phase`` says more of."""
-    two_phase: TwoPhase | None = None
-
-    @property
-    def prepared(self) -> TwoPhase:
-        """``two_phase``, of one that has a step."""
-        assert self.two_phase is not None
-        return self.two_phase
 
 
 Piece = Run | Truncation | Message
 
-_Found = tuple[Transaction, Iterator[Run | Message]] | Message
+Runs = Iterator[Run | Message]
+
+_Found = tuple[Transaction, Runs] | Group | Message
 
 
 def transactions_of(
     reader: LogReader, segments: Sequence[Manifest], start: Lsn
 ) -> Iterator[_Found | Lsn]:
     """Those of the segments that commit at or above ``start``, and the messages of none that are
-    above; behind those of a segment, where that ends: it may have none. The changes of one must be
-    read, or left, before the next is asked for."""
+    above; behind those of a segment, where that ends: it may have none. Many small ones are one
+    ``Group``. The changes of one must be read, or left, before the next is asked for."""
     for manifest in segments:
         inside, alone = _messages(reader, manifest, start)
         transactions: Iterator[_Found] = _of_segment(reader, manifest, start, inside)
@@ -121,7 +49,9 @@ def transactions_of(
 
 
 def _position(found: _Found) -> Lsn:
-    return found.lsn if isinstance(found, Message) else found[0].commit_lsn
+    if isinstance(found, Message):
+        return found.lsn
+    return found.first_commit if isinstance(found, Group) else found[0].commit_lsn
 
 
 def _messages(
@@ -145,58 +75,81 @@ def _of_segment(
     manifest: Manifest,
     start: Lsn,
     messages: dict[Lsn, list[Message]],
-) -> Iterator[tuple[Transaction, Iterator[Run | Message]]]:
+) -> Iterator[_Found]:
     if manifest.last_commit_lsn < start:
         return
-    sources = [_Rows(reader, file) for file in manifest.files]
+    sources = [_Rows(one.relation, reader.batches(one.file)) for one in manifest.files]
     steps = {} if manifest.captured is None else manifest.captured.steps
-    for found in reader.read(manifest.transactions_file).to_pylist():
-        commit = Lsn(found["commit_lsn"])
-        if commit < start:
+    table = reader.read(manifest.transactions_file)
+    done = np.searchsorted(table.column("commit_lsn").to_numpy(), int(start))
+    table = table.slice(int(done))
+    for begin, end, together in divided(manifest, table):
+        some = table.slice(begin, end - begin)
+        if together:
+            yield _group(sources, some)
             continue
-        transaction = Transaction(
-            Xid(found["xid"]),
-            start_of(commit, found["changes"]),
-            commit,
-            Lsn(found["end_lsn"]),
-            found["commit_time"],
-            found["origin"],
-            Lsn(found["origin_lsn"] or 0),
-            found["changes"],
-            *steps.get(commit, (None, None)),
-        )
-        runs = _merged(sources, commit)
-        emitted = messages.get(commit, [])
-        yield (
-            transaction,
-            _with_messages(runs, emitted, transaction) if emitted else runs,
-        )
+        for found in some.to_pylist():
+            commit = Lsn(found["commit_lsn"])
+            transaction = transaction_of(found)
+            if commit in steps:
+                step, prepared = steps[commit]
+                transaction = replace(transaction, step=step, two_phase=prepared)
+            runs = _merged(sources, commit)
+            emitted = messages.get(commit, [])
+            yield (
+                transaction,
+                _with_messages(runs, emitted, transaction) if emitted else runs,
+            )
+
+
+def one_by_one(group: Group) -> Iterator[tuple[Transaction, Runs]]:
+    """The transactions of a group as any other."""
+    sources = [_Rows(run.relation, iter([run.rows])) for run in group.runs]
+    for found in group.transactions.to_pylist():
+        transaction = transaction_of(found)
+        yield transaction, _merged(sources, transaction.commit_lsn)
+
+
+def _group(sources: Sequence[_Rows], transactions: pa.Table) -> Group:
+    commits = transactions.column("commit_lsn")
+    first, last = commits[0].as_py(), commits[-1].as_py()
+    runs = [
+        Run(source.relation, rows)
+        for source in sources
+        for rows in source.between(first, last)
+    ]
+    return Group(transactions, runs)
 
 
 class _Rows:
-    """One rows file, read in order."""
+    """Rows of one relation version, read in order."""
 
-    def __init__(self, reader: LogReader, file: RowsFile) -> None:
-        self.relation = file.relation
-        self._batches = reader.batches(file.file)
+    def __init__(self, relation: Relation, batches: Iterator[pa.RecordBatch]) -> None:
+        self.relation = relation
+        self._batches = batches
         self._held: Any = None
 
     def pieces(self, commit: Lsn) -> Iterator[tuple[int, pa.RecordBatch, Any]]:
         """Rows of one transaction, in pieces: first ordinal, rows, ordinals. Those of earlier
         ones are passed over."""
+        for rows in self.between(int(commit), int(commit)):
+            ordinals = rows.column("ordinal").to_numpy()
+            yield int(ordinals[0]), rows, ordinals
+
+    def between(self, first_commit: int, last_commit: int) -> Iterator[Any]:
+        """Rows of several, likewise."""
         while True:
             if self._held is None or not self._held.num_rows:
                 self._held = next(self._batches, None)
                 if self._held is None:
                     return
             lsns = self._held.column("commit_lsn").to_numpy()
-            first, last = np.searchsorted(lsns, [int(commit), int(commit) + 1])
+            first, last = np.searchsorted(lsns, [first_commit, last_commit + 1])
             rows = self._held.slice(int(first), int(last - first))
             more = int(last) == len(lsns)
             self._held = self._held.slice(int(last))
             if rows.num_rows:
-                ordinals = rows.column("ordinal").to_numpy()
-                yield int(ordinals[0]), rows, ordinals
+                yield rows
             if not more:
                 return
 
@@ -219,8 +172,8 @@ def _merged(sources: list[_Rows], commit: Lsn) -> Iterator[Run]:
             yield Run(sources[number].relation, rows)
             take(number)
             continue
-        # Up to where another relation goes on.
-        end = int(np.searchsorted(ordinals, waiting[0][0]))
+        # Up to where another relation goes on; those of one TRUNCATE may have one place.
+        end = max(1, int(np.searchsorted(ordinals, waiting[0][0])))
         yield Run(sources[number].relation, rows.slice(0, end))
         if end < len(ordinals):
             heapq.heappush(
@@ -292,35 +245,3 @@ def _pieces(runs: Iterator[Run | Message]) -> Iterator[Piece]:
             begin = at + 1
         if begin < rows.num_rows:
             yield Run(run.relation, rows.slice(begin))
-
-
-def changes_of(transaction: Transaction, run: Run) -> Iterator[tuple[str, Change]]:
-    """The rows of a run, one by one; T for a TRUNCATE."""
-    rows: Any = run.rows
-    names = set(rows.schema.names)
-    count = len(run.relation.columns)
-    ops = rows.column("op").to_pylist()
-    kinds = rows.column("old").to_pylist()
-    ordinals = rows.column("ordinal").to_pylist()
-    nothing: list[bytes | None] = [None] * rows.num_rows
-    new = [
-        rows.column(f"c{i}").to_pylist() if f"c{i}" in names else nothing
-        for i in range(count)
-    ]
-    old = [
-        rows.column(f"o{i}").to_pylist() if f"o{i}" in names else nothing
-        for i in range(count)
-    ]
-    for n, (op, kind, ordinal) in enumerate(zip(ops, kinds, ordinals, strict=True)):
-        lsn = Lsn(transaction.first_lsn + CHANGE_BYTES * ordinal)
-        letter = chr(op)
-        yield (
-            letter,
-            Change(
-                letter,
-                lsn,
-                tuple(c[n] for c in new) if letter in "IU" else None,
-                tuple(c[n] for c in old) if kind else None,
-                kind == _KEY,
-            ),
-        )

@@ -29,10 +29,19 @@ from wal2lake.model import Lsn, Oid, Relation, Xid
 from wal2lake.observe import get_logger
 from wal2lake.pgtypes import text_to_binary
 from wal2lake.publish.capture.positions import CHANGE_BYTES
-from wal2lake.publish.decoding.transactions import Run, Transaction, changes_of
+from wal2lake.publish.decoding.changes import Run, Transaction, changes_of
+from wal2lake.publish.decoding.groups import Group
 from wal2lake.publish.plugins.port import Base, Change, Context, Values
 from wal2lake.publish.sending import Sending, published_rows
-from wal2lake.wire.encoder import RowsEncoder, frames
+from wal2lake.wire.encoder import (
+    RowsEncoder,
+    Source,
+    begins,
+    commits,
+    frames,
+    messages,
+    origins,
+)
 from wal2lake.wire.pgoutput import (
     Begin,
     BeginPrepare,
@@ -63,6 +72,8 @@ from wal2lake.wire.replication import (
     Streaming,
     read_pgoutput_options,
 )
+
+_PLACE: Final = ("commit_lsn", "ordinal")
 
 _FEW: Final = 16
 """Rows that are written one by one sooner than together."""
@@ -220,7 +231,7 @@ class PgOutput(Base):
         if self._options.binary:
             rows = _binary(rows, run.relation, columns)
         elif rows.num_rows < _FEW:
-            for _, change in changes_of(transaction, Run(run.relation, rows)):
+            for change in changes_of(transaction, Run(run.relation, rows)):
                 self._change(context, relid, change, columns)
             return
         lsns = (
@@ -239,6 +250,71 @@ class PgOutput(Base):
         )
         for piece in frames([encoder], _now()):
             context.write_frames(piece)
+
+    def group(self, context: Context, group: Group) -> bool:
+        """All of them column by column, if what is published is the same from the first to the
+        last, and no table has changed meanwhile."""
+        assert self._options is not None
+        names = self._options.publication_names
+        sending = context.sending(names, group.first_commit)
+        if context.sending(names, group.last_commit) is not sending:
+            return False
+        runs = [run for run in group.runs if run.relation.relid in sending]
+        if any(sending[run.relation.relid].contradicted is not None for run in runs):
+            return False
+        shown = [_shown(run.relation, sending[run.relation.relid]) for run in runs]
+        if len({sent.relid for sent, _ in shown}) < len({sent for sent, _ in shown}):
+            return False
+        commit, first = group.numbers("commit_lsn"), group.first_lsns()
+        described, rows_of = {}, []
+        present = np.zeros(len(commit), np.bool_)
+        for run, (sent, columns) in zip(runs, shown, strict=True):
+            one = sending[run.relation.relid]
+            try:
+                rows = published_rows(one, run.relation, run.rows)
+                if self._options.binary:
+                    rows = _binary(rows, run.relation, columns)
+                at_commit, ordinal = (rows.column(n).to_numpy() for n in _PLACE)
+                number = np.searchsorted(commit, at_commit)
+                lsns = first[number] + CHANGE_BYTES * ordinal
+                encoder = RowsEncoder(sent.relid, rows, columns, lsns=lsns)
+            except Wal2LakeError:
+                # Those before the one that it is of are sent all the same.
+                return False
+            self._note_unsent(run, one)
+            if not rows.num_rows:
+                continue
+            present[number] = True
+            rows_of.append(encoder)
+            if self._sent.get(sent.relid) != sent and sent.relid not in described:
+                at = Lsn(int(at_commit[0])), int(ordinal[0])
+                described[sent.relid] = (*at, Lsn(0), RelationMessage(sent, None))
+        if not present.any():
+            return True
+        told = group.transactions.filter(pa.array(present))
+        commit, first = commit[present], first[present]
+        time_of, end = (told.column(n).to_numpy() for n in ("commit_time", "end_lsn"))
+        sources: list[Source] = [
+            # The last message of a callback has a position.
+            begins(
+                commit,
+                time_of,
+                told.column("xid").to_numpy(),
+                lsns=first if group.origin is None else np.zeros_like(first),
+            )
+        ]
+        if group.origin is not None:
+            at_origin = told.column("origin_lsn").fill_null(0).to_numpy()
+            sources.append(origins(commit, at_origin, group.origin, lsns=first))
+        told_before = sorted(described.values(), key=lambda one: one[:2])
+        sources += [messages(told_before), *rows_of]
+        sources.append(commits(commit[:-1], end[:-1], time_of[:-1]))
+        self._sent |= {relid: one.relation for relid, (*_, one) in described.items()}
+        for piece in frames(sources, _now()):
+            context.write_frames(piece)
+        last = Commit(Lsn(int(commit[-1])), Lsn(int(end[-1])), int(time_of[-1]))
+        context.write(write_message(last), last.end_lsn, True)
+        return True
 
     def _note_unsent(self, run: Run, sending: Sending) -> None:
         """Who writes through the node is refused an UPDATE without a replica identity; others are
@@ -368,11 +444,7 @@ class PgOutput(Base):
     ) -> tuple[int, ...]:
         """Begin and Relation, if the client does not have them; the columns that are sent."""
         self._begin(context, transaction)
-        columns = tuple(
-            i for i, column in enumerate(relation.columns) if sending.has(column.name)
-        )
-        shown = sending.shown(relation)
-        sent = replace(shown, columns=tuple(shown.columns[i] for i in columns))
+        sent, columns = _shown(relation, sending)
         known = self._sent if self._xid is None else self._described
         if known.get(sent.relid) != sent:
             known[sent.relid] = sent
@@ -386,6 +458,15 @@ def _prepared(transaction: Transaction) -> tuple[Lsn, Lsn, int, Xid, str]:
     one = transaction.prepared
     xid = Xid(one.xid)
     return one.prepare_lsn, one.prepare_end, one.prepare_time, xid, one.gid
+
+
+def _shown(relation: Relation, sending: Sending) -> tuple[Relation, tuple[int, ...]]:
+    """A relation as the client knows it, and which of its columns these are."""
+    columns = tuple(
+        i for i, column in enumerate(relation.columns) if sending.has(column.name)
+    )
+    shown = sending.shown(relation)
+    return replace(shown, columns=tuple(shown.columns[i] for i in columns)), columns
 
 
 def _some(values: Values | None, columns: tuple[int, ...]) -> Values:

@@ -54,7 +54,8 @@ from typing import Protocol
 
 from wal2lake.catalog import TableDef
 from wal2lake.model import Lsn, Oid, Relation, Xid
-from wal2lake.publish.decoding.transactions import Change, Run, Transaction, Values
+from wal2lake.publish.decoding.changes import Change, Run, Transaction, Values
+from wal2lake.publish.decoding.groups import Group
 from wal2lake.publish.sending import Sending
 
 
@@ -111,6 +112,11 @@ class OutputPlugin(Protocol):
     def run(self, context: Context, transaction: Transaction, run: Run) -> bool:
         """Many neighbouring rows at once, column by column; False: call ``change`` for each. A
         TRUNCATE is not among them."""
+        ...
+
+    def group(self, context: Context, group: Group) -> bool:
+        """Many small transactions at once, from begin to commit, column by column; False, and
+        nothing is written: each comes by itself."""
         ...
 
     def truncate(
@@ -201,6 +207,10 @@ class Base:
         """Row by row."""
         return False
 
+    def group(self, context: Context, group: Group) -> bool:
+        """One by one."""
+        return False
+
     def stream_start(
         self, context: Context, transaction: Transaction, first: bool
     ) -> None:
@@ -249,4 +259,13 @@ class Base:
         """Nothing to do."""
 
 
-__all__ = ["Base", "Change", "Context", "OutputPlugin", "Run", "Transaction", "Values"]
+__all__ = [
+    "Base",
+    "Change",
+    "Context",
+    "Group",
+    "OutputPlugin",
+    "Run",
+    "Transaction",
+    "Values",
+]

@@ -99,7 +99,9 @@ def _stream(task: Task, socket_fd: int, grown_fd: int) -> Outcome:
         publications.origin_number,
     )
     reader = LogReader(Path(task.log))
-    decoding = Decoding(reader, plugin, context, Lsn(task.start), task.work_mem)
+    decoding = Decoding(
+        reader, plugin, context, Lsn(task.start), task.work_mem, together=True
+    )
     decoding.begin(
         task.options,
         lambda: catalog.slot(task.slot),

@@ -15,6 +15,7 @@ from wal2lake.wire.encoder.payloads import (
     begins,
     commits,
     messages,
+    origins,
     truncates,
 )
 from wal2lake.wire.encoder.rows import (
@@ -41,5 +42,6 @@ __all__ = [
     "frames",
     "messages",
     "offsets_of",
+    "origins",
     "truncates",
 ]

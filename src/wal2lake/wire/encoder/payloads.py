@@ -83,6 +83,18 @@ def commits(commit_lsn: Ints, end_lsn: Ints, commit_time: Ints) -> Payloads:
     return Payloads(commit_lsn, ordinal, end_lsn, _joined(blocks))
 
 
+def origins(commit_lsn: Ints, origin_lsn: Ints, name: str, *, lsns: Ints) -> Payloads:
+    """An Origin for each transaction, all of the same one, in commit order: its commit's LSN at
+    the origin. ``lsns``: of the XLogData."""
+    blocks = [
+        _kinds(b"O", commit_lsn),
+        big_endian(origin_lsn, ">u8"),
+        _kinds(name.encode() + b"\0", commit_lsn),
+    ]
+    ordinal = np.full(len(commit_lsn), BEFORE, np.int64)
+    return Payloads(commit_lsn, ordinal, lsns, _joined(blocks))
+
+
 def messages(written: Iterable[tuple[Lsn, int, Lsn, Message]]) -> Payloads:
     """Any messages: (commit LSN, ordinal, LSN of the XLogData, message), in ascending places."""
     placed = list(written)

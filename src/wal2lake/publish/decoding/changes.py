@@ -1,0 +1,122 @@
+"""What a decoder reads: transactions, their changes, messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from wal2lake.changelog import Step, TwoPhase
+from wal2lake.model import Lsn, Relation, Xid
+from wal2lake.publish.capture.positions import CHANGE_BYTES
+
+_KEY: Final = ord("K")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring changes of one relation."""
+
+    relation: Relation
+    rows: pa.RecordBatch
+    """In the log's layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """TRUNCATE of several relations at once."""
+
+    relations: tuple[Relation, ...]
+    ordinal: int
+    """Of the first."""
+    options: int = 0
+    """1 CASCADE, 2 RESTART IDENTITY."""
+
+
+Values = tuple[bytes | None, ...]
+"""Of one row, as PostgreSQL's text, in the order of the relation's columns; None is NULL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row's."""
+
+    op: str
+    """I, U or D."""
+    lsn: Lsn
+    new: Values | None
+    """The row as it is now."""
+    old: Values | None
+    """The row as it was, or only its key (the others NULL); None: not known."""
+    is_key: bool
+    """``old`` is only a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What pg_logical_emit_message was given."""
+
+    lsn: Lsn
+    """Its own. One that belongs to no transaction has been read by whoever has reached it."""
+    prefix: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One, without its changes."""
+
+    xid: Xid
+    first_lsn: Lsn
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    commit_time: int
+    """Microseconds since 2000-01-01 UTC."""
+    origin: str | None
+    """The replication origin through which it came; None: it began here."""
+    origin_lsn: Lsn
+    changes: int
+    """Its messages among them."""
+    step: Step | None = None
+    """What it is to a transaction that was prepared, which ``two_phase`` says more of."""
+    two_phase: TwoPhase | None = None
+
+    @property
+    def prepared(self) -> TwoPhase:
+        """``two_phase``, of one that has a step."""
+        assert self.two_phase is not None
+        return self.two_phase
+
+
+def changes_of(transaction: Transaction, run: Run) -> Iterator[Change]:
+    """The rows of a run, one by one; T for a TRUNCATE."""
+    yield from changes_at(run, [int(transaction.first_lsn)] * run.rows.num_rows)
+
+
+def changes_at(run: Run, firsts: Sequence[int]) -> Iterator[Change]:
+    """The same of rows of several transactions. ``firsts``: where each row's begins."""
+    rows: Any = run.rows
+    names = set(rows.schema.names)
+    count = len(run.relation.columns)
+    ops = rows.column("op").to_pylist()
+    kinds = rows.column("old").to_pylist()
+    ordinals = rows.column("ordinal").to_pylist()
+    nothing: list[bytes | None] = [None] * rows.num_rows
+    new, old = (
+        [
+            rows.column(f"{kind}{i}").to_pylist() if f"{kind}{i}" in names else nothing
+            for i in range(count)
+        ]
+        for kind in "co"
+    )
+    for n, (op, kind, ordinal) in enumerate(zip(ops, kinds, ordinals, strict=True)):
+        letter = chr(op)
+        yield Change(
+            letter,
+            Lsn(firsts[n] + CHANGE_BYTES * ordinal),
+            tuple(c[n] for c in new) if letter in "IU" else None,
+            tuple(c[n] for c in old) if kind else None,
+            kind == _KEY,
+        )

@@ -1,0 +1,146 @@
+"""What a node has from a publisher it sends on as the publisher's transactions: one for each, with
+the same changes in the same order, at the same time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from tests.conftest import Database
+from tests.node.conftest import Subscribe
+
+from wal2lake.testing.node import Node
+
+LONG = "(select string_agg(md5(g::text), '') from generate_series(1, {0}) g)"
+"""A text that PostgreSQL keeps apart from its row, and does not send unless it has changed."""
+
+TABLES = (
+    "create table {0}.t (id int primary key, v text)",
+    "create table {0}.pair (a int, v text, b text, n numeric(6,2), primary key (b, a))",
+    "create table {0}.whole (a int, v text, n numeric(6,2), at timestamptz, k text[])",
+    "alter table {0}.whole replica identity full",
+    "create table {0}.fully (id int primary key, v text, f float8)",
+    "alter table {0}.fully replica identity full",
+    "create table {0}.added (a bigint, v text, d date, j jsonb)",
+    "create table {0}.long (id int primary key, v text, w text, n int)",
+    "insert into {0}.t values (1, 'one'), (2, 'two'), (3, null)",
+    "insert into {0}.pair values (1, 'v', 'x', 1.50), (2, null, 'it''s', null)",
+    "insert into {0}.whole values (1, 'a', 1.10, '2026-01-01 12:00+00', '{{x,null}}'),"
+    " (1, 'b', null, null, null), (2, null, 0, null, null), (2, null, 0, null, null)",
+    "insert into {0}.fully values (1, 'one', 0.1), (2, 'two', null), (3, null, 1e300)",
+    f"insert into {{0}}.long values (1, {LONG.format(300)}, 'w', 1),"
+    f" (2, {LONG.format(301)}, {LONG.format(302)}, 2)",
+)
+
+SINGLE = (
+    "insert into {0}.t values (4, 'four')",
+    "update {0}.t set v = 'eins' where id = 1",
+    "update {0}.t set id = 10 where id = 2",
+    "update {0}.t set v = v where id = 1",
+    "delete from {0}.t where id = 3",
+    "insert into {0}.t values (3, 'again')",
+    "update {0}.pair set b = b || '!', v = 'w' where a = 2",
+    "update {0}.whole set v = 'c' where v = 'b'",
+    "update {0}.whole set a = 3, v = 'two of them' where a = 2",
+    "update {0}.fully set id = 20 where id = 2",
+    "update {0}.fully set f = 'NaN' where id = 1",
+    "insert into {0}.added values (1, 'x', '2026-02-03', '{{\"a\": [1, null]}}'),"
+    " (2, null, null, null)",
+    "update {0}.long set n = n + 1",
+    "update {0}.long set id = 3, n = 7 where id = 1",
+    f"update {{0}}.long set v = {LONG.format(400)} where id = 2",
+    "update {0}.long set w = 'short' where id = 2",
+)
+
+BLOCKS = (
+    "begin; insert into {0}.t values (50, 'a'), (51, 'b'); update {0}.t set v = 'd' where id = 50;"
+    " insert into {0}.pair values (7, 'v', 'seven', 1); delete from {0}.t where id = 51;"
+    " update {0}.pair set v = 'w' where a = 7; insert into {0}.t values (51, 'anew'); commit",
+    "begin; update {0}.t set v = v || '+'; savepoint a; delete from {0}.t; rollback to a;"
+    " update {0}.t set v = v || '-' where id < 3; release a; commit",
+    "begin; update {0}.t set id = -1 where id = 1; update {0}.t set id = 1 where id = 10;"
+    " update {0}.t set id = 10 where id = -1; commit",
+    "begin; insert into {0}.whole values (5, 'five'); update {0}.whole set v = 'V' where a = 5;"
+    " delete from {0}.whole where a = 5; insert into {0}.fully values (60, 'stays', 2.5); commit",
+    "begin; update {0}.long set n = 100 where id = 3; update {0}.long set id = 4 where id = 3;"
+    " update {0}.long set n = 101 where id = 4;"
+    f" insert into {{0}}.long values (3, 'v', {LONG.format(99)}, 1);"
+    " update {0}.long set n = 2 where id = 3; commit",
+    "begin; truncate {0}.added, {0}.t; insert into {0}.t values (8, 'eight');"
+    " update {0}.t set v = 'acht'; insert into {0}.added values (8, 'eight', null, 'null'); commit",
+    "truncate {0}.t",
+    "insert into {0}.t select i, 'row ' || i from generate_series(1, 300) i",
+    "update {0}.t set v = v || '!' where id % 3 = 0",
+)
+
+NAMES = ("t", "pair", "whole", "fully", "added", "long")
+
+
+def transactions(lines: list[str]) -> list[tuple[list[str], str]]:
+    """Changes and time of each transaction that has any."""
+    found: list[tuple[list[str], str]] = []
+    changes: list[str] = []
+    for line in lines:
+        if line.startswith("BEGIN"):
+            changes = []
+        elif line.startswith("COMMIT"):
+            time = re.search(r"\(at (.*)\)", line)
+            assert time is not None, line
+            if changes:
+                found.append((changes, time[1]))
+        else:
+            changes.append(line)
+    return found
+
+
+OPTIONS = "'include-xids', 'false', 'include-timestamp', 'true'"
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["one by one", "in one batch"])
+def test_each_transaction_of_the_publisher_is_one_downstream(
+    node: Node,
+    database: Callable[[int], Database],
+    subscribe: Subscribe,
+    paused: bool,
+) -> None:
+    # PostgreSQL 17 as it is installed has test_decoding, the wheel of 18 has not.
+    source, name = database(17), "cascaded"
+    source.psql(f"create schema {name}")
+    for sql in TABLES:
+        source.psql(sql.format(name))
+    source.psql(f"create publication {name} for tables in schema {name}")
+    mirror = subscribe(source, name)
+    mirror.synced()
+    for table in ("whole", "fully"):
+        node.sql(f"alter table {name}.{table} replica identity full")
+    slot = "select pg_create_logical_replication_slot('told', 'test_decoding')"
+    node.sql(slot)
+    source.psql(slot)
+    try:
+        if paused:
+            node.sql(f"alter subscription {name} disable")
+        for sql in (*SINGLE, *BLOCKS):
+            source.psql(sql.format(name))
+        if paused:
+            node.sql(f"alter subscription {name} enable")
+        mirror.caught_up()
+        mirror.assert_equal([f"{name}.{table}" for table in NAMES])
+        call = f"pg_logical_slot_get_changes('told', null, null, {OPTIONS})"
+        mine = [str(row[0]) for row in node.sql(f"select data from {call}")]
+        theirs = source.psql(f"select data from {call}").splitlines()
+        found, wanted = transactions(mine), transactions(theirs)
+        assert len(found) == len(wanted)
+        for one, other, sql in zip(found, wanted, (*SINGLE, *BLOCKS), strict=True):
+            assert one[1] == other[1], sql
+            assert len(one[0]) == len(other[0]), sql
+            for line, like in zip(one[0], other[0], strict=True):
+                # A lake table's row is told whole.
+                pattern = re.escape(like).replace(
+                    "unchanged\\-toast\\-datum", "'[0-9a-f]+'"
+                )
+                assert re.fullmatch(pattern, line), sql
+    finally:
+        drop = "select pg_drop_replication_slot('told')"
+        node.sql(drop)
+        source.psql(drop)
