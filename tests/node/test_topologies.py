@@ -81,7 +81,6 @@ def test_a_chain_of_postgresql_node_node_postgresql(
         " with (create_tables = true)"
     )
     becomes(first, "select count(*) from public.t", "5000", first)
-    first.sql("alter table public.u replica identity full")
     first.sql("create publication p for table public.t, public.u")
     second.sql(
         f"create subscription hop2 connection '{source(first)}' publication p"
@@ -89,7 +88,6 @@ def test_a_chain_of_postgresql_node_node_postgresql(
     )
     becomes(second, "select count(*) from public.u", "3", first, second)
     becomes(second, "select count(*) from public.t", "5000", first, second)
-    second.sql("alter table public.u replica identity full")
     second.sql("create publication p for table public.t, public.u")
     pg16.psql(f"create subscription hop3 connection '{source(second)}' publication p")
     becomes(pg16, "select count(*) from t", "5000", second)

@@ -67,8 +67,8 @@ def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
     try:
         connection.execute(
             "insert into relation (oid, namespace, name, owner, location, columns, key,"
-            " key_name, partition_key, partition_of, parameters)"
-            " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " key_name, partition_key, partition_of, parameters, replica_identity)"
+            " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 table.oid,
                 table.namespace,
@@ -81,6 +81,7 @@ def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
                 _recorded(table.partition_key),
                 table.partition_of,
                 json.dumps(table.parameters),
+                table.replica_identity.value,
             ),
         )
     except sqlite3.IntegrityError as error:

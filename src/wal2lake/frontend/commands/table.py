@@ -53,7 +53,7 @@ from wal2lake.frontend.grammar.statements import (
 )
 from wal2lake.lake import FieldSpec
 from wal2lake.lake.port import INDEXED_COLUMNS, can_cluster, can_partition
-from wal2lake.model import Oid, PartitionKey
+from wal2lake.model import Oid, PartitionKey, ReplicaIdentity
 from wal2lake.pgtypes.columnnames import check_column_names
 
 OWNER_PROPERTY: Final = "wal2lake.table"
@@ -92,6 +92,7 @@ class NewTable:
     """By which its rows are kept together."""
     sequences: tuple[OwnedSequence, ...] = ()
     """Of its columns."""
+    replica_identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
 
     @property
     def qualified(self) -> str:
@@ -230,6 +231,7 @@ def make_tables(
                 new.key_name,
                 new.partition_key,
                 parameters=new.parameters,
+                replica_identity=new.replica_identity,
             )
         )
     with ThreadPoolExecutor(_MAKERS, thread_name_prefix="create-table") as makers:

@@ -346,12 +346,16 @@ def _table_like(remote: RemoteTable, choices: Choices) -> NewTable:
     if remote.identity is ReplicaIdentity.INDEX and remote.identity_key:
         # UPDATE and DELETE name the row by this index, so it is the key here.
         key = remote.identity_key
+    key = key if set(key) <= present else ()
+    # Without a key its rows could not be sent on to others.
+    whole = remote.identity is ReplicaIdentity.FULL and not key
     new = NewTable(
         remote.namespace,
         remote.name,
         tuple(columns),
-        key if set(key) <= present else (),
+        key,
         dimensions=tuple(one.dimensions for one in likes),
+        replica_identity=(ReplicaIdentity.FULL if whole else ReplicaIdentity.DEFAULT),
     )
     check_column_names((c.name for c in new.columns), new.qualified)
     return new
