@@ -11,6 +11,7 @@ from tests.conftest import Database
 from tests.node.conftest import Subscribe
 
 from wal2lake.testing.node import Node
+from wal2lake.wire.pgoutput import Commit, Origin, read_message
 
 LONG = "(select string_agg(md5(g::text), '') from generate_series(1, {0}) g)"
 """A text that PostgreSQL keeps apart from its row, and does not send unless it has changed."""
@@ -144,3 +145,53 @@ def test_each_transaction_of_the_publisher_is_one_downstream(
         drop = "select pg_drop_replication_slot('told')"
         node.sql(drop)
         source.psql(drop)
+
+
+def test_a_subscriber_is_told_whose_they_are(
+    node: Node, database: Callable[[int], Database], subscribe: Subscribe
+) -> None:
+    source, name, slot = database(17), "whose", "told_whose"
+    source.psql(
+        f"create schema {name}; create table {name}.t (id int primary key, v text);"
+        f" create publication {name} for tables in schema {name}"
+    )
+    mirror = subscribe(source, name)
+    mirror.synced()
+    ((subid,),) = node.sql(f"select oid from pg_subscription where subname = '{name}'")
+    node.sql(f"create publication {name} for tables in schema {name}")
+    node.sql(f"select pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+    source.psql(f"select pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+    call = (
+        f"pg_logical_slot_peek_binary_changes('{slot}', null, null,"
+        f" 'proto_version', '1', 'publication_names', '{name}')"
+    )
+    try:
+        node.sql(f"alter subscription {name} disable")
+        for n in range(12):
+            source.psql(f"insert into {name}.t values ({n}, 'v'), (-{n} - 1, null)")
+        node.sql(f"alter subscription {name} enable")
+        mirror.caught_up()
+        asked = f"select encode(data, 'hex') from {call}"
+        mine, theirs = (
+            [read_message(bytes.fromhex(str(row))) for row in rows]
+            for rows in (
+                [row[0] for row in node.sql(asked)],
+                source.psql(asked).splitlines(),
+            )
+        )
+        ends = [one.end_lsn for one in theirs if isinstance(one, Commit)]
+        times = [one.commit_time for one in theirs if isinstance(one, Commit)]
+        origins = [one for one in mine if isinstance(one, Origin)]
+        assert [one.origin_lsn for one in origins] == ends
+        assert {one.name for one in origins} == {f"pg_{subid}"}
+        assert times == [one.commit_time for one in mine if isinstance(one, Commit)]
+        shapes = [
+            [type(one).__name__ for one in said if not isinstance(one, Origin)]
+            for said in (mine, theirs)
+        ]
+        assert shapes[0] == shapes[1]
+    finally:
+        drop = f"select pg_drop_replication_slot('{slot}')"
+        node.sql(drop)
+        source.psql(drop)
+        node.sql(f"drop publication {name}")
