@@ -76,7 +76,8 @@ BLOCKS = (
     " update {0}.long set n = 2 where id = 3; commit",
     "begin; truncate {0}.added, {0}.t; insert into {0}.t values (8, 'eight');"
     " update {0}.t set v = 'acht'; insert into {0}.added values (8, 'eight', null, 'null'); commit",
-    "truncate {0}.t",
+    "truncate {0}.t restart identity",
+    "insert into {0}.pair values (8, 'v', 'gone', 1); truncate {0}.pair cascade",
     "insert into {0}.t select i, 'row ' || i from generate_series(1, 300) i",
     "update {0}.t set v = v || '!' where id % 3 = 0",
 )
@@ -101,6 +102,15 @@ def transactions(lines: list[str]) -> list[tuple[list[str], str]]:
     return found
 
 
+def in_order(line: str) -> str:
+    """Of several tables that one TRUNCATE empties the log has no order."""
+    tables, truncate, options = line.partition(": TRUNCATE: ")
+    if not truncate:
+        return line
+    names = sorted(tables.removeprefix("table ").split(", "))
+    return f"table {', '.join(names)}{truncate}{options}"
+
+
 def same(
     found: list[tuple[list[str], str]], wanted: list[tuple[list[str], str]]
 ) -> None:
@@ -108,7 +118,9 @@ def same(
     for one, other in zip(found, wanted, strict=True):
         assert one[1] == other[1], one[0]
         assert len(one[0]) == len(other[0])
-        for line, like in zip(one[0], other[0], strict=True):
+        for line, like in zip(
+            map(in_order, one[0]), map(in_order, other[0]), strict=True
+        ):
             # A lake table's row is told whole.
             parts = like.split("unchanged-toast-datum")
             pattern = "('[^']+'|null)".join(map(re.escape, parts))
@@ -183,9 +195,15 @@ def test_random_histories_are_sent_on_as_they_were(
     try:
         for _ in range(ROUNDS):
             node.sql("alter subscription rs disable")
-            # Who has not seen the rows before a TRUNCATE tells what a batch amounts to.
-            made = [one for one in changes.transactions(40) if "truncate" not in one]
-            source.transactions(made)
+            # What a TRUNCATE undoes of a table whose publisher's rows are found by all their
+            # values has met nobody knows what.
+            source.transactions(
+                [
+                    one
+                    for one in changes.transactions(40)
+                    if re.search(r"truncate [^;]*\brs\.fk\b", one) is None
+                ]
+            )
             node.sql("alter subscription rs enable")
             mirror.caught_up()
             mine = [str(row[0]) for row in node.sql(f"select data from {call}")]

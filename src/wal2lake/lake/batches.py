@@ -401,7 +401,7 @@ def _is_as_sent(request: StageRequest, staged: _Staged) -> bool:
         return True
     # Nobody looks whether there is a row for what comes before a TRUNCATE, nor does MERGE.
     if staged.upsert is not None:
-        return not (request.key and staged.upsert.truncates)
+        return not (request.key and staged.upsert.passed_over)
     return staged.merge is not None and not request.key
 
 

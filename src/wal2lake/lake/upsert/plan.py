@@ -102,6 +102,8 @@ class Upsert:
     """Whatever the table held goes, too."""
     conflicts: Sequence[RowConflict] = ()
     """Events that met another state than the publisher's, in log order."""
+    passed_over: int = 0
+    """Changes before the last TRUNCATE, whose state nobody has looked at."""
 
     @property
     def changes_table(self) -> bool:
@@ -116,6 +118,8 @@ class Loaded:
     shape: ChangeShape
     table: pa.Table
     """In the layout of ``changes.py``, optional columns included."""
+    passed_over: int
+    """Those before the last TRUNCATE."""
 
 
 def load(shape: ChangeShape, tables: Sequence[pa.Table]) -> Loaded:
@@ -132,6 +136,7 @@ def load(shape: ChangeShape, tables: Sequence[pa.Table]) -> Loaded:
         whole.append(table.select([*names, *kinds]))
     table = pa.concat_tables(whole)
     wanted = pc.not_equal(table.column("op"), TRUNCATE)
+    changes = pc.sum(wanted).as_py() or 0
     if shape.truncate is not None:
         lsn, ordinal = table.column("lsn"), table.column("ord")
         after = pc.and_(
@@ -145,7 +150,7 @@ def load(shape: ChangeShape, tables: Sequence[pa.Table]) -> Loaded:
     order = np.lexsort((table.column("ord").to_numpy(), table.column("lsn").to_numpy()))
     if not bool(np.all(order[1:] > order[:-1])):
         table = table.take(pa.array(order))
-    return Loaded(shape, table)
+    return Loaded(shape, table, changes - table.num_rows)
 
 
 def plan_upsert(
@@ -175,12 +180,13 @@ def plan_upsert(
     ):
         raise NotForUs
     if not loaded.table.num_rows:
-        return Upsert(state, (), (), truncates)
+        return Upsert(state, (), (), truncates, passed_over=loaded.passed_over)
     if not loaded.shape.key:
         inserted = _inserted(loaded)
         if by is not None:
             inserted = by.of(loaded.table.column("lsn").to_numpy()).appended(inserted)
-        return Upsert(state, _write(inserted, state), (), truncates)
+        adds = _write(inserted, state)
+        return Upsert(state, adds, (), truncates, passed_over=loaded.passed_over)
     repeats = loaded.shape.repeats
     events, key_columns = _events(loaded)
     with open_keys(key_columns[0], directory, bitwise=repeats) as keys:
@@ -248,7 +254,7 @@ def plan_upsert(
         conflicts = met_rows(
             loaded.shape, loaded.table, lives.met, judge, texts_of, values=shows_rows
         )
-    return Upsert(state, adds, replaced, truncates, conflicts)
+    return Upsert(state, adds, replaced, truncates, conflicts, loaded.passed_over)
 
 
 _KeyColumns = tuple[list[pa.ChunkedArray], npt.NDArray[np.int64]]
