@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from wal2lake.changelog import LogReader
+from wal2lake.errors import InternalError
 from wal2lake.lake.capture.commits import read_commit
-from wal2lake.lake.capture.messages import Emitted, More, OriginMark, with_more
+from wal2lake.lake.capture.messages import (
+    Emitted,
+    More,
+    OriginMark,
+    Sent,
+    relation_mark,
+    sent,
+    with_more,
+)
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
 from wal2lake.publish.capture.writer import LogWriter
 from wal2lake.publish.decoding.changes import (
@@ -229,10 +239,14 @@ def test_messages_are_in_the_order_of_the_log(tmp_path: Path) -> None:
     "origin", [None, OriginMark(" with {}", 0, None), OriginMark("o", 1 << 63, -5)]
 )
 @pytest.mark.parametrize("options", [0, 3])
+@pytest.mark.parametrize("as_sent", [None, sent(1 << 40, 7, [RELATION, OTHER])])
 def test_a_commit_carries_what_its_transaction_says(
-    messages: tuple[Emitted, ...], origin: OriginMark | None, options: int
+    messages: tuple[Emitted, ...],
+    origin: OriginMark | None,
+    options: int,
+    as_sent: Sent | None,
 ) -> None:
-    said = More(messages, origin, options)
+    said = More(messages, origin, options, sent=as_sent)
     text = with_more("truncate 7", said)
     commit = read_commit(1, [{"commitInfo": {"userMetadata": text}}])
     assert (commit.operation, commit.more) == ("truncate 7", said)
@@ -247,8 +261,88 @@ def test_a_commit_carries_what_its_transaction_says(
         'x with {"truncate": "all"}',
         "x with 5",
         "x with {}}",
+        'x with {"sent": [1, 2]}',
+        'x with {"sent": [1, 2, ["a"]]}',
     ],
 )
 def test_what_others_write_of_their_commit_is_no_message(text: str) -> None:
     commit = read_commit(1, [{"commitInfo": {"userMetadata": text}}])
     assert (commit.operation, commit.more) == (text, More())
+
+
+def test_versions_of_a_relation_have_marks_of_their_own() -> None:
+    other_names = (Column("id", Oid(23), -1, True), Column("w", Oid(25), -1, False))
+    marks = {
+        relation_mark(one)
+        for one in (
+            RELATION,
+            OTHER,
+            replace(RELATION, name="u"),
+            replace(RELATION, namespace="t"),
+            replace(RELATION, relid=Oid(7)),
+            replace(RELATION, columns=other_names),
+        )
+    }
+    assert len(marks) == 6
+    full = replace(RELATION, identity=ReplicaIdentity.FULL)
+    assert relation_mark(full) == relation_mark(RELATION)
+
+
+def theirs(*changes: int) -> pa.Table:
+    """Transactions of another log."""
+    commits = [1000 * (n + 1) for n in range(len(changes))]
+    return pa.table(
+        {
+            "commit_lsn": commits,
+            "end_lsn": [commit + 8 for commit in commits],
+            "commit_time": [commit * 7 for commit in commits],
+            "changes": pa.array(changes, pa.int64()),
+        }
+    )
+
+
+def placed(batch: pa.RecordBatch, *places: tuple[int, int]) -> pa.RecordBatch:
+    lsns, ordinals = zip(*places, strict=True)
+    return batch.add_column(0, "ordinal", pa.array(ordinals)).add_column(
+        0, "commit_lsn", pa.array(lsns)
+    )
+
+
+def test_transactions_of_another_log_have_positions_of_their_own(
+    tmp_path: Path,
+) -> None:
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    before = writer.end
+    rows = placed(inserts(RELATION, 0, 4), (1000, 0), (1000, 1), (3000, 0), (3000, 2))
+    more = placed(inserts(OTHER, 9, 1), (3000, 1))
+    changes = iter([(RELATION, rows), (OTHER, more)])
+    assert writer.replay(theirs(2, 5, 3), "pg_9", changes, {16384: 3}) == 2
+    assert writer.seal(note=False) is not None
+    first, second = read(tmp_path / "log")
+    assert [
+        (one.origin, one.origin_lsn, one.commit_time) for one, _ in (first, second)
+    ] == [
+        ("pg_9", Lsn(1008), 7000),
+        ("pg_9", Lsn(3008), 21000),
+    ]
+    assert [len(found) for _, found in (first, second)] == [2, 3]
+    news = [one.new for one in second[1] if isinstance(one, Change)]
+    assert news == [(b"2 0", b"2 1"), (b"9 0",), (b"3 0", b"3 1")]
+    assert before == first[0].first_lsn and first[0].end_lsn <= second[0].first_lsn
+    assert writer.versions == {16384: 3} and writer.end == second[0].end_lsn
+    following = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    assert following.end == writer.end
+    assert following.transaction(7, None, iter([(OTHER, inserts(OTHER, 1, 1))]), 1, {})
+
+
+@pytest.mark.parametrize("place", [(1500, 0), (9000, 0), (2000, 1)])
+def test_a_change_of_no_transaction_adds_nothing(
+    tmp_path: Path, place: tuple[int, int]
+) -> None:
+    writer = LogWriter(tmp_path / "log", segment_bytes=1 << 20)
+    good = placed(inserts(OTHER, 0, 1), (1000, 0))
+    changes = iter([(OTHER, good), (OTHER, placed(inserts(OTHER, 0, 1), place))])
+    with pytest.raises(InternalError):
+        writer.replay(theirs(1, 1), "pg_9", changes, {16385: 2})
+    assert writer.seal(note=False) is None and writer.versions == {}
+    assert read(tmp_path / "log") == []
