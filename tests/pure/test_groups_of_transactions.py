@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wal2lake.catalog import ColumnDef, TableDef
@@ -32,6 +32,8 @@ from wal2lake.publish.plugins.wal2json import Wal2Json
 from wal2lake.publish.rowfilter import Filter
 from wal2lake.publish.sending import Sending
 from wal2lake.wire.encoder import FRAME_HEADER
+
+pytestmark = pytest.mark.usefixtures("no_fsync")
 
 Message = tuple[int, bytes]
 """The XLogData's LSN, and the payload."""
@@ -228,7 +230,15 @@ OPTIONS: list[dict[str, str | None]] = [
 ]
 
 
-@settings(max_examples=250)
+@settings(max_examples=100)
+@example(
+    # Two partitions are sent as one table: the first row of either comes behind its Relation.
+    "root",
+    {},
+    [(0, [(2, "I", 1, None, 0)]), *[(0, [(0, "I", 1, None, 0)])] * 3],
+    0,
+    0,
+)
 @given(
     st.sampled_from(["all", "some", "root", "filter", "fails"]),
     st.sampled_from(OPTIONS),
@@ -266,6 +276,7 @@ def test_pgoutput_writes_the_same(
 
 
 @pytest.mark.parametrize("plugin", [TestDecoding, Wal2Json])
+@settings(max_examples=40)
 @given(TRANSACTIONS, st.integers(0, 8))
 def test_plugins_of_text_write_the_same(
     plugin: type[TestDecoding] | type[Wal2Json],

@@ -19,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -266,7 +267,7 @@ class PgOutput(Base):
         if len({sent.relid for sent, _ in shown}) < len({sent for sent, _ in shown}):
             return False
         commit, first = group.numbers("commit_lsn"), group.first_lsns()
-        described, rows_of = {}, []
+        new, rows_of = [], []
         present = np.zeros(len(commit), np.bool_)
         for run, (sent, columns) in zip(runs, shown, strict=True):
             one = sending[run.relation.relid]
@@ -286,9 +287,8 @@ class PgOutput(Base):
                 continue
             present[number] = True
             rows_of.append(encoder)
-            if self._sent.get(sent.relid) != sent and sent.relid not in described:
-                at = Lsn(int(at_commit[0])), int(ordinal[0])
-                described[sent.relid] = (*at, Lsn(0), RelationMessage(sent, None))
+            if self._sent.get(sent.relid) != sent:
+                new.append((Lsn(int(at_commit[0])), int(ordinal[0]), sent))
         if not present.any():
             return True
         told = group.transactions.filter(pa.array(present))
@@ -306,10 +306,15 @@ class PgOutput(Base):
         if group.origin is not None:
             at_origin = told.column("origin_lsn").fill_null(0).to_numpy()
             sources.append(origins(commit, at_origin, group.origin, lsns=first))
-        told_before = sorted(described.values(), key=lambda one: one[:2])
-        sources += [messages(told_before), *rows_of]
+        # Partitions may share one.
+        first_of = {
+            sent.relid: (at, nth, Lsn(0), RelationMessage(sent, None))
+            for at, nth, sent in sorted(new, key=itemgetter(0, 1), reverse=True)
+        }
+        described = sorted(first_of.values(), key=itemgetter(0, 1))
+        sources += [messages(described), *rows_of]
         sources.append(commits(commit[:-1], end[:-1], time_of[:-1]))
-        self._sent |= {relid: one.relation for relid, (*_, one) in described.items()}
+        self._sent |= {sent.relid: sent for *_, sent in new}
         for piece in frames(sources, _now()):
             context.write_frames(piece)
         last = Commit(Lsn(int(commit[-1])), Lsn(int(end[-1])), int(time_of[-1]))
