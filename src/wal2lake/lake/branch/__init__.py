@@ -5,6 +5,7 @@ begins with that version's files, and what has become of it, as actions for the 
 Owns: where the files of a branch are. Never: commits to a table.
 
     changes    the net change of a branch's log; pure
+    rebase     that change, for a table that others have changed since
     branches   making, cutting back and removing branches; files on their way into the table
     keys       is a key there twice?
     lookup     the same for few keys, in this process

@@ -111,8 +111,10 @@ def net_change(commits: Iterable[Sequence[Action]], location: str) -> NetChange:
             if file.removed is None:
                 add = {k: v for k, v in add.items() if k not in _OF_ROW_TRACKING}
             actions.append({"add": {**add, "dataChange": True}})
-            if vector is not None and vector["storageType"] == "u":
-                files.append(_vector_path(vector["pathOrInlineDv"]))
+            # Of the branch's own names: those of the table are paths here.
+            written = None if vector is None else vector_file(vector)
+            if written is not None:
+                files.append(written)
     return NetChange(tuple(actions), tuple(dict.fromkeys(files)))
 
 
@@ -150,6 +152,14 @@ class _Table:
         }
 
 
+def vector_file(vector: Action) -> str | None:
+    """The file of a deletion vector, relative to the table that has it; None: it has none, or a
+    path."""
+    if vector["storageType"] != "u":
+        return None
+    return _vector_path(vector["pathOrInlineDv"])
+
+
 def _vector_path(name: str) -> str:
     prefix, coded = name[:-_UUID_CHARACTERS], name[-_UUID_CHARACTERS:]
     file = f"deletion_vector_{uuid.UUID(bytes=decode_z85(coded))}.bin"
@@ -175,11 +185,11 @@ def in_branch(file: Action, location: str) -> dict[str, Any]:
 
 
 def others_rows(
-    commits: Iterable[Sequence[Action]], touched: frozenset[str]
+    commits: Iterable[Sequence[Action]], touched: frozenset[str] = frozenset()
 ) -> list[str] | None:
     """What others have committed to the table meanwhile: the paths of files with new rows, under
-    the names that these have in the end. None if they have changed what a transaction has
-    ``touched``, or the table's definition."""
+    the names that these have in the end. None if they have changed the table's definition, or
+    files that are ``touched``, or the log does not have it any more."""
     new: set[str] = set()
     for commit in commits:
         if not commit or any("metaData" in a or "protocol" in a for a in commit):

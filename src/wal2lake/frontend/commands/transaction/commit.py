@@ -3,7 +3,8 @@
     step                                        a crash behind it
     ------------------------------------------  ---------------------------------------------
     locks: subscriptions, then tables
-    has anybody else changed the same? 40001    nothing has happened
+    rebase onto what others have committed      nothing has happened
+     since; the same rows: 40001; keys: 23505
     new files into the tables' directories      nothing has happened; VACUUM takes them
     several tables: the intent, in the catalog  ``recovery`` does the rest
     one commit in each table                    one table: done; apply publishes it
@@ -46,6 +47,7 @@ from wal2lake.frontend.query.results import Rendering
 from wal2lake.lake import CommitConflict, Cursor, TableState
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.branch.changes import Action, NetChange, others_rows
+from wal2lake.lake.branch.rebase import Overtaken, rebase
 from wal2lake.lake.capture.messages import Emitted, More, OriginMark, with_more
 from wal2lake.lake.capture.moves import Moved, moved_from
 from wal2lake.lake.origins import LOCAL, tagged
@@ -185,12 +187,14 @@ def changes_of(
     """What the tables' commits will be, under their locks; the files are there on return. 40001
     or 23505 if others were faster."""
     changes = []
+    rebased = []
     for one in written:
-        state = _unchanged(node, one, rendering, job_group)
+        now, state = _on_newest(node, one, rendering, job_group)
         if len(written) > 1:
             _check_publishable(node, one.table, state)
-        changes.append(_table_change(node, one, state))
-    for one in written:
+        changes.append(_table_change(node, now, state))
+        rebased.append(now)
+    for one in rebased:
         node.branches.carry_over(one.branch, one.change.files)
     failpoint("local.files_carried")
     return changes
@@ -258,31 +262,34 @@ def write_plainly(
     change.commit(node.tables, found, new, cursor, with_more(_OPERATION, said))
 
 
-def _unchanged(
+def _on_newest(
     node: Node, one: Written, rendering: Rendering, job_group: str
-) -> TableState:
-    """The table's newest version, on which the change is still the right one."""
+) -> tuple[Written, TableState]:
+    """The change for the table's newest version."""
     state = node.tables.state(one.table.location)
     if state.table_id != one.branch.table_id:
         raise _conflict(one.table, "It has been made anew.")
     if state.version == one.branch.base:
-        return state
+        return one, state
     commits = node.tables.actions(
         one.table.location, one.branch.base + 1, state.version
     )
-    others = others_rows(commits, one.change.touched)
+    others = others_rows(commits)
     if others is None:
-        raise _conflict(one.table, "Others have changed the same files.")
+        raise _conflict(one.table, "Others have altered it.")
+    try:
+        change = rebase(one.branch, one.change, commits)
+    except Overtaken as why:
+        raise _conflict(one.table, str(why)) from None
     if others and one.truncated is not None:
         # They would stay here, and go where the TRUNCATE is replicated to.
         raise _conflict(one.table, "Others have added rows.")
-    added = one.change.added
-    if one.table.key and others and added:
+    if one.table.key and others and change.added:
         found = node.keys.taken(
-            one.branch, added, state, others, key_of(one.table), job_group
+            one.branch, change.added, state, others, key_of(one.table), job_group
         )
         refuse_repeated(one.table, found, rendering)
-    return state
+    return replace(one, change=change), state
 
 
 def _conflict(table: TableDef, detail: str) -> CommitConflict:
