@@ -53,6 +53,8 @@ def test_sigkill_at_each_step_of_a_commit_leaves_all_or_nothing(
             session.rows(f"insert into a values ({100 + number}, 1)")
             session.rows(f"update a set v = v + 1 where id = {number}")
             session.rows(f"insert into b values ({number})")
+            # What is recorded is the change on what others have made of the same file.
+            node.sql(f"update a set v = 0 where id = {11 - number}")
             arm(points, step, action)
             with pytest.raises(PublisherError):
                 session.rows("commit")
