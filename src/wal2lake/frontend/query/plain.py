@@ -8,6 +8,7 @@ or ``PlainWrite``, or None: it is more than that.
     ORDER BY columns      LIMIT n      OFFSET n
 
     UPDATE t SET columns = expressions, or DELETE FROM t, with such a WHERE
+    INSERT INTO t VALUES constants
 
 Who looks at a row, or at a small table, does not want to wait for a plan and three jobs. Columns
 are compared here that Arrow compares as Spark does (and so as PostgreSQL): integers, texts byte by
@@ -20,14 +21,16 @@ Called by ``translate`` and ``writes``; ``frontend.engine.plainanswers`` answers
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from sqlglot import exp
 
-from wal2lake.catalog import TableDef
+from wal2lake.catalog import ColumnDef, TableDef
+from wal2lake.frontend.query.constants import Constant, NotConstant, constant, is_of
 from wal2lake.frontend.query.values import types as t
 
 
@@ -106,6 +109,17 @@ class PlainWrite:
     """Columns that the new values are made of."""
     values: tuple[tuple[str, str], ...] = ()
     """Of an UPDATE: columns, and their new values as Spark SQL. Of a DELETE none."""
+    constants: tuple[Constant, ...] | None = None
+    """The same values, if nobody has to be asked for any of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainInsert:
+    """Rows of constants."""
+
+    columns: tuple[tuple[str, str], ...]
+    """All of the table's, with Spark's type of each."""
+    rows: tuple[tuple[Constant, ...], ...]
 
 
 _PARTS: Final = {"expressions", "from_", "where", "order", "limit", "offset"}
@@ -146,7 +160,55 @@ def plain_write(
     except _Other:
         return None
     texts = tuple((name, text) for name, (_, text) in values.items())
-    return PlainWrite(alias, condition, tuple(sorted(reads)), texts)
+    constants = None
+    if not reads:
+        trees = {name: value for name, (value, _) in values.items()}
+        with suppress(NotConstant):
+            constants = tuple(
+                _stored(trees[column.name], column)
+                for column in map(table.column, trees)
+                if column is not None
+            )
+    return PlainWrite(alias, condition, tuple(sorted(reads)), texts, constants)
+
+
+def plain_insert(
+    table: TableDef,
+    rows: Sequence[Sequence[exp.Expression]],
+    given: Mapping[str, int],
+    defaults: Mapping[str, exp.Expression],
+) -> PlainInsert | None:
+    """Of VALUES in Spark's terms. ``given``: the place in a row of each column that has one;
+    ``defaults``: what the others get."""
+    try:
+        others = {
+            column.name: _stored(defaults[column.name], column)
+            for column in table.columns
+            if column.name not in given
+        }
+        found = tuple(
+            tuple(
+                _stored(row[given[column.name]], column)
+                if column.name in given
+                else others[column.name]
+                for column in table.columns
+            )
+            for row in rows
+        )
+    except NotConstant:
+        return None
+    kinds = ((c.name, t.spark_name(t.of_column(c))) for c in table.columns)
+    return PlainInsert(tuple(kinds), found)
+
+
+def _stored(value: exp.Expression, column: ColumnDef) -> Constant:
+    """What the column stores; NotConstant also for what it refuses."""
+    found = constant(value)
+    if not is_of(found, t.spark_name(t.of_column(column))):
+        raise NotConstant
+    if found is None and column.not_null:
+        raise NotConstant
+    return found
 
 
 class _Other(Exception):

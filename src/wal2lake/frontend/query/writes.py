@@ -35,7 +35,12 @@ from wal2lake.frontend.query.analysis.writes import (
     stored_rows,
     stored_value,
 )
-from wal2lake.frontend.query.plain import PlainWrite, plain_write
+from wal2lake.frontend.query.plain import (
+    PlainInsert,
+    PlainWrite,
+    plain_insert,
+    plain_write,
+)
 from wal2lake.frontend.query.translate import (
     Parameter,
     Resolver,
@@ -68,7 +73,7 @@ class SparkWrite:
     moves: str = ""
     """A query for the keys that an UPDATE changes, to be asked before it: ``identifying`` columns
     as they are, and as they will be. Empty: it changes none."""
-    plain: PlainWrite | None = None
+    plain: PlainWrite | PlainInsert | None = None
     """It may be done without Spark; None: it is more."""
 
 
@@ -260,6 +265,7 @@ def _insert(
             if column.identity:
                 del values[column.name]
     items = []
+    defaults: dict[str, exp.Expression] = {}
     for column in table.columns:
         name = values.get(column.name)
         if name is not None:
@@ -267,8 +273,14 @@ def _insert(
         elif column.sequence is not None:
             value = _numbered(column, next_values(column, None))
         else:
-            value = default_sql(column, zone)
+            defaults[column.name] = _default(column, zone)
+            value = generate(defaults[column.name])
         items.append(_not_null(table, column, value))
+    plain = None
+    if isinstance(source, exp.Values):
+        rows = [row.expressions for row in source.expressions]
+        places = {c.name: place for place, c in enumerate(given[:width])}
+        plain = plain_insert(table, rows, places, defaults)
     # Rows of one statement, in its order, rather than a file of each core.
     listed_rows = isinstance(tree.expression, exp.Values)
     hint = "/*+ COALESCE(1) */ " if listed_rows else ""
@@ -278,7 +290,7 @@ def _insert(
         f"INSERT INTO {path_sql(table)} ({stored}) SELECT {hint}{', '.join(items)}"
         f" FROM ({generate(source)}) AS src({', '.join(names)})"
     )
-    return SparkWrite(table, sql, "INSERT")
+    return SparkWrite(table, sql, "INSERT", plain=plain)
 
 
 def _columns(table: TableDef, names: Sequence[str]) -> list[ColumnDef]:
@@ -377,9 +389,13 @@ def default_tree(column: ColumnDef) -> exp.Expression:
 
 def default_sql(column: ColumnDef, zone: str) -> str:
     """The same as Spark SQL, as the column stores it."""
+    return generate(_default(column, zone))
+
+
+def _default(column: ColumnDef, zone: str) -> exp.Expression:
     value = stored_value(default_tree(column), column, zone)
     settle(value)
-    return generate(value)
+    return value
 
 
 def check_default(column: ColumnDef, zone: str) -> None:

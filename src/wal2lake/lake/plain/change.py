@@ -1,4 +1,4 @@
-"""A few rows of a table's newest version, deleted or written anew, without Spark.
+"""A few rows of a table's newest version, deleted, added or written anew, without Spark.
 
 Comes in: a table's place, a condition, new rows. Goes out: one commit: deletion vectors for the
 files that lose rows, and one file with the new ones; or nothing, if it is for Spark to do. Called
@@ -28,6 +28,7 @@ from wal2lake.lake.port import (
     TablePort,
     TableState,
 )
+from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert import Memory, TooLarge, is_readable
 from wal2lake.lake.upsert.stored import StoredRows
@@ -57,6 +58,11 @@ class Found:
 
     def __len__(self) -> int:
         return len(self.row)
+
+    @classmethod
+    def nothing(cls) -> Found:
+        """No row."""
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 class PlainChange:
@@ -97,6 +103,20 @@ class PlainChange:
             return None
         return cls(state, files)
 
+    @classmethod
+    def adding(cls, tables: TablePort, location: str) -> PlainChange | None:
+        """One that only brings rows: nothing that is there is looked at."""
+        found = tables.plainly_read(location, None)
+        if found is None:
+            return None
+        state, _ = found
+        if not (
+            is_readable(state)
+            and all(map(is_plain, state.fields, state.physical_fields))
+        ):
+            return None
+        return cls(state, ())
+
     def has(self, columns: Sequence[str]) -> bool:
         """Whether the table has columns of these names."""
         return self._places.keys() >= set(columns)
@@ -116,6 +136,26 @@ class PlainChange:
             rows.append(here.astype(np.int64))
             files.append(np.full(len(here), number, np.int64))
         return Found(np.concatenate(files), np.concatenate(rows))
+
+    def table_of(
+        self, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]]
+    ) -> pa.Table | None:
+        """Rows in the table's columns, from values in ``columns``, which have Spark's types; None:
+        the files have others."""
+        kinds = {name: (place, ddl) for place, (name, ddl) in enumerate(columns)}
+        fields = self.state.fields
+        if {f.name: f.spark_ddl.lower().replace(" ", "") for f in fields} != {
+            name: ddl.lower() for name, (_, ddl) in kinds.items()
+        }:
+            return None
+        arrays = [
+            pa.array(
+                [row[kinds[field.name][0]] for row in rows],
+                mapping_of(field).arrow_type,
+            )
+            for field in fields
+        ]
+        return pa.Table.from_arrays(arrays, names=[field.name for field in fields])
 
     def rows(self, found: Found) -> pa.Table | None:
         """All columns of those rows, in their order; None: they are too many."""

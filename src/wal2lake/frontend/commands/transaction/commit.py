@@ -258,7 +258,7 @@ def write_plainly(
     """The same, as one commit: of a table, or of a branch, which nobody sees."""
     writer = writer_of(node.catalog.system_identifier)
     cursor = Cursor(writer, (change.state.cursor(writer) or 0) + 1)
-    said = More(updated=0 if new is None else new.num_rows)
+    said = More(updated=0 if new is None else len(found))
     change.commit(node.tables, found, new, cursor, with_more(_OPERATION, said))
 
 

@@ -1,13 +1,14 @@
-"""UPDATE and DELETE of a few rows, without a job of Spark's on the table.
+"""INSERT, UPDATE and DELETE of a few rows, without a job of Spark's on the table.
 
 Comes in: a statement on a table under its locks, or on a branch. Goes out: how many rows it has
 changed; or nothing, and then it is for Spark to do.
 
 Rows are found in the table's files. What an UPDATE makes of them is still Spark's to say, so that
 a value is what it would be otherwise: it is asked about these rows alone, as constants. Columns
-that the statement does not name keep the values that are stored.
+that the statement does not name keep the values that are stored. Nobody is asked for new values
+that are constants themselves (``query.constants``), those of an INSERT among them.
 
-Called by ``local``. Source: PostgreSQL manual, UPDATE, DELETE.
+Called by ``local``. Source: PostgreSQL manual, INSERT, UPDATE, DELETE.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pyarrow as pa
 from wal2lake.errors import UsageError
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.query.matching import bounds, can_compare, matches
-from wal2lake.frontend.query.plain import PlainWrite
+from wal2lake.frontend.query.plain import PlainInsert, PlainWrite
 from wal2lake.frontend.query.writes import SparkWrite, about_null, new_values_sql
 from wal2lake.lake import CommitConflict
 from wal2lake.lake.plain.change import Found, PlainChange
@@ -48,6 +49,8 @@ def change_plainly(
     asked = write.plain
     if asked is None:
         return None
+    if isinstance(asked, PlainInsert):
+        return _insert(node, write, asked, check, commit)
     condition = asked.condition
     limits = {} if condition is None else bounds(condition)
     change = PlainChange.of(node.tables, write.table.location, limits)
@@ -72,7 +75,10 @@ def change_plainly(
             rows = change.rows(found) if len(found) else None
             if len(found) and rows is None:
                 return None
-            new = _updated(node, write, asked, change, rows, job_group)
+            if asked.constants is None:
+                new = _updated(node, write, asked, change, rows, job_group)
+            elif rows is not None:
+                new = _with_constants(asked, rows)
         if len(found):
             check()
             commit(change, found, new)
@@ -80,6 +86,39 @@ def change_plainly(
         # A writer outside of the node was faster: Delta knows whether that is a conflict.
         return None
     return len(found)
+
+
+def _insert(
+    node: Node,
+    write: SparkWrite,
+    asked: PlainInsert,
+    check: Check,
+    commit: Commit,
+) -> int | None:
+    change = PlainChange.adding(node.tables, write.table.location)
+    new = None if change is None else change.table_of(asked.columns, asked.rows)
+    if change is None or new is None:
+        return None
+    check()
+    try:
+        commit(change, Found.nothing(), new)
+    except CommitConflict:
+        return None
+    return len(asked.rows)
+
+
+def _with_constants(asked: PlainWrite, rows: pa.Table) -> pa.Table:
+    assert asked.constants is not None
+    for (name, _), value in zip(asked.values, asked.constants, strict=True):
+        place = rows.schema.get_field_index(name)
+        kind = rows.schema.field(place)
+        try:
+            new = pa.array([value] * rows.num_rows, kind.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            # The files have another type.
+            raise _SparksToDo from None
+        rows = rows.set_column(place, kind, new)
+    return rows
 
 
 def _updated(

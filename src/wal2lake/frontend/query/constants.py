@@ -1,0 +1,236 @@
+"""The value of a constant in Spark's terms, without Spark. Pure.
+
+Comes in: an expression as a column is to store it, behind its analysis: the text has been read by
+the input function of its type, and rounded and checked (``values.literals``, ``values.assign``), so
+what is left is a literal inside of casts that say its type. Goes out: its value; or
+``NotConstant``: it is more, or a cast about which Spark has ideas of its own. Spark is asked then,
+as for any other expression, so a value is the same either way.
+
+Called by ``plain``, for INSERT ... VALUES and UPDATE ... SET. Sources: Spark's Cast.scala and
+UTF8String.java; Java's BigDecimal.toString().
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+Constant = bool | int | float | Decimal | str | bytes | date | datetime | None
+"""None: NULL. A ``datetime`` has a zone iff the column's moments have."""
+
+
+class NotConstant(Exception):
+    """Its value is Spark's to say."""
+
+
+_Kind = exp.DataType.Type
+
+_BITS: Final = {_Kind.SMALLINT: 15, _Kind.INT: 31, _Kind.BIGINT: 63}
+
+_INTEGER: Final = re.compile("-?[0-9]{1,19}")
+_DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_FLOAT: Final = re.compile(r"-?(?:inf|nan|[0-9]+(?:\.[0-9]+)?(?:e[+-][0-9]+)?)")
+_DATE: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_MOMENT: Final = re.compile(rf"{_DATE.pattern} [0-9:]{{8}}(?:\.[0-9]{{6}})?")
+
+_UTC: Final = "+00:00"
+
+_EXACT: Final = 1 << 53
+"""Integers up to it are floats."""
+
+_SHORT_SCALE: Final = 6
+"""Decimals of a larger one may be shown with an exponent."""
+
+
+def constant(node: exp.Expression) -> Constant:
+    """Raises NotConstant."""
+    if isinstance(node, exp.Paren):
+        return constant(node.this)
+    if isinstance(node, exp.Null):
+        return None
+    if isinstance(node, exp.Boolean):
+        return bool(node.this)
+    if isinstance(node, exp.HexString):
+        return bytes.fromhex(node.name)
+    if isinstance(node, exp.Literal):
+        # A number without a cast is one that no cast has to read.
+        return str(node.name) if node.is_string else _integer(node.name, 63)
+    if isinstance(node, exp.Neg):
+        return _negative(constant(node.this))
+    if isinstance(node, exp.Cast) and isinstance(node.to, exp.DataType):
+        return _cast(constant(node.this), node.to)
+    raise NotConstant
+
+
+def is_of(value: Constant, ddl: str) -> bool:
+    """Whether a column of that type of Spark's stores it as it is."""
+    kind = ddl.lower()
+    if value is None:
+        return True
+    if kind.startswith("decimal("):
+        precision, scale = map(int, kind.removeprefix("decimal(")[:-1].split(","))
+        return isinstance(value, Decimal) and _fits(value, precision, scale)
+    if isinstance(value, datetime):
+        return kind == ("timestamp" if value.tzinfo else "timestamp_ntz")
+    if type(value) is int:
+        bits = {"smallint": 15, "int": 31, "bigint": 63}.get(kind)
+        return bits is not None and _in_bits(value, bits)
+    if kind == "float":
+        return isinstance(value, float) and (
+            value != value or _to_float32(repr(value)) == value
+        )
+    return _OF.get(kind) is type(value)
+
+
+_OF: Final = {
+    "boolean": bool,
+    "double": float,
+    "string": str,
+    "binary": bytes,
+    "date": date,
+}
+
+
+def _negative(value: Constant) -> Constant:
+    if isinstance(value, Decimal):
+        return value.copy_negate() if value else value
+    if isinstance(value, float):
+        return -value
+    # The smallest of a type has no other side.
+    if type(value) is int and value >= 0:
+        return -value
+    raise NotConstant
+
+
+def _cast(value: Constant, to: exp.DataType) -> Constant:
+    if value is None:
+        return None
+    if to.this in _BITS:
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            return _integer(str(value), _BITS[to.this])
+        raise NotConstant
+    reader = _CASTS.get(to.this)
+    if to.this is _Kind.DECIMAL:
+        return _decimal(value, to)
+    if reader is None:
+        raise NotConstant
+    return reader(value)
+
+
+def _integer(text: str, bits: int) -> int:
+    if _INTEGER.fullmatch(text) and _in_bits(int(text), bits):
+        return int(text)
+    raise NotConstant
+
+
+def _in_bits(value: int, bits: int) -> bool:
+    return -(1 << bits) <= value < 1 << bits
+
+
+def _decimal(value: Constant, to: exp.DataType) -> Decimal:
+    precision, scale = (int(one.name) for one in to.expressions)
+    if isinstance(value, bool | float | bytes | date | None) or (
+        isinstance(value, str) and not _DECIMAL.fullmatch(value)
+    ):
+        raise NotConstant
+    found = Decimal(value)
+    if not _fits(found, precision, scale):
+        raise NotConstant
+    # As many places as the type says, and no zero below zero.
+    sign, digits, exponent = found.as_tuple()
+    assert isinstance(exponent, int)
+    if found.is_zero():
+        return Decimal((0, (0,), -scale))
+    return Decimal((sign, (*digits, *(0,) * (scale + exponent)), -scale))
+
+
+def _fits(value: Decimal, precision: int, scale: int) -> bool:
+    """Without rounding."""
+    if value.is_zero():
+        return True
+    _, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
+    return -exponent <= scale and len(digits) + exponent <= precision - scale
+
+
+def _to_text(value: Constant) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, Decimal):
+        exponent = value.as_tuple().exponent
+        if isinstance(exponent, int) and -_SHORT_SCALE <= exponent <= 0:
+            return f"{value:f}"
+    raise NotConstant
+
+
+def _to_double(value: Constant) -> float:
+    if isinstance(value, str) and _FLOAT.fullmatch(value):
+        return float(value)
+    if type(value) is int and abs(value) <= _EXACT:
+        return float(value)
+    if isinstance(value, Decimal | float):
+        return float(value)
+    raise NotConstant
+
+
+def _to_float(value: Constant) -> float:
+    # A float by way of a double may be another one.
+    if isinstance(value, str) and _FLOAT.fullmatch(value):
+        return _to_float32(value)
+    raise NotConstant
+
+
+def _to_float32(text: str) -> float:
+    with suppress(pa.ArrowInvalid):
+        found: float = pa.scalar(text).cast(pa.float32()).as_py()
+        return found
+    raise NotConstant
+
+
+def _to_date(value: Constant) -> date:
+    if isinstance(value, str) and _DATE.fullmatch(value):
+        with suppress(ValueError):
+            return date.fromisoformat(value)
+    raise NotConstant
+
+
+def _to_moment(value: Constant) -> datetime:
+    if isinstance(value, str) and _MOMENT.fullmatch(value):
+        with suppress(ValueError):
+            return datetime.fromisoformat(value)
+    raise NotConstant
+
+
+def _to_instant(value: Constant) -> datetime:
+    if isinstance(value, str) and value.endswith(_UTC):
+        return _to_moment(value.removesuffix(_UTC)).replace(tzinfo=UTC)
+    raise NotConstant
+
+
+_CASTS: Final[Mapping[exp.DataType.Type, Callable[[Constant], Constant]]] = {
+    _Kind.BOOLEAN: lambda value: _same(value, bool),
+    _Kind.BINARY: lambda value: _same(value, bytes),
+    _Kind.TEXT: _to_text,
+    _Kind.DOUBLE: _to_double,
+    _Kind.FLOAT: _to_float,
+    _Kind.DATE: _to_date,
+    _Kind.TIMESTAMPNTZ: _to_moment,
+    _Kind.TIMESTAMPLTZ: _to_instant,
+}
+
+
+def _same(value: Constant, kind: type) -> Constant:
+    if type(value) is kind:
+        return value
+    raise NotConstant
