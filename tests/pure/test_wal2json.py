@@ -224,6 +224,31 @@ def test_format_2_is_an_object_for_each_event() -> None:
     assert commit == '{"action":"C","lsn":"0/200","nextlsn":"0/210"}'
 
 
+@pytest.mark.parametrize("pretty", [None, "1"])
+def test_format_2_is_never_pretty(pretty: str | None) -> None:
+    """Its objects are one line each; wal2json takes pretty-print and does nothing with it."""
+    events = (INSERT, UPDATE, DELETE, truncate, message("p", b"m"))
+    found = said(*events, format_version="2", pretty_print=pretty, include_pk="1")
+    assert found == said(*events, format_version="2", include_pk="1")
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_a_type_whose_name_is_quoted_has_no_quotes_in_them(version: str) -> None:
+    columns = (Column("c", Oid(18), -1, True), Column("cs", Oid(1002), -1, False))
+    relation = replace(RELATION, columns=columns)
+    one = Change("I", Lsn(0x180), (b"x", b"{x}"), None, is_key=False)
+    (text,) = said(
+        lambda plugin, context: plugin.change(context, TRANSACTION, relation, one),
+        format_version=version,
+        include_transaction="off",
+    )
+    if version == "1":
+        types = json.loads(text)["change"][0]["columntypes"]
+    else:
+        types = [column["type"] for column in json.loads(text)["columns"]]
+    assert types == ["char", '"char"[]']
+
+
 def test_what_is_filtered() -> None:
     def kinds(**options: str | None) -> list[str]:
         events = (INSERT, DELETE, truncate, message("p", b""), message("q", b""))
@@ -245,7 +270,7 @@ def test_what_is_filtered() -> None:
         lambda _: None,
         lambda name: {"pg_1": 1, "pg_2": 2}[name],
     )
-    plugin.startup(context, {"filter-origins": "2, 3"})
+    plugin.startup(context, {"filter-origins": "0, 2, 3"})
     found = [plugin.filter_by_origin(name) for name in (None, "pg_1", "pg_2")]
     assert found == [False, False, True]
 

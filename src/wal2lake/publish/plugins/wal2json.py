@@ -130,9 +130,9 @@ class Wal2Json(Base):
             )
 
     def filter_by_origin(self, origin: str | None) -> bool:
-        """filter-origins."""
+        """filter-origins; what was written here is never left out."""
         unwanted = self._options.filter_origins
-        return bool(unwanted) and self._origin(origin) in unwanted
+        return bool(unwanted and origin) and self._origin(origin) in unwanted
 
     def _origin(self, name: str | None) -> int:
         return 0 if name is None else self._origins(name)
@@ -207,7 +207,7 @@ class Wal2Json(Base):
         lsn: Lsn,
         rest: str,
     ) -> None:
-        """One object of format 2."""
+        """One object of format 2, a line without blanks whatever ``pretty-print`` says."""
         options = self._options
         text = f'{{"action":"{action}"'
         if options.include_xids:
@@ -263,7 +263,8 @@ class Wal2Json(Base):
     ) -> None:
         _, _, space = self._blanks()
         words = {"I": "insert", "U": "update", "D": "delete"}
-        lines = [f'"kind":{space}"{words[change.op]}"', *self._named(relation)]
+        named = self._named(relation, space)
+        lines = [f'"kind":{space}"{words[change.op]}"', *named]
         if change.new is not None:
             lines += self._lists(_row(context, relation, change.new), "column")
         key = self._primary_key(context, relation)
@@ -278,8 +279,8 @@ class Wal2Json(Base):
             lines.append(self._nested("oldkeys", self._lists(old, "key")))
         self._element(context, lines, change.lsn)
 
-    def _named(self, relation: Relation) -> Iterator[str]:
-        _, _, space = self._blanks()
+    def _named(self, relation: Relation, space: str = "") -> Iterator[str]:
+        """Schema and table; ``space`` behind a colon."""
         if self._options.include_schemas:
             yield f'"schema":{space}{_string(relation.namespace)}'
         yield f'"table":{space}{_string(relation.name)}'
@@ -317,7 +318,9 @@ class Wal2Json(Base):
 
     def _type(self, column: Column) -> str:
         if self._options.include_typmod or self._options.format_version == 2:
-            return _string(format_type(column.type_oid, column.typmod))
+            name = format_type(column.type_oid, column.typmod)
+            # A name that is quoted in SQL has JSON's quotes already; of an array they are inside.
+            return name if re.fullmatch('".*"', name, re.DOTALL) else _string(name)
         known = BUILT_IN.get(column.type_oid)
         return _string(format_type(column.type_oid) if known is None else known.name)
 
