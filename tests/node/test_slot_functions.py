@@ -60,6 +60,8 @@ CALLS = (
     "select active, active_pid = pg_backend_pid() from pg_replication_slots"
     " where slot_name = 'brief'",
     "select slot_name from pg_copy_logical_replication_slot('one', 'copied', true)",
+    "select pg_create_logical_replication_slot('never', 'pgoutput', temporary => true,"
+    " failover => true)",
     "select slot_name from pg_replication_slots order by 1",
     "select 1 / 0",
     "select slot_name from pg_replication_slots order by 1",
@@ -106,6 +108,26 @@ def test_they_say_what_postgresqls_say(node: Node, pg18: Database) -> None:
             found.append(said(client, "select pg_drop_replication_slot('ro')"))
         results.append(found)
     mine, theirs = results
+    assert mine == theirs
+
+
+def test_slots_that_no_command_makes(node: Node, pg18: Database) -> None:
+    begin = "begin isolation level repeatable read, read only"
+    make = "CREATE_REPLICATION_SLOT never"
+    found = []
+    for conninfo in (node.conninfo(), pg18.conninfo()):
+        told = []
+        with psycopg.connect(
+            f"{conninfo} replication=database", autocommit=True
+        ) as client:
+            failing = f"{make} TEMPORARY LOGICAL pgoutput (FAILOVER)"
+            told.append(said(client, failing))
+            client.execute(begin)
+            client.execute("savepoint inside")
+            told.append(said(client, f"{make} LOGICAL pgoutput (SNAPSHOT 'use')"))
+            client.execute("rollback")
+        found.append(told)
+    mine, theirs = found
     assert mine == theirs
 
 

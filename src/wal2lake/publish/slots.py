@@ -146,6 +146,8 @@ class SlotManager:
         nobody uses it; it goes if that fails, or with the engine."""
         name = begun.name
         check_name(name)
+        if begun.failover:
+            _check_failover(begun)
         with self._lock:
             if self._catalog.slot(name) is not None:
                 raise UsageError(
@@ -186,11 +188,8 @@ class SlotManager:
     ) -> None:
         """ALTER_REPLICATION_SLOT."""
         with self.using(name, session) as slot:
-            if slot.temporary and failover:
-                raise UsageError(
-                    "cannot enable failover for a temporary replication slot",
-                    sqlstate="0A000",
-                )
+            if failover:
+                _check_failover(slot)
             self._catalog.alter_slot(
                 name,
                 failover=failover,
@@ -326,4 +325,12 @@ def check_name(name: str) -> None:
             sqlstate="42602",
             hint="Replication slot names may only contain lower case letters, numbers,"
             " and the underscore character.",
+        )
+
+
+def _check_failover(slot: ReplicationSlot) -> None:
+    """0A000 if it ends with its session."""
+    if slot.temporary:
+        raise UsageError(
+            "cannot enable failover for a temporary replication slot", sqlstate="0A000"
         )

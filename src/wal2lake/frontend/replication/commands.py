@@ -219,6 +219,11 @@ class ReplicationCommands:
             raise InternalError(f"{must} in a read-only transaction")
         if transaction.has_queried:
             raise InternalError(f"{must} before any query")
+        if transaction.in_savepoint:
+            raise InternalError(
+                "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'use') must not be called in a"
+                " subtransaction"
+            )
 
     def _start(self, command: StartLogical) -> Outcome:
         publishing, conversation = self._publishing, self._conversation

@@ -109,6 +109,11 @@ class Transaction:
         return self._queried
 
     @property
+    def in_savepoint(self) -> bool:
+        """What is done now may be undone without the block's end."""
+        return bool(self._savepoints)
+
+    @property
     def failed(self) -> bool:
         """Only the end of the block is accepted."""
         return self._state is _State.FAILED
