@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import duckdb
+import pyarrow as pa
 
 from wal2lake.errors import (
     FeatureNotSupportedError,
@@ -119,7 +120,7 @@ class SystemCatalog:
         """The result's columns, without running the query."""
         query = translate(sql, parameters)
         with self._lock:
-            relation = self._bind(query, context, _Unknown())
+            relation = self._bind(query, context, _Unknown(), {})
             return fields_of(query.outputs, relation.columns, relation.types)
 
     def execute(
@@ -132,12 +133,14 @@ class SystemCatalog:
     ) -> Outcome:
         """Run the query; all rows are in the one batch of the outcome. What its functions ask
         for ``perform`` does, when the lock is free: afterwards, or before the query is run
-        again with the answer."""
+        again with the answer. Views that move are read once: what the query has done itself
+        does not take away the rows that it was done for."""
         query = translate(sql, parameters)
         answers: dict[Request, object] = {}
+        read: dict[str, pa.Table] = {}
         while True:
             try:
-                return self._execute(query, context, formats, perform, answers)
+                return self._execute(query, context, formats, perform, answers, read)
             except Asked as asked:
                 answers[asked.request] = perform(asked.request)
 
@@ -148,11 +151,12 @@ class SystemCatalog:
         formats: Sequence[Format],
         perform: Callable[[Request], object],
         answers: Mapping[Request, object],
+        read: dict[str, pa.Table],
     ) -> Outcome:
         with self._lock:
             self._running = context.pid
             try:
-                relation = self._bind(query, context, answers)
+                relation = self._bind(query, context, answers, read)
                 fields = fields_of(query.outputs, relation.columns, relation.types)
                 table = self._guarded(query, relation.to_arrow_table)
                 assert self._call is not None
@@ -204,18 +208,20 @@ class SystemCatalog:
         self,
         query: Translated,
         context: SessionContext,
-        answers: Mapping[Request, object] | None = None,
+        answers: Mapping[Request, object],
+        read: dict[str, pa.Table],
     ) -> Any:
-        """The engine's relation for a query, its inputs up to date."""
+        """The engine's relation for a query, its inputs up to date, but for those that the
+        same query has ``read`` in an earlier run."""
         connection = self._open()
         facts, replication = self._refresh()
         self._call = Call(
-            facts, self._source, context, datetime.now(UTC), answers=answers or {}
+            facts, self._source, context, datetime.now(UTC), answers=answers
         )
         moment = Moment(facts, replication, self._source, context)
         for relation in query.relations:
             _check_readable(relation, moment)
-            self._ensure(relation, moment)
+            self._ensure(relation, moment, read)
         return self._guarded(query, lambda: connection.sql(query.sql))
 
     def _open(self) -> Any:
@@ -260,14 +266,22 @@ class SystemCatalog:
         assert self._facts is not None and self._replication is not None
         return self._facts, self._replication
 
-    def _ensure(self, relation: SystemRelation, moment: Moment) -> None:
+    def _ensure(
+        self, relation: SystemRelation, moment: Moment, read: dict[str, pa.Table]
+    ) -> None:
         """Make a relation's rows unless they are current."""
         rows, version = self._rows(relation, moment)
         name = internal_relation(relation)
         if version is not None and self._made.get(name) == version:
             return
+        if version is None:
+            if name not in read:
+                read[name] = arrow_table(relation, rows())
+            self._connection.register(name, read[name])
+            self._made[name] = -1
+            return
         self._connection.register(name, arrow_table(relation, rows()))
-        self._made[name] = -1 if version is None else version
+        self._made[name] = version
 
     def _rows(
         self, relation: SystemRelation, moment: Moment
