@@ -62,7 +62,7 @@ def create_origin(node: Node, caller: Caller, name: str) -> int:
     if len(name.encode()) > _NAME_BYTES:
         raise UsageError(
             "replication origin name is too long",
-            sqlstate="22023",
+            sqlstate="54000",
             detail=f"Replication origin names must be no longer than {_NAME_BYTES} bytes.",
         )
     return node.catalog.create_origin(name)
@@ -111,8 +111,10 @@ def set_up_transaction(
 
 
 def reset_transaction(node: Node, caller: Caller) -> None:
-    """It is nowhere."""
-    _session(caller).set_transaction(0, None)
+    """It is nowhere, also without an origin, as in PostgreSQL."""
+    origin = _session(caller)
+    if origin.name is not None:
+        origin.set_transaction(0, None)
 
 
 def _session(caller: Caller) -> SessionOrigin:
