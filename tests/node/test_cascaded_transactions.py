@@ -264,3 +264,40 @@ def test_a_subscriber_is_told_whose_they_are(
         node.sql(drop)
         source.psql(drop)
         node.sql(f"drop publication {name}")
+
+
+def test_old_rows_are_those_of_a_table_that_others_write_too(
+    node: Node, database: Callable[[int], Database], subscribe: Subscribe
+) -> None:
+    # A subscriber without a key finds a row by all its values.
+    source, name, slot = database(17), "theirs", "told_theirs"
+    source.psql(
+        f"create schema {name}; create table {name}.t (id int primary key, v text, w text);"
+        f" alter table {name}.t replica identity full;"
+        f" insert into {name}.t values (1, 'a', 'x'), (2, 'b', 'y');"
+        f" create publication {name} for tables in schema {name}"
+    )
+    mirror = subscribe(source, name)
+    mirror.synced()
+    node.sql(f"alter table {name}.t replica identity full")
+    node.sql(f"select pg_create_logical_replication_slot('{slot}', 'test_decoding')")
+    try:
+        node.sql(f"update {name}.t set v = 'local'")
+        source.psql(f"update {name}.t set w = 'z' where id = 1")
+        source.psql(f"delete from {name}.t where id = 2")
+        mirror.caught_up()
+        told = [
+            str(row[0])
+            for row in node.sql(
+                f"select data from pg_logical_slot_get_changes('{slot}', null, null)"
+            )
+        ]
+        old = [
+            re.sub(r" new-tuple:.*", "", line)
+            for line in told
+            if ": UPDATE" in line or ": DELETE" in line
+        ]
+        assert len(old) == 4
+        assert [line for line in old[2:] if "'local'" not in line] == []
+    finally:
+        node.sql(f"select pg_drop_replication_slot('{slot}')")

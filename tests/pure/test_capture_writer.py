@@ -239,7 +239,9 @@ def test_messages_are_in_the_order_of_the_log(tmp_path: Path) -> None:
     "origin", [None, OriginMark(" with {}", 0, None), OriginMark("o", 1 << 63, -5)]
 )
 @pytest.mark.parametrize("options", [0, 3])
-@pytest.mark.parametrize("as_sent", [None, sent(1 << 40, 7, [RELATION, OTHER])])
+@pytest.mark.parametrize(
+    "as_sent", [None, sent(1 << 40, 7, [RELATION, OTHER]), Sent(1, 2, (), False)]
+)
 def test_a_commit_carries_what_its_transaction_says(
     messages: tuple[Emitted, ...],
     origin: OriginMark | None,
@@ -262,7 +264,7 @@ def test_a_commit_carries_what_its_transaction_says(
         "x with 5",
         "x with {}}",
         'x with {"sent": [1, 2]}',
-        'x with {"sent": [1, 2, ["a"]]}',
+        'x with {"sent": [1, 2, ["a"], true]}',
     ],
 )
 def test_what_others_write_of_their_commit_is_no_message(text: str) -> None:

@@ -7,7 +7,7 @@ Goes out: one text, and all of it again:
     local transaction 7 with {"messages": [["prefix", "Y29udGVudA=="]], "origin": ["o", 5, null]}
     truncate with {"truncate": 3}
     local transaction with {"moved": [[["1"], ["2"]]]}
-    upsert with {"sent": [26447808, 2000, [2774310287]]}
+    upsert with {"sent": [26447808, 2000, [2774310287], true]}
 
 So it is there if and only if the rows are, and nobody has to remove it.
 """
@@ -61,6 +61,8 @@ class Sent(NamedTuple):
     """How many rows of the log that were, TRUNCATEs among them."""
     relations: tuple[int, ...]
     """The ``relation_mark`` of each relation version that they are of."""
+    found_whole: bool
+    """The old rows that were sent are those that the table had; False: their keys are."""
 
 
 def relation_mark(relation: Relation) -> int:
@@ -70,10 +72,16 @@ def relation_mark(relation: Relation) -> int:
     return zlib.crc32(json.dumps(known).encode())
 
 
-def sent(position: int, changes: int, relations: Collection[Relation]) -> Sent:
+def sent(
+    position: int,
+    changes: int,
+    relations: Collection[Relation],
+    *,
+    found_whole: bool = True,
+) -> Sent:
     """What a batch says of itself."""
     marks = sorted({relation_mark(relation) for relation in relations})
-    return Sent(position, changes, tuple(marks))
+    return Sent(position, changes, tuple(marks), found_whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +149,9 @@ def word_and_more(text: str) -> tuple[str, More]:
         statements = str(more.get("statements", ""))
         as_sent = more.get("sent")
         if as_sent is not None:
-            position, changes, marks = as_sent
-            as_sent = Sent(int(position), int(changes), tuple(map(int, marks)))
+            position, changes, marks, whole = as_sent
+            marks = tuple(map(int, marks))
+            as_sent = Sent(int(position), int(changes), marks, bool(whole))
     except (ValueError, TypeError, AttributeError, binascii.Error):
         return text, More()
     if _NAME.fullmatch(statements) is None:

@@ -69,6 +69,8 @@ class SentTable:
     """As its changes are told: all its columns, and its replica identity."""
     key: Sequence[int]
     """Positions in it of the primary key; empty: there is none."""
+    found_whole: bool
+    """See ``messages.Sent``."""
     types: RemoteTypes
     """The publisher's types that are not built in."""
     memory: Memory
@@ -121,6 +123,7 @@ class _Layout:
         ]
         self._whole = relation.identity is ReplicaIdentity.FULL
         self._identity = relation.key_positions
+        self._known = table.found_whole or set(self._identity) <= set(table.key)
         self._named = all(
             sent.columns[positions[relation.columns[i].name]].is_key
             for i in self._identity
@@ -169,6 +172,8 @@ class _Layout:
         needs = (op == _UPDATE) | (op == _DELETE)
         if not self._identity or not needs.any():
             return
+        if not self._known:
+            raise NotAsSent("old rows may have what others have written")
         if self._whole:
             if (kind[needs] != _ROW).any():
                 raise NotAsSent("old rows were not sent whole")

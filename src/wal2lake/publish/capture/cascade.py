@@ -132,7 +132,13 @@ class Cascade:
             state = self._tables.state_at(table.location, commit.version)
             relation = relation_of(table, state)
             part = SentTable(
-                state, commit, relation, key_of(table, relation), types, self._memory
+                state,
+                commit,
+                relation,
+                key_of(table, relation),
+                said.found_whole,
+                types,
+                self._memory,
             )
             told, count = shown(table, relation), 0
             for batch in sent_changes(
