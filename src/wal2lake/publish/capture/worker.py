@@ -477,8 +477,18 @@ class Capture:
         except NotAsSent as reason:
             self._log.debug("a batch is sent on as one transaction", reason=str(reason))
             return False
-        except (CorruptLogError, FileNotFoundError):
+        except CorruptLogError as error:
             # What it had applied may go at any time.
+            self._log.debug("a batch is sent on as one transaction", error=error)
+            return False
+        except Exception as error:
+            # No table is in doubt, and the difference is in none of the files that are.
+            said = error if isinstance(error, Wal2LakeError) else None
+            self._log.warning(
+                "a batch is sent on as one transaction, for its log cannot be read",
+                error=said,
+                exc_info=None if said else error,
+            )
             return False
         return True
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -145,31 +146,34 @@ class LogWriter:
                 at = batch.schema.get_field_index("commit_lsn")
                 placed = batch.set_column(at, "commit_lsn", pa.array(commits[number]))
                 self._take(ChangeBlock(relation, {}, placed))
+            told = transactions.filter(pa.array(present))
+            ended = self._ended(told, commits[present], origin)
         except BaseException:
             self._segments.discard_open()
             raise
         self.versions.update(captured)
-        count = int(present.sum())
-        if count:
-            told = transactions.filter(pa.array(present))
-            placed_at = commits[present]
-            ended = pa.RecordBatch.from_pydict(
-                {
-                    "xid": (self._last_xid + np.arange(count)) % 0xFFFFFFFF + 1,
-                    "commit_lsn": placed_at,
-                    "end_lsn": placed_at + COMMIT_BYTES,
-                    "commit_time": told.column("commit_time").combine_chunks(),
-                    "origin": pa.array([origin] * count),
-                    "origin_lsn": told.column("end_lsn").combine_chunks(),
-                    "changes": told.column("changes").combine_chunks(),
-                },
-                schema=TRANSACTIONS_SCHEMA,
-            )
+        if told.num_rows:
             self._last_xid = int(ended.column("xid")[-1].as_py())
-            self._end = Lsn(int(placed_at[-1]) + COMMIT_BYTES)
+            self._end = Lsn(ended.column("end_lsn")[-1].as_py())
             self._segments.add(Decoded([], no_messages(), ended, self._end))
         self._note()
-        return count
+        return int(told.num_rows)
+
+    def _ended(self, told: pa.Table, commits: Any, origin: str) -> pa.RecordBatch:
+        """Transactions of another log, with their commits here."""
+        count = told.num_rows
+        return pa.RecordBatch.from_pydict(
+            {
+                "xid": (self._last_xid + np.arange(count)) % 0xFFFFFFFF + 1,
+                "commit_lsn": commits,
+                "end_lsn": commits + COMMIT_BYTES,
+                "commit_time": told.column("commit_time").combine_chunks(),
+                "origin": pa.array([origin] * count, pa.string()),
+                "origin_lsn": told.column("end_lsn").combine_chunks(),
+                "changes": told.column("changes").combine_chunks(),
+            },
+            schema=TRANSACTIONS_SCHEMA,
+        )
 
     def prepare(
         self,
