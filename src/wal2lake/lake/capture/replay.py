@@ -239,6 +239,12 @@ def _differ(left: pa.Array, right: pa.Array) -> Mask:
 
 _Row = list[bytes | None]
 
+_ROW_BYTES: Final = 250
+"""What Python needs for a row that is remembered by its key; measured."""
+
+_VALUE_BYTES: Final = 41
+"""The same for each of its values, besides the value: an object of its own, and its place."""
+
 
 class _Filler:
     """Knows what rows hold, from one change of the batch to the next."""
@@ -261,7 +267,7 @@ class _Filler:
         """The batch, which follows those before, with all its values."""
         if not self._named:
             raise NotAsSent("rows are not known by the primary key")
-        self._take(batch.nbytes)
+        self._take(batch)
         columns = [batch.column(f"c{i}").to_pylist() for i in self._columns]
         names = batch.schema.names
         nothing: _Row = [None] * batch.num_rows
@@ -312,13 +318,15 @@ class _Filler:
         table = self._table
         found = {}
         for rows in rows_gone(table.state, table.commit, table.relation):
-            self._take(rows.nbytes)
+            self._take(rows)
             values = [column.to_pylist() for column in rows.columns]
             for row in zip(*values, strict=True):
                 found[tuple(row[i] for i in table.key)] = list(row)
         return found
 
-    def _take(self, size: int) -> None:
-        self._left -= size
+    def _take(self, rows: pa.RecordBatch | pa.Table) -> None:
+        """Before they become Python's objects."""
+        each = _ROW_BYTES + _VALUE_BYTES * len(self._columns)
+        self._left -= rows.nbytes + each * rows.num_rows
         if self._left < 0:
             raise NotAsSent("the batch is too large to remember")
