@@ -14,6 +14,8 @@ import psycopg
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from psycopg.errors import SerializationFailure, UniqueViolation
+from tests.conftest import Database
+from tests.node.conftest import Subscribe
 
 from wal2lake.testing.node import Node
 
@@ -270,3 +272,36 @@ def test_sums_stay_and_each_change_is_told_once_while_many_write(
     commits = 24 - refused[0]
     # Few of them meet: two rows each out of two hundred.
     assert refused[0] * 3 < commits, f"{refused[0]} of 24 were refused"
+
+
+@pytest.mark.slow
+def test_a_block_beside_what_a_subscription_brings(
+    node: Node, pg18: Database, subscribe: Subscribe, session: Callable[[], Session]
+) -> None:
+    """Batches take rows of the same files, and are somebody else's commits, too."""
+    pg18.psql(
+        "create schema besides; create table besides.t (id int primary key, v int);"
+        " insert into besides.t select i, 0 from generate_series(1, 9) i;"
+        " create publication besides for table besides.t"
+    )
+    mirror = subscribe(pg18, "besides")
+    mirror.synced()
+    one = session()
+    run(one, "begin")
+    run(one, "update besides.t set v = 1 where id = 1")
+    run(one, "insert into besides.t values (20, 20)")
+    pg18.psql(
+        "update besides.t set v = 2 where id = 2; delete from besides.t where id = 3"
+    )
+    mirror.caught_up()
+    run(one, "commit")
+    found = node.sql("select id, v from besides.t where v > 0 or id < 5 order by id")
+    assert found == [("1", "1"), ("2", "2"), ("4", "0"), ("20", "20")]
+    run(one, "begin")
+    run(one, "update besides.t set v = v + 1 where id in (4, 5)")
+    pg18.psql("update besides.t set v = 50 where id = 5")
+    mirror.caught_up()
+    with pytest.raises(SerializationFailure):
+        run(one, "commit")
+    found = node.sql("select id, v from besides.t where id in (4, 5) order by id")
+    assert found == [("4", "0"), ("5", "50")]
