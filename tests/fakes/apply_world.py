@@ -192,7 +192,9 @@ class Lake:
             bad = [i for i, value in enumerate(new) if value in self.poison]
             if bad:
                 text = f'invalid input syntax: "{new[bad[0]].decode()}"'
-                failures.append(RowFailure(where, names[bad[0]], "22P02", text))
+                failures.append(
+                    RowFailure(where, names[bad[0]], "22P02", text, op=ord(op))
+                )
                 continue
             if op == "I" and new[0] in rows:
                 failures.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -253,3 +254,13 @@ def test_a_conflict_that_has_to_stop_says_what_and_where() -> None:
     )
     assert "conflict_resolution" in str(error.hint)
     assert 'message type "DELETE"' in str(error.context)
+
+
+def test_a_key_of_a_table_with_a_long_name_is_called_as_at_postgresql() -> None:
+    """A name has 63 bytes, so the table's part of it is cut."""
+    table = replace(TABLE, name="ß" * 31, key_name=None)
+    taken = RowFailure(
+        Seq(0x500, 1), None, "23505", "", ConflictType.INSERT_EXISTS, key="(a)=(1)"
+    )
+    named = f'unique index "{"ß" * 29}_pkey"'
+    assert named in str(row_failure(Oid(7), table, taken, 33).error.detail)

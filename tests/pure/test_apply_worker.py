@@ -83,9 +83,9 @@ def test_a_poisoned_transaction_stops_exactly_there(tmp_path: Path) -> None:
         error = side.stops("finished at")
         assert error.splitlines()[0] == 'invalid input syntax: "bad"'
         assert (
-            'CONTEXT:  processing remote data for replication origin "pg_1" for'
-            ' replication target relation "public.t2" column "a1" in transaction 7,'
-            " finished at 0/12C"
+            'CONTEXT:  processing remote data for replication origin "pg_1" during message'
+            ' type "INSERT" for replication target relation "public.t2" column "a1" in'
+            " transaction 7, finished at 0/12C"
         ) in error
         # All before it, in every table; nothing of it, nothing after it.
         side.reaches(300)
@@ -270,6 +270,11 @@ def test_a_relation_without_a_target_stops_at_its_first_row(tmp_path: Path) -> N
         assert error.startswith(
             'logical replication target relation "public.t2" is missing replicated'
             ' column: "a1"'
+        )
+        # As PostgreSQL: which table it is says the message.
+        assert error.endswith(
+            'origin "pg_1" during message type "INSERT" in transaction 7,'
+            " finished at 0/C8"
         )
         check(side, 1, below=200)
 

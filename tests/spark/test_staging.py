@@ -36,7 +36,7 @@ from wal2lake.lake.port import (
     TableState,
 )
 from wal2lake.lake.query import Queries
-from wal2lake.lake.staging.changes import RowFailure, Seq
+from wal2lake.lake.staging.changes import DELETE, INSERT, RowFailure, Seq
 from wal2lake.lake.staging.convert import Rules
 from wal2lake.lake.staging.defaults import Fill
 from wal2lake.lake.staging.logrows import LogSource, LsnRange, plan_parts
@@ -292,6 +292,7 @@ def test_rows_that_do_not_convert_are_located_and_leave_no_file(
             "number",
             "23502",
             'null value in column "number" of relation "t" violates not-null constraint',
+            op=INSERT,
         )
         assert staged.failures[1].seq == Seq(131, 7)
         assert staged.failures[1].sqlstate == "22P02"
@@ -496,6 +497,7 @@ def test_a_relation_that_does_not_fit_is_located_at_its_first_row(
         "55000",
         'logical replication target relation "public.t" is missing replicated column: '
         '"extra"',
+        op=INSERT,
     )
     assert failure(unnamed) == RowFailure(
         Seq(6, 2),
@@ -503,6 +505,7 @@ def test_a_relation_that_does_not_fit_is_located_at_its_first_row(
         "55000",
         "publisher did not send replica identity column expected by the logical "
         'replication target relation "public.t"',
+        op=DELETE,
     )
 
 

@@ -256,7 +256,7 @@ def _described(
 ) -> ApplyError:
     here = found.conflict
     unique = here.type in _UNIQUE
-    index = found.table.key_name or f"{found.table.name}_pkey"
+    index = found.table.index_name
     detail = explanation(here.type, index, found.modified, exists)
     if values and here.key is not None:
         # FULL is the row's values, without the columns' names.

@@ -1,7 +1,7 @@
 """What keeps a batch from being applied whole: where it has to be cut, and what to say.
 
 In: rows that a table could not take, as staging found them. Out: the first failure, with
-PostgreSQL's context (relation, column, finish LSN) and a remedy.
+PostgreSQL's context (message type, relation, column, transaction, finish LSN) and a remedy.
 """
 
 from __future__ import annotations
@@ -14,11 +14,45 @@ from wal2lake.apply.conflicts import MESSAGE_TYPES, OriginExists, explanation
 from wal2lake.apply.relationmap import error_context
 from wal2lake.catalog import TableDef
 from wal2lake.errors import ApplyError, Wal2LakeError
-from wal2lake.lake.staging.changes import RowFailure
+from wal2lake.lake.staging.changes import (
+    DELETE,
+    INSERT,
+    TRUNCATE,
+    UPDATE,
+    RowFailure,
+)
 from wal2lake.model import ConflictType, Lsn, Oid
 from wal2lake.pgtypes import COPIED_ANEW, remedy
 
 _TAKEN: Final = (ConflictType.INSERT_EXISTS, ConflictType.UPDATE_EXISTS)
+
+
+_MESSAGE_TYPES: Final = {
+    INSERT: "INSERT",
+    UPDATE: "UPDATE",
+    DELETE: "DELETE",
+    TRUNCATE: "TRUNCATE",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What PostgreSQL's error context says of a message."""
+
+    op: int
+    """One of staging's letters, as a code point."""
+    relation: str | None
+    """None: it is the relation that could not be opened. PostgreSQL does not name it then."""
+
+    def context(self, subid: Oid, xid: int | None, finish_lsn: Lsn) -> str:
+        """The error context, of a transaction if it is known which."""
+        return error_context(
+            origin=f"pg_{subid}",
+            message_type=_MESSAGE_TYPES.get(self.op),
+            relation=self.relation,
+            xid=xid,
+            finish_lsn=finish_lsn,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +64,8 @@ class Failure:
     error: Wal2LakeError
     row: tuple[TableDef, RowFailure] | None = None
     """What a table could not take; None: it is not about one row."""
+    message: Message | None = None
+    """The message that could not be taken, where ``row`` does not say it."""
 
     @property
     def divides(self) -> bool:
@@ -54,7 +90,7 @@ def row_failure(
     at = Lsn(failure.seq.commit_lsn)
     kind, detail = failure.conflict, failure.detail
     if kind is not None and (detail is None or failure.modified is not None):
-        index = table.key_name or f"{table.name}_pkey"
+        index = table.index_name
         detail = explanation(kind, index, failure.modified, exists)
     error = ApplyError(
         failure.message,
@@ -62,7 +98,11 @@ def row_failure(
         detail=detail,
         context=error_context(
             origin=f"pg_{subid}",
-            message_type=None if kind is None else MESSAGE_TYPES[kind],
+            message_type=(
+                _MESSAGE_TYPES.get(failure.op or 0)
+                if kind is None
+                else MESSAGE_TYPES[kind]
+            ),
             relation=table.qualified,
             column=failure.column,
             xid=xid,

@@ -26,11 +26,10 @@ from typing import Final
 import numpy as np
 
 from wal2lake.apply.batch import TableChanges
-from wal2lake.apply.failures import Failure
+from wal2lake.apply.failures import Failure, Message
 from wal2lake.apply.relationmap import (
     RelationUse,
     check_target,
-    error_context,
     missing_columns,
     missing_target,
 )
@@ -62,7 +61,7 @@ def check_targets(
         table = catalog.table_by_oid(part.relid)
         for file in part.files:
             if table is not None:
-                found += _denied(reader, part, file, table, rights, origin, cut)
+                found += _denied(reader, part, file, table, rights, cut)
             for use in _uses(file):
                 try:
                     check_target(use, table)
@@ -72,13 +71,12 @@ def check_targets(
                 if table is not None:
                     _tell_who(catalog, error, file.relation, table, origin)
                 ops = _NEED_A_KEY if use.changes_rows else None
-                at = first_row(reader, file, part.position, ops)
-                if at is None or (cut is not None and at >= cut):
+                first = _first_change(reader, file, part.position, ops)
+                if first is None or (cut is not None and first[0] >= cut):
                     continue
-                error.context = error_context(
-                    origin=origin, relation=file.relation.qualified, finish_lsn=at
-                )
-                found.append(Failure(at, error))
+                named = file.relation.qualified if use.changes_rows else None
+                at, op = first
+                found.append(Failure(at, error, message=Message(op, named)))
     return found
 
 
@@ -134,7 +132,6 @@ def _denied(
     file: RowsFile,
     table: TableDef,
     rights: TargetRights,
-    origin: str,
     cut: Lsn | None,
 ) -> Iterator[Failure]:
     counts = {
@@ -149,10 +146,8 @@ def _denied(
             continue
         at = first_row(reader, file, part.position, (ord(op),))
         if at is not None and (cut is None or at < cut):
-            error.context = error_context(
-                origin=origin, relation=file.relation.qualified, finish_lsn=at
-            )
-            yield Failure(at, error)
+            message = Message(ord(op), file.relation.qualified)
+            yield Failure(at, error, message=message)
 
 
 def check_others(
@@ -176,14 +171,12 @@ def check_others(
         name = (file.relation.namespace, file.relation.name)
         if name in waiting or catalog.table(*name) is not None:
             continue
-        at = first_row(reader, file, position)
-        if at is None or (cut is not None and at >= cut):
+        first = _first_change(reader, file, position)
+        if first is None or (cut is not None and first[0] >= cut):
             continue
+        at, op = first
         error = missing_target(file.relation)
-        error.context = error_context(
-            origin=f"pg_{subid}", relation=file.relation.qualified, finish_lsn=at
-        )
-        found.append(Failure(at, error))
+        found.append(Failure(at, error, message=Message(op, None)))
     return found
 
 
@@ -228,9 +221,20 @@ def first_row(
     ops: Sequence[int] | None = None,
 ) -> Lsn | None:
     """Commit LSN of the first row at or above ``position`` (of one of these kinds)."""
+    found = _first_change(reader, file, position, ops)
+    return None if found is None else found[0]
+
+
+def _first_change(
+    reader: LogReader,
+    file: RowsFile,
+    position: Lsn,
+    ops: Sequence[int] | None = None,
+) -> tuple[Lsn, int] | None:
+    """That LSN, and what the row is."""
     lsns, kinds = reader.operations(file)
     counts = lsns >= int(position)
     if ops is not None:
         counts &= np.isin(kinds, ops)
     first = np.flatnonzero(counts)[:1]
-    return Lsn(int(lsns[first[0]])) if len(first) else None
+    return (Lsn(int(lsns[first[0]])), int(kinds[first[0]])) if len(first) else None

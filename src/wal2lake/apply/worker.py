@@ -386,11 +386,16 @@ class ApplyWorker:
     def _explained(self, failure: Failure, batch: Batch) -> Failure:
         """What stops the subscription, with its transaction; noted, if it is one of PostgreSQL's
         conflicts."""
+        lsn = int(failure.cut)
+        known = Transactions(self._reader, batch.manifests).at([lsn]).get(lsn)
+        xid = None if known is None else known.xid
+        if failure.message is not None:
+            failure.error.context = failure.message.context(
+                self._subid, xid, failure.cut
+            )
         if failure.row is None:
             return failure
         table, row = failure.row
-        lsn = row.seq.commit_lsn
-        known = Transactions(self._reader, batch.manifests).at([lsn]).get(lsn)
         if row.conflict is not None:
             self._catalog.note_conflict(
                 self._subid,
@@ -402,7 +407,7 @@ class ApplyWorker:
             self._subid,
             table,
             row,
-            None if known is None else known.xid,
+            xid,
             self._origin_exists,
         )
 
@@ -543,7 +548,7 @@ class ApplyWorker:
             name=definition.name,
             state=state,
             key=definition.key,
-            constraint=definition.key_name or f"{definition.name}_pkey",
+            constraint=definition.index_name,
             sources=[
                 LogSource(
                     str(self._reader.path(f.file)),

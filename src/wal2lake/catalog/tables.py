@@ -99,7 +99,7 @@ def rename_table(
     sequences.move_owned(connection, table.oid, namespace)
     key_name = table.key_name
     if table.key and key_name is None:
-        key_name = f"{table.name}_pkey"
+        key_name = table.index_name
     if (namespace, name) != (table.namespace, table.name):
         sequences.refuse_taken(connection, namespace, name)
     connection.execute(

@@ -443,8 +443,7 @@ class GroupCopy:
         state = self._port.state(table.location)
         if self._port.any_key_taken(state, files, table.key):
             raise ApplyError(
-                "duplicate key value violates unique constraint"
-                f' "{table.key_name or f"{table.name}_pkey"}"',
+                f'duplicate key value violates unique constraint "{table.index_name}"',
                 sqlstate="23505",
                 hint="The table has rows that are copied now. Remove them, and the copy"
                 " goes on. ALTER SUBSCRIPTION ... REFRESH PUBLICATION WITH (recopy = true)"

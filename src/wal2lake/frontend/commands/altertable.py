@@ -546,7 +546,7 @@ class _Rewriting:
         if not self._any(f"{table} GROUP BY {key} HAVING count(*) > 1"):
             return
         after = self.plan.after
-        name = after.key_name or f"{after.name}_pkey"
+        name = after.index_name
         raise UsageError(
             f'could not create unique index "{name}"',
             sqlstate="23505",

@@ -62,6 +62,8 @@ class RowFailure:
     """What to do, where it is not about a value or a conflict."""
     divides: bool = False
     """It is no failure of this event: the batch is too large, and what is below is not."""
+    op: int | None = None
+    """What the event is, one of the letters above, as a code point; None: not said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -457,7 +457,13 @@ class _Rows:
     def located(self, bad: Sequence[BadValue]) -> tuple[RowFailure, ...]:
         """Bad rows by their place in the log, ascending."""
         failures = [
-            RowFailure(self._seq(b.row), b.column or None, b.sqlstate, b.message)
+            RowFailure(
+                self._seq(b.row),
+                b.column or None,
+                b.sqlstate,
+                b.message,
+                op=int(self.op[b.row]),
+            )
             for b in bad
         ]
         return tuple(sorted(failures, key=lambda f: f.seq))

@@ -320,7 +320,8 @@ def _unfit(
     first = Seq(
         batch.column("commit_lsn")[0].as_py(), batch.column("ordinal")[0].as_py()
     )
-    return (RowFailure(first, None, *wrong),)
+    op = batch.column("op")[0].as_py()
+    return (RowFailure(first, None, *wrong, op=op),)
 
 
 def _found(answers: Iterable[_Answer]) -> Found:

@@ -138,6 +138,7 @@ def stop(
             detail=f"The expression that resolves {met.type} could not be evaluated.",
             key=key,
             hint="Choose another conflict_resolution (ALTER SUBSCRIPTION ... SET).",
+            op=row.column("op")[0].as_py(),
         )
     if met.type in _OF_NEW_KEYS:
         inserted = met.type is ConflictType.INSERT_EXISTS

@@ -32,7 +32,7 @@ def refuse_repeated(
     """Raise if a key was found."""
     if found is None:
         return
-    name = table.key_name or f"{table.name}_pkey"
+    name = table.index_name
     raise UsageError(
         f'duplicate key value violates unique constraint "{name}"',
         sqlstate="23505",
