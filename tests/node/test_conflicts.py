@@ -35,6 +35,17 @@ def reports(log: str, relation: str = "cf.") -> list[tuple[str, str]]:
     return [one for one in found if one[0].startswith(relation)]
 
 
+def both_say(node: Node, peer: Database, *lines: str) -> None:
+    """Wait until these are in both server logs."""
+    for line in lines:
+        wait_until(
+            lambda line=line: (
+                line in node.log_text() and line in peer.server.log_text()
+            ),
+            describe=line,
+        )
+
+
 @pytest.fixture
 def peer(database: Callable[[int], Database]) -> Iterator[Database]:
     """A native subscriber's database."""
@@ -180,12 +191,24 @@ def test_changes_of_rows_that_are_not_there_are_reported_as_postgresql_reports_t
             == "t"
         )
     )
+    both_say(
+        node,
+        peer,
+        'ERROR:  conflict detected on relation "cf.t": conflict=insert_exists',
+        "\tKey (a)=(50); existing local row (50, 1, local); remote row (50, 2, remote).",
+    )
     for side in (node.sql, peer.psql):
         side("delete from cf.t where a = 50")
     pg18.psql("update cf.t set a = 51 where a = 50")
     node.wait_for(
         "select 1 from wal2lake.conflicts where conflict_type = 'update_exists'"
         " and key = '(a)=(51)'"
+    )
+    both_say(
+        node,
+        peer,
+        "\tKey (a)=(51); existing local row (51, 1, local); remote row (51, 2, remote);"
+        " replica identity (a)=(50).",
     )
     for side in (node.sql, peer.psql):
         side("delete from cf.t where a = 51")

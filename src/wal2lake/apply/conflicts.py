@@ -251,6 +251,32 @@ def _message(found: Found) -> str:
     )
 
 
+def rows_told(
+    table: TableDef,
+    kind: ConflictType,
+    key: str,
+    *,
+    local: str | None,
+    row: str | None,
+    identity: str | None = None,
+) -> str:
+    """The line with values, as PostgreSQL writes it. ``identity``: of an UPDATE to a key that is
+    taken, the key that its row had."""
+    unique = kind in _UNIQUE
+    named = identity if unique else key
+    # FULL is the row's values, without the columns' names.
+    if named is not None and not table.key:
+        named = f"full ({named.partition(')=(')[2]}"
+    shown = [
+        f"key {key}" if unique else None,
+        None if local is None else f"existing local row {local}",
+        None if row is None else f"remote row {row}",
+        None if named is None else f"replica identity {named}",
+    ]
+    text = "; ".join(one for one in shown if one is not None)
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def _described(
     origin: str, found: Found, *, values: bool, exists: OriginExists
 ) -> ApplyError:
@@ -259,20 +285,9 @@ def _described(
     index = found.table.index_name
     detail = explanation(here.type, index, found.modified, exists)
     if values and here.key is not None:
-        # FULL is the row's values, without the columns' names.
-        identity = (
-            f"identity {here.key}"
-            if found.table.key
-            else f"identity full ({here.key.partition(')=(')[2]}"
+        detail += "\n" + rows_told(
+            found.table, here.type, here.key, local=found.local, row=found.row
         )
-        shown = [
-            f"key {here.key}" if unique else None,
-            None if found.local is None else f"existing local row {found.local}",
-            None if found.row is None else f"remote row {found.row}",
-            None if unique else f"replica {identity}",
-        ]
-        text = "; ".join(one for one in shown if one is not None)
-        detail += f"\n{text[0].upper()}{text[1:]}."
     as_usual = (here.type, here.resolution) in _AS_POSTGRESQL
     return ApplyError(
         _message(found),

@@ -10,7 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from wal2lake.apply.conflicts import MESSAGE_TYPES, OriginExists, explanation
+from wal2lake.apply.conflicts import (
+    MESSAGE_TYPES,
+    OriginExists,
+    explanation,
+    rows_told,
+)
 from wal2lake.apply.relationmap import error_context
 from wal2lake.catalog import TableDef
 from wal2lake.errors import ApplyError, Wal2LakeError
@@ -84,14 +89,26 @@ def row_failure(
     failure: RowFailure,
     xid: int | None = None,
     exists: OriginExists = lambda subid: True,
+    *,
+    values: bool = False,
 ) -> Failure:
     """The failure of a row that ``table`` cannot take; ``xid``: its transaction's at the
-    publisher, if it is known."""
+    publisher, if it is known; ``values``: a conflict is told with its key and rows."""
     at = Lsn(failure.seq.commit_lsn)
     kind, detail = failure.conflict, failure.detail
     if kind is not None and (detail is None or failure.modified is not None):
         index = table.index_name
         detail = explanation(kind, index, failure.modified, exists)
+    if values and kind is not None and failure.key is not None:
+        rows = rows_told(
+            table,
+            kind,
+            failure.key,
+            local=failure.local,
+            row=failure.row,
+            identity=failure.identity,
+        )
+        detail = f"{detail}\n{rows}"
     error = ApplyError(
         failure.message,
         sqlstate=failure.sqlstate,

@@ -211,7 +211,7 @@ class ApplyWorker:
     def _report(self, error: Exception) -> None:
         """Say it in the server log and, if that can be written, in the catalog."""
         if isinstance(error, Wal2LakeError):
-            self._events.error("apply stopped", error=error)
+            self._events.error(error.message, error=error)
             text = error.describe()
         else:
             self._events.error("apply failed", exc_info=error)
@@ -409,6 +409,7 @@ class ApplyWorker:
             row,
             xid,
             self._origin_exists,
+            values=self._settings.apply.log_conflict_values,
         )
 
     def _origin_exists(self, subid: int) -> bool:

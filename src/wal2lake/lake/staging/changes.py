@@ -58,6 +58,13 @@ class RowFailure:
     """Of the row, as PostgreSQL writes it, for a conflict."""
     modified: Modified | None = None
     """Who has made the row that it met; None: not known."""
+    row: str | None = None
+    """Of a conflict the new row, as PostgreSQL writes it; None: there is none, or it was not
+    asked for."""
+    local: str | None = None
+    """The stored row that it met, like ``row``."""
+    identity: str | None = None
+    """Of an UPDATE to a key that is taken: the key that its row had, like ``row``."""
     hint: str | None = None
     """What to do, where it is not about a value or a conflict."""
     divides: bool = False

@@ -157,6 +157,25 @@ def stop(
     )
 
 
+def shown(
+    failure: RowFailure,
+    shape: ChangeShape,
+    table: pa.Table,
+    event: int,
+    local: str | None,
+) -> RowFailure:
+    """The failure of an event with the text of its row, and of the one that it met."""
+    if failure.conflict is None:
+        return failure
+    event_row = table.slice(event, 1)
+    row = identity = None
+    if failure.conflict not in _OF_DELETES:
+        row = _rows_of(shape, event_row)[0]
+    if failure.conflict is ConflictType.UPDATE_EXISTS:
+        identity = keys_of(shape, event_row)[0]
+    return replace(failure, row=row, local=local, identity=identity)
+
+
 def unresolved(relation: str, rows: pa.Table, *, fits: bool) -> RowFailure:
     """Conflicts of a batch that only Spark could apply, which does as PostgreSQL does. ``rows``:
     lsn and ord of its events. ``fits``: it is the table that is not for us, not the batch's

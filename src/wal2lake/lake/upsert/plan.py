@@ -53,6 +53,7 @@ from wal2lake.lake.upsert.conflicts import (
     missing_rows,
     new_keys_of,
     row_texts,
+    shown,
     stop,
 )
 from wal2lake.lake.upsert.equality import (
@@ -75,6 +76,7 @@ from wal2lake.lake.upsert.lives import (
     Events,
     HeldRow,
     Lives,
+    Mask,
     Stopped,
     net_lives,
 )
@@ -230,8 +232,15 @@ def plan_upsert(
     lsn = loaded.table.column("lsn").to_numpy()
     if isinstance(lives, Stopped):
         if judge is None or lives.met is None:
-            return _conflict(loaded, lives.event, uniqueness)
-        return stop(loaded.shape, loaded.table, lives.met, judge, uniqueness)
+            failure = _conflict(loaded, lives.event, uniqueness)
+            at = _untouched(events, lives.event, present)
+        else:
+            failure = stop(loaded.shape, loaded.table, lives.met, judge, uniqueness)
+            at = lives.met.stored
+        if not shows_rows:
+            return failure
+        (local,) = _stored_texts([at], places, stored, state, share)
+        return shown(failure, loaded.shape, loaded.table, lives.event, local)
     rows = _rows(loaded, lives, places, stored, share)
     if by is not None:
         rows = by.of(lsn[lives.last]).appended(rows)
@@ -401,6 +410,15 @@ def _conflict(loaded: Loaded, event: int, uniqueness: Uniqueness) -> RowFailure:
         inserted=inserted,
         key=new_keys_of(loaded.shape, table.slice(event, 1))[0],
     )
+
+
+def _untouched(events: Events, event: int, present: Mask) -> int:
+    """The key that an event's row gets, if the table has a row of it and nothing before the event
+    is about that; else STORED."""
+    key = int(events.key[event])
+    before = slice(0, event)
+    touched = (events.key[before] == key) | (events.old[before] == key)
+    return key if present[key] and not touched.any() else STORED
 
 
 def _inserted(loaded: Loaded) -> pa.Table:
