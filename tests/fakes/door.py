@@ -143,6 +143,10 @@ class FakeBackend:
         self._cancelled = threading.Event()
         journal.contexts.append(context)
 
+    def check_syntax(self, sql: str) -> None:
+        if sql.split()[0].lower() in ("selekt", "create"):
+            parse(sql)
+
     def prepare(self, sql: str, param_oids: Sequence[int]) -> FakePrepared:
         self.journal.calls.append(f"prepare {sql}")
         verb = sql.split()[0].lower()

@@ -102,6 +102,12 @@ show "timezone"
 set datestyle to 'ISO, MDY' ## reset datestyle ## reset all
 set a.b.c = 5 ## show a.b.c
 set foo.bar = default ## show foo.bar
+set work_mem = '3000kB'; selekt ## show work_mem
+begin; set work_mem = '3000kB'; commit; selekt ## show work_mem
+begin ## oops ## set work_mem = '3000kB'; selekt \
+## rollback; create publication for table ## rollback
+begin; set work_mem = '3000kB'; commit; set a ## show work_mem \
+## begin; show work_mem; commit foo
 """
 
 

@@ -129,6 +129,11 @@ class Prepared(Protocol):
 class Backend(Protocol):
     """Executes the statements of one session."""
 
+    def check_syntax(self, sql: str) -> None:
+        """SqlSyntaxError for what is no statement; before anything of its string is run. Other
+        errors, and those inside of a query, may wait for ``prepare``."""
+        ...
+
     def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
         """Understand one statement; an OID of 0 leaves the parameter's type open."""
         ...

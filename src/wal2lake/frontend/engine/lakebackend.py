@@ -169,6 +169,14 @@ class LakeBackend:
 
     # ---- the port ----------------------------------------------------------------
 
+    def check_syntax(self, sql: str) -> None:
+        """Whether it is a statement."""
+        try:
+            parse(sql)
+        except Wal2LakeError as error:
+            if isinstance(error, SqlSyntaxError) and error.position:
+                raise
+
     def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
         """Parse; errors of names come from ``fields`` or ``execute``."""
         statement = parse(sql)

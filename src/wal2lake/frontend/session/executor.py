@@ -84,6 +84,11 @@ class Executor:
                 error.position += statements[0].offset
             raise
 
+    def check_syntax(self, sql: str) -> None:
+        """42601 for one of several statements: as in PostgreSQL none of them runs then."""
+        if parse_command(sql) is None:
+            self._backend.check_syntax(sql)
+
     def prepare(
         self, sql: str, param_oids: Sequence[int], kind: TransactionKind
     ) -> PreparedStatement:

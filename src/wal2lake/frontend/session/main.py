@@ -292,6 +292,9 @@ class Session:
                 if len(statements) > 1
                 else TransactionKind.STATEMENT
             )
+            if len(statements) > 1:
+                for statement in statements:
+                    self._executor.check_syntax(statement.text)
             for statement in statements:
                 self._simple_statement(statement, kind, statement is statements[-1])
         except (TransportClosed, SessionEnd):
