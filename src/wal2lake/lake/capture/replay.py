@@ -9,8 +9,9 @@ table has, as record batches:
 
 Values go through the conversion that apply gave them, and are PostgreSQL's text as ``rows`` has it.
 What was not sent because it had not changed (TOAST) is the row's value before: of an earlier change
-in the batch, or what the commit has taken out of the table. For that a table's events are walked
-one by one, which is done for no others.
+in the batch, or what the commit has taken out of the table. So is an old row that is told whole, if
+others may have written the table: there the publisher's has its key, and need not have the rest.
+For both a table's events are walked one by one, which is done for no others.
 
 ``NotAsSent`` if the log's rows cannot tell what the table's changes have to: it has columns of its
 own, or its replica identity is another than the publisher's. The difference that the commit makes
@@ -76,6 +77,13 @@ class SentTable:
     memory: Memory
     """For values that have to be remembered."""
 
+    @property
+    def tells_own(self) -> bool:
+        """Old rows are told by more than what is known to be the publisher's, too."""
+        return not self.found_whole and not set(self.relation.key_positions) <= set(
+            self.key
+        )
+
 
 def sent_changes(
     table: SentTable,
@@ -87,7 +95,8 @@ def sent_changes(
     """The rows of ``span`` in all the sources, which follow each other. ``has_unchanged``: some
     value may not have been sent. NotAsSent, CorruptLogError or StorageError at any of them: then
     what came before it is to be forgotten, too."""
-    filler = _Filler(table) if has_unchanged and table.key else None
+    walks = (has_unchanged or table.tells_own) and table.key
+    filler = _Filler(table) if walks else None
     last = (-1, -1)
     for source in sources:
         layout = _Layout(table, source.relation)
@@ -123,10 +132,12 @@ class _Layout:
         ]
         self._whole = relation.identity is ReplicaIdentity.FULL
         self._identity = relation.key_positions
-        self._known = table.found_whole or set(self._identity) <= set(table.key)
+        self._tells_own = table.tells_own
+        self._key = table.key
+        self._found_whole = table.found_whole
         self._named = all(
             sent.columns[positions[relation.columns[i].name]].is_key
-            for i in self._identity
+            for i in (self._key if self._tells_own else self._identity)
         )
 
     def wanted(self, present: Collection[str]) -> list[str]:
@@ -149,7 +160,8 @@ class _Layout:
             if new is None:
                 raise NotAsSent("a column was not sent")
             missing = _flags(batch, f"u{position}")
-            if missing is not None and old is not None:
+            known = self._found_whole or i in self._key
+            if missing is not None and old is not None and known:
                 there = missing & old.values.is_valid().to_numpy(zero_copy_only=False)
                 # An old row that is whole has what is NULL, too.
                 there |= missing & (kind == _ROW)
@@ -172,9 +184,7 @@ class _Layout:
         needs = (op == _UPDATE) | (op == _DELETE)
         if not self._identity or not needs.any():
             return
-        if not self._known:
-            raise NotAsSent("old rows may have what others have written")
-        if self._whole:
+        if self._whole and not self._tells_own:
             if (kind[needs] != _ROW).any():
                 raise NotAsSent("old rows were not sent whole")
         elif not self._named or (kind[op == _DELETE] == 0).any():
@@ -185,6 +195,15 @@ class _Layout:
     ) -> tuple[Any, dict[int, pa.Array]]:
         """Which old rows are told, and those."""
         none = np.zeros(len(op), np.uint8)
+        if self._tells_own:
+            # Of which row; what it had is put in behind.
+            had = pa.array(kind != 0)
+            named = {
+                i: pc.if_else(had, olds[i], news[i]) if i in olds else news[i]
+                for i in self._key
+            }
+            changed = (op == _UPDATE) | (op == _DELETE)
+            return np.where(changed, _ROW, none).astype(np.uint8), named
         if not self._identity or not olds:
             return none, {}
         if self._whole:
@@ -278,12 +297,16 @@ class _Filler:
         ]
         ops = batch.column("op").to_pylist()
         kinds = batch.column("old").to_pylist()
+        olds: list[_Row] = [[None] * batch.num_rows for _ in self._columns]
         for at, (op, kind) in enumerate(zip(ops, kinds, strict=True)):
             if op == _TRUNCATE:
                 self._known.clear()
                 self._emptied = True
                 continue
             old = tuple(column[at] for column in old_key)
+            if self._table.tells_own and op != _INSERT:
+                for column, value in zip(olds, self._before(old), strict=True):
+                    column[at] = value
             if op == _DELETE:
                 self._known[old] = None
                 continue
@@ -297,11 +320,11 @@ class _Filler:
             if old != new:
                 self._known[old] = None
             self._known[new] = [column[at] for column in columns]
-        for i in unknown:
-            place = batch.schema.get_field_index(f"c{i}")
-            values = pa.array(columns[i], pa.binary())
-            batch = batch.set_column(place, f"c{i}", values)
-        return batch
+        found = {name: batch.column(name) for name in names}
+        found |= {f"c{i}": pa.array(columns[i], pa.binary()) for i in unknown}
+        if self._table.tells_own:
+            found |= {f"o{i}": pa.array(olds[i], pa.binary()) for i in self._columns}
+        return pa.RecordBatch.from_pydict(found)
 
     def _before(self, key: tuple[bytes | None, ...]) -> _Row:
         """The row that a key has."""
