@@ -469,6 +469,11 @@ class ApplyWorker:
                 return failure
             failpoint("apply.staged")
             try:
+                for part, one in zip(parts, staged, strict=True):
+                    known = self._tables[part.relid]
+                    if one.conflicts and not _is_unique(part, known.definition):
+                        # Old rows come whole, and ours may not be those any more.
+                        self._tables.distrust(known)
                 conflicts = met(
                     [
                         (self._tables[part.relid].definition, one.conflicts)
@@ -539,9 +544,7 @@ class ApplyWorker:
         state = self._tables.look(known)
         definition = known.definition
         # What the publisher's own constraint does not rule out is looked up.
-        trusted = known.trusted and all(
-            has_unique_key(f.relation, definition.key) for f in part.files
-        )
+        trusted = known.trusted and _is_unique(part, definition)
         files = [f for f in part.files if cut is None or f.min_commit_lsn < cut]
         inserts = itertools.accumulate((f.inserts for f in files), initial=0)
         request = StageRequest(
@@ -580,6 +583,7 @@ class ApplyWorker:
                 if c.default is None and not c.not_null
             ),
             commits=commits,
+            has_their_rows=known.trusted,
         )
         return self._batches.stage(request)
 
@@ -664,3 +668,8 @@ class ApplyWorker:
         self._progress.set(applied=floor)
         self._published()
         return True
+
+
+def _is_unique(part: TableChanges, table: TableDef) -> bool:
+    """The publisher's own constraint has the table's key."""
+    return all(has_unique_key(f.relation, table.key) for f in part.files)

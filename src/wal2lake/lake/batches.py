@@ -148,7 +148,7 @@ class Batches:
                 staged.changes,
                 relations,
                 # Who finds rows by their key sees nothing else of what others have written.
-                found_whole=request.trusted or not request.key,
+                found_whole=request.has_their_rows or not request.key,
             )
             staged.said = More(sent=found)
         names = [field.name for field in request.state.fields]

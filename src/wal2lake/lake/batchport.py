@@ -39,7 +39,8 @@ class StageRequest:
     """Insert-only, and no insert can meet an existing row: stage into the table's
     directory, to be added as it is."""
     trusted: bool
-    """Nobody but the subscription has written the table since its copy."""
+    """Nobody but the subscription has written the table since its copy, and the publisher has its
+    key, too."""
     types: RemoteTypes = field(default_factory=dict)
     """The publisher's types that are not built in, for values in binary format."""
     rules: Rules = NO_RULES
@@ -55,6 +56,9 @@ class StageRequest:
     leave out if it inserts the row."""
     commits: Commits | None = None
     """Those of the batch, if it is kept who has made a row."""
+    has_their_rows: bool = False
+    """The table's rows are the publisher's: nobody else has written it, and nothing was resolved
+    in another way."""
 
 
 class Staged(Protocol):
