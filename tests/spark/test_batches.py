@@ -15,6 +15,7 @@ from tests.fakes.lake_log import FIELDS, by_key, fill, rows_of, write_log
 from wal2lake.errors import StorageError
 from wal2lake.lake.batches import Batches
 from wal2lake.lake.batchport import StageRequest
+from wal2lake.lake.capture.messages import word_and_more
 from wal2lake.lake.compaction.compactor import LOOK_EVERY
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.methods import Method, Work
@@ -64,7 +65,7 @@ def request(
 def operations(location: str) -> list[str]:
     """What each commit from the newest one says it was."""
     return [
-        str(commit.get("userMetadata") or commit["operation"])
+        word_and_more(str(commit.get("userMetadata") or commit["operation"]))[0]
         for commit in deltalake.DeltaTable(location).history()
     ]
 
