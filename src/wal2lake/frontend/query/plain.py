@@ -162,12 +162,10 @@ def plain_write(
     texts = tuple((name, text) for name, (_, text) in values.items())
     constants = None
     if not reads:
-        trees = {name: value for name, (value, _) in values.items()}
+        columns = {column.name: column for column in table.columns}
         with suppress(NotConstant):
             constants = tuple(
-                _stored(trees[column.name], column)
-                for column in map(table.column, trees)
-                if column is not None
+                _stored(value, columns[name]) for name, (value, _) in values.items()
             )
     return PlainWrite(alias, condition, tuple(sorted(reads)), texts, constants)
 
