@@ -4,7 +4,8 @@ Tables that swap their names got each other's rows. Steps that could not be made
 once the user had altered the table by hand. A table that was to be copied anew stood with the
 others in published states. Values that did not convert became null in rows that a copy left
 there. ADD COLUMN, UPDATE and SET NOT NULL in a row stopped the subscription: the publisher's
-catalog has NOT NULL before our rows have values.
+catalog has NOT NULL before our rows have values. A copy of a table whose last column is not
+published (a stored generated one) never began.
 """
 
 from __future__ import annotations
@@ -171,6 +172,24 @@ def test_a_table_that_takes_anothers_name_does_not_take_its_rows(
     mirror.catalog.note_sent(SUB, [sent(200, schema(1, "old", "ab"))])
     assert mirror.follow(table("ab"))
     assert mirror.names() == {ORDERS: "old", NEXT: "orders"}
+
+
+def test_a_copy_begins_though_the_last_column_is_not_published(mirror: Mirror) -> None:
+    now = schema(1, "orders", "abc", node=2)
+    now = replace(now, live=(1, 2, 3, 4), numbers_taken=4, identity=(1,))
+    subscription = mirror.catalog.subscription(SUB)
+    assert subscription is not None
+    rel = mirror.rel(ORDERS)
+
+    def adopted(columns: str) -> bool:
+        return mirror.follower.adopt_for_copy(
+            subscription, rel, table(columns), now, Lsn(200)
+        )
+
+    assert adopted("ab")
+    assert isinstance(mirror.altering.made[0], AddColumn)
+    # The copy comes again, in its new epoch, and there is nothing left to do.
+    assert not adopted("abc")
 
 
 def test_a_new_table_of_the_name_of_one_that_is_gone_is_followed_by_name(

@@ -253,6 +253,9 @@ class SchemaFollower:
             self.refresh(subscription)
             return
         found = difference(followed.schema, sent)
+        if copied:
+            # It is no message of some moment: the server has said it of the copy's snapshot.
+            found = replace(found, after=sent.schema)
         if found.unknown is not None and not copied:
             self._refuse_shared(table, found.unknown)
         made = followed.making is not None and followed.making != _definition(table)
