@@ -139,6 +139,11 @@ def _hint(table: TableDef, failure: RowFailure) -> str:
             f" another conflict_resolution (ALTER SUBSCRIPTION ... SET), or {COPIED_ANEW}."
         )
     column = None if failure.column is None else table.column(failure.column)
+    if column is None and failure.conflict is None:
+        return (
+            "Transactions before this one have been applied. Skip this one"
+            f" (ALTER SUBSCRIPTION ... SKIP), or {COPIED_ANEW}."
+        )
     if column is None:
         return (
             "Transactions before this one have been applied. Delete the row that has"

@@ -561,6 +561,7 @@ class ApplyWorker:
                     f.commit_lsn,
                     f.rolled_back,
                     before,
+                    f.constants,
                 )
                 for f, before in zip(files, inserts, strict=False)
             ],

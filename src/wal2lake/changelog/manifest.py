@@ -70,6 +70,9 @@ class RowsFile:
     commit_lsn, which is ``min_commit_lsn`` for all its rows."""
     rolled_back: tuple[int, ...] = ()
     """Subtransactions whose rows in the file do not count, nor are counted here."""
+    constants: tuple[str | None, ...] = ()
+    """What all rows have in the last columns of ``relation``, as the publisher's text: columns
+    that their transaction has added since. In memory only: no file and no manifest has them."""
 
     @property
     def commit_lsn(self) -> Lsn | None:

@@ -3,7 +3,8 @@
 In: what the receiver has noted of relations (``SentSchema``), what our tables agree with
 (``FollowedSchema``). Out: where a batch must end; altered tables, and what was done in
 wal2lake.schema_history; rows of a transaction that were sent before it altered their table, as rows
-of the table that it has left.
+of the table that it has left: renamed, without the columns that are gone, and with the server's own
+value for them in those that are new.
 
     batch ─▶ due: a transaction with other columns ─▶ the batch ends below it
                                                        next step: adopt, then the rest
@@ -378,14 +379,30 @@ def _translated(
     names = names_now(before, file.relation, now)
     if names is None:
         return file
-    columns = tuple(
+    columns = [
         replace(column, name=name)
         for column, name in zip(file.relation.columns, names, strict=True)
-    )
+    ]
+    # What the rows that were there have in a new column, these have, too.
+    added = [
+        one
+        for one in now.attributes
+        if one.number > before.numbers_taken and one.name not in names
+    ]
+    columns += [
+        Column(
+            one.name,
+            one.declared_oid,
+            one.declared_typmod,
+            is_key=one.number in (now.identity or ()),
+        )
+        for one in added
+    ]
     relation = replace(
-        file.relation, namespace=now.namespace, name=now.name, columns=columns
+        file.relation, namespace=now.namespace, name=now.name, columns=tuple(columns)
     )
-    return replace(file, relation=relation)
+    constants = tuple(one.missing for one in added)
+    return replace(file, relation=relation, constants=constants)
 
 
 class _Changes:

@@ -51,6 +51,8 @@ class LogSource:
     """Subtransactions whose rows do not count."""
     inserts_before: int = 0
     """In the batch's files before this one, all of them counted."""
+    constants: tuple[str | None, ...] = ()
+    """Of the last columns of ``relation``, which the file does not have: what all rows have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ def read_rows(
                 batch = _of_transaction(batch, part.source)
             batch = _within(batch, span)
             if batch.num_rows:
-                yield batch
+                yield _with_constants(batch, part.source)
 
 
 def corrupt(path: str, detail: str) -> CorruptLogError:
@@ -192,6 +194,17 @@ def _of_transaction(batch: pa.RecordBatch, source: LogSource) -> pa.RecordBatch:
         batch = batch.filter(pa.array(keep))
     lsn = np.full(batch.num_rows, source.commit_lsn, np.int64)
     return batch.set_column(at, "commit_lsn", pa.array(lsn))
+
+
+def _with_constants(batch: pa.RecordBatch, source: LogSource) -> pa.RecordBatch:
+    """In new rows, and in old ones."""
+    first = len(source.relation.columns) - len(source.constants)
+    for at, text in enumerate(source.constants, first):
+        value = pa.scalar(None if text is None else text.encode(), pa.binary())
+        values = pa.repeat(value, batch.num_rows)
+        for name in (f"c{at}", f"o{at}"):
+            batch = batch.append_column(name, values)
+    return batch
 
 
 def _row_groups(metadata: Any, part: LogPart, span: LsnRange) -> list[int]:
