@@ -15,6 +15,7 @@ configure("receiver")
 get_logger().info("has started")
 get_logger().info("long " + "x" * 20000)
 get_logger().error("stopped", error=UsageError("no", hint="try it"))
+get_logger().warning("cleared", subscription="s", detail="It did not match.")
 """
 
 
@@ -31,9 +32,12 @@ def test_a_line_and_its_newline_are_one_write() -> None:
             check=True,
         )
         ours.setblocking(False)
-        lines = [ours.recv(1 << 16).decode() for _ in range(3)]
+        lines = [ours.recv(1 << 16).decode() for _ in range(4)]
     assert lines[0].endswith("LOG:  has started\n")
     assert lines[1].endswith("xxx\n")
     assert lines[1].count("\n") == 1
     assert lines[2].endswith("HINT:  try it\n")
     assert lines[2].count("\n") == 3
+    first, second = lines[3].splitlines()
+    assert first.endswith("WARNING:  cleared  subscription=s")
+    assert second.endswith("DETAIL:  It did not match.")

@@ -130,6 +130,7 @@ def test_a_name_that_is_not_the_next_ones_is_cleared(
         lambda rows: rows == [("0/0",)],
     )
     assert 'skip-LSN of subscription "sc" cleared' in node.log_text()
+    assert "DETAIL:  Remote transaction's finish WAL location" in node.log_text()
     mirror.assert_equal(["sc.t"])
 
 

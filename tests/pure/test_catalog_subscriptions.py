@@ -24,6 +24,7 @@ from wal2lake.errors import (
     DuplicateObjectError,
     PublisherError,
     StorageError,
+    UsageError,
 )
 from wal2lake.model import Lsn, Oid, SyncState
 
@@ -53,6 +54,19 @@ def catalog(tmp_path: Path) -> Catalog:
 
 def noted(catalog: Catalog) -> dict[tuple[Oid, Worker], str]:
     return {(e.subid, e.worker): e.error for e in catalog.errors()}
+
+
+@pytest.mark.parametrize("lsn", [1 << 63, (1 << 64) - 1])
+def test_an_lsn_beyond_what_is_stored_is_refused(catalog: Catalog, lsn: int) -> None:
+    catalog.create_origin("o1")
+    for write in (
+        lambda: catalog.set_skip(SUB, Lsn(lsn)),
+        lambda: catalog.move_origin("o1", Lsn(lsn)),
+    ):
+        with pytest.raises(UsageError, match="out of range") as caught:
+            write()
+        assert caught.value.sqlstate == "22003"
+    catalog.set_skip(SUB, Lsn((1 << 63) - 1))
 
 
 # ---- errors -----------------------------------------------------------------------------

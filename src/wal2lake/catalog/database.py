@@ -6,7 +6,8 @@ the thread that made it and never crosses a fork. Called by ``store`` only.
 
 Here SQLite's errors become ``StorageError``: 53100 if the disk is full, 58030 for the rest, all of
 which may pass by themselves. A statement that is wrong, or that breaks a constraint nobody has
-asked for, is our own bug and keeps SQLite's class.
+asked for, is our own bug and keeps SQLite's class. A number beyond 64 bits with a sign can only be
+an LSN that somebody has made up: 22003.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from wal2lake.catalog import schema
-from wal2lake.errors import ConfigurationError, StorageError
+from wal2lake.errors import ConfigurationError, StorageError, UsageError
 from wal2lake.model import BOOTSTRAP_SUPERUSER, Oid
 
 _BUSY_TIMEOUT_SECONDS: Final = 30.0
@@ -128,6 +129,12 @@ class Database:
     def _translated(self, action: str) -> Iterator[None]:
         try:
             yield
+        except OverflowError as error:
+            raise UsageError(
+                "value is out of range for the node's catalog",
+                sqlstate="22003",
+                detail="The largest LSN is 7FFFFFFF/FFFFFFFF.",
+            ) from error
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
             if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT):

@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import MutableMapping
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import structlog
 
@@ -27,6 +27,10 @@ _LEVELS = {
     "error": "ERROR",
     "critical": "FATAL",
 }
+
+
+_LABELS: Final = ("detail", "hint", "context")
+"""Of an error, or of an event itself: on lines of their own."""
 
 
 def _stamp(
@@ -49,20 +53,21 @@ def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
     trace = event.pop("exc_info", None)
     if isinstance(error, Wal2LakeError):
         event["sqlstate"] = error.sqlstate
+    told = {label: event.pop(label, None) for label in _LABELS}
     pairs = "".join(f"  {key}={value}" for key, value in event.items())
     head = f"{stamp} [{os.getpid()}] {role + ' ' if role else ''}"
     lines = [f"{head}{level}:  {message}{pairs}"]
     if isinstance(error, Wal2LakeError):
         if error.message not in message:
             lines.append(f"{head}DETAIL:  {error.message}")
-        for label in ("detail", "hint", "context"):
-            text = getattr(error, label)
-            if text:
-                # As PostgreSQL: whoever reads lines knows that it goes on.
-                shown = text.replace("\n", "\n\t")
-                lines.append(f"{head}{label.upper()}:  {shown}")
+        told = {label: told[label] or getattr(error, label) for label in _LABELS}
     elif error is not None:
         lines.append(f"{head}DETAIL:  {error}")
+    for label, text in told.items():
+        if text:
+            # As PostgreSQL: whoever reads lines knows that it goes on.
+            shown = str(text).replace("\n", "\n\t")
+            lines.append(f"{head}{label.upper()}:  {shown}")
     if trace:
         raised = sys.exc_info() if trace is True else trace
         if isinstance(raised, BaseException):

@@ -74,7 +74,7 @@ class Attempts(Part):
             subscriptions.update_subscription(
                 transaction, oid, {"enabled": False}, bump=True
             )
-        get_logger().error(
+        get_logger().info(
             f'subscription "{found.name}" has been disabled because of an error'
         )
 
