@@ -55,6 +55,10 @@ CALLS = (
     f"select slot_name from pg_create_logical_replication_slot('{'n' * 70}', 'pgoutput')",
     f"select pg_drop_replication_slot('{'n' * 70}')",
     "select pg_walfile_name('0/1000001')",
+    # Positions alone.
+    "select '0/20'::pg_lsn + 16",
+    "select '0/20'::pg_lsn - 16, '0/20'::pg_lsn - '0/10'::pg_lsn",
+    "select cast('0/20' as pg_lsn) - 100",
     # Temporary ones are their session's, as long as it goes well.
     "select slot_name from pg_create_logical_replication_slot('brief', 'pgoutput', true)",
     "select active, active_pid = pg_backend_pid() from pg_replication_slots"

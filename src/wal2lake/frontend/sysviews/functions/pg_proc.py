@@ -103,6 +103,8 @@ def _functions() -> dict[tuple[str, int], Function]:
     add("regproc_oid", regproc.regproc_oid, "VARCHAR", "UINTEGER", _OID)
     add("pg_lsn_in", regproc.pg_lsn_in, "ANY", "UBIGINT", _LSN)
     add("pg_lsn_out", regproc.pg_lsn_out, "UBIGINT", "VARCHAR", _TEXT)
+    add("pg_lsn_pli", regproc.pg_lsn_pli, "ANY ANY", "UBIGINT", _LSN)
+    add("pg_lsn_mii", regproc.pg_lsn_mii, "ANY ANY", "UBIGINT", _LSN)
 
     add("format_type", objects.format_type, "BIGINT BIGINT", "VARCHAR", _TEXT)
     add("pg_get_userbyid", objects.pg_get_userbyid, "BIGINT", "VARCHAR", _NAME)

@@ -9,6 +9,7 @@ Source: src/backend/utils/adt/regproc.c; manual, section 8.19.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import ROUND_HALF_UP, Decimal
 
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.grammar import quote_identifier
@@ -159,6 +160,31 @@ def pg_lsn_in(call: Call, value: object) -> int | None:
         return int(Lsn.parse(str(value)))
     except ValueError as error:
         raise UsageError(str(error), sqlstate="22P02") from None
+
+
+def pg_lsn_pli(call: Call, lsn: int | None, count: object) -> int | None:
+    """A position, and a number of bytes behind it."""
+    return _moved(lsn, count, 1, "add NaN to pg_lsn")
+
+
+def pg_lsn_mii(call: Call, lsn: int | None, count: object) -> int | None:
+    """A position, and a number of bytes before it."""
+    return _moved(lsn, count, -1, "subtract NaN from pg_lsn")
+
+
+def _moved(lsn: int | None, count: object, sign: int, what: str) -> int | None:
+    if lsn is None or count is None:
+        return None
+    distance = Decimal(str(count))
+    if distance.is_nan():
+        raise UsageError(f"cannot {what}", sqlstate="22023")
+    # Beyond 64 bits an exact sum is of no interest, and it need not fit a Decimal's digits.
+    if abs(distance) < 1 << 65:
+        # numeric rounds away from zero.
+        moved = int((lsn + sign * distance).to_integral_value(ROUND_HALF_UP))
+        if 0 <= moved < 1 << 64:
+            return moved
+    raise UsageError("pg_lsn out of range", sqlstate="22023")
 
 
 def pg_lsn_out(call: Call, value: int | None) -> str | None:

@@ -286,8 +286,10 @@ def _array_constructor(node: exp.Array) -> int | None:
 
 def _arithmetic(node: exp.Expression) -> int | None:
     left, right = get_type(node.this), get_type(node.expression)
-    if left == PG_LSN and isinstance(node, (exp.Add, exp.Sub)):
-        return NUMERIC if right == PG_LSN else PG_LSN
+    if left == PG_LSN and isinstance(node, exp.Sub):
+        return NUMERIC if right in (PG_LSN, UNKNOWN) else PG_LSN
+    if PG_LSN in (left, right) and isinstance(node, exp.Add):
+        return PG_LSN
     if left in INTEGERS and right in INTEGERS:
         return max((left, right), key=(INT2, INT4, INT8).index)
     return None

@@ -167,11 +167,14 @@ def only_computes(sql: str) -> bool:
 
 
 def calls_functions(sql: str) -> bool:
-    """Whether there is a call in it that only the embedded engine may know."""
+    """Whether there is a call in it that only the embedded engine may know, or a WAL position."""
     tree = _parse(sql)
-    syntax = (exp.Cast, exp.Case, exp.Array, exp.Connector)
+    syntax = (exp.Case, exp.Array, exp.Connector)
     return tree is not None and any(
-        not isinstance(call, syntax) for call in tree.find_all(exp.Func)
+        call.to.sql("postgres").lower() == "pg_lsn"
+        if isinstance(call, exp.Cast)
+        else not isinstance(call, syntax)
+        for call in tree.find_all(exp.Func)
     )
 
 
@@ -465,8 +468,8 @@ def _expression(node: exp.Expression) -> exp.Expression:
         return _division(node)
     elif isinstance(node, exp.Length | exp.Substring) and get_type(node.this) == BYTEA:
         return _of_bytes(node)
-    elif isinstance(node, exp.Sub) and get_type(node.this) == PG_LSN:
-        return _lsn_difference(node.this, node.expression)
+    elif isinstance(node, (exp.Add, exp.Sub)):
+        return _lsn_arithmetic(node)
     return node
 
 
@@ -549,6 +552,17 @@ def _of_bytes(node: exp.Length | exp.Substring) -> exp.Expression:
         return as_type(length, "INTEGER")
     places = [node.args.get(name) for name in ("start", "length")]
     return call("bytea_substr", node.this, *(place for place in places if place))
+
+
+def _lsn_arithmetic(node: exp.Add | exp.Sub) -> exp.Expression:
+    left, right = node.this, node.expression
+    if get_type(left) == PG_LSN and isinstance(node, exp.Sub):
+        if get_type(node) == PG_LSN:
+            return call("pg_lsn_mii", left, right)
+        return _lsn_difference(left, right)
+    if get_type(left) == PG_LSN:
+        return call("pg_lsn_pli", left, right)
+    return call("pg_lsn_pli", right, left) if get_type(right) == PG_LSN else node
 
 
 def _lsn_difference(left: exp.Expression, right: exp.Expression) -> exp.Expression:
