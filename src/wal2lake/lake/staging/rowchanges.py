@@ -479,6 +479,10 @@ class _Rows:
 
 def _differ(left: pa.Array, right: pa.Array) -> Mask:
     """Where two arrays differ; null equals null."""
+    if pa.types.is_list(left.type):
+        # Arrow compares no lists.
+        pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+        return np.fromiter((a != b for a, b in pairs), np.bool_, len(left))
     unequal = pc.fill_null(pc.not_equal(left, right), False)
     nulls = pc.xor(left.is_null(), right.is_null())
     mask: Mask = pc.or_(unequal, nulls).to_numpy(zero_copy_only=False)
