@@ -43,5 +43,6 @@ def test_no_policy_is_named_where_none_applies() -> None:
     null = remedy("23502", name, nullable=False, in_key=False)
     malformed = remedy("22P03", name, nullable=True, in_key=False)
     assert "value_policies" not in null + malformed
-    assert "REFRESH PUBLICATION" in null
+    assert "DROP NOT NULL" in null
+    assert "REFRESH PUBLICATION" in remedy("23502", name, nullable=False, in_key=True)
     assert "binary = false" in malformed

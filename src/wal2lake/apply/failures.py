@@ -32,6 +32,8 @@ from wal2lake.pgtypes import COPIED_ANEW, remedy
 _TAKEN: Final = (ConflictType.INSERT_EXISTS, ConflictType.UPDATE_EXISTS)
 
 
+_NOT_NULL: Final = "23502"
+
 _MESSAGE_TYPES: Final = {
     INSERT: "INSERT",
     UPDATE: "UPDATE",
@@ -121,7 +123,8 @@ def row_failure(
                 else MESSAGE_TYPES[kind]
             ),
             relation=table.qualified,
-            column=failure.column,
+            # PostgreSQL names a column while it converts its value, and not later.
+            column=None if failure.sqlstate == _NOT_NULL else failure.column,
             xid=xid,
             finish_lsn=at,
         ),

@@ -520,7 +520,14 @@ class ApplyWorker:
         policies = ValuePolicies.parse(subscription.value_policies)
         running = [
             self._pool.submit(
-                self._stage, part, cut, types, policies, resolutions, commits
+                self._stage,
+                part,
+                cut,
+                types,
+                policies,
+                resolutions,
+                commits,
+                follows=subscription.follows_schema,
             )
             for part in parts
         ]
@@ -539,6 +546,8 @@ class ApplyWorker:
         policies: ValuePolicies,
         resolutions: ConflictResolutions,
         commits: Commits | None,
+        *,
+        follows: bool,
     ) -> Staged:
         known = self._tables[part.relid]
         state = self._tables.look(known)
@@ -574,6 +583,7 @@ class ApplyWorker:
                 frozenset(c.name for c in definition.columns if c.not_null),
                 frozenset(definition.key),
                 self._settings.apply.max_value_bytes,
+                follows,
             ),
             fills=self._fills(files, definition),
             shows_rows=self._settings.apply.log_conflict_values,

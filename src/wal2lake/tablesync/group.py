@@ -340,6 +340,7 @@ class GroupCopy:
                 frozenset(c.name for c in one.table.columns if c.not_null),
                 frozenset(one.table.key),
                 self._settings.apply.max_value_bytes,
+                subscription.follows_schema,
             ),
         )
 

@@ -111,6 +111,9 @@ class Rules:
     """Columns of the primary key: another value would be another row, so no policy
     applies to them."""
     max_value_bytes: int = MAX_VALUE_BYTES
+    follows: bool = False
+    """The publisher's NOT NULL is followed, so what it sends may not be looked at: within a
+    transaction that alters its table it may be null for a while."""
 
     def policy(
         self, namespace: str, table: str, field: FieldSpec, sent: SentColumn
@@ -133,6 +136,12 @@ class Rules:
     def nullable(self, field: FieldSpec) -> bool:
         """Whether a policy may make values of the column NULL."""
         return field.nullable and field.name not in self.required
+
+    def takes_null(self, field: FieldSpec, *, sent: bool) -> bool:
+        """Whether a row may have NULL in the column; ``sent``: from the publisher."""
+        if not field.nullable or field.name in self.key:
+            return False
+        return field.name not in self.required or (sent and self.follows)
 
 
 _READ: Final = frozenset((Kind.TEXT, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ))
@@ -352,7 +361,7 @@ def convert_columns(
             bad += found.bad
             if found.changes:
                 changes[spec.name] = found.changes
-        if spec.name in required or not spec.nullable:
+        if spec.name in required or not rules.takes_null(spec, sent=sent is not None):
             refused = nulls_refused(array, spec, relation)
             bad += [r for r in refused if all(r.row != b.row for b in bad)]
         arrays.append(array)

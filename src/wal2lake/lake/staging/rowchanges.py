@@ -435,7 +435,9 @@ class _Rows:
         self, array: pa.Array, spec: FieldSpec, where: Mask, known: Sequence[BadValue]
     ) -> list[BadValue]:
         """The first null that the column must not have, unless its row is bad anyway."""
-        if spec.nullable and spec.name not in self._target.key:
+        sent = self.position(spec) is not None
+        takes = self._target.rules.takes_null(spec, sent=sent)
+        if takes and spec.name not in self._target.key:
             return []
         refused = nulls_refused(array, spec, self._target.name, where)
         return [r for r in refused if all(r.row != b.row for b in known)]

@@ -29,8 +29,13 @@ def remedy(
 ) -> str:
     """``column``: schema, table and name at the publisher. ``nullable``, ``in_key``: of the
     column here."""
-    if sqlstate == _NOT_NULL_VIOLATION:
+    if sqlstate == _NOT_NULL_VIOLATION and in_key:
         return f"If NULL is allowed at the source, {COPIED_ANEW}."
+    if sqlstate == _NOT_NULL_VIOLATION:
+        return (
+            f"ALTER TABLE ... ALTER COLUMN {_quoted(column[2])} DROP NOT NULL here lets it"
+            " go on, if NULL is allowed at the source."
+        )
     if sqlstate in NO_POLICY:
         return "Drop the subscription and create it again with binary = false."
     name = ".".join(_quoted(part) for part in column)
