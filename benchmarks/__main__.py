@@ -21,7 +21,7 @@ from benchmarks.changes import backlog, cores, decoding, latency, nullmodes, str
 from benchmarks.changes.shapes import SHAPES
 from benchmarks.copies import copying, idle, interrupted, large, tables
 from benchmarks.options import Options, parse
-from benchmarks.publishing import serving
+from benchmarks.publishing import serving, slots
 from benchmarks.report import Target, as_json, megabytes, render
 from benchmarks.stage import Stage
 
@@ -117,6 +117,8 @@ def _apply(stage: Stage, chosen: Set[str]) -> None:
         sustained.run(stage)
     if "serve" in chosen:
         serving.run(stage)
+    if "slots" in chosen:
+        slots.run(stage)
 
 
 def _interrupted(number: int, frame: FrameType | None) -> NoReturn:

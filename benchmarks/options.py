@@ -34,11 +34,12 @@ WORKLOADS: Final = {
     "tpcb": "pgbench, scale 10: 1,000/s for --seconds, then as much as can be followed",
     "tables": "500 small tables: their copy, a round of changes, nothing",
     "serve": "the node as publisher to a PostgreSQL: stream, copy, commits",
+    "slots": "one commit of 10 M rows, read by a slot, by ten, and beside nine that stand still",
     "idle": "a node with ten tables and nothing to do",
 }
 """Name to what it measures, in the order in which they run."""
 
-OPT_IN: Final = frozenset({"cores", "scattered", "fragments", "tpcb"})
+OPT_IN: Final = frozenset({"cores", "scattered", "fragments", "tpcb", "slots"})
 """Only when they are named: they would make the whole run too long."""
 
 

@@ -28,7 +28,7 @@ _ROLES: Final = (
     ("supervisor", re.compile(r"wal2lake\.frontend\.cli start\b")),
     ("python worker", re.compile(r"pyspark[./](daemon|worker)|-m wal2lake\.executor")),
     ("jvm", re.compile(r"^\S*java\b")),
-    ("walsender", re.compile(r"^postgres: walsender\b")),
+    ("walsender", re.compile(r"^postgres: walsender\b|wal2lake\.publish\.walsender\b")),
     ("tablesync", re.compile(r"^postgres: logical replication tablesync\b")),
     ("apply", re.compile(r"^postgres: logical replication apply\b")),
     ("postgres", re.compile(r"^postgres: |/postgres\b")),

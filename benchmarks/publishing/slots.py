@@ -1,0 +1,151 @@
+"""``slots``: one commit of 10 M rows, and many slots that read it.
+
+    INSERT ... SELECT ──▶ capture (engine) ──▶ the log ──▶ a walsender alone
+                                                  │  └───▶ ten at once
+                                                  └──────▶ one beside nine whose clients do not read
+
+Comes in: a stage. Goes out: peak memory of engine and walsender, what ten slots cost together in
+CPU time beside what one does, and what nine clients that stand still cost the tenth in time. The
+clients are pg_recvlogical with pgoutput, to /dev/null.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from benchmarks import workload
+from benchmarks.report import Target, megabytes
+from benchmarks.stage import Stage, slot_is_active, wait_exactly
+from benchmarks.usage import Usage
+from wal2lake.pg.client import Client
+from wal2lake.testing.postgres import find_installation
+
+_NAME: Final = "bench_slots"
+_TABLE: Final = f"{workload.SCHEMA}.wide_commit"
+_ROWS: Final = 10_000_000
+_SLOTS: Final = 10
+_WAIT_SECONDS: Final = 1800
+
+_MEMORY: Final = Target(at_most=512.0)
+"""MB."""
+
+
+def run(stage: Stage) -> None:
+    """Measure and add the results."""
+    rows = stage.options.scaled(_ROWS)
+    # Who has read all leaves its slot at the end.
+    alone_slot, beside_slot, last_slot, *others = (
+        f"{_NAME}_{number}" for number in range(_SLOTS + 2)
+    )
+    slots = [alone_slot, beside_slot, last_slot, *others]
+    with stage.at_node() as node:
+        node.rows(f"create schema if not exists {workload.SCHEMA}")
+        node.rows(f"create table {_TABLE} (id bigint primary key, n int, t text)")
+        node.rows(f"create publication {_NAME} for table {_TABLE}")
+        for slot in slots:
+            _create(node, slot)
+        stage.say(f"slots: one commit of {rows:,} rows")
+        with Usage({"node": stage.node.pids()[0]}) as usage:
+            node.rows(
+                f"insert into {_TABLE} select g, g % 1000, 'row ' || g"
+                f" from generate_series(1, {rows}) g"
+            )
+            # Behind this nothing is to be captured.
+            node.rows("select pg_logical_emit_message(false, 'bench', 'captured')")
+        engine = usage.peak_bytes(role="engine")
+        ((end,),) = node.rows("select pg_current_wal_lsn()")
+        alone, cpu, walsender = _together(stage, [alone_slot], str(end))
+        stage.say(f"slots: one took {alone:.1f} s")
+        with _standing_still(stage, node, others):
+            beside, *_ = _together(stage, [beside_slot], str(end))
+        for slot in others:
+            wait_exactly(lambda slot=slot: not slot_is_active(node, slot), "it is free")
+        _, all_cpu, _ = _together(stage, [last_slot, *others], str(end))
+        stage.say(f"slots: {_SLOTS} took {all_cpu:.1f} s of CPU")
+        for slot in slots:
+            wait_exactly(lambda slot=slot: not slot_is_active(node, slot), "it is free")
+            node.rows(f"select pg_drop_replication_slot('{slot}')")
+        node.rows(f"drop publication {_NAME}")
+        node.rows(f"drop table {_TABLE}")
+    what = f"one commit of {rows:,} rows"
+    for role, peak in (("engine", engine), ("walsender", walsender)):
+        stage.add(
+            "slots", f"{what}: {role}'s peak RSS", "MB", megabytes(peak), target=_MEMORY
+        )
+    stage.add("slots", f"{what}: one pg_recvlogical", "s", alone)
+    stage.add("slots", "CPU of its walsender", "s", cpu)
+    stage.add(
+        "slots",
+        f"CPU of {_SLOTS} at once, times as much",
+        "times",
+        all_cpu / cpu,
+        target=Target(at_most=_SLOTS * 1.1),
+    )
+    stage.add(
+        "slots",
+        "one beside nine that stand still, to one alone",
+        "times",
+        beside / alone,
+        target=Target(at_most=1.25),
+    )
+
+
+def _create(node: Client, slot: str) -> None:
+    node.rows(f"select pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+
+
+def _together(
+    stage: Stage, slots: list[str], end: str
+) -> tuple[float, float, int | None]:
+    """All of them at once: seconds until the last has read all, CPU seconds and the largest memory
+    of their walsenders."""
+    with Usage({"node": stage.node.pids()[0]}) as usage:
+        started = time.perf_counter()
+        clients = [_client(stage, slot, end) for slot in slots]
+        try:
+            for client in clients:
+                if client.wait(_WAIT_SECONDS):
+                    raise AssertionError("pg_recvlogical has failed")
+            took = time.perf_counter() - started
+            usage.sample()
+        finally:
+            for client in clients:
+                client.kill()
+                client.wait()
+    cpu = usage.cpu_seconds(role="walsender")
+    return took, cpu, usage.peak_bytes(role="walsender")
+
+
+def _client(stage: Stage, slot: str, end: str | None) -> subprocess.Popen[bytes]:
+    until = () if end is None else ("--endpos", end)
+    return subprocess.Popen(
+        [
+            find_installation(18).bin / "pg_recvlogical",
+            *("-d", stage.node.conninfo(), "--slot", slot, "--start"),
+            *("-f", "/dev/null", "--no-loop", *until),
+            *("-o", "proto_version=1", "-o", f"publication_names={_NAME}"),
+        ]
+    )
+
+
+@contextmanager
+def _standing_still(stage: Stage, node: Client, slots: list[str]) -> Iterator[None]:
+    clients = [_client(stage, slot, None) for slot in slots]
+    try:
+        for slot, client in zip(slots, clients, strict=True):
+            wait_exactly(
+                lambda slot=slot: slot_is_active(node, slot),
+                "it streams",
+                pause_seconds=0.002,
+            )
+            client.send_signal(signal.SIGSTOP)
+        yield
+    finally:
+        for client in clients:
+            client.kill()
+            client.wait()
