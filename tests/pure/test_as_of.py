@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,6 +99,9 @@ def test_a_time_names_what_readers_saw_then(catalog: Catalog) -> None:
     with pytest.raises(UsageError, match="is not kept") as caught:
         version(catalog, 1, [], time=before)
     assert caught.value.sqlstate == "72000"
+    # In the message and in its DETAIL as PostgreSQL writes times.
+    text = f"{caught.value} {caught.value.detail}"
+    assert len(re.findall(r"\d{4}-\d\d-\d\d \d\d:\d\d:[\d.]+\+00(?!:)", text)) == 2
 
 
 def test_a_table_that_was_not_published_then_is_not_read(catalog: Catalog) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from wal2lake.catalog import Catalog, PastState, SnapshotVector, TableDef
 from wal2lake.errors import UsageError
@@ -54,7 +54,15 @@ class AsOf:
         return AS_OF_LSN if self.lsn is not None else AS_OF_TIME
 
     def __str__(self) -> str:
-        return str(self.lsn if self.lsn is not None else self.time)
+        if self.time is not None:
+            return written(self.time)
+        return str(self.lsn)
+
+
+def written(moment: datetime) -> str:
+    """A moment as PostgreSQL writes it, in UTC."""
+    text = moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
+    return (text.rstrip("0") if "." in text else text) + "+00"
 
 
 def refuse_to_write(as_of: AsOf | None, command: str) -> None:
@@ -180,4 +188,6 @@ def _oldest(past: PastState, as_of: AsOf) -> str | None:
     if past.oldest is None:
         return None
     lsn, time = past.oldest
-    return f"The oldest is that of {lsn if as_of.lsn is not None else time}."
+    if as_of.lsn is not None:
+        return f"The oldest is that of {lsn}."
+    return f"The oldest is that of {written(datetime.fromisoformat(time))}."

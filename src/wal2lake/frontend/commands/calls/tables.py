@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Final
 
 from wal2lake.catalog import (
@@ -41,6 +42,7 @@ from wal2lake.catalog import (
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node
+from wal2lake.frontend.commands.past import written
 from wal2lake.frontend.commands.subscription.blocks import outside_block
 from wal2lake.frontend.commands.subscription.owner import altering
 from wal2lake.frontend.commands.subscription.steps.drop import (
@@ -119,8 +121,9 @@ def warn_apart(
     if sub is None or rel is None:
         return
     hint = None
-    if rel.paused:
-        why = f"It has been paused since {rel.paused_at}."
+    if rel.paused_at is not None:
+        since = written(datetime.fromisoformat(rel.paused_at))
+        why = f"It has been paused since {since}."
         hint = f"SELECT wal2lake.resume_table({int(table.oid)}) lets it catch up."
     elif rel.state in (SyncState.INIT, SyncState.DATASYNC) or not rel.rejoins:
         why = "It is being copied again."
