@@ -78,8 +78,9 @@ def test_a_poisoned_transaction_cuts_a_batch_of_several_tables(
     error = side.stops("finished at 0/12C")
     assert error.startswith("invalid input syntax for type integer")
     assert (
-        'CONTEXT:  processing remote data for replication origin "pg_1" for replication'
-        ' target relation "public.t2" column "a1" in transaction 7, finished at 0/12C'
+        'CONTEXT:  processing remote data for replication origin "pg_1" during message'
+        ' type "INSERT" for replication target relation "public.t2" column "a1" in'
+        " transaction 7, finished at 0/12C"
     ) in error
     side.reaches(300)
     assert visible() == [{"a": 2}, {"a": 1, "b": 2}, {}]

@@ -3,6 +3,7 @@ both sides have left, and capture what the branch has changed, once."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,14 +165,17 @@ def test_rows_that_only_one_side_has_changed_are_as_that_side_has_left_them(
     assert world.rows() == {**expected, 1: "z", 7: "z", 20: "z"}
 
 
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "why"),
     [
         ("UPDATE TABLE_ SET v = 'o' WHERE id < 3", "DELETE FROM TABLE_ WHERE id = 2", "rows"),
-        ("DELETE FROM TABLE_", "UPDATE TABLE_ SET v = 't' WHERE id = 2", "rows"),
-        ("DELETE FROM TABLE_ WHERE id = 1", "DELETE FROM TABLE_", "files"),
+        slow("DELETE FROM TABLE_", "UPDATE TABLE_ SET v = 't' WHERE id = 2", "rows"),
+        slow("DELETE FROM TABLE_ WHERE id = 1", "DELETE FROM TABLE_", "files"),
         ("DELETE FROM TABLE_ WHERE id = 1", "REORG TABLE TABLE_ APPLY (PURGE)", "files"),
-        ("DELETE FROM TABLE_ WHERE id = 1", "RESTORE TABLE TABLE_ TO VERSION AS OF 1", "."),
+        slow("DELETE FROM TABLE_ WHERE id = 1", "RESTORE TABLE TABLE_ TO VERSION AS OF 1", "."),
     ],
 )  # fmt: skip
 def test_what_both_have_changed_is_refused(
