@@ -7,7 +7,7 @@
        └─▶ initial copy   ◀┘
 
 The column *native* is PostgreSQL's figure as publisher. The node has the changes from its own
-subscription, so several of the source's transactions are one of its own. Time of a stream counts
+subscription, and each of the source's transactions is one of its own. Time of a stream counts
 from the moment at which its slot is active; of the copy, from CREATE SUBSCRIPTION to state r.
 ``commit to visible`` is what one-row transactions at the node's front door take beyond their own
 COMMIT until the subscriber shows them.
