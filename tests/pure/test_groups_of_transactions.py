@@ -292,3 +292,25 @@ def test_plugins_of_text_write_the_same(
     assert found[:2] == wanted[:2]
     assert found[2].position == wanted[2].position
     assert np.all(found[2].counts.total_txns == wanted[2].counts.total_txns)
+
+
+@pytest.mark.parametrize("only_local", ["true", "false"])
+def test_who_stops_behind_one_has_passed_over_no_other(
+    tmp_path: Path, only_local: str
+) -> None:
+    _written(tmp_path, [(1, [(0, "I", 1, None, 0)])] * 8, 8)
+    context = Context(
+        "slot",
+        "plugin",
+        lambda payload, lsn, last: None,
+        lambda data: None,
+        lambda names, lsn: {},
+        lambda relid: None,
+        lambda name: 3,
+    )
+    decoding = Decoding(LogReader(tmp_path), TestDecoding(), context, Lsn(0), 1 << 20)
+    decoding.begin({"only-local": only_local}, lambda: None, lambda lsn: None)
+    ends = []
+    while decoding.advance(lambda: False):
+        ends.append(int(decoding.position))
+    assert len(ends) == 8 and ends == sorted(set(ends))

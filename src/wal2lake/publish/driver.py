@@ -134,11 +134,12 @@ class Decoding:
         """As many of the transactions as ``go_on`` allows; how many, and its last answer."""
         plugin, context = self._plugin, self._context
         count, size = group.transactions.num_rows, group.size
-        if plugin.filter_by_origin(group.origin):
+        none_is_large = not plugin.streams or size <= self._work_mem
+        left_out = plugin.filter_by_origin(group.origin)
+        if self._together and left_out:
             self.position = group.end
             return count, go_on()
-        none_is_large = not plugin.streams or size <= self._work_mem
-        if none_is_large and self._together:
+        if self._together and none_is_large:
             with self._callback("change"):
                 done = plugin.group(context, group)
             if done:
@@ -146,20 +147,24 @@ class Decoding:
                 self.counts.total_bytes += size
                 self.position = group.end
                 return count, go_on()
-        if none_is_large and self._by_rows:
-            return self._row_by_row(group, go_on)
         count = 0
-        for transaction, runs in one_by_one(group):
-            self._transaction(transaction, runs)
+        each = self._row_by_row if none_is_large and self._by_rows else self._run_by_run
+        for transaction in group.described() if left_out else each(group):
             self.position = transaction.end_lsn
             count += 1
             if not go_on():
                 return count, False
         return count, True
 
-    def _row_by_row(self, group: Group, go_on: Callable[[], bool]) -> tuple[int, bool]:
+    def _run_by_run(self, group: Group) -> Iterator[Transaction]:
+        """Each is yielded when the plugin has been given it."""
+        for transaction, runs in one_by_one(group):
+            self._transaction(transaction, runs)
+            yield transaction
+
+    def _row_by_row(self, group: Group) -> Iterator[Transaction]:
+        """The same, without a slice of the log for each."""
         plugin, context = self._plugin, self._context
-        count = 0
         self.counts.total_bytes += group.size
         for transaction, changes in group.changes():
             self.xid = int(transaction.xid)
@@ -171,11 +176,7 @@ class Decoding:
                     plugin.change(context, transaction, relation, change)
             with self._callback("commit"):
                 plugin.commit(context, transaction)
-            self.position = transaction.end_lsn
-            count += 1
-            if not go_on():
-                return count, False
-        return count, True
+            yield transaction
 
     def _decode(self, transaction: Transaction, runs: Iterator[Run | Message]) -> None:
         """As one transaction, or as a step of one that was prepared."""

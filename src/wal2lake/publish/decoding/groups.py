@@ -81,6 +81,10 @@ class Group:
         """Where each transaction begins."""
         return self.numbers("commit_lsn") - CHANGE_BYTES * (self.numbers("changes") + 1)
 
+    def described(self) -> Iterator[Transaction]:
+        """Each transaction."""
+        return map(transaction_of, self.transactions.to_pylist())
+
     def changes(
         self,
     ) -> Iterator[tuple[Transaction, Sequence[tuple[Relation, Change]]]]:
@@ -99,9 +103,9 @@ class Group:
         order = np.lexsort((np.concatenate([one for _, one in keys]), number))
         bounds = np.searchsorted(number[order], np.arange(len(commits) + 1)).tolist()
         ordered = order.tolist()
-        described = self.transactions.to_pylist()
-        for found, (begin, end) in zip(described, pairwise(bounds), strict=True):
-            yield transaction_of(found), [listed[i] for i in ordered[begin:end]]
+        places = pairwise(bounds)
+        for transaction, (begin, end) in zip(self.described(), places, strict=True):
+            yield transaction, [listed[i] for i in ordered[begin:end]]
 
 
 def transaction_of(found: dict[str, Any]) -> Transaction:

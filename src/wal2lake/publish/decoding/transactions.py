@@ -105,8 +105,7 @@ def _of_segment(
 def one_by_one(group: Group) -> Iterator[tuple[Transaction, Runs]]:
     """The transactions of a group as any other."""
     sources = [_Rows(run.relation, iter([run.rows])) for run in group.runs]
-    for found in group.transactions.to_pylist():
-        transaction = transaction_of(found)
+    for transaction in group.described():
         yield transaction, _merged(sources, transaction.commit_lsn)
 
 
