@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wal2lake.lake.capture.commits import TableCommit, Touched, read_commit
+from wal2lake.lake.capture.messages import More, Sent
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.model import Lsn, Oid
 from wal2lake.publish.capture.ordering import Source, in_order
@@ -143,3 +145,33 @@ def test_what_moves_rows_only_is_nothing() -> None:
     assert touched.before is not None and touched.before.vector is None
     assert touched.after is not None and touched.after.vector == vector
     assert found.cursors == {"x": 9}
+
+
+def as_sent(
+    version: int, position: int, end: int, *, whole: bool = True
+) -> TableCommit:
+    said = Sent(position, 1, (), found_whole=True) if whole else None
+    found = commit(version, version, wal2lake_7_5_1=end)
+    return replace(found, more=More(sent=said))
+
+
+def shapes(*tables: list[TableCommit]) -> list[tuple[list[tuple[int, int]], int]]:
+    """Table and version of each commit, and where the batch ends."""
+    found = in_order({Oid(n): one for n, one in enumerate(tables, 1)}, NODE)
+    assert all(one.source is not None for one in found)
+    return [
+        ([(int(r), c.version) for r, c in one.commits], one.source.end)
+        for one in found
+        if one.source is not None
+    ]
+
+
+def test_a_batch_that_a_crash_has_torn_is_one_with_the_next() -> None:
+    # The first table had what is below 100 in a commit of its own, the second has it in the next.
+    torn = [as_sent(1, 1, 100), as_sent(2, 100, 300)], [as_sent(2, 1, 300)]
+    assert shapes(*torn) == [([(1, 1), (1, 2), (2, 2)], 300)]
+    # One after the other, or of which not all is as it was sent.
+    whole = [as_sent(1, 1, 100), as_sent(2, 100, 300)], [as_sent(2, 100, 300)]
+    assert shapes(*whole) == [([(1, 1)], 100), ([(1, 2), (2, 2)], 300)]
+    other = [as_sent(1, 1, 100, whole=False)], [as_sent(2, 1, 300)]
+    assert shapes(*other) == [([(1, 1)], 100), ([(2, 2)], 300)]

@@ -33,7 +33,7 @@ from wal2lake.lake.capture.replay import NotAsSent, SentTable, sent_changes
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.model import Lsn, Oid, Relation
 from wal2lake.pgtypes import RemoteTypes, remote_types_from_json
-from wal2lake.publish.capture.ordering import Captured, Source
+from wal2lake.publish.capture.ordering import Captured, Source, source_of
 from wal2lake.publish.capture.relations import key_of, relation_of
 
 _TOLD: Final = ["commit_lsn", "end_lsn", "commit_time", "changes"]
@@ -72,8 +72,6 @@ class Cascade:
         relation a table is in the log."""
         source = transaction.source
         if source is None or not all(c.more.sent for _, c in transaction.commits):
-            return None
-        if len({relid for relid, _ in transaction.commits}) < len(transaction.commits):
             return None
         subscription = self._catalog.subscription(source.subid)
         directory = self._logs / str(int(source.subid))
@@ -123,10 +121,11 @@ class Cascade:
             for one in segments
             for file in one.files
         ]
-        assert transaction.source is not None
-        end = transaction.source.end
+        node = self._catalog.system_identifier
         for relid, commit in transaction.commits:
-            said = _sent(commit.more.sent)
+            said, source = _sent(commit.more.sent), source_of(commit, node)
+            if source is None:
+                raise NotAsSent("a commit is of no subscription")
             own = [file for mark, file in files if mark in said.relations]
             table = self._catalog.table_at(tables[relid], commit.version)
             state = self._tables.state_at(table.location, commit.version)
@@ -144,7 +143,7 @@ class Cascade:
             for batch in sent_changes(
                 part,
                 [_source(reader, file) for file in own],
-                LsnRange(said.position, end),
+                LsnRange(said.position, source.end),
                 has_unchanged=any(file.has_unchanged for file in own),
             ):
                 count += batch.num_rows

@@ -2,7 +2,8 @@
 
 Comes in: for each table its commits since the last look, all of which readers see together. Goes
 out: transactions, each of one or more commits, such that each table's own order is kept; beyond
-that, by time.
+that, by time. Batches of a subscription that a crash has torn (some of its tables have committed
+one, the others the same transactions in a later one) are one, if they did just what was sent.
 
 Commits belong together if they are of one batch of a subscription, or of one transaction of the
 front door; what they carry says which. A table that is in such a group twice (two names of one
@@ -96,7 +97,7 @@ def in_order(tables: Mapping[Oid, Sequence[TableCommit]], node: int) -> list[Cap
     for relid, commits in tables.items():
         for commit in commits:
             members.setdefault(_group(relid, commit, node), Counter())[relid] += 1
-    found = []
+    found: list[Captured] = []
     while queues:
         heads = {
             relid: _group(relid, queue[0], node) for relid, queue in queues.items()
@@ -121,8 +122,35 @@ def in_order(tables: Mapping[Oid, Sequence[TableCommit]], node: int) -> list[Cap
                 queues.pop(relid, None)
         # Where the order was broken some of a table's commits in it are still to come.
         members[group] -= Counter(relid for relid, _ in taken)
-        found.append(Captured(tuple(taken), source_of(taken[0][1], node)))
+        one = Captured(tuple(taken), source_of(taken[0][1], node))
+        if found and _tears(found[-1], one):
+            found[-1] = _joined(found[-1], one)
+        else:
+            found.append(one)
     return found
+
+
+def _joined(before: Captured, then: Captured) -> Captured:
+    sources = [one.source for one in (before, then) if one.source is not None]
+    last = max(sources, key=lambda source: source.end)
+    return Captured(before.commits + then.commits, last)
+
+
+def _tears(before: Captured, then: Captured) -> bool:
+    """A crash between the commits of a batch's tables: the other tables had the same transactions
+    in their next batch. Told together, each of these is one."""
+    if before.source is None or then.source is None:
+        return False
+    as_sent = [commit.more.sent for _, commit in (*before.commits, *then.commits)]
+    return (
+        before.source.subid == then.source.subid
+        and all(as_sent)
+        and any(
+            commit.more.sent is not None
+            and commit.more.sent.position < before.source.end
+            for _, commit in then.commits
+        )
+    )
 
 
 def _group(relid: Oid, commit: TableCommit, node: int) -> Hashable:
