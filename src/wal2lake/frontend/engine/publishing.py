@@ -109,7 +109,7 @@ class Publisher:
     def start(self) -> None:
         """Capture goes on where it was."""
         self.capture.start()
-        if self._node.catalog.slots():
+        if self._node.catalog.slots() or self._node.catalog.publications():
             self.walsenders.prepare()
 
     def stop(self) -> None:

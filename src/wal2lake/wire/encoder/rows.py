@@ -177,7 +177,9 @@ def row_major(parts: Sequence[Any], rows: int) -> Any:
         return parts[0]
     steps = np.arange(len(parts), dtype=np.int32) * np.int32(rows)
     index = np.arange(rows, dtype=np.int32)[:, None] + steps[None, :]
-    return pa.concat_arrays(parts).take(pa.array(index.ravel()))
+    # As it lies in memory: what pyarrow would ask of an ndarray imports more of numpy first.
+    order = pa.Array.from_buffers(pa.int32(), index.size, [None, pa.py_buffer(index)])
+    return pa.concat_arrays(parts).take(order)
 
 
 class Parts:

@@ -58,6 +58,9 @@ def create_publication(node: Node, caller: Caller, statement: CreatePublication)
             **options,
         )
         node.catalog.create_publication(publication)
+    if node.publishing is not None:
+        # Whoever subscribes to it will want walsenders.
+        node.publishing.walsenders.prepare()
     return "CREATE PUBLICATION"
 
 
