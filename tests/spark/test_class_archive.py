@@ -105,4 +105,6 @@ def test_an_archive_is_mapped_and_a_session_starts_with_another_or_a_rotten_one(
     archive.chmod(0o644)
     for rotten in (b"", b"no archive", whole[:1_000_000]):
         archive.write_bytes(rotten)
-        assert python(USE, archive, tmp_path) == "does not map 7\n"
+        # A JVM that a short one has ended with SIGBUS says so first.
+        said = python(USE, archive, tmp_path).splitlines()
+        assert said[-1] == "does not map 7"
