@@ -175,3 +175,41 @@ def test_a_batch_that_a_crash_has_torn_is_one_with_the_next() -> None:
     assert shapes(*whole) == [([(1, 1)], 100), ([(1, 2), (2, 2)], 300)]
     other = [as_sent(1, 1, 100, whole=False)], [as_sent(2, 1, 300)]
     assert shapes(*other) == [([(1, 1)], 100), ([(2, 2)], 300)]
+
+
+def test_several_crashes_tear_one_batch() -> None:
+    tables = (
+        [as_sent(1, 1, 100), as_sent(2, 100, 200), as_sent(3, 200, 300)],
+        [as_sent(3, 1, 300)],
+        [as_sent(2, 1, 200), as_sent(3, 200, 300), as_sent(4, 300, 400)],
+    )
+    joined = [(1, 1), (1, 2), (3, 2), (1, 3), (2, 3), (3, 3)]
+    assert shapes(*tables) == [(joined, 300), ([(3, 4)], 400)]
+    # Whoever cannot tell it as it was sent has what each of them has done.
+    one, _ = in_order({Oid(n): of for n, of in enumerate(tables, 1)}, NODE)
+    assert [[c.version for _, c in part.commits] for part in one.parts] == [
+        [1],
+        [2, 2],
+        [3, 3, 3],
+    ]
+    assert not any(part.parts for part in one.parts)
+
+
+def test_what_others_do_meanwhile_leaves_a_torn_batch_one() -> None:
+    # Another table, another subscription, and who was in the way of the second table's commit.
+    others = {
+        Oid(3): [commit(1, 1)],
+        Oid(4): [commit(1, 1, wal2lake_7_6_1=50)],
+    }
+    torn = [as_sent(1, 1, 100), as_sent(3, 100, 300)]
+    tables = {Oid(1): torn, Oid(2): [commit(2, 2), as_sent(3, 1, 300)], **others}
+    found = [
+        [(int(r), c.version) for r, c in o.commits] for o in in_order(tables, NODE)
+    ]
+    assert found == [[(3, 1)], [(4, 1)], [(2, 2)], [(1, 1), (1, 3), (2, 3)]]
+    # Somebody has written what is torn off: that keeps its place.
+    tables = {Oid(1): [torn[0], commit(2, 2), torn[1]], Oid(2): [as_sent(3, 1, 300)]}
+    found = [
+        [(int(r), c.version) for r, c in o.commits] for o in in_order(tables, NODE)
+    ]
+    assert found == [[(1, 1)], [(1, 2)], [(1, 3), (2, 3)]]

@@ -94,16 +94,13 @@ class Cascade:
     def _segments(
         self, reader: LogReader, transaction: Captured, source: Source
     ) -> Sequence[Manifest]:
-        """All that have something of the batch; none, if one of them has gone."""
+        """All that are there and may have something of the batch; none, if the newest of it is not.
+        Whether one of the first has gone the count of the changes tells."""
         first = min(
             _sent(commit.more.sent).position for _, commit in transaction.commits
         )
         found = reader.above(Lsn(first))
         if not found or found[-1].sealed_lsn < source.end:
-            return ()
-        before = found[0].number - 1
-        if before and before not in reader.numbers():
-            # Whether it had something of it nobody knows.
             return ()
         return [one for one in found if one.first_commit_lsn < source.end]
 

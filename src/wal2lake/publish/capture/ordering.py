@@ -3,7 +3,9 @@
 Comes in: for each table its commits since the last look, all of which readers see together. Goes
 out: transactions, each of one or more commits, such that each table's own order is kept; beyond
 that, by time. Batches of a subscription that a crash has torn (some of its tables have committed
-one, the others the same transactions in a later one) are one, if they did just what was sent.
+one, the others the same transactions in a later one) are one, if they did just what was sent. It
+comes where the last of them does, if nothing between has a table of the earlier ones; and whoever
+cannot tell it as it was sent has its parts, each of which is a transaction as it is.
 
 Commits belong together if they are of one batch of a subscription, or of one transaction of the
 front door; what they carry says which. A table that is in such a group twice (two names of one
@@ -44,6 +46,8 @@ class Captured:
     commits: tuple[tuple[Oid, TableCommit], ...]
     source: Source | None
     """None: no subscription's."""
+    parts: tuple[Captured, ...] = ()
+    """Of a batch that was torn, in their order."""
 
     @property
     def time_ms(self) -> int:
@@ -123,33 +127,44 @@ def in_order(tables: Mapping[Oid, Sequence[TableCommit]], node: int) -> list[Cap
         # Where the order was broken some of a table's commits in it are still to come.
         members[group] -= Counter(relid for relid, _ in taken)
         one = Captured(tuple(taken), source_of(taken[0][1], node))
-        if found and _tears(found[-1], one):
-            found[-1] = _joined(found[-1], one)
-        else:
-            found.append(one)
+        # Several crashes may have torn it.
+        while (at := _torn(found, one)) is not None:
+            one = _joined(found.pop(at), one)
+        found.append(one)
     return found
+
+
+def _torn(found: Sequence[Captured], then: Captured) -> int | None:
+    """Where the batch is from which a crash has torn ``then``, which comes behind all."""
+    if then.source is None or not _as_sent(then):
+        return None
+    between: set[Oid] = set()
+    for at in reversed(range(len(found))):
+        before, tables = found[at], {relid for relid, _ in found[at].commits}
+        if before.source is not None and before.source.subid == then.source.subid:
+            return at if _tears(before, then) and not tables & between else None
+        between |= tables
+    return None
 
 
 def _joined(before: Captured, then: Captured) -> Captured:
     sources = [one.source for one in (before, then) if one.source is not None]
     last = max(sources, key=lambda source: source.end)
-    return Captured(before.commits + then.commits, last)
+    parts = (*(before.parts or [before]), *(then.parts or [then]))
+    return Captured(before.commits + then.commits, last, parts)
+
+
+def _as_sent(one: Captured) -> bool:
+    return all(commit.more.sent for _, commit in one.commits)
 
 
 def _tears(before: Captured, then: Captured) -> bool:
     """A crash between the commits of a batch's tables: the other tables had the same transactions
     in their next batch. Told together, each of these is one."""
-    if before.source is None or then.source is None:
-        return False
-    as_sent = [commit.more.sent for _, commit in (*before.commits, *then.commits)]
-    return (
-        before.source.subid == then.source.subid
-        and all(as_sent)
-        and any(
-            commit.more.sent is not None
-            and commit.more.sent.position < before.source.end
-            for _, commit in then.commits
-        )
+    end = before.source.end if before.source is not None else 0
+    return _as_sent(before) and any(
+        commit.more.sent is not None and commit.more.sent.position < end
+        for _, commit in then.commits
     )
 
 

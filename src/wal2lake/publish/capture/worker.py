@@ -441,6 +441,11 @@ class Capture:
         versions = {int(relid): commit.version for relid, commit in transaction.commits}
         if self._cascaded(transaction, tables, writer, versions):
             return
+        if transaction.parts:
+            # A table that is in it twice has two differences, one after the other.
+            for part in transaction.parts:
+                self._capture(part, tables, writer)
+            return
         told = self._by_statement(transaction, tables)
         time_us = transaction.origin_time_us
         if time_us is None:
