@@ -22,8 +22,8 @@ from wal2lake.catalog import (
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.backend import Outcome, TransactionKind
 from wal2lake.frontend.commands.node import Node
-from wal2lake.frontend.engine import answers
 from wal2lake.frontend.engine.lakebackend import LakeBackend
+from wal2lake.frontend.engine.rows import answers
 from wal2lake.lake import FieldSpec
 from wal2lake.model import Lsn, Oid, PartitionKey, PartitionStrategy, SyncState
 from wal2lake.settings import Settings

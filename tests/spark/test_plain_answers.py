@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from wal2lake.catalog import ColumnDef, TableDef
-from wal2lake.frontend.engine import plainanswers
-from wal2lake.frontend.engine.answers import Wanted, answered
-from wal2lake.frontend.engine.plainanswers import plain_answer
+from wal2lake.frontend.engine.rows import plainanswers
+from wal2lake.frontend.engine.rows.answers import Wanted, answered
+from wal2lake.frontend.engine.rows.plainanswers import plain_answer
 from wal2lake.frontend.query.results import Rendering
 from wal2lake.frontend.query.translate import SparkQuery, TableRef, translate_query
 from wal2lake.lake.delta.tables import DeltaTables

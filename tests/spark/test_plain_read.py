@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import UsageError
 from wal2lake.frontend.backend import CopyRows
-from wal2lake.frontend.engine.answers import Wanted, answered
+from wal2lake.frontend.engine.rows.answers import Wanted, answered
 from wal2lake.frontend.grammar.copying import CopyFormat, CopyOptions
 from wal2lake.frontend.query.results import Rendering
 from wal2lake.frontend.query.translate import SparkQuery, TableRef, translate_query

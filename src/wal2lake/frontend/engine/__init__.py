@@ -6,7 +6,9 @@ does a part's work.
 
     __main__      puts the parts together
     lakebackend   the ``Backend`` of a session: each statement to the part that answers it
-    versions      which version of each table a statement reads
+    tablenames    which version of each table a statement reads
+    copies        what COPY is beside its query
+    rows/         where a query's rows come from
     viewsource    what the system views read
 
 This package imports nothing: ``__main__`` is the one that loads Spark.

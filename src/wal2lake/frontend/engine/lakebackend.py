@@ -36,7 +36,6 @@ from wal2lake.errors import (
     Wal2LakeError,
 )
 from wal2lake.frontend.backend import (
-    CopyRows,
     Outcome,
     Parameter,
     Prepared,
@@ -50,9 +49,8 @@ from wal2lake.frontend.commands.access import check_tables
 from wal2lake.frontend.commands.concurrency.activeorigins import SessionOrigin
 from wal2lake.frontend.commands.concurrency.sequences import SessionSequences
 from wal2lake.frontend.commands.concurrency.snapshots import Modes, Snapshot
-from wal2lake.frontend.commands.copying import copied_rows, forced_columns
 from wal2lake.frontend.commands.dml import run_dml, truncate, truncated_tables
-from wal2lake.frontend.commands.node import Caller, Node, need_table
+from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.frontend.commands.publication.dependents import check_writable
 from wal2lake.frontend.commands.transaction.commit import wait_for_standbys
@@ -62,14 +60,14 @@ from wal2lake.frontend.commands.transaction.local import (
 )
 from wal2lake.frontend.commands.transaction.messages import emit
 from wal2lake.frontend.commands.transaction.prepared import Preparing, finish_prepared
-from wal2lake.frontend.engine.answers import Wanted, answered
-from wal2lake.frontend.engine.copiedtable import copied_table
+from wal2lake.frontend.engine.copies import copied
+from wal2lake.frontend.engine.rows.answers import Wanted, answered
 from wal2lake.frontend.engine.sessionroles import SessionRoles
+from wal2lake.frontend.engine.tablenames import Used, table_names
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.copying import (
     CopyOptions,
     CopyTo,
-    copy_options,
 )
 from wal2lake.frontend.grammar.lexer import parameter_count
 from wal2lake.frontend.grammar.parser import Parsed
@@ -78,7 +76,6 @@ from wal2lake.frontend.grammar.statements import (
     Other,
     Truncate,
 )
-from wal2lake.frontend.parameters import canonical_encoding
 from wal2lake.frontend.query.results import Rendering, fields_of
 from wal2lake.frontend.query.translate import (
     Parameter as BoundParameter,
@@ -86,7 +83,6 @@ from wal2lake.frontend.query.translate import (
 from wal2lake.frontend.query.translate import (
     Resolver,
     SparkQuery,
-    TableRef,
     computes,
     translate_query,
 )
@@ -99,7 +95,6 @@ from wal2lake.frontend.sysviews import (
     only_computes,
 )
 from wal2lake.lake import CommitConflict
-from wal2lake.model import Oid
 from wal2lake.pg import Check
 from wal2lake.pgtypes.params import binary_param_to_text
 from wal2lake.wire.frontback import FieldDescription, Format
@@ -118,9 +113,6 @@ _DEFINITIONS: Final = {
     **roles.COMMANDS,
     **publication.COMMANDS,
 }
-
-_Used = dict[Oid, tuple[TableDef, str]]
-"""Tables that a statement names, and the privileges that it needs on them."""
 
 
 @dataclass(slots=True)
@@ -213,7 +205,12 @@ class LakeBackend:
             wanted = Wanted(result_formats)
             return self._other(caller, prepared, statement, bound, wanted)
         if isinstance(statement, CopyTo):
-            return self._copy(caller, statement)
+            return copied(
+                self._node.catalog,
+                caller,
+                statement,
+                lambda sql, options: self._copied_rows(caller, sql, options),
+            )
         if isinstance(statement, Truncate):
             return Outcome(self._truncate(caller, statement))
         # What a string of statements has written before cannot wait: DDL has no rollback.
@@ -374,32 +371,6 @@ class LakeBackend:
             f"{statement.command} is not supported by this version"
         )
 
-    def _copy(self, caller: Caller, statement: CopyTo) -> Outcome:
-        """Its query's rows, as CopyData."""
-        name, columns, sql = None, None, statement.query
-        if statement.table is not None:
-            schema, name, columns = copied_table(
-                self._node.catalog, caller, statement.table
-            )
-            sql = copied_rows(statement, schema, name, columns)
-        assert sql is not None
-        options = copy_options(statement.options, canonical_encoding)
-        if parameter_count(sql):
-            raise UsageError("there is no parameter $1", sqlstate="42P02")
-        try:
-            found = self._copied_rows(caller, sql, options)
-        except SqlSyntaxError as error:
-            if error.position:
-                error.position += statement.query_start
-            raise
-        try:
-            copied = [one.name for one in found.fields or ()]
-            forced = forced_columns(options, copied, columns, name)
-        except Wal2LakeError:
-            found.close()
-            raise
-        return replace(found, tag="COPY", copy=CopyRows(options, forced))
-
     def _copied_rows(self, caller: Caller, sql: str, options: CopyOptions) -> Outcome:
         query = self.prepare(sql, ())
         assert isinstance(query, _Statement)
@@ -460,7 +431,7 @@ class LakeBackend:
         anew: bool,
     ) -> str:
         zone = self._context.parameters["TimeZone"]
-        transaction, used = self._transaction, _Used()
+        transaction, used = self._transaction, Used()
         node, snapshot = self._node, self._snapshot()
         with self._job() as group, self._sequences.of_statement(caller.check) as values:
 
@@ -507,7 +478,7 @@ class LakeBackend:
         bound: tuple[BoundParameter, ...],
         wanted: Wanted,
     ) -> Outcome:
-        used = _Used()
+        used = Used()
         query = self._translated(sql, bound, self._resolver(caller, used))
         check_tables(self._node.catalog, caller, used)
         with ExitStack() as held:
@@ -621,49 +592,17 @@ class LakeBackend:
     def _resolver(
         self,
         caller: Caller,
-        used: _Used | None = None,
+        used: Used | None = None,
         snapshot: Snapshot | None = None,
         *,
         newest: bool = False,
     ) -> Resolver:
-        """Names of one statement: all its tables at one moment, and those that the transaction has
-        written as it has; or as they were, if the session reads the past. What is read is noted
-        in ``used``. ``newest``: with the columns that tables have now, whatever is published."""
-        catalog, transaction = self._node.catalog, self._transaction
-        tables = self._node.tables
-        moment, past = snapshot, self._past(caller, told=used is not None)
-
-        def resolve(schema: str | None, name: str) -> TableRef:
-            nonlocal moment
-            table = need_table(catalog, caller, schema, name)
-            if used is not None:
-                used.setdefault(table.oid, (table, "r"))
-            if past is not None:
-                version = past.of(table)
-                return as_stored(TableRef(catalog.table_at(table, version), version))
-            if moment is None:
-                moment = self._snapshot()
-            apart = moment.apart(*catalog.sharing(table))
-            if apart is not None and used is not None and used[table.oid][0] is table:
-                calls.warn_apart(self._node, caller, table, *apart)
-            ref = transaction.ref(table, moment)
-            if newest:
-                place = ref.table.location
-                ref = replace(ref, table=replace(table, location=place))
-            return as_stored(ref)
-
-        def as_stored(ref: TableRef) -> TableRef:
-            place, version = ref.table.location, ref.version
-            state = (
-                tables.state(place)
-                if version is None
-                else tables.state_at(place, version)
-            )
-            stored = [field.name for field in state.fields]
-            same = stored == [column.name for column in ref.table.columns]
-            return ref if same else replace(ref, narrows=True)
-
-        return resolve
+        """See ``table_names``."""
+        past = self._past(caller, told=used is not None)
+        begin = self._snapshot if snapshot is None else lambda: snapshot
+        return table_names(
+            self._node, self._transaction, caller, begin, past, used, newest=newest
+        )
 
     def _past(self, caller: Caller, *, told: bool) -> PastVersions | None:
         """``told``: the caller hears of it, which is once, not when a statement is described."""

@@ -14,7 +14,7 @@ Who looks at a row, or at a small table, does not want to wait for a plan and th
 are compared here that Arrow compares as Spark does (and so as PostgreSQL): integers, texts byte by
 byte, booleans and dates; others are Spark's.
 
-Called by ``translate`` and ``writes``; ``frontend.engine.plainanswers`` answers,
+Called by ``translate`` and ``writes``; ``frontend.engine.rows.plainanswers`` answers,
 ``frontend.commands.transaction.plainwrites`` writes.
 """
 

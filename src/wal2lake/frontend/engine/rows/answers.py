@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from wal2lake.frontend.backend import Batch, Outcome
 from wal2lake.frontend.commands.node import Node
-from wal2lake.frontend.engine.plainanswers import plain_answer
+from wal2lake.frontend.engine.rows.plainanswers import plain_answer
 from wal2lake.frontend.grammar.copying import CopyFormat
 from wal2lake.frontend.query.results import Rendering, columns_in, fields_of
 from wal2lake.frontend.query.translate import SparkQuery
