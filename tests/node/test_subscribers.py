@@ -132,3 +132,90 @@ def test_a_subscriber_from_its_creation_to_its_end(
     assert found == [("t" if "two_phase" in OPTIONS[version] else "f", "f", "reserved")]
     copy.psql(f"drop subscription {name}")
     assert node.sql("select slot_name from pg_replication_slots") == []
+
+
+CONDITIONS = ("u % 2 = 0.5", "f::numeric = 0.1 or f = 'NaN'", "u + 1 > 1000000")
+"""Which Spark does not compute, or not for all values."""
+
+
+@pytest.mark.parametrize("options", ["", ", binary = true"])
+def test_what_a_row_filter_lets_through_is_copied_and_streamed(
+    publisher: Node, database: Callable[[int], Database], options: str
+) -> None:
+    node, copy = publisher, database(18)
+    columns = "id int primary key, u numeric, f float8, v text"
+    tables = [f"{SCHEMA}.c{number}" for number in range(len(CONDITIONS))]
+    tables.append(f"{SCHEMA}.parted")
+    conditions = [*CONDITIONS, CONDITIONS[0]]
+    nan = "'NaN'"
+    rows = ", ".join(
+        f"({n}, {n % 7}.50, {0.1 if n % 3 else nan}, 'é\t{n}')" for n in range(200)
+    )
+    more = "(1000, 'NaN', 0.5, null), (1001, null, null, 'v'), (1002, -3.5, 0.1, '')"
+    copy.psql(f"create schema {SCHEMA}")
+    for table in tables:
+        copy.psql(f"create table {table} ({columns})")
+        parted = "" if table != tables[-1] else " partition by range (id)"
+        node.sql(f"create table {table} ({columns}){parted}")
+        if parted:
+            node.sql(f"create table {SCHEMA}.leaf partition of {table} default")
+        node.sql(f"insert into {table} values {rows}, {more}")
+        node.sql(f"grant select on {table} to subscriber")
+    named = ", ".join(
+        f"{table} (id, u, f{', v' if number else ''}) where ({condition})"
+        for number, (table, condition) in enumerate(
+            zip(tables, conditions, strict=True)
+        )
+    )
+    node.sql(
+        f"create publication filtered for table {named}"
+        " with (publish = 'insert, truncate', publish_via_partition_root)"
+    )
+
+    def same() -> None:
+        """As PostgreSQL filters all rows, and what is there."""
+        for number, (table, condition) in enumerate(
+            zip(tables, conditions, strict=True)
+        ):
+            all_rows = ", ".join(
+                "(" + ", ".join(_quoted(value) for value in row) + ")"
+                for row in node.sql(f"select id, u, f, v from {table}")
+            )
+            chosen = "id, u, f, v" if number else "id, u, f"
+            wanted = copy.psql(
+                f"select {chosen} from (select id::int, u::numeric, f::float8, v"
+                f" from (values {all_rows}) x (id, u, f, v)) y where {condition}"
+                " order by id"
+            )
+            assert wanted
+            sql = f"select {chosen} from {table} order by id"
+            wait_until(
+                lambda sql=sql, wanted=wanted: copy.psql(sql) == wanted,
+                timeout_seconds=60,
+                describe=lambda sql=sql, wanted=wanted: (
+                    f"{wanted}\nthere: {copy.psql(sql)}\n"
+                    f"{copy.server.log_text()[-3000:]}\n{node.log_text()[-2000:]}"
+                ),
+            )
+
+    try:
+        copy.psql(
+            f"create subscription filtered connection '{source(node)}'"
+            f" publication filtered with (slot_name = 'filtered'{options})"
+        )
+        same()
+        for table in tables:
+            node.sql(
+                f"insert into {table} select id + 5000, u, f, v from {table}"
+                " where id < 30"
+            )
+        same()
+    finally:
+        copy.psql("drop subscription filtered")
+        node.sql("drop publication filtered")
+        for table in tables:
+            node.sql(f"drop table {table}")
+
+
+def _quoted(value: str | None) -> str:
+    return "null" if value is None else "'" + value.replace("'", "''") + "'"

@@ -26,6 +26,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Final
 
 from wal2lake.catalog import TableDef
@@ -62,6 +63,7 @@ from wal2lake.frontend.commands.transaction.messages import emit
 from wal2lake.frontend.commands.transaction.prepared import Preparing, finish_prepared
 from wal2lake.frontend.engine.copies import copied
 from wal2lake.frontend.engine.rows.answers import Wanted, answered
+from wal2lake.frontend.engine.rows.filtered import FilteredRead
 from wal2lake.frontend.engine.sessionroles import SessionRoles
 from wal2lake.frontend.engine.tablenames import Used, table_names
 from wal2lake.frontend.grammar import parse
@@ -479,13 +481,20 @@ class LakeBackend:
         wanted: Wanted,
     ) -> Outcome:
         used = Used()
-        query = self._translated(sql, bound, self._resolver(caller, used))
+        # Two may ask what a name means; what is to be said of its table is said once.
+        resolve = cache(self._resolver(caller, used))
+        asked: SparkQuery | FilteredRead | None = None
+        if wanted.copied is not None:
+            zone = self._context.parameters["TimeZone"]
+            asked = FilteredRead.of(self._node.tables, sql, resolve, zone)
+        if asked is None:
+            asked = self._translated(sql, bound, resolve)
         check_tables(self._node.catalog, caller, used)
         with ExitStack() as held:
             group = held.enter_context(self._job())
             return answered(
                 self._node,
-                query,
+                asked,
                 wanted,
                 self._rendering(),
                 group,

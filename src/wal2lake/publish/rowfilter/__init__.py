@@ -9,11 +9,14 @@ name up, or fails for a type that ``CREATE PUBLICATION`` has accepted.
     values      PostgreSQL's texts as values that compare and compute as PostgreSQL's do
     operators   what each operator and function computes
     evaluate    one expression, row by row, with three-valued logic
+    vectors     expressions that Arrow computes, column by column
+    stored      the rows of a table's files that a filter lets through
     transform   several publications' filters, and what an UPDATE becomes
 """
 
 from wal2lake.publish.rowfilter.deparse import deparse
 from wal2lake.publish.rowfilter.evaluate import Filter
+from wal2lake.publish.rowfilter.stored import StoredFilter
 from wal2lake.publish.rowfilter.transform import (
     Outcome,
     combined,
@@ -27,6 +30,7 @@ __all__ = [
     "Filter",
     "Node",
     "Outcome",
+    "StoredFilter",
     "combined",
     "decode",
     "deparse",

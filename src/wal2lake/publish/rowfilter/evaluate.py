@@ -22,20 +22,27 @@ from wal2lake.publish.rowfilter.values import Value, reader
 
 Row = Sequence[Value]
 _Evaluator = Callable[[Row], Value]
+Read = Callable[[pa.Array, int], list[Value]]
+"""A column of a type as values."""
 
 
 class Filter:
     """One expression, ready to be asked. ``columns`` tells which of a table's columns it reads,
     in the order in which ``matches`` takes them."""
 
-    def __init__(self, expression: Expression, columns: Sequence[str] = ()) -> None:
-        """``columns``: the names that the tree's numbers stand for."""
+    def __init__(
+        self,
+        expression: Expression,
+        columns: Sequence[str] = (),
+        read: Read | None = None,
+    ) -> None:
+        """``columns``: the names that the tree's numbers stand for. ``read`` makes values of
+        arrays that are not texts."""
         self.columns = tuple(columns)
         types = dict(_types(expression))
         count = max([len(columns), *(number + 1 for number in types)])
-        self._readers = [
-            reader(types[i]) if i in types else _unread for i in range(count)
-        ]
+        self._types = [types.get(i, 0) for i in range(count)]
+        self._read = read or values_of_texts
         self._evaluate = _compiled(expression)
 
     def matches(self, arrays: Sequence[pa.Array], rows: int) -> list[bool]:
@@ -50,10 +57,8 @@ class Filter:
         return self._answers(arrays)
 
     def _answers(self, arrays: Sequence[pa.Array]) -> list[bool]:
-        values = [
-            [None if text is None else read(text) for text in array.to_pylist()]
-            for read, array in zip(self._readers, arrays, strict=True)
-        ]
+        read = self._read
+        values = [read(*one) for one in zip(arrays, self._types, strict=True)]
         return [self._evaluate(row) is True for row in zip(*values, strict=True)]
 
 
@@ -64,8 +69,15 @@ def _types(expression: Expression) -> list[tuple[int, int]]:
     return [found for arg in expression.args for found in _types(arg)]
 
 
-def _unread(text: bytes) -> Value:
-    return text
+def value_of(constant: Expression) -> Value:
+    """Of an expression without columns."""
+    return _compiled(constant)(())
+
+
+def values_of_texts(array: pa.Array, type_oid: int) -> list[Value]:
+    """Of a BinaryArray of PostgreSQL's texts."""
+    read = reader(type_oid)
+    return [None if text is None else read(text) for text in array.to_pylist()]
 
 
 def _compiled(one: Expression) -> _Evaluator:

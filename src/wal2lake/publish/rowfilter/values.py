@@ -60,6 +60,9 @@ SUPPORTED: Final = frozenset(
 
 DAY_MICROSECONDS: Final = 86_400_000_000
 
+EPOCH_DAYS: Final = 10_957
+"""From 1970-01-01 to 2000-01-01."""
+
 _EPOCH: Final = 2_451_545
 """POSTGRES_EPOCH_JDATE: the Julian day of 2000-01-01."""
 

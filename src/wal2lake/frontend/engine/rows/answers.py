@@ -4,8 +4,9 @@ Comes in: a translated query whose privileges have been looked at. Goes out: fie
 the formats that were asked for. Called by ``lakebackend``.
 
 A COPY of columns of one table asks nothing of Spark that the table's files do not say: where they
-can be read plainly (``lake.plain.read``), they are, and so are small tables by simple queries
-(``plainanswers``). Other queries are Spark's.
+can be read plainly (``lake.plain.read``), they are, also with the condition of a row filter
+(``filtered``), and so are small tables by simple queries (``plainanswers``). Other queries are
+Spark's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from wal2lake.frontend.backend import Batch, Outcome
 from wal2lake.frontend.commands.node import Node
+from wal2lake.frontend.engine.rows.filtered import FilteredRead
 from wal2lake.frontend.engine.rows.plainanswers import plain_answer
 from wal2lake.frontend.grammar.copying import CopyFormat
 from wal2lake.frontend.query.results import Rendering, columns_in, fields_of
@@ -71,7 +73,7 @@ class Answer:
 
 def answered(
     node: Node,
-    query: SparkQuery,
+    asked: SparkQuery | FilteredRead,
     wanted: Wanted,
     rendering: Rendering,
     job_group: str,
@@ -79,7 +81,14 @@ def answered(
     check: Check,
 ) -> Outcome:
     """Run it. ``held``: what ends with the answer; ``check`` raises once it is to end."""
-    specs, batches = _rows(node, query, wanted, job_group, held, check)
+    specs: Sequence[FieldSpec]
+    batches: Iterable[pa.RecordBatch]
+    if isinstance(asked, FilteredRead):
+        query, specs = asked.query, asked.fields
+        batches = _checked(held.enter_context(asked.batches()), check)
+    else:
+        query = asked
+        specs, batches = _rows(node, query, wanted, job_group, held, check)
     fields = fields_of(specs, query)
     formats, arrow = wanted.of(len(fields)), wanted.copied is CopyFormat.TEXT
     rows = (

@@ -1,0 +1,152 @@
+"""A row filter's value for rows as a lake table has them.
+
+Comes in: the tree, its columns, record batches of the table's files. Goes out: which rows it is
+true for. Called for the first COPY of a subscriber, whose changes the same tree decides.
+
+What cannot fail and is compared as Arrow does it is computed a column at a time (``vectors``): a
+subscriber does not wait longer for some of the rows than for all of them. Everything else is
+computed row by row, as for changes (``evaluate``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from wal2lake.pgtypes.encode.text import arrow_to_text, plain_text
+from wal2lake.publish.rowfilter.evaluate import Filter, values_of_texts
+from wal2lake.publish.rowfilter.operators import COMPARISONS, INTEGERS, TEXTS
+from wal2lake.publish.rowfilter.tree import Expression, Node
+from wal2lake.publish.rowfilter.values import (
+    BOOL,
+    DATE,
+    DAY_MICROSECONDS,
+    EPOCH_DAYS,
+    FLOAT4,
+    FLOAT8,
+    NUMERIC,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    Value,
+)
+from wal2lake.publish.rowfilter.vectors import Vector, vector
+
+_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
+
+
+class StoredFilter:
+    """One expression, ready to be asked about the rows of one table."""
+
+    def __init__(self, expression: Expression, columns: Sequence[str]) -> None:
+        """``columns``: the names that the tree's numbers stand for."""
+        self.columns = tuple(columns)
+        self._expression = expression
+        self._filter = Filter(expression, columns, _values)
+        self._known: dict[tuple[pa.DataType, ...], Vector | None] = {}
+        """By the types that a file has."""
+
+    def matches(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """One answer a row, without nulls."""
+        arrays = [batch.column(name) for name in self.columns]
+        types = tuple(array.type for array in arrays)
+        if types not in self._known:
+            self._known[types] = vector(self._expression, types)
+        compute = self._known[types]
+        if compute is None:
+            found = self._filter.matches(arrays, batch.num_rows)
+            return pa.array(found, pa.bool_())
+        answer = compute(arrays)
+        if isinstance(answer, pa.Scalar):
+            return pa.array([answer.as_py() is True] * batch.num_rows, pa.bool_())
+        return answer.fill_null(False)
+
+    def bounds(self) -> Mapping[str, tuple[int, int]]:
+        """Between what integers (lowest, highest), both included, a row's values are if it
+        matches."""
+        found = _bounds(self._expression)
+        return {self.columns[number]: limits for number, limits in found.items()}
+
+
+# ---- values of arrays --------------------------------------------------------------------
+
+
+def _values(array: pa.Array, type_oid: int) -> list[Value]:
+    """What ``values`` makes of the texts that these are."""
+    types, arrow = pa.types, array.type
+    match type_oid:
+        case kind if kind in INTEGERS and types.is_integer(arrow):
+            return list(array.to_pylist())
+        case kind if kind in TEXTS and types.is_string(arrow):
+            return list(array.cast(pa.binary()).to_pylist())
+        case kind if kind == BOOL and types.is_boolean(arrow):
+            return list(array.to_pylist())
+        case kind if kind == NUMERIC and types.is_decimal(arrow):
+            return list(array.to_pylist())
+        case kind if (kind, arrow) in _FLOATS:
+            return list(array.to_pylist())
+        case kind if kind == DATE and types.is_date32(arrow):
+            return _counted(array.cast(pa.int32()), EPOCH_DAYS)
+        case kind if kind in (TIMESTAMP, TIMESTAMPTZ) and types.is_timestamp(arrow):
+            micros = array.cast(pa.timestamp("us", arrow.tz), safe=False)
+            return _counted(micros.cast(pa.int64()), EPOCH_DAYS * DAY_MICROSECONDS)
+    texts = plain_text(array, type_oid)
+    if texts is None:
+        texts = pa.array(arrow_to_text(array, type_oid), pa.large_binary())
+    return values_of_texts(texts, type_oid)
+
+
+_FLOATS: Final = ((FLOAT4, pa.float32()), (FLOAT8, pa.float64()))
+
+
+def _counted(array: pa.Array, epoch: int) -> list[Value]:
+    return [None if one is None else one - epoch for one in array.to_pylist()]
+
+
+# ---- which files -------------------------------------------------------------------------
+
+
+def _bounds(one: Expression) -> dict[int, tuple[int, int]]:
+    """By the columns' numbers."""
+    found: dict[int, tuple[int, int]] = {}
+    if one.node is Node.AND:
+        for arg in one.args:
+            for number, (low, high) in _bounds(arg).items():
+                before = found.get(number, (_LOWEST, _HIGHEST))
+                found[number] = max(before[0], low), min(before[1], high)
+        return found
+    is_any = one.node is Node.ANY and one.value == "="
+    if not is_any and not (one.node is Node.OPERATOR and one.value in COMPARISONS):
+        return {}
+    operator, (column, *others) = one.value, map(_uncast, one.args)
+    if column.node is Node.CONST and len(others) == 1:
+        operator = _TURNED.get(str(operator), operator)
+        column, others = others[0], [column]
+    if column.node is not Node.COLUMN or column.type_oid not in INTEGERS:
+        return {}
+    if any(x.node is not Node.CONST or x.type_oid not in INTEGERS for x in others):
+        return {}
+    assert isinstance(column.value, int)
+    values = [int(str(x.value)) for x in others if x.value is not None]
+    if not values:
+        return {}
+    low, high = _LOWEST, _HIGHEST
+    if operator in ("=", ">", ">="):
+        low = min(values)
+    if operator in ("=", "<", "<="):
+        high = max(values)
+    return {column.value: (low, high)}
+
+
+def _uncast(one: Expression) -> Expression:
+    """An integer's cast to another size changes nothing, or fails."""
+    while one.node is Node.CAST and one.type_oid in INTEGERS:
+        if one.args[0].type_oid not in INTEGERS:
+            break
+        one = one.args[0]
+    return one
+
+
+_TURNED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+"""With the sides changed."""
