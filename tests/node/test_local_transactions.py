@@ -74,13 +74,15 @@ def both(node: Node, source: Database) -> Iterator[Both]:
         yield ours, theirs
         for session in (ours, theirs):
             session.execute("rollback")
-            session.execute("drop table if exists tx_a, tx_b, tx_u")
+            session.execute("drop table if exists tx_a, tx_b, tx_u, tx_i, tx_j")
 
 
 TABLES = """
 create table tx_a (id int primary key, v text)
 create table tx_b (x int, y text)
 create table tx_u (k text, n numeric, v int, primary key (k, n))
+create table tx_i (k interval primary key, v int)
+create table tx_j (k jsonb, n numeric[], primary key (k, n))
 insert into tx_a values (1, 'one'), (2, 'two'), (3, 'three')
 """
 
@@ -178,6 +180,22 @@ update tx_u set v = v + 1
 select k, n, v from tx_u order by v
 """
 
+TYPED_KEYS = """
+insert into tx_i values ('1 day', 1), ('1 mon', 2)
+insert into tx_i values ('24:00', 3)
+insert into tx_i values ('2 days', 3), ('48:00', 4)
+update tx_i set k = '30 days' where v = 1
+update tx_i set k = '24 hours' where v = 1
+insert into tx_i values ('-1 day', 5)
+select k, v from tx_i order by v
+insert into tx_j values ('{"a": 1.0}', '{1.0}')
+insert into tx_j values ('{"a": 1.00}', '{1}')
+insert into tx_j values ('{"a": 1.00}', '{2}'), ('{"a": "1.00"}', '{1}')
+alter table tx_i drop constraint tx_i_pkey
+insert into tx_i values ('24:00', 6)
+alter table tx_i add primary key (k)
+"""
+
 STRINGS = f"""
 insert into tx_a values (20, 'a'); insert into tx_a values (20, 'b')
 insert into tx_a values (21, 'a'); select 1/0; insert into tx_a values (22, 'b')
@@ -195,8 +213,9 @@ def test_statements_of_a_block_see_each_other_and_end_together(both: Both) -> No
 
 @pytest.mark.slow
 def test_a_key_is_taken_once(both: Both) -> None:
-    """Within a statement, among rows that are there, and by UPDATE; 1.5 is 1.50."""
-    same(both, TABLES + KEYS)
+    """Within a statement, among rows that are there, and by UPDATE; 1.5 is 1.50, a day is 24
+    hours."""
+    same(both, TABLES + KEYS + TYPED_KEYS)
     for session in both:
         with pytest.raises(psycopg.errors.UniqueViolation):
             session.execute("insert into tx_u values ('it''s', 1.500, 5)")

@@ -78,12 +78,13 @@ from wal2lake.frontend.grammar.sequences import SEQUENCE_BITS
 from wal2lake.frontend.grammar.statements import QualifiedName
 from wal2lake.frontend.query.translate import TableRef
 from wal2lake.frontend.query.writes import check_default, translate_write
-from wal2lake.lake import TableState
+from wal2lake.lake import FieldSpec, TableState
 from wal2lake.lake.branch.branches import Branch
 from wal2lake.lake.query import relation
 from wal2lake.model import INVALID_OID, Oid
 from wal2lake.observe import get_logger
 from wal2lake.pgtypes import format_type
+from wal2lake.pgtypes.equality import alike_key
 from wal2lake.pgtypes.spark_ddl import identifier
 
 _TAG: Final = "ALTER TABLE"
@@ -532,7 +533,9 @@ class _Rewriting:
             # A column that is new is null, which has been looked for.
             return
         self._check_unique(
-            relation(state.location, state.version), [str(name) for name in key]
+            relation(state.location, state.version),
+            state.fields,
+            [str(name) for name in key],
         )
 
     def _has_new_key(self) -> bool:
@@ -540,9 +543,11 @@ class _Rewriting:
         key = {sources[name] for name in self.plan.after.key}
         return bool(key) and key != set(self.plan.before.key)
 
-    def _check_unique(self, table: str, columns: Sequence[str]) -> None:
-        """``columns``: what the key's are called in ``table``."""
-        key = ", ".join(identifier(name) for name in columns)
+    def _check_unique(
+        self, table: str, fields: Sequence[FieldSpec], columns: Sequence[str]
+    ) -> None:
+        """``columns``: what the key's are called in ``table``, which has ``fields``."""
+        key = ", ".join(alike_key(fields, columns))
         if not self._any(f"{table} GROUP BY {key} HAVING count(*) > 1"):
             return
         after = self.plan.after
@@ -570,7 +575,8 @@ class _Rewriting:
                 raise self._contains_null(one.column.name)
         retyped = {one.column.name for one in self.plan.columns if one.retyped}
         if retyped.intersection(after.key) or self._has_new_key():
-            self._check_unique(table, after.key)
+            fields = self.node.tables.state(branch.location).fields
+            self._check_unique(table, fields, after.key)
 
     def _newly_required(self) -> set[str]:
         before = {c.name for c in self.plan.before.columns if c.not_null}

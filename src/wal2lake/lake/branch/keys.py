@@ -33,6 +33,7 @@ from wal2lake.lake.port import TableState
 from wal2lake.lake.query import Queries, relation
 from wal2lake.lake.tablefiles import DataFile
 from wal2lake.lake.upsert.memory import TooLarge
+from wal2lake.pgtypes.equality import alike_key
 from wal2lake.pgtypes.spark_ddl import identifier
 
 _INTEGERS: Final = ("tinyint", "smallint", "int", "integer", "bigint")
@@ -44,8 +45,6 @@ class Key:
     """The columns that no two rows may share."""
 
     columns: tuple[str, ...]
-    numerals: frozenset[str] = frozenset()
-    """Columns whose texts are numbers: 1.0 is 1.00."""
 
 
 class Keys:
@@ -84,7 +83,7 @@ class Keys:
             if not alone:
                 where = _between(key, bounds)
                 source = (
-                    f"(SELECT {_columns(key)} FROM"
+                    f"(SELECT {_columns(state, key)} FROM"
                     f" {relation(branch.location, state.version)}{where}) AS stored"
                     f" LEFT SEMI JOIN {view} AS coming ON {_same(key)}"
                 )
@@ -118,9 +117,9 @@ class Keys:
         theirs = _in_files(others)
         both = " WHERE " if not where else f"{where} AND "
         return self._one(
-            f"SELECT {_shown(key)} FROM (SELECT {_columns(key)} FROM"
+            f"SELECT {_shown(key)} FROM (SELECT {_columns(state, key)} FROM"
             f" {relation(newest.location, newest.version)}{both}{theirs}) AS stored"
-            f" LEFT SEMI JOIN (SELECT {_columns(key)} FROM"
+            f" LEFT SEMI JOIN (SELECT {_columns(state, key)} FROM"
             f" {relation(branch.location, state.version)}{both}{ours}) AS coming"
             f" ON {_same(key)} GROUP BY {_grouped(key)} LIMIT 1",
             job_group,
@@ -134,7 +133,7 @@ class Keys:
         name = f"wal2lake_keys_{uuid.uuid4().hex}"
         files = {file.path: file.partition for file in coming}
         frame = rows_of_files(self._spark, state, files, key.columns)
-        frame.selectExpr(*_columns_of(key)).createOrReplaceTempView(name)
+        frame.selectExpr(*_columns_of(state, key)).createOrReplaceTempView(name)
         try:
             yield name
         finally:
@@ -152,7 +151,7 @@ class Keys:
     ) -> pa.RecordBatch | None:
         """Look it up in this process. TooLarge, or ArrowInvalid for values that only Spark can
         read as their column's type: it is for Spark."""
-        if files is None or key.numerals.intersection(key.columns):
+        if files is None:
             raise TooLarge
         return find(
             Files(state, coming),
@@ -190,24 +189,17 @@ def _alone(
     return True
 
 
-def _columns_of(key: Key) -> list[str]:
+def _columns_of(state: TableState, key: Key) -> list[str]:
+    """As they are, and as they are compared."""
+    compared = alike_key(state.fields, key.columns)
     found = []
-    for at, name in enumerate(key.columns):
-        column = identifier(name)
-        found.append(f"{column} AS k{at}")
-        compared = column
-        if name in key.numerals:
-            # Without the zeros that say nothing.
-            compared = (
-                f"CASE WHEN {column} LIKE '%.%' THEN trim(TRAILING '.' FROM"
-                f" trim(TRAILING '0' FROM {column})) ELSE {column} END"
-            )
-        found.append(f"{compared} AS c{at}")
+    for at, (name, alike) in enumerate(zip(key.columns, compared, strict=True)):
+        found += [f"{identifier(name)} AS k{at}", f"{alike} AS c{at}"]
     return found
 
 
-def _columns(key: Key) -> str:
-    return ", ".join(_columns_of(key))
+def _columns(state: TableState, key: Key) -> str:
+    return ", ".join(_columns_of(state, key))
 
 
 def _shown(key: Key) -> str:

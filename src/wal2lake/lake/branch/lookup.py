@@ -7,8 +7,8 @@ Why this way. A query of Spark's takes a second of planning and scheduling, what
 Reading a key column of a million rows takes a twentieth of that, and apply finds the keys of
 its batches so: this is its search (``lake.upsert``) with another question.
 
-Equal is what Spark's ``=`` says of types that hold no others: 0.0 and -0.0 are one key, so
-are two NaN. NULLs are no matter: a key has none.
+Equal is what PostgreSQL's ``=`` says (``pgtypes.equality``); two NaN are one key. NULLs are no
+matter: a key has none.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from wal2lake.lake.upsert.keys import open_keys
 from wal2lake.lake.upsert.memory import TooLarge
 from wal2lake.lake.upsert.plan import MAX_SCANNED_BYTES, candidates
 from wal2lake.lake.upsert.stored import StoredRows, is_readable
+from wal2lake.pgtypes.equality import loose_columns
 
 _FEW: Final = 10_000
 """Rows brought. More are rare, and Spark's time is then a small part of writing them."""
@@ -68,7 +69,8 @@ def find(
     table = table.drop_null()
     if not table.num_rows:
         return None
-    with open_keys(table.columns, str(root / "_keys")) as keys:
+    loose = loose_columns(coming.state.fields, places)
+    with open_keys(table.columns, str(root / "_keys"), loose=loose) as keys:
         shape = ChangeShape(coming.state.fields, places)
         given = (table.columns, np.zeros(0, np.int64))
         there = _opened(stored)

@@ -4,5 +4,6 @@ Takes: staged changes and the table's state. Gives: one commit with its cursor, 
 event that cannot be applied. Owns: the settings of our MERGE, key changes across a cluster.
 Never: batches that ``upsert`` can take.
 
-Modules: ``netchange``, ``moves``, ``follow``, ``merge``.
+Modules: ``netchange``, ``alike``, ``moves``, ``follow``, ``merge``; ``multiset`` for tables
+without a key.
 """

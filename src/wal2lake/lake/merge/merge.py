@@ -258,15 +258,16 @@ def _with_marks(merge: Merge, rows: DataFrame) -> DataFrame:
 
 
 def _run_merge(merge: Merge, rows: DataFrame, branch: Branch, *, marked: bool) -> None:
-    shape, found = merge.staged.shape, merge.staged.found
+    shape, found, found_by = merge.staged.shape, merge.staged.found, merge.net.found_by
     small = found.rows <= SMALL_ROWS
     rows = F.broadcast(rows) if small else rows.localCheckpoint()
     target = DeltaTable.forPath(merge.session, branch.location).alias("t")
     condition = F.lit(True)
     for i in shape.key:
         name = identifier(shape.fields[i].name)
-        condition = condition & (F.col(f"t.{name}") == F.col(f"s.n{i}"))
-    if merge.staged.first_key is not None:
+        key = found_by.get(i, f"n{i}")
+        condition = condition & (F.col(f"t.{name}") == F.col(f"s.{key}"))
+    if merge.staged.first_key is not None and shape.key[0] not in found_by:
         low, high = merge.staged.first_key
         first = F.col(f"t.{identifier(shape.fields[shape.key[0]].name)}")
         condition = condition & first.between(F.lit(low), F.lit(high))

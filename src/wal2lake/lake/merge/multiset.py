@@ -14,7 +14,7 @@ event. Then the rules are those of the smaller batches, by the same functions. T
 the whole table: its cost is the table's, which is why smaller batches go another way.
 
 Two contents are the same if their SHA-256 digests are. Where columns may hold values that are equal
-and not identical (``upsert/equality``) a row has a second digest, of what is equal in it.
+and not identical (``pgtypes/equality``) a row has a second digest, of what is equal in it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ from wal2lake.lake.staging.changes import (
 )
 from wal2lake.lake.staging.stage import StagedChanges
 from wal2lake.lake.upsert.conflicts import missing_rows
-from wal2lake.lake.upsert.equality import Looseness, loose_columns
 from wal2lake.lake.upsert.keys import Places
 from wal2lake.lake.upsert.lives import (
     NOT_MOVED,
@@ -57,6 +56,7 @@ from wal2lake.lake.upsert.lives import (
 )
 from wal2lake.lake.upsert.occurrences import by_occurrence
 from wal2lake.model import ConflictType
+from wal2lake.pgtypes.equality import alike_sql, loose_columns
 from wal2lake.pgtypes.spark_ddl import identifier
 
 Index = npt.NDArray[np.int64]
@@ -315,25 +315,9 @@ def _digest(
     texts = []
     for place, i in enumerate(shape.key):
         name = f"{prefix}{i}"
-        value = F.col(name)
-        if place in loose:
-            value = _alike(value, loose[place])
+        value = F.expr(alike_sql(name, loose.get(place)))
         texts.append(_encoded(value, kinds[name]))
     return F.unhex(F.sha2(F.concat(*texts), 256))
-
-
-def _alike(value: Column, kind: Looseness) -> Column:
-    """As ``upsert.equality.alike``."""
-    match kind:
-        case Looseness.SIGNED_ZERO:
-            return value + F.lit(0.0).cast("float")
-        case Looseness.SCALE:
-            short = F.regexp_replace(value, r"^(.*\..*?)0+$", "$1")
-            return F.rtrim(short, F.lit("."))
-        case Looseness.CASE:
-            return F.lower(value)
-        case Looseness.SPACES:
-            return F.rtrim(value)
 
 
 def _encoded(value: Column, kind: T.DataType) -> Column:

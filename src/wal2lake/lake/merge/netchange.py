@@ -10,7 +10,8 @@ changes the table as it is. Goes out: a DataFrame with one row per touched key,
     u<i>          U only: n<i> is not known, keep the stored value (columns of shape.unchanged)
 
 The meaning is that of applying the events one by one, in (lsn, ord) order, to a dict by
-key: UPDATE and DELETE of a missing row do nothing (update_missing, delete_missing).
+key: UPDATE and DELETE of a missing row do nothing (update_missing, delete_missing). Keys that are
+equal by their types are one key (``alike``).
 
 Why this way. The row that a key holds lives from an I to a D, or comes from the table. A
 *reset* is an event that makes the key's history before it irrelevant. One window sorted by
@@ -26,11 +27,13 @@ Sources: PostgreSQL worker.c (apply_handle_insert, _update, _delete), heapam.c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from wal2lake.lake.merge.alike import AlikeKeys
 from wal2lake.lake.merge.follow import ARRIVE
 from wal2lake.lake.merge.moves import Base, follow_moves, net_of_lives, plain_touches
 from wal2lake.lake.staging.changes import (
@@ -43,6 +46,7 @@ from wal2lake.lake.staging.changes import (
     Uniqueness,
     key_taken,
 )
+from wal2lake.pgtypes.equality import loose_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,9 @@ class NetChange:
     """The table's content goes, and ``rows`` are all I: there was a TRUNCATE, or ..."""
     whole: bool = False
     """... ``rows`` are the table as the batch leaves it."""
+    found_by: Mapping[int, str] = field(default_factory=dict)
+    """Key columns of which equal values may be written differently: the column of ``rows`` that
+    has the key as the table has it; null: it has none."""
 
 
 def net_change(
@@ -69,6 +76,23 @@ def net_change(
     order of ``shape.fields``; None: the table is empty. Runs Spark jobs only for key
     changes (their lives are materialised) and when not ``trusted`` (the look-up).
     """
+    if not loose_columns(shape.fields, shape.key):
+        return _net_change(changes, shape, base, uniqueness)
+    alike = AlikeKeys(shape)
+    there = None if base is None else alike.base(base)
+    found = _net_change(alike.changes(changes), alike.shape, there, uniqueness)
+    if isinstance(found, RowFailure):
+        return found
+    rows, found_by = alike.written(found.rows, None if found.replaces else there)
+    return replace(found, rows=rows, found_by=found_by)
+
+
+def _net_change(
+    changes: DataFrame,
+    shape: ChangeShape,
+    base: DataFrame | None,
+    uniqueness: Uniqueness,
+) -> NetChange | RowFailure:
     events = changes.filter(F.col("op") != TRUNCATE)
     if shape.truncate is not None:
         events = events.filter(after(shape.truncate))

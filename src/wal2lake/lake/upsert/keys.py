@@ -2,7 +2,7 @@
 
 Comes in: key columns of events, and of the table's files. Goes out: a number for each
 distinct key, ascending with the key, and the places of those that are stored. Null is a value like
-any other.
+any other; values that are equal by their type are one, where the caller says so.
 
 Few keys of one column are looked up by Arrow. The others DuckDB joins, for keys may have any types
 and any number of columns; but a database and its five queries take 20 CPU-milliseconds, which was
@@ -13,10 +13,10 @@ compares stay in Arrow.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Protocol
 
 import duckdb
@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.lake.upsert.memory import TooLarge
+from wal2lake.pgtypes.equality import Loose, alike, alike_scans
 
 Index = npt.NDArray[np.int64]
 
@@ -78,16 +79,28 @@ class Keys(Protocol):
         ...
 
 
+Looseness = Mapping[int, Loose]
+"""Columns of a key in which equal values may differ, by their place."""
+
+_NONE: Final[Looseness] = MappingProxyType({})
+
+
 def open_keys(
-    columns: Sequence[pa.ChunkedArray], directory: str, *, bitwise: bool = False
+    columns: Sequence[pa.ChunkedArray],
+    directory: str,
+    *,
+    bitwise: bool = False,
+    loose: Looseness = _NONE,
 ) -> AbstractContextManager[Keys]:
     """``columns``: the key's columns, as long as all events' keys together.
     What does not fit into memory is spilled below ``directory``. ``bitwise``: of floating
-    point numbers 0 and -0 are two keys; NaN is one."""
+    point numbers 0 and -0 are two keys; NaN is one. ``loose``: columns that are compared as
+    their types compare."""
+    columns = alike(columns, loose)
     first = columns[0]
     if len(columns) == 1 and len(first) <= _FEW and _compares(first):
-        return nullcontext(_FewKeys(first))
-    return _JoinedKeys(columns, directory, bitwise=bitwise)
+        return nullcontext(_FewKeys(first, loose))
+    return _JoinedKeys(columns, directory, bitwise=bitwise, loose=loose)
 
 
 def _compares(column: pa.ChunkedArray) -> bool:
@@ -104,7 +117,8 @@ def _compares(column: pa.ChunkedArray) -> bool:
 class _FewKeys:
     """A set in Arrow; see ``Keys``."""
 
-    def __init__(self, column: pa.ChunkedArray) -> None:
+    def __init__(self, column: pa.ChunkedArray, loose: Looseness) -> None:
+        self._loose = loose
         distinct = column.unique()
         self._distinct = distinct.take(pc.sort_indices(distinct))
         self.numbers = self._find(column)
@@ -116,7 +130,7 @@ class _FewKeys:
     def locate(self, scans: Iterable[pa.Table]) -> Places:
         """See ``Keys``."""
         found = []
-        for probe in _grouped(scans):
+        for probe in _grouped(alike_scans(scans, self._loose)):
             numbers = self._find(probe.column("k0"))
             here = np.flatnonzero(numbers >= 0)
             places = (probe.column(name).to_numpy()[here] for name in ("file", "row"))
@@ -138,9 +152,11 @@ class _JoinedKeys:
         columns: Sequence[pa.ChunkedArray],
         directory: str,
         *,
-        bitwise: bool = False,
+        bitwise: bool,
+        loose: Looseness,
     ) -> None:
         """See ``open_keys``."""
+        self._loose = loose
         self.sought: Index | None = None
         self._bitwise = bitwise
         self._names = [f"k{i}" for i in range(len(columns))]
@@ -172,7 +188,7 @@ class _JoinedKeys:
     def locate(self, scans: Iterable[pa.Table]) -> Places:
         """See ``Keys``."""
         found = []
-        for probe in _grouped(scans):
+        for probe in _grouped(alike_scans(scans, self._loose)):
             self._database.register("given", self._exact(probe))
             rows = self._rows(
                 f"select number, file, row from given join keys on {self._same}"

@@ -17,12 +17,13 @@ columns; of the columns that an UPDATE left out (unchanged TOAST), only row grou
 Without a primary key (``shape.repeats``) a row is named by its content, and its occurrences are
 numbered (``occurrences``). Contents are compared bit by bit: of (1, 0.0) and (1, -0.0) the
 right one goes. Only where an event finds no identical row, one that is equal by its type is taken
-(``equality``), as PostgreSQL does always.
+(``pgtypes.equality``), as PostgreSQL does always. Primary keys are compared by their types from the
+beginning: 1.0 and 1.00 are one key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -56,19 +57,13 @@ from wal2lake.lake.upsert.conflicts import (
     shown,
     stop,
 )
-from wal2lake.lake.upsert.equality import (
-    Looseness,
-    alike,
-    alike_scans,
-    loose_columns,
-)
 from wal2lake.lake.upsert.judging import (
     AS_POSTGRESQL,
     Rules,
     TableJudge,
     judge_for,
 )
-from wal2lake.lake.upsert.keys import Places, open_keys
+from wal2lake.lake.upsert.keys import Looseness, Places, open_keys
 from wal2lake.lake.upsert.lives import (
     NOT_MOVED,
     STORED,
@@ -84,6 +79,7 @@ from wal2lake.lake.upsert.memory import NotForUs, Share, TooLarge
 from wal2lake.lake.upsert.occurrences import Occurrences, by_occurrence
 from wal2lake.lake.upsert.stored import StoredRows, is_readable
 from wal2lake.model import ConflictType, Resolution
+from wal2lake.pgtypes.equality import loose_columns
 
 MAX_SCANNED_BYTES: Final = 256 << 20
 """Keys read here for one batch at most, not compressed: 32 M of bigint, about 0.8 s. A
@@ -190,9 +186,16 @@ def plan_upsert(
         adds = _write(inserted, state)
         return Upsert(state, adds, (), truncates, passed_over=loaded.passed_over)
     repeats = loaded.shape.repeats
+    loose = loose_columns(loaded.shape.fields, loaded.shape.key)
     events, key_columns = _events(loaded)
-    with open_keys(key_columns[0], directory, bitwise=repeats) as keys:
+    with open_keys(
+        key_columns[0], directory, bitwise=repeats, loose={} if repeats else loose
+    ) as keys:
         events = _numbered(events, keys.numbers, key_columns[1])
+        if loose and not repeats:
+            # The key is written differently, and the row is where it was.
+            stays = events.old == events.key
+            events = replace(events, old=np.where(stays, NOT_MOVED, events.old))
         stored = StoredRows(
             state,
             [] if truncates else candidates(loaded.shape, state, files, key_columns),
@@ -208,7 +211,6 @@ def plan_upsert(
     if repeats:
         missing = rules.resolutions.of(ConflictType.UPDATE_MISSING)
         inserts = missing is Resolution.APPLY_REMOTE
-        loose = loose_columns(loaded.shape.fields, loaded.shape.key)
         if loose and _misses(by_occurrence(events, places, count)):
             stored = StoredRows(state, [] if truncates else files)
             known = _by_equality(
@@ -281,7 +283,7 @@ def _by_equality(
     loaded: Loaded,
     key_columns: _KeyColumns,
     stored: StoredRows,
-    loose: Mapping[int, Looseness],
+    loose: Looseness,
     share: Share,
     directory: str,
     *,
@@ -291,10 +293,9 @@ def _by_equality(
     events name. Statistics of files know nothing of that: all are looked through."""
     given, moved = key_columns
     key = loaded.shape.key
-    with open_keys(alike(given, loose), directory, bitwise=True) as keys:
+    with open_keys(given, directory, bitwise=True, loose=loose) as keys:
         classes = keys.numbers
-        scans = alike_scans(stored.scan(key), loose)
-        places = stored.without_deleted(keys.locate(scans))
+        places = stored.without_deleted(keys.locate(stored.scan(key)))
     if places.key.size:
         held = stored.fetch(places.file, places.row, key, share)
         given = [
@@ -360,8 +361,10 @@ def candidates(
         physical = state.physical_fields[i]
         if physical.is_partition and not column.null_count:
             found = in_partitions(found, physical, column)
-    for i, column in list(zip(shape.key, key_columns[0], strict=True))[:_LOOKED_AT]:
-        if column.null_count:
+    loose = loose_columns(shape.fields, shape.key)
+    first = list(zip(shape.key, key_columns[0], strict=True))[:_LOOKED_AT]
+    for place, (i, column) in enumerate(first):
+        if column.null_count or (place in loose and not shape.repeats):
             continue
         if pa.types.is_integer(column.type):
             values = np.unique(column.to_numpy())

@@ -13,7 +13,6 @@ import pyarrow as pa
 from wal2lake.catalog import TableDef
 from wal2lake.errors import About, UsageError
 from wal2lake.frontend.query.results import Rendering, columns_in
-from wal2lake.frontend.query.values import types as t
 from wal2lake.lake.branch.keys import Key
 from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.wire.frontback import FieldDescription, Format
@@ -21,9 +20,7 @@ from wal2lake.wire.frontback import FieldDescription, Format
 
 def key_of(table: TableDef) -> Key:
     """What no two rows may share."""
-    kinds = {c.name: t.of_column(c) for c in table.columns if c.name in table.key}
-    numerals = frozenset(name for name, kind in kinds.items() if kind.exact_text)
-    return Key(tuple(table.key), numerals)
+    return Key(tuple(table.key))
 
 
 def refuse_repeated(

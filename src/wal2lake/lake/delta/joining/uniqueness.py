@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import col
 
 from wal2lake.lake.delta.joining.rows import rows_of_files
 from wal2lake.lake.port import TableState
 from wal2lake.lake.tablefiles import AddedFile
-from wal2lake.pgtypes.spark_ddl import identifier
+from wal2lake.pgtypes.equality import alike_key
 
 
 def any_key_taken(
@@ -30,16 +29,13 @@ def any_key_taken(
     """Whether some row of ``adds`` has the key of a row in that version."""
     names = [f"k{i}" for i in range(len(key))]
     files = {file.path: dict(file.partition) for file in adds}
-    coming = rows_of_files(spark, state, files, key).toDF(*names)
+    alike = alike_key(state.fields, key)
+    compared = [f"{sql} AS {name}" for sql, name in zip(alike, names, strict=True)]
+    coming = rows_of_files(spark, state, files, key).selectExpr(*compared)
     stored = (
         spark.read.format("delta")
         .option("versionAsOf", state.version)
         .load(state.location)
-        .select(
-            *(
-                col(identifier(column)).alias(n)
-                for column, n in zip(key, names, strict=True)
-            )
-        )
+        .selectExpr(*compared)
     )
     return bool(coming.join(stored, names, "left_semi").head(1))
