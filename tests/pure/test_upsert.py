@@ -409,11 +409,11 @@ def test_few_keys_are_found_where_the_database_finds_them(
         for at, values in enumerate(([7, 8, 5, 5], [-3, 41, 9, 1000]))
     ]
     answers = []
-    for keys in (_FewKeys(given), _JoinedKeys([given], str(tmp_path))):
+    for keys in (_FewKeys(given, {}), _JoinedKeys([given], str(tmp_path), {})):
         found = keys.locate(scans)
         rows = zip(found.file.tolist(), found.row.tolist(), strict=True)
         places = sorted(zip(rows, found.key.tolist(), strict=True))
         answers.append((keys.numbers.tolist(), keys.count, places))
     assert answers[0] == answers[1]
     assert answers[0][1] == 4
-    assert _FewKeys(given).locate([]).key.size == 0
+    assert _FewKeys(given, {}).locate([]).key.size == 0
