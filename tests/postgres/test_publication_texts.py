@@ -30,11 +30,18 @@ DIFFERENT = {
 """Statements with another answer, and why."""
 
 REFUSED = (
-    "i4 = any ('{1,2}')",
-    *("n / 2 > 1", "t ~ 'x'", "t ilike 'x'", "(i4, i8) = (1, 2)"),
-    *("row(i4, i8) = row(1, 2)", "t collate \"C\" = 'x'"),
-    *("js = '1'", "tm = '10:00'", "i4 << 1 = 2", "i4 & 1 = 1", "i4 ^ 2 = 1"),
-    *("greatest(i4, 1) > 1", "lower(t) = 'x'", "upper(v) = 'X'"),
+    *("i4 = any (array[1, 2]::int4[])", "t ~ '(a|b)+'", "t ~ v"),
+    *("n / 2 > 1", "t ilike 'x'", "(i4, i8) = (1, 2)"),
+    *("row(i4, i8) = row(1, 2)", "t collate \"POSIX\" = 'x'"),
+    *(
+        "js = '1'",
+        "js -> 'a' = js",
+        "tm = '10:00'",
+        "i4 << 1 = 2",
+        "i4 & 1 = 1",
+        "i4 ^ 2 = 1",
+    ),
+    *("lower(t) = 'x'", "upper(v) = 'X'", "jb = '1'"),
     "substring(t from 1 for 2) = 'x'",
 )
 """Row filters that PostgreSQL reads and the node refuses with 0A000."""
@@ -162,7 +169,7 @@ def test_row_filters_are_accepted_and_shown_as_postgresql_does(
         expected, found = answers
         if found == expected:
             continue
-        if found[0][1] == "0A000" and "is not supported" in str(found[0][2]):
+        if found[0][1:2] == ("0A000",) and "is not supported" in str(found[0][2]):
             refused.add(text)
             continue
         differences.append(f"{text}\n  PostgreSQL: {expected}\n  node:       {found}")

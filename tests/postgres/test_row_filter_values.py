@@ -6,6 +6,7 @@ text is asked of PostgreSQL in a SELECT.
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,8 +16,10 @@ from tests.fakes.publication_script import FILTERED, FILTERS, MORE
 from tests.fakes.publishing import PublishingNode
 
 from wal2lake.errors import Wal2LakeError
+from wal2lake.frontend.grammar.quoting import quote_literal
 from wal2lake.pg.client import Client, Failure
 from wal2lake.publish.rowfilter import Filter, decode
+from wal2lake.publish.rowfilter.operators import can_match, operation
 
 VALUES = (
     "insert into f (b, i2, i4, i8, n, u, r, d, t, v, c, da, ts, tz, uu, ba) values"
@@ -36,6 +39,18 @@ VALUES = (
     " (null, null, null, null, null, null, null, null, null, null, null, null, null,"
     " null, null, null)"
 )
+
+
+JSON = (
+    '{"a": "x", "k": 1.50, "l": ["a", "b"], "o": {"p": "q\\""}, "z": null}',
+    '{ "k" :1.5e0 , "a":"y", "a" : "x", "l":[ ],"o":5, "\\u00e9": "é\\ud83d\\ude00"}',
+    '[7, "x", [1, 2], {"a": "x"}]',
+    '"a"',
+    "null",
+    '{"": "x", "l": {"1": "b"}, "k": true}',
+    "  [ ]  ",
+)
+"""For each row in turn."""
 
 
 def _asked(client: Client, text: str, number: int) -> object:
@@ -68,6 +83,12 @@ def test_row_filters_are_true_where_postgresql_says_so(
         assert [getattr(one, "tag", one) for one in client.run(VALUES)] == [
             "INSERT 0 7"
         ]
+        for number, text in enumerate(JSON, 1):
+            literal = text.replace("'", "''")
+            told = client.run(
+                f"update f set js = '{literal}', jb = '{literal}' where number = {number}"
+            )
+            assert [getattr(one, "tag", one) for one in told] == ["UPDATE 1"]
         table = node.catalog.table("public", "f")
         assert table is not None
         names = [column.name for column in table.columns]
@@ -104,3 +125,56 @@ def test_row_filters_are_true_where_postgresql_says_so(
             evaluated += 1
     assert not differences, "\n".join(differences)
     assert evaluated > 200
+
+
+_PIECES = (
+    *("a", "b", "A", "é", "-", "]", "}", "1", " ", "\n", ".", "^", "$", "\\.", "\\d"),
+    *(
+        "*",
+        "+",
+        "?",
+        "*?",
+        "{2}",
+        "{1,2}",
+        "{,2}",
+        "{2,1}",
+        "{0,}",
+        "|",
+        "(",
+        "(?:",
+        ")",
+    ),
+    *("[ab]", "[^a-b]", "[]a]", "[a-]", "[b-a]", "[A-b1-2]", "[^]", "[", "[[:alpha:]]"),
+    *("\\n", "\\w", "\\", "(?i)", "***=", "(?=a)"),
+)
+_TEXTS = ("", "a", "ab", "aab", "A", "é", "É", "a-b", "1.2", "b\na", "]", "a}", "bb1 a")
+
+
+def test_regular_expressions_match_what_postgresql_matches(pg18: Database) -> None:
+    chosen = random.Random(18)
+    patterns = {
+        "".join(chosen.choices(_PIECES, k=chosen.randint(1, 6))) for _ in range(9000)
+    }
+    texts = ", ".join(f"({n}, {quote_literal(text)})" for n, text in enumerate(_TEXTS))
+    known = 0
+    differences = []
+    with Client(pg18.conninfo()) as client:
+        list(
+            client.run(f"create table x (n int, t text); insert into x values {texts}")
+        )
+        for pattern in sorted(patterns):
+            for name in ("~", "~*"):
+                if not can_match(pattern, name):
+                    continue
+                known += 1
+                match = operation(name, 25, 25, 16)
+                mine = [match(t.encode(), pattern.encode()) for t in _TEXTS]
+                asked = f"select t {name} {quote_literal(pattern)} from x order by n"
+                (found,) = client.run(asked)
+                theirs: object = found
+                if not isinstance(found, Failure):
+                    theirs = [row[0] == "t" for row in found.rows]
+                if mine != theirs:
+                    differences.append(f"{pattern!r} {name}: {theirs}, node {mine}")
+    assert not differences, "\n".join(differences[:40])
+    assert known > 2000

@@ -72,7 +72,13 @@ COLUMNS: dict[str, tuple[int, int, Any, list[Any]]] = {
     ),
     "uu": (2950, -1, pa.string(), ["6b29fc40-ca47-1067-b31d-00dd010662da"]),
     "ba": (17, -1, pa.binary(), [b"\x00\xff", b"", b"\x00"]),
-    "js": (114, -1, pa.string(), ['{"a": 1}', "1"]),
+    "js": (114, -1, pa.string(), ['{"a": "x"}', "1", '{"a":{"b" : 1.0}, "k": null}']),
+    "jb": (
+        3802,
+        -1,
+        pa.string(),
+        ['{"a": "x", "k": 1.50}', "[7]", '{"l": ["a", "b"]}'],
+    ),
 }
 
 TABLE = TableDef(
@@ -115,6 +121,8 @@ VECTORS = (
     "(i4 > 0) is unknown",
     "(i4 > 0) is not unknown",
     "js is null or u is not null",
+    "i4 = any ('{1, 5, null}')",
+    "t collate \"C\" > 'x'",
     "da > '2000-01-01'",
     "da in ('2020-01-02', 'infinity')",
     "da < '-infinity' or da < 'infinity'",
@@ -218,6 +226,10 @@ def test_columns_are_compared_whole(text: str) -> None:
         "n > 0.0001",
         "u = 1",
         "t like 'x%'",
+        "t ~ 'x'",
+        "js ->> 'a' = 'x'",
+        "i4 > any ('{1, 2}')",
+        "greatest(i4, i8) > 1",
         "da = ts",
         "case when b then i4 = 1 end",
     ],

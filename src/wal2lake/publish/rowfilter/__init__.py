@@ -8,6 +8,8 @@ name up, or fails for a type that ``CREATE PUBLICATION`` has accepted.
     deparse     as text
     values      PostgreSQL's texts as values that compare and compute as PostgreSQL's do
     operators   what each operator and function computes
+    members     -> and ->>
+    patterns    regular expressions
     evaluate    one expression, row by row, with three-valued logic
     vectors     expressions that Arrow computes, column by column
     stored      the rows of a table's files that a filter lets through

@@ -13,6 +13,7 @@ from typing import Final
 
 from wal2lake.pgtypes import format_type
 from wal2lake.publish.rowfilter.tree import Expression, Node
+from wal2lake.publish.rowfilter.values import is_array
 
 _BOOL, _INT4, _NUMERIC = 16, 23, 1700
 _INDENT: Final = 4
@@ -63,12 +64,21 @@ class _Writer:
             case Node.ANY | Node.ALL:
                 self.text += "("
                 self.put(args[0])
-                self.text += f" {one.value} {one.node.name} (ARRAY["
-                self._list(args[1:])
-                self.text += "]))"
+                self.text += f" {one.value} {one.node.name} ("
+                if is_array(args[1].type_oid):
+                    self.put(args[1])
+                else:
+                    self.text += "ARRAY["
+                    self._list(args[1:])
+                    self.text += "]"
+                self.text += "))"
             case Node.FUNCTION:
                 self._call(str(one.value), args)
-            case Node.COALESCE | Node.NULLIF:
+            case Node.COLLATE:
+                self.text += "("
+                self.put(args[0])
+                self.text += f" COLLATE {self._quote(str(one.value))})"
+            case Node.COALESCE | Node.NULLIF | Node.GREATEST | Node.LEAST:
                 self._call(one.node.name, args)
             case Node.CAST:
                 self.text += "("

@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from wal2lake.pgtypes.registry.pg_type import type_by_oid
 from wal2lake.publish.rowfilter import operators
 from wal2lake.publish.rowfilter.tree import Expression, Node
-from wal2lake.publish.rowfilter.values import Value, reader
+from wal2lake.publish.rowfilter.values import Value, array_items, is_array, reader
 
 Row = Sequence[Value]
 _Evaluator = Callable[[Row], Value]
@@ -117,6 +118,8 @@ def _compiled(one: Expression) -> _Evaluator:
             left, right = kinds
             return _distinct(operators.comparison("<>", left, right), *args)
         case Node.ANY | Node.ALL:
+            if spread(one) is not one:
+                return _compiled(spread(one))
             compares = [
                 _strict(
                     operators.comparison(str(one.value), kinds[0], kind), [args[0], arg]
@@ -126,6 +129,11 @@ def _compiled(one: Expression) -> _Evaluator:
             return _connected(compares, stops_at=one.node is Node.ANY)
         case Node.COALESCE:
             return _coalesce(args)
+        case Node.GREATEST | Node.LEAST:
+            word = ">" if one.node is Node.GREATEST else "<"
+            return _extreme(operators.comparison(word, kinds[0], kinds[0]), args)
+        case Node.COLLATE:
+            return args[0]
         case Node.NULLIF:
             left, right = kinds
             same = _strict(operators.comparison("=", left, right), args)
@@ -134,6 +142,20 @@ def _compiled(one: Expression) -> _Evaluator:
             return _case(args)
         case Node.CASE_OF:
             return _case(args[1:])
+
+
+def spread(one: Expression) -> Expression:
+    """ANY or ALL of an array with an arg for each of its items."""
+    if not is_array(one.args[-1].type_oid):
+        return one
+    left, array = one.args
+    if array.value is None:
+        return Expression(Node.CONST, one.type_oid)
+    items = array_items(str(array.value))
+    known = type_by_oid(array.type_oid)
+    assert items is not None and known is not None
+    consts = (Expression(Node.CONST, known.element_oid, value=item) for item in items)
+    return Expression(one.node, one.type_oid, (left, *consts), one.value)
 
 
 def _strict(compute: Callable[..., Value], args: Sequence[_Evaluator]) -> _Evaluator:
@@ -221,6 +243,20 @@ def _coalesce(args: Sequence[_Evaluator]) -> _Evaluator:
         return None
 
     return first
+
+
+def _extreme(beats: Callable[..., Value], args: Sequence[_Evaluator]) -> _Evaluator:
+    """GREATEST and LEAST pass over NULLs."""
+
+    def extreme(row: Row) -> Value:
+        found = None
+        for arg in args:
+            value = arg(row)
+            if value is not None and (found is None or beats(value, found)):
+                found = value
+        return found
+
+    return extreme
 
 
 def _case(args: Sequence[_Evaluator]) -> _Evaluator:

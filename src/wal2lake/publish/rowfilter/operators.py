@@ -23,8 +23,11 @@ from typing import Any, Final
 
 from wal2lake.errors import UsageError
 from wal2lake.pgtypes import format_type, numeric_precision_scale
+from wal2lake.publish.rowfilter.members import member, member_text
+from wal2lake.publish.rowfilter.patterns import regular_expression
 from wal2lake.publish.rowfilter.values import (
     BPCHAR,
+    BYTEA,
     DATE,
     DAY_MICROSECONDS,
     FLOAT4,
@@ -58,14 +61,29 @@ COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 }
 ARITHMETIC: Final = ("+", "-", "*", "/", "%")
 LIKES: Final = ("~~", "!~~")
-SUPPORTED_OPERATORS: Final = (*COMPARISONS, *ARITHMETIC, "||", *LIKES)
+MATCHES: Final = ("~", "!~", "~*", "!~*")
+"""Of regular expressions."""
+MEMBERS: Final[dict[str, Callable[[Any, Any], Value]]] = {
+    "->": member,
+    "->>": member_text,
+}
+SUPPORTED_OPERATORS: Final = (
+    *COMPARISONS,
+    *ARITHMETIC,
+    "||",
+    *LIKES,
+    *MATCHES,
+    *MEMBERS,
+)
 SUPPORTED_FUNCTIONS: Final = (
     "abs",
     "char_length",
     "character_length",
     "length",
+    "lower",
     "mod",
     "octet_length",
+    "upper",
 )
 
 _DIGITS: Final = 400_000
@@ -79,6 +97,10 @@ def operation(name: str, left: int, right: int, result: int) -> Function:
         return comparison(name, left, right)
     if name == "||":
         return operator.add
+    if name in MEMBERS:
+        return MEMBERS[name]
+    if name in MATCHES:
+        return _matching(name)
     if name in LIKES:
         return _not_like if name == "!~~" else _like
     if DATE in (left, right):
@@ -112,6 +134,11 @@ def function(name: str, kinds: tuple[int, ...], result: int) -> Function:
             return operation("%", kinds[0], kinds[1], result)
         case "octet_length":
             return len
+        case "length" if kinds[0] == BYTEA:
+            return len
+        case "lower" | "upper":
+            # Of collation "C": of ASCII letters.
+            return operator.methodcaller(name)
         case _:
             if kinds[0] == BPCHAR:
                 return lambda a: len(a.rstrip(b" ").decode())
@@ -297,6 +324,23 @@ def _pattern(pattern: bytes) -> re.Pattern[str]:
             "LIKE pattern must not end with escape character", sqlstate="22025"
         )
     return re.compile("".join(parts), re.DOTALL)
+
+
+def can_match(pattern: str, name: str) -> bool:
+    """Whether a regular expression is one that means the same everywhere."""
+    ignores_case = name.endswith("*")
+    return regular_expression(pattern, ignores_case=ignores_case) is not None
+
+
+def _matching(name: str) -> Function:
+    ignores_case, negated = name.endswith("*"), name.startswith("!")
+
+    def matching(text: bytes, pattern: bytes) -> bool:
+        regular = regular_expression(pattern.decode(), ignores_case=ignores_case)
+        assert regular is not None
+        return (regular.search(text.decode()) is None) is negated
+
+    return matching
 
 
 # ---- casts ------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from wal2lake.pgtypes.encode.text import arrow_to_text, plain_text
-from wal2lake.publish.rowfilter.evaluate import Filter, values_of_texts
+from wal2lake.publish.rowfilter.evaluate import Filter, spread, values_of_texts
 from wal2lake.publish.rowfilter.operators import COMPARISONS, INTEGERS, TEXTS
 from wal2lake.publish.rowfilter.tree import Expression, Node
 from wal2lake.publish.rowfilter.values import (
@@ -119,7 +119,8 @@ def _bounds(one: Expression) -> dict[int, tuple[int, int]]:
     is_any = one.node is Node.ANY and one.value == "="
     if not is_any and not (one.node is Node.OPERATOR and one.value in COMPARISONS):
         return {}
-    operator, (column, *others) = one.value, map(_uncast, one.args)
+    args = spread(one).args if is_any else one.args
+    operator, (column, *others) = one.value, map(_uncast, args)
     if column.node is Node.CONST and len(others) == 1:
         operator = _TURNED.get(str(operator), operator)
         column, others = others[0], [column]

@@ -12,6 +12,9 @@ Comes in: the text of a value, as a session with DateStyle ISO sends it, and its
     timestamp timestamptz     int, microseconds since 2000-01-01 (UTC); the same
     uuid                      bytes
 
+    json jsonb                bytes, their text
+    arrays                    of constants only: ``array_items``
+
 Every day of PostgreSQL's calendar is read, so Python's datetime is not used.
 
 Source: date2j() in datetime.c; the manual's chapter 8.
@@ -22,13 +25,14 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final
 
 from wal2lake.errors import UsageError
 from wal2lake.pgtypes import format_type
+from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
 Value = Any
 """One of those above; None is NULL."""
@@ -36,6 +40,7 @@ Value = Any
 BOOL, BYTEA, INT8, INT2, INT4, TEXT = 16, 17, 20, 21, 23, 25
 FLOAT4, FLOAT8, BPCHAR, VARCHAR = 700, 701, 1042, 1043
 DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, UUID = 1082, 1114, 1184, 1700, 2950
+JSON, JSONB = 114, 3802
 
 SUPPORTED: Final = frozenset(
     (
@@ -56,7 +61,7 @@ SUPPORTED: Final = frozenset(
         UUID,
     )
 )
-"""Types that row filters can have."""
+"""Types that row filters can have. Of json and jsonb they have members."""
 
 DAY_MICROSECONDS: Final = 86_400_000_000
 
@@ -89,6 +94,60 @@ def reader(type_oid: int) -> Callable[[bytes], Value]:
             ) from None
 
     return checked
+
+
+# ---- arrays ------------------------------------------------------------------------------
+
+
+def is_array(type_oid: int) -> bool:
+    """Whether it is an array's type."""
+    known = type_by_oid(type_oid)
+    return known is not None and known.is_array
+
+
+_ITEM: Final = re.compile(
+    r'\s*(?:"((?:[^"\\]|\\.)*)"|((?:[^"\\{},\s]|\\.)(?:(?:[^"\\{},]|\\.)*(?:[^"\\{},\s]|\\.))?))\s*',
+    re.DOTALL,
+)
+_PLAIN_ITEM: Final = re.compile(r'(?!null\Z)[^"\\{},\s]+', re.IGNORECASE)
+
+
+def array_items(text: str) -> list[str | None] | None:
+    """The items of an array literal of one dimension; None: it is none."""
+    inner = text.strip()
+    if inner[:1] != "{" or inner[-1:] != "}" or len(inner) < 2:
+        return None
+    inner, at = inner[1:-1], 0
+    if not inner.strip():
+        return []
+    items: list[str | None] = []
+    while True:
+        found = _ITEM.match(inner, at)
+        if found is None:
+            return None
+        quoted, bare = found.groups()
+        if bare is not None and bare.lower() == "null":
+            items.append(None)
+        else:
+            raw = bare if quoted is None else quoted
+            items.append(re.sub(r"\\(.)", r"\1", raw, flags=re.DOTALL))
+        at = found.end()
+        if at == len(inner):
+            return items
+        if inner[at] != ",":
+            return None
+        at += 1
+
+
+def array_text(items: Sequence[str | None]) -> str:
+    """As array_out() shows them."""
+    shown = []
+    for item in items:
+        if item is not None and not _PLAIN_ITEM.fullmatch(item):
+            escaped = item.replace("\\", "\\\\").replace('"', '\\"')
+            item = f'"{escaped}"'
+        shown.append("NULL" if item is None else item)
+    return "{" + ",".join(shown) + "}"
 
 
 def julian_day(year: int, month: int, day: int) -> int:

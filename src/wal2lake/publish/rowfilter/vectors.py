@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.publish.rowfilter.evaluate import value_of
+from wal2lake.publish.rowfilter.evaluate import spread, value_of
 from wal2lake.publish.rowfilter.operators import COMPARISONS, INTEGERS, TEXTS
 from wal2lake.publish.rowfilter.tree import Expression, Node
 from wal2lake.publish.rowfilter.values import (
@@ -146,6 +146,7 @@ class _Compiler:
     def _listed(self, one: Expression) -> Vector:
         """A column in a list, or not in it."""
         among = one.node is Node.ANY
+        one = spread(one)
         if one.value != ("=" if among else "<>"):
             raise _Other
         left, *items = one.args
@@ -193,6 +194,8 @@ class _Compiler:
                 return self._stored(one)
             case Node.CAST if one.typmod < 0:
                 return self._cast(one)
+            case Node.COLLATE:
+                return self._operand(one.args[0])
             case Node.OPERATOR | Node.FUNCTION if one.value in ("%", "mod"):
                 return self._remainder(one)
             case Node.OPERATOR if one.type_oid == BOOL:

@@ -14,11 +14,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from wal2lake.errors import UsageError
+from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.frontend.query.values.moments import parse_timestamp
 from wal2lake.pgtypes import format_type
 from wal2lake.pgtypes.decode.conversion import Failures
 from wal2lake.pgtypes.decode.inputs import read_as
+from wal2lake.pgtypes.registry.pg_type import type_by_oid
 from wal2lake.publish.rowfilter import Expression, Node
 from wal2lake.publish.rowfilter.operators import FLOATS, INTEGERS
 from wal2lake.publish.rowfilter.values import (
@@ -29,9 +30,13 @@ from wal2lake.publish.rowfilter.values import (
     INT4,
     INT8,
     NUMERIC,
+    SUPPORTED,
     TIMESTAMP,
     TIMESTAMPTZ,
     UUID,
+    array_items,
+    array_text,
+    is_array,
     single,
 )
 
@@ -78,7 +83,38 @@ def _canonical(text: str, kind: int, zone: str) -> str:
         return _boolean(text)
     if kind == BYTEA:
         return _bytea(text)
+    if is_array(kind):
+        return _array(text, kind, zone)
     return text
+
+
+def _array(text: str, kind: int, zone: str) -> str:
+    of = type_by_oid(kind)
+    assert of is not None
+    if of.element_oid not in SUPPORTED:
+        raise FeatureNotSupportedError(
+            f"an array of type {format_type(kind)} in a publication WHERE expression is"
+            " not supported"
+        )
+    items = array_items(text)
+    if items is None:
+        if text.strip()[:1] == "[" or text.count("{") > 1:
+            raise FeatureNotSupportedError(
+                "an array of several dimensions in a publication WHERE expression is not"
+                " supported"
+            )
+        detail = None
+        if not text.strip().startswith("{"):
+            detail = 'Array value must start with "{" or dimension information.'
+        elif not text.rstrip().endswith("}"):
+            detail = "Unexpected end of input."
+        raise UsageError(
+            f'malformed array literal: "{text}"', sqlstate="22P02", detail=detail
+        )
+    element = of.element_oid
+    return array_text(
+        [None if item is None else _canonical(item, element, zone) for item in items]
+    )
 
 
 def _invalid(text: str, kind: int) -> UsageError:

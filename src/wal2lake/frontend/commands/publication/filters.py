@@ -33,9 +33,23 @@ from wal2lake.frontend.grammar.publishing.expressions import Raw, RawKind
 from wal2lake.model import SYSTEM_COLUMNS
 from wal2lake.pgtypes import format_type
 from wal2lake.pgtypes.keywords import words
+from wal2lake.pgtypes.registry.pg_type import type_by_oid
 from wal2lake.publish.rowfilter import Expression, Node
-from wal2lake.publish.rowfilter.operators import COMPARISONS, MOMENTS, TEXTS, can_cast
-from wal2lake.publish.rowfilter.values import BOOL, SUPPORTED, TEXT, TIMESTAMPTZ
+from wal2lake.publish.rowfilter.operators import (
+    COMPARISONS,
+    MATCHES,
+    MOMENTS,
+    TEXTS,
+    can_cast,
+    can_match,
+)
+from wal2lake.publish.rowfilter.values import (
+    BOOL,
+    SUPPORTED,
+    TEXT,
+    TIMESTAMPTZ,
+    is_array,
+)
 
 _DATATYPE_MISMATCH: Final = "42804"
 
@@ -97,6 +111,14 @@ class _Analysis:
                 args = tuple(self.typed(a) for a in raw.args)
                 kind = common_type(args, "COALESCE")
                 return Expression(Node.COALESCE, kind, self._all(args, kind))
+            case RawKind.EXTREME:
+                args = tuple(self.typed(a) for a in raw.args)
+                kind = common_type(args, raw.word)
+                return Expression(Node[raw.word], kind, self._all(args, kind))
+            case RawKind.COLLATE:
+                return self._collated(self.typed(raw.args[0]), raw.names)
+            case RawKind.ANY_OF:
+                return self._any_of(raw)
             case RawKind.NULLIF:
                 return self._nullif(raw)
             case RawKind.CASE:
@@ -156,9 +178,14 @@ class _Analysis:
 
     def _applied(self, name: str, left: Expression, right: Expression) -> Expression:
         found = operator(name, left.type_oid, right.type_oid)
-        return Expression(
-            Node.OPERATOR, found.result, self._operands(found, left, right), name
-        )
+        args = self._operands(found, left, right)
+        if name in MATCHES:
+            pattern = args[1]
+            if pattern.node is not Node.CONST or not (
+                pattern.value is None or can_match(str(pattern.value), name)
+            ):
+                raise unsupported(f"operator {name} with this pattern")
+        return Expression(Node.OPERATOR, found.result, args, name)
 
     def _operands(
         self, found: Signature, left: Expression, right: Expression
@@ -223,6 +250,45 @@ class _Analysis:
         args = (self._coerced(left, found.left), *self._all(items, kind))
         return Expression(Node[raw.names[0]], BOOL, args, raw.word)
 
+    def _any_of(self, raw: Raw) -> Expression:
+        """A constant array; it is of what the operator compares with, unless it says so."""
+        left, array = (self.typed(arg) for arg in raw.args)
+        if raw.word not in COMPARISONS:
+            raise unsupported(f"operator {raw.word} {raw.names[0]}")
+        item: int = UNKNOWN
+        if array.type_oid != UNKNOWN:
+            if not is_array(array.type_oid):
+                raise UsageError(
+                    "op ANY/ALL (array) requires array on right side", sqlstate="42809"
+                )
+            known = type_by_oid(array.type_oid)
+            assert known is not None
+            item = known.element_oid
+        if array.node is not Node.CONST:
+            raise unsupported(f"{raw.names[0]} of what is no constant array")
+        found = operator(raw.word, left.type_oid, item)
+        if array.type_oid == UNKNOWN:
+            of = type_by_oid(found.right)
+            assert of is not None
+            array = self._coerced(array, of.array_oid)
+        elif found.right != item:
+            # PostgreSQL would convert the array.
+            raise not_simple()
+        args = (self._coerced(left, found.left), array)
+        return Expression(Node[raw.names[0]], BOOL, args, raw.word)
+
+    def _collated(self, one: Expression, names: Sequence[str]) -> Expression:
+        if one.type_oid == UNKNOWN:
+            one = self._coerced(one, TEXT)
+        if one.type_oid not in TEXTS:
+            raise UsageError(
+                f"collations are not supported by type {format_type(one.type_oid)}",
+                sqlstate=_DATATYPE_MISMATCH,
+            )
+        if tuple(names) not in (("C",), ("pg_catalog", "C")):
+            raise unsupported(f"COLLATE {'.'.join(names)}")
+        return Expression(Node.COLLATE, one.type_oid, (one,), "C")
+
     def _nullif(self, raw: Raw) -> Expression:
         if len(raw.args) != 2:
             raise unsupported("NULLIF of other than two values")
@@ -241,6 +307,9 @@ class _Analysis:
             self._coerced(arg, kind)
             for arg, kind in zip(args, found.arguments, strict=True)
         )
+        if name in ("lower", "upper") and not any(map(_is_collated, args)):
+            # Queries change the case of all letters, and so do most publishers.
+            raise unsupported(f'function {name}() without COLLATE "C"')
         return Expression(Node.FUNCTION, found.result, coerced, name)
 
     def _case(self, raw: Raw) -> Expression:
@@ -277,6 +346,10 @@ class _Analysis:
         """To a type that it can be implicitly."""
         if one.type_oid == kind:
             return one
+        if one.node is Node.COLLATE:
+            # As in PostgreSQL the collation is of what the value becomes.
+            inner = self._coerced(one.args[0], kind)
+            return Expression(Node.COLLATE, kind, (inner,), one.value)
         if one.type_oid == UNKNOWN:
             assert one.node is Node.CONST
             if one.value is None:
@@ -290,9 +363,14 @@ class _Analysis:
 
     def _cast(self, one: Expression, kind: int, typmod: int) -> Expression:
         """Explicit."""
+        source = one.type_oid
+        if one.node is Node.COLLATE and kind in TEXTS:
+            inner = self._cast(one.args[0], kind, typmod)
+            return Expression(Node.COLLATE, kind, (inner,), one.value)
+        if source == UNKNOWN and is_array(kind):
+            return self._coerced(one, kind)
         if kind not in SUPPORTED:
             raise unsupported(f"type {format_type(kind)}")
-        source = one.type_oid
         if source in (UNKNOWN, kind):
             found = self._coerced(one, kind)
             if typmod < 0:
@@ -310,6 +388,10 @@ class _Analysis:
             f"cannot cast type {format_type(source)} to {format_type(kind)}",
             sqlstate="42846",
         )
+
+
+def _is_collated(one: Expression) -> bool:
+    return one.node is Node.COLLATE or any(map(_is_collated, one.args))
 
 
 _NOT_SIMPLE: Final = words(

@@ -27,6 +27,8 @@ from wal2lake.publish.rowfilter.operators import (
     FLOATS,
     INTEGERS,
     LIKES,
+    MATCHES,
+    MEMBERS,
     MOMENTS,
     NUMBERS,
     SUPPORTED_FUNCTIONS,
@@ -43,6 +45,8 @@ from wal2lake.publish.rowfilter.values import (
     INT2,
     INT4,
     INT8,
+    JSON,
+    JSONB,
     NUMERIC,
     SUPPORTED,
     TEXT,
@@ -102,8 +106,10 @@ def unsupported(what: str) -> FeatureNotSupportedError:
         f"{what} in a publication WHERE expression is not supported",
         detail=f"Supported are the types {types}; the operators"
         f" {' '.join(SUPPORTED_OPERATORS)}, AND OR NOT IS IN BETWEEN LIKE COALESCE"
-        f" NULLIF CASE; the functions {', '.join(SUPPORTED_FUNCTIONS)}; casts among"
-        " numbers, among texts, between date and timestamp.",
+        " NULLIF GREATEST LEAST CASE; regular expressions without classes and"
+        f" references; the functions {', '.join(SUPPORTED_FUNCTIONS)}, of which lower"
+        ' and upper want COLLATE "C"; casts among numbers, among texts, between date'
+        " and timestamp.",
     )
 
 
@@ -143,12 +149,14 @@ def operator(name: str, left: int, right: int) -> Signature:
     """A binary operator."""
     if name not in SUPPORTED_OPERATORS:
         raise unsupported(f"operator {name}")
+    if name in MEMBERS:
+        return _member(name, left, right)
     for kind in (left, right):
         if kind != UNKNOWN and kind not in SUPPORTED:
             raise unsupported(f"type {format_type(kind)}")
     if name in COMPARISONS:
         found = _comparison(left, right)
-    elif name in LIKES:
+    elif name in LIKES or name in MATCHES:
         found = _like(left, right)
     elif name == "||":
         found = _concatenation(left, right)
@@ -240,6 +248,19 @@ def _like(left: int, right: int) -> Signature | None:
     return Signature(BPCHAR if left == BPCHAR else TEXT, TEXT, BOOL)
 
 
+def _member(name: str, left: int, right: int) -> Signature:
+    if left not in (JSON, JSONB):
+        if left == UNKNOWN or left not in SUPPORTED:
+            raise unsupported(f"operator {name} of {_name(left)}")
+        raise missing_operator(name, left, right)
+    result = TEXT if name == "->>" else left
+    if right in (*TEXTS, UNKNOWN):
+        return Signature(left, TEXT, result)
+    if right in (INT2, INT4):
+        return Signature(left, INT4, result)
+    raise missing_operator(name, left, right)
+
+
 def _concatenation(left: int, right: int) -> Signature | None:
     if BYTEA in (left, right):
         both = {left, right} <= {BYTEA, UNKNOWN}
@@ -302,7 +323,9 @@ def function(
     if found is not None:
         return found
     shown = ", ".join(_name(kind) for kind in kinds)
-    if name.upper() in OWN_NAMES or name.upper() in exp.FUNCTION_BY_NAME:
+    complete = name in SUPPORTED_FUNCTIONS and SUPPORTED.issuperset(kinds)
+    known = name.upper() in OWN_NAMES or name.upper() in exp.FUNCTION_BY_NAME
+    if known and not complete:
         raise unsupported(f"function {name}({shown})")
     raise UndefinedObjectError(
         f"function {'.'.join(names)}({shown}) does not exist",
@@ -324,6 +347,10 @@ def _supported(name: str, kinds: Sequence[int]) -> FunctionSignature | None:
                 return FunctionSignature((TEXT,), INT4)
             if kinds[0] == BPCHAR:
                 return FunctionSignature((BPCHAR,), INT4)
+            if kinds[0] == BYTEA and name in ("length", "octet_length"):
+                return FunctionSignature((BYTEA,), INT4)
+        case ("lower" | "upper", 1) if kinds[0] in (*TEXTS, UNKNOWN):
+            return FunctionSignature((TEXT,), TEXT)
     return None
 
 

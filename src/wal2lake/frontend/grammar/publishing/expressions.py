@@ -50,6 +50,12 @@ class RawKind(Enum):
     """``word``: an operator; ``names``: ANY or ALL; the first arg, and the array's items."""
     CALL = "call"
     """``names``: of the function; ``word``: DISTINCT, * or OVER, or nothing."""
+    ANY_OF = "any of"
+    """``word`` and ``names`` as of ARRAY; the array itself is the second arg."""
+    EXTREME = "extreme"
+    """``word``: GREATEST or LEAST."""
+    COLLATE = "collate"
+    """``names``: the collation, maybe qualified."""
     COALESCE = "coalesce"
     NULLIF = "nullif"
     CASE = "case"
@@ -90,7 +96,7 @@ _CALLED_SPECIALLY: Final = words(
     extract overlay position substring trim treat normalize xmlconcat xmlelement
     xmlexists xmlforest xmlparse xmlpi xmlroot xmlserialize json json_array
     json_arrayagg json_exists json_object json_objectagg json_query json_scalar
-    json_value merge_action grouping greatest least
+    json_value merge_action grouping
     """
 )
 _TYPE_WORDS: Final = words(
@@ -183,8 +189,9 @@ def _behind(cursor: Cursor, left: Raw, power: int) -> Raw:
         case "is":
             return _is(cursor, left)
         case "collate":
-            cursor.qualified_name()
-            return Raw(RawKind.OTHER, (left,), "COLLATE")
+            found = cursor.qualified_name()
+            schema = () if found.schema is None else (found.schema,)
+            return Raw(RawKind.COLLATE, (left,), names=(*schema, found.name))
         case "at":
             if cursor.take("time"):
                 cursor.expect("zone")
@@ -219,16 +226,25 @@ def _matching(cursor: Cursor, left: Raw, word: str) -> Raw:
 
 
 def _array(cursor: Cursor, left: Raw, operator: str) -> Raw:
-    """``= ANY (ARRAY[1, 2])``."""
+    """``= ANY (ARRAY[1, 2])``, ``= ANY ('{1,2}')``."""
     word = "ALL" if cursor.next().value == "all" else "ANY"
-    if not (cursor.ahead(1).is_word("array") and cursor.ahead(2).is_mark("[")):
+    if cursor.ahead(1).is_word("select", "values", "with", "table"):
         cursor.skip_parentheses()
-        return Raw(RawKind.OTHER, (left,), word)
+        return Raw(RawKind.OTHER, (left,), "SELECT")
     cursor.expect_mark("(")
+    if not (cursor.token.is_word("array") and cursor.ahead(1).is_mark("[")):
+        array = expression(cursor)
+        cursor.expect_mark(")")
+        return Raw(RawKind.ANY_OF, (left, array), operator, (word,))
     cursor.expect("array")
     cursor.expect_mark("[")
     items = cursor.commas(lambda: expression(cursor))
     cursor.expect_mark("]")
+    if cursor.token.is_mark("::"):
+        cursor.next()
+        _type(cursor)
+        cursor.expect_mark(")")
+        return Raw(RawKind.OTHER, (left, *items), "a cast of an array")
     cursor.expect_mark(")")
     return Raw(RawKind.ARRAY, (left, *items), operator, (word,))
 
@@ -363,7 +379,10 @@ def _word(cursor: Cursor) -> Raw:
         case "coalesce" | "nullif" if ahead.is_mark("("):
             kind = RawKind.COALESCE if word == "coalesce" else RawKind.NULLIF
             cursor.next()
-            return Raw(kind, _arguments(cursor))
+            return Raw(kind, _some_arguments(cursor))
+        case "greatest" | "least" if ahead.is_mark("("):
+            cursor.next()
+            return Raw(RawKind.EXTREME, _some_arguments(cursor), word.upper())
     if word in _CALLED_SPECIALLY and ahead.is_mark("("):
         cursor.next()
         cursor.skip_parentheses()
@@ -429,6 +448,12 @@ def _arguments(cursor: Cursor) -> tuple[Raw, ...]:
     items = cursor.commas(lambda: expression(cursor))
     cursor.expect_mark(")")
     return items
+
+
+def _some_arguments(cursor: Cursor) -> tuple[Raw, ...]:
+    if cursor.ahead(1).is_mark(")"):
+        raise cursor.unexpected(cursor.ahead(1))
+    return _arguments(cursor)
 
 
 def _case(cursor: Cursor) -> Raw:
