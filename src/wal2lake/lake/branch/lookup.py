@@ -27,7 +27,7 @@ from wal2lake.lake.port import TableState
 from wal2lake.lake.staging.changes import ChangeShape
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import DataFile
-from wal2lake.lake.upsert.keys import open_keys
+from wal2lake.lake.upsert.keys import Index, open_keys
 from wal2lake.lake.upsert.memory import TooLarge
 from wal2lake.lake.upsert.plan import MAX_SCANNED_BYTES, candidates
 from wal2lake.lake.upsert.stored import StoredRows, is_readable
@@ -76,11 +76,24 @@ def find(
         there = _opened(stored)
         there.files = candidates(shape, stored.state, there.files, given)
         found = there.locate(keys, places, index, most_bytes=MAX_SCANNED_BYTES)
-        often = np.bincount(found.key, minlength=keys.count) > more_than
-        at = np.flatnonzero(often[keys.numbers])[:1]
+        at = _first(
+            keys.numbers, np.bincount(found.key, minlength=keys.count), more_than
+        )
     if not at.size:
         return None
     return table.take(pa.array(at)).combine_chunks().to_batches()[0]
+
+
+def _first(numbers: Index, there: Index, more_than: int) -> Index:
+    """The first row that PostgreSQL refuses, or none: one whose key was there before the statement,
+    or that an earlier row has brought. ``numbers``: the rows' keys; ``there``: how often each is in
+    what was looked through, which with ``more_than`` has the rows themselves."""
+    brought = np.bincount(numbers, minlength=len(there)) if more_than else 0
+    before = there > brought
+    again = np.ones(len(numbers), np.bool_)
+    again[np.unique(numbers, return_index=True)[1]] = False
+    refused = (there > more_than)[numbers] & (before[numbers] | again)
+    return np.flatnonzero(refused)[:1]
 
 
 def _positions(coming: Files, key: Sequence[str]) -> tuple[int, ...]:
