@@ -186,6 +186,21 @@ def test_types_nulls_and_names_of_tables(
         ("60",),
         ("61",),
     ]
+    # Rows that are there may have null until it is validated.
+    pg18.psql(
+        "alter table sy_moved.u add constraint vn not null v not valid;"
+        " insert into sy_moved.u (id, v, w) values (62, 'v', 1)"
+    )
+    mirror.caught_up()
+    strict = "select attnotnull from pg_attribute where attname = 'v'"
+    strict += " and attrelid = 'sy.t'::regclass"
+    assert node.sql(strict) == [("f",)]
+    pg18.psql(
+        "update sy_moved.u set v = 'x' where v is null;"
+        " alter table sy_moved.u validate constraint vn;"
+        " insert into sy_moved.u (id, v, w) values (63, 'v', 1)"
+    )
+    node.wait_for(strict, lambda rows: rows == [("t",)])
 
 
 @pytest.mark.slow

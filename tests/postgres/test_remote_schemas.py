@@ -165,6 +165,34 @@ def test_nulls_names_and_nothing(source: Source) -> None:
     assert (found.steps, found.unknown) == ((), None)
 
 
+def test_not_null_counts_once_it_is_validated(source: Source) -> None:
+    """Until then rows that are there may have null, and a copy of them, too."""
+    if int(source.database.psql("show server_version_num")) < 180000:
+        pytest.skip("NOT NULL ... NOT VALID came with 18")
+    source.database.psql("insert into t values (2, null, null)")
+    found = source.after(
+        "alter table t add constraint an not null a not valid,"
+        " add constraint bn not null b not valid"
+    )
+    assert found.steps == ()
+    nullable = {a.name: not a.not_null for a in source.published().attributes}
+    assert nullable == {"id": False, "a": True, "b": True}
+    assert source.after(
+        "update t set a = '', b = 0 where a is null; alter table t validate constraint an"
+    ).steps == (NullsAllowed("a", False),)
+    assert source.after("alter table t alter b drop not null").steps == ()
+    # Of a partitioned table, each has its own.
+    source.database.psql(
+        "create table parted (v int, w int not null) partition by range (w);"
+        " create table part partition of parted for values from (0) to (9);"
+        " insert into parted values (null, 1); create publication q for table parted;"
+        " alter table parted add constraint vn not null v not valid"
+    )
+    source.relid = Oid(int(source.database.psql("select 'part'::regclass::oid")))
+    for look in (source.look, source.published):
+        assert [a.not_null for a in look().attributes] == [False, True]
+
+
 def test_a_column_that_was_not_published(source: Source) -> None:
     if int(source.database.psql("show server_version_num")) < 150000:
         pytest.skip("column lists came with 15")

@@ -29,6 +29,15 @@ _TYPE_NAME: Final = (
 )
 
 
+_NOT_NULL: Final = (
+    "a.attnotnull AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint nn"
+    " WHERE nn.conrelid = a.attrelid AND nn.contype = 'n' AND NOT nn.convalidated"
+    " AND nn.conkey = ARRAY[a.attnum])"
+)
+"""Of a constraint that is NOT VALID, which NOT NULL may be since 18, rows that are there may have
+null."""
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteColumn:
     """A published column as the publisher's catalog has it."""
@@ -44,6 +53,7 @@ class RemoteColumn:
     dimensions: int
     """pg_attribute.attndims: 0 for a scalar."""
     not_null: bool
+    """Of all rows, those that were there before the constraint included."""
     default: str | None
     is_identity_key: bool
     toastable: bool
@@ -239,7 +249,7 @@ def describe_schemas(
         f" {_TYPE_NAME.format('t', 'tn')}, below.dimensions,"
         f" CASE WHEN t.oid <> a.atttypid THEN {_TYPE_NAME.format('o', 'own')} END,"
         # Without the table's OID: nothing of the table is looked at.
-        " a.attnotnull, pg_catalog.pg_get_expr(d.adbin, 0::pg_catalog.oid),"
+        f" {_NOT_NULL}, pg_catalog.pg_get_expr(d.adbin, 0::pg_catalog.oid),"
         # Of a partitioned table its leaves have it.
         " COALESCE((a.attmissingval::text::text[])[1], (SELECT pg_catalog.min("
         "(l.attmissingval::text::text[])[1]) FROM part"
@@ -326,7 +336,7 @@ def _columns(
         " WHERE t.typtype = 'd')"
         " SELECT a.attnum, a.attname, t.oid, below.typmod,"
         f" {_TYPE_NAME.format('t', 'tn')}, t.typtype, below.dimensions,"
-        " a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid),"
+        f" {_NOT_NULL}, pg_catalog.pg_get_expr(d.adbin, d.adrelid),"
         " COALESCE(a.attnum = ANY(i.indkey), false), a.attstorage <> 'p',"
         f" CASE WHEN t.oid <> a.atttypid THEN {_TYPE_NAME.format('o', 'own')} END,"
         " a.attrelid, a.attgenerated, a.atttypid, a.atttypmod,"
