@@ -379,3 +379,33 @@ def test_rows_of_a_publisher_have_values_of_sequences_here(
         lambda rows: "2200H" in str(rows) and "log_n_seq" in str(rows),
     )
     node.sql("drop subscription sq")
+
+
+@pytest.mark.slow
+def test_a_restart_beside_a_copy_gives_no_value_twice(
+    lend_node: Callable[[Path], Node], tmp_path: Path, pg18: Database
+) -> None:
+    """The copy has read its rows, with values of theirs, and waits for a key that is taken."""
+    node = lend_node(tmp_path)
+    pg18.psql(
+        "create schema sr; create table sr.t (id int primary key);"
+        " insert into sr.t select generate_series(1, 50);"
+        " create publication sr for tables in schema sr"
+    )
+    node.sql("create schema sr; create table sr.t (id int primary key, s serial)")
+    node.sql("insert into sr.t (id) values (1)")
+    node.sql(
+        f"create subscription sr connection {quote_literal(pg18.conninfo())} publication sr"
+    )
+    node.wait_for(
+        "select error from wal2lake.subscription_errors where subname = 'sr'",
+        lambda rows: "duplicate key value" in str(rows),
+        timeout_seconds=180,
+    )
+    node.sql("truncate sr.t restart identity")
+    Mirror(node, pg18.conninfo(), "sr").synced()
+    node.sql("insert into sr.t (id) values (51), (52)")
+    assert node.sql("select count(*), count(distinct s), min(s), max(s) from sr.t") == [
+        ("52", "52", "1", "52")
+    ]
+    node.sql("drop subscription sr")

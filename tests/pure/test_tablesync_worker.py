@@ -442,6 +442,31 @@ def test_an_attempt_that_is_halted_just_before_its_commit_does_not_make_it(
     assert world.rel(1, 101).error is None
 
 
+@pytest.mark.parametrize("when", ["reads", "is about to commit"])
+def test_a_copy_that_begins_anew_while_it_runs_leaves_nothing_of_before(
+    world: World, when: str
+) -> None:
+    """Its rows have values of sequences that are given again."""
+    gate = Gate("t101", "/t101")
+    if when == "reads":
+        world.reading = gate
+    else:
+        world.checking = gate
+    world.subscribe(1, {101: SMALL})
+    world.hold(1, "a", 500)
+    before = world.rel(1, 101).epoch
+    world.start()
+    gate.wait()
+    world.catalog.restart_sequences({}, [(Oid(1), Oid(101))])
+    gate.names = ()
+    gate.opened.set()
+    world.reaches(1, {101: "f"})
+    (epoch,) = {name.rpartition(":")[2] for name in world.cursors["/t101"]}
+    assert int(epoch) == world.rel(1, 101).epoch != before
+    assert world.versions == {"/t101": [(1, 500)]}
+    assert world.rel(1, 101).error is None
+
+
 def test_halt_waits_for_a_commit_that_is_under_way(world: World) -> None:
     gate = Gate("/t101")
     world.committing = gate

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import threading
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from wal2lake.catalog import Catalog, ColumnDef, OwnedSequence, TableDef
+from wal2lake.catalog import (
+    Catalog,
+    ColumnDef,
+    CopyRange,
+    OwnedSequence,
+    Subscription,
+    SubscriptionRel,
+    TableDef,
+)
 from wal2lake.frontend.commands.concurrency.sequences import (
     SequenceLocks,
     SessionSequences,
     TransactionSequences,
 )
+from wal2lake.frontend.engine.columndefaults import EvaluatedDefaults
 from wal2lake.lake import CommitConflict
-from wal2lake.model import Oid
+from wal2lake.lake.query import Queries
+from wal2lake.lake.staging.defaults import Fills
+from wal2lake.model import Lsn, Oid, SyncState
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
@@ -29,8 +42,11 @@ class World:
         self.catalog.create_table(TABLE, owning=[SEQUENCE])
         self.locks = SequenceLocks()
 
+        self.copies: list[tuple[Oid, Oid]] = []
+        """Those under way, by subscription and table."""
+
     def transaction(self) -> TransactionSequences:
-        return TransactionSequences(self.catalog, self.locks)
+        return TransactionSequences(self.catalog, self.locks, lambda _: self.copies)
 
 
 @pytest.fixture
@@ -110,3 +126,54 @@ def test_setval_and_what_a_session_has_taken(world: World) -> None:
     assert (session.last, session.values) == (SEQUENCE.oid, {SEQUENCE.oid: 8})
     world.catalog.set_value(SEQUENCE.oid, 20, is_called=True)
     assert one.take(SEQUENCE, 1) == 21
+
+
+def test_a_copy_that_has_taken_values_begins_anew(world: World) -> None:
+    """They are in files that the table does not have yet."""
+    rels = [
+        SubscriptionRel(
+            Oid(1), relid, "public", name, SyncState.DATASYNC, Lsn(500), epoch=7
+        )
+        for relid, name in ((Oid(500), "t"), (Oid(600), "other"))
+    ]
+    world.catalog.create_subscription(
+        Subscription(Oid(1), "s", Oid(10), True, "host=x", "s", ("p",)), rels
+    )
+    world.catalog.record_ranges(
+        [CopyRange(Oid(1), rel.relid, 7, "a", 1, 3, "[]") for rel in rels]
+    )
+    world.transaction().take(SEQUENCE, 3)
+    world.copies = [(Oid(1), Oid(500))]
+    failing = world.transaction()
+    failing.restart([TABLE])
+    with suppress(RuntimeError), failing.settled():
+        raise RuntimeError
+    assert world.catalog.ranges(Oid(1), Oid(500))
+    one = world.transaction()
+    one.restart([TABLE])
+    with one.settled():
+        pass
+    assert [len(world.catalog.ranges(Oid(1), rel.relid)) for rel in rels] == [0, 1]
+    anew, other = world.catalog.rels(Oid(1))
+    assert (anew.epoch != 7, anew.lsn) == (True, None)
+    assert (other.epoch, other.lsn) == (7, 500)
+    assert world.catalog.next_values(SEQUENCE.oid, 1) == 1
+
+
+def test_nobody_takes_values_while_a_sequence_is_restarted(world: World) -> None:
+    """A batch that did would have read the table behind the TRUNCATE, and its values would be
+    given again."""
+    defaults = EvaluatedDefaults(world.catalog, cast(Queries, None), world.locks)
+    fills = defaults(TABLE.oid, ["id"])
+    found: list[Fills] = []
+    batch = threading.Thread(target=lambda: found.append(defaults.numbered(fills, 5)))
+    world.transaction().take(SEQUENCE, 3)
+    one = world.transaction()
+    with ExitStack() as until_the_commit:
+        one.restart([TABLE], until_the_commit)
+        with one.settled():
+            batch.start()
+            batch.join(0.2)
+            assert not found
+    batch.join(20)
+    assert found[0]["id"].first == 1

@@ -75,8 +75,9 @@ def advance_paused(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None
 
 
 def void(connection: sqlite3.Connection, subid: Oid, relid: Oid, epoch: int) -> None:
-    """What a copy has written has the columns of before: another epoch, from the beginning. The
-    caller has looked that nothing of it is committed."""
+    """What a copy has written has the columns of before, or values of sequences that are given
+    again: another epoch, from the beginning. The caller has looked that nothing of it is
+    committed."""
     connection.execute(
         "delete from copy_range where subid = ? and relid = ?", (subid, relid)
     )
@@ -87,6 +88,15 @@ def void(connection: sqlite3.Connection, subid: Oid, relid: Oid, epoch: int) -> 
         " where subid = ? and relid = ?",
         (epoch, subid, relid),
     )
+
+
+def epoch(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> int | None:
+    """Of a table's copy; None: it has left the subscription."""
+    row = connection.execute(
+        "select epoch from subscription_rel where subid = ? and relid = ?",
+        (subid, relid),
+    ).fetchone()
+    return None if row is None else int(row["epoch"])
 
 
 def begin_copy(connection: sqlite3.Connection, rel: SubscriptionRel) -> None:

@@ -256,6 +256,9 @@ class GroupCopy:
 
     def _read_bundle(self, planned: Sequence[_Planned], bundle: Sequence[Part]) -> None:
         """One Spark task; an error of a table's own ends that table's attempt."""
+        for attempt in {planned[part.table].attempt for part in bundle}:
+            if not self._is_wanted(attempt):
+                attempt.fail(Halted())
         mine = [part for part in bundle if not planned[part.table].attempt.over]
         if not mine:
             return
@@ -394,6 +397,8 @@ class GroupCopy:
                     sqlstate="55000",
                     hint="The copy begins anew by itself.",
                 )
+            if not self._is_wanted(attempt):
+                raise Halted
             attempt.may_be_committed = True
             try:
                 self._port.commit_files(
@@ -408,6 +413,11 @@ class GroupCopy:
                 attempt.may_be_committed = self._may_be_there(one)
                 raise
             failpoint("copy.committed")
+
+    def _is_wanted(self, attempt: Attempt) -> bool:
+        """Not if the copy has been told to begin anew: what it has read is void."""
+        rel = attempt.rel
+        return self._catalog.epoch(rel.subid, rel.relid) == rel.epoch
 
     def _may_be_there(self, one: _Planned) -> bool:
         """Of a commit that ended with an error. While it may, the floor waits for it, and the

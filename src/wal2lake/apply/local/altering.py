@@ -30,7 +30,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from wal2lake.apply.local.visible import make_visible, rels_of
+from wal2lake.apply.local.visible import make_visible, unfinished_copies
 from wal2lake.catalog import (
     Altered,
     Catalog,
@@ -44,7 +44,7 @@ from wal2lake.catalog import (
 from wal2lake.lake import Cursor, FieldSpec, NextField, TablePort, TableState
 from wal2lake.lake.branch.changes import Action
 from wal2lake.lake.capture.commits import ALTERS
-from wal2lake.model import Oid, SyncState
+from wal2lake.model import Oid
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pgtypes import mapping_for
 from wal2lake.pgtypes.columnnames import check_column_names
@@ -323,19 +323,12 @@ def _publish(
 ) -> None:
     state = tables.state(location)
     visible = make_visible(catalog, tables, {relid: location})
-    node = catalog.system_identifier
-    voided = [
-        (rel.subid, rel.relid)
-        for rel in rels_of(catalog, relid)
-        if rel.state in (SyncState.INIT, SyncState.DATASYNC)
-        and state.cursor(rel.cursor_name(node)) is None
-    ]
     catalog.publish_local(
         visible.versions,
         visible.written,
         number,
         altered_at=version,
-        voided=voided,
+        voided=unfinished_copies(catalog, state, relid),
     )
 
 

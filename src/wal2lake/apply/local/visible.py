@@ -59,6 +59,20 @@ def rels_of(catalog: Catalog, relid: Oid) -> list[SubscriptionRel]:
     return [rel for rel in catalog.rels() if rel.relid in names]
 
 
+def unfinished_copies(
+    catalog: Catalog, state: TableState, relid: Oid
+) -> list[tuple[Oid, Oid]]:
+    """Copies into a table (subscription, table) of which it has nothing yet, as its newest version
+    says; the caller keeps others from committing to it."""
+    node = catalog.system_identifier
+    return [
+        (rel.subid, rel.relid)
+        for rel in rels_of(catalog, relid)
+        if rel.state in (SyncState.INIT, SyncState.DATASYNC)
+        and state.cursor(rel.cursor_name(node)) is None
+    ]
+
+
 def may_publish(
     catalog: Catalog,
     rel: SubscriptionRel,

@@ -77,6 +77,11 @@ class Copies(Part):
             for rel in started:
                 copies.begin_copy(transaction, rel)
 
+    def epoch(self, subid: Oid, relid: Oid) -> int | None:
+        """Of a table's copy, which is another one in another epoch; None: the table has left."""
+        with self._database.reading() as connection:
+            return copies.epoch(connection, subid, relid)
+
     def record_ranges(self, done: Sequence[CopyRange]) -> None:
         """Finished ranges of copies, and their rows in the tables' progress."""
         with self._database.transaction() as transaction:

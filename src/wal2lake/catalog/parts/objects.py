@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from wal2lake.catalog import comments, namespaces, sequences, tables
+from wal2lake.catalog import comments, copies, namespaces, sequences, tables
 from wal2lake.catalog.access import roles
 from wal2lake.catalog.access.authority import Authority
 from wal2lake.catalog.access.targets import TargetRights
+from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.definitions import history, publications
 from wal2lake.catalog.parts.part import Part
 from wal2lake.catalog.records import (
@@ -210,10 +211,17 @@ class Objects(Part):
         with self._database.reading() as connection:
             return sequences.last_value(connection, oid)
 
-    def set_last_value(self, oid: Oid, last: int | None) -> None:
-        """From now on the next one is that behind it; None: the first."""
+    def restart_sequences(
+        self, lasts: Mapping[Oid, int | None], voided: Collection[tuple[Oid, Oid]]
+    ) -> None:
+        """From now on the next value of each is that behind the one given; None: the first.
+        Copies ``voided`` (subscription, table), which may have taken values before, begin anew,
+        in another epoch."""
         with self._database.transaction() as transaction:
-            sequences.set_last_value(transaction, oid, last)
+            for oid, last in lasts.items():
+                sequences.set_last_value(transaction, oid, last)
+            for subid, relid in voided:
+                copies.void(transaction, subid, relid, int(take_oid(transaction)))
 
     def last_values(self) -> dict[Oid, int]:
         """What was taken last of each sequence of which something was."""

@@ -464,14 +464,13 @@ class LakeBackend:
         snapshot = self._snapshot()
         with self._job() as group:
             targets = self._transaction.targets(tables, snapshot, group)
-            tag = truncate(
+            if statement.restart_identity:
+                self._transaction.restart_identity(tables)
+            return truncate(
                 targets,
                 statement,
                 lambda write: self._transaction.run(write, self._rendering(), group),
             )
-            if statement.restart_identity:
-                self._transaction.restart_identity(tables)
-            return tag
 
     def _query(
         self,

@@ -6,8 +6,10 @@ until then nobody else takes any of that sequence. What a statement has taken is
 nor with a rollback: others may have taken later ones meanwhile.
 
 A restart is its transaction's alone until it commits; then the sequence is where that transaction
-has left it. Whoever has taken values before and has not committed cannot any more (40001): they
-would be given again.
+has left it. Whoever has taken values before and has not committed cannot any more: they would be
+given again. A transaction is told so (40001); a batch of apply meets another version of its table
+than the one that it has looked at, for there is no restart without a TRUNCATE; a copy, whose rows
+are in files that a crash leaves, begins anew.
 
 Source: PostgreSQL manual, CREATE SEQUENCE, notes; TRUNCATE, notes; ResetSequence() in sequence.c.
 """
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -63,8 +65,20 @@ class Restarted:
 class TransactionSequences:
     """What one transaction does with sequences. From its session's thread."""
 
-    def __init__(self, catalog: Catalog, locks: SequenceLocks) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        locks: SequenceLocks,
+        copies: Callable[[TableDef], Collection[tuple[Oid, Oid]]],
+        check: Check = lambda: None,
+    ) -> None:
+        """``copies``: those under way into a table, by subscription and table, asked under its
+        locks; ``check``, called while somebody else has a sequence, ends the wait."""
         self._catalog = catalog
+        self._copies = copies
+        self._check = check
+        self._tables: dict[Oid, TableDef] = {}
+        """Whose sequences it has restarted."""
         self.locks = locks
         self._restarted: dict[Oid, Restarted] = {}
         self._taken: dict[Oid, int] = {}
@@ -75,11 +89,18 @@ class TransactionSequences:
         """A commit has to set sequences."""
         return bool(self._restarted)
 
-    def restart(self, tables: Sequence[TableDef]) -> None:
-        """Those of the tables, from here on."""
-        oids = {table.oid for table in tables}
+    def restart(
+        self, tables: Sequence[TableDef], until_the_commit: ExitStack | None = None
+    ) -> None:
+        """Those of the tables, from here on. ``until_the_commit``: the TRUNCATE that asks for it
+        is about to commit by itself, and nobody may take values from then until ``settled``."""
+        owners = {table.oid: table for table in tables}
         for one in self._catalog.sequences():
-            if one.relid in oids:
+            if one.relid in owners:
+                if until_the_commit is not None:
+                    lock = self.locks.of(one.oid)
+                    until_the_commit.enter_context(held(lock, self._check))
+                self._tables[one.relid] = owners[one.relid]
                 known = self._restarted.get(one.oid)
                 found = (
                     self._catalog.last_value(one.oid) if known is None else known.found
@@ -117,6 +138,14 @@ class TransactionSequences:
     def settled(self) -> Iterator[None]:
         """Around the commit, under the locks of its tables. 40001 if values that were taken are
         given again, or others have taken some of what this has restarted."""
+        with ExitStack() as alone:
+            # What a batch takes in between would be of before the restart, and its table's version
+            # of behind it.
+            for oid in sorted(self._restarted):
+                alone.enter_context(held(self.locks.of(oid), self._check))
+            yield from self._settled()
+
+    def _settled(self) -> Iterator[None]:
         for oid, restarts in self._taken.items():
             if self.locks.restarts[oid] != restarts:
                 raise _conflict("A sequence has been restarted since.")
@@ -126,10 +155,15 @@ class TransactionSequences:
                     f'Others have taken values of sequence "{one.sequence.name}".'
                 )
         yield
-        for oid, one in self._restarted.items():
-            self._catalog.set_last_value(oid, one.last)
-            # Behind it: who takes a value in between has one too few, and fails.
-            self.locks.restarts[oid] += 1
+        if not self._restarted:
+            return
+        relids = {one.sequence.relid for one in self._restarted.values()}
+        self._catalog.restart_sequences(
+            {oid: one.last for oid, one in self._restarted.items()},
+            {copy for relid in relids for copy in self._copies(self._tables[relid])},
+        )
+        # Behind it: who takes a value in between has one too few, and fails.
+        self.locks.restarts.update(self._restarted.keys())
 
 
 def _next_ones(one: OwnedSequence, last: int | None) -> NextOnes:

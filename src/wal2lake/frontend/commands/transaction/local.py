@@ -32,6 +32,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from wal2lake.apply.local.visible import unfinished_copies
 from wal2lake.catalog import TableDef
 from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.frontend.backend import TransactionKind
@@ -127,7 +128,7 @@ class LocalTransaction:
         self._branches: dict[Oid, _Branched] = {}
         self._told: list[Statement | Emitted] = []
         """All statements, by table, and messages, in their order."""
-        self.sequences = TransactionSequences(node.catalog, node.sequences)
+        self.sequences = self._sequences()
         self._restarted: dict[Oid, TableDef] = {}
         """Whose sequences."""
         self._marks: list[_Mark] = []
@@ -154,9 +155,20 @@ class LocalTransaction:
     def _messages(self) -> list[Emitted]:
         return [one for one in self._told if isinstance(one, Emitted)]
 
+    def _sequences(self) -> TransactionSequences:
+        node = self._node
+
+        def copies(table: TableDef) -> list[tuple[Oid, Oid]]:
+            state = node.tables.state(table.location)
+            return unfinished_copies(node.catalog, state, table.oid)
+
+        return TransactionSequences(node.catalog, node.sequences, copies, self._check)
+
     def restart_identity(self, tables: Sequence[TableDef]) -> None:
-        """Of their sequences; others see it with the commit."""
-        self.sequences.restart(tables)
+        """Of the sequences of ``targets``, which are about to be truncated; others see it with the
+        commit."""
+        alone = self.kind is TransactionKind.STATEMENT
+        self.sequences.restart(tables, self._locks if alone else None)
         self._restarted |= {table.oid: table for table in tables}
 
     def statement(self, *, repeatable: bool) -> Snapshot:
@@ -441,9 +453,7 @@ class LocalTransaction:
                 self._node.branches.drop(branched.branch)
             self._branches, self._marks, self._snapshot = {}, [], None
             self._told, self._restarted = [], {}
-            self.sequences = TransactionSequences(
-                self._node.catalog, self._node.sequences
-            )
+            self.sequences = self._sequences()
 
 
 def _updated(commits: Sequence[Sequence[Action]]) -> int:
