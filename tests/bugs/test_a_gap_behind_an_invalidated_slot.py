@@ -41,7 +41,7 @@ class Decoder:
             Lsn(1),
             1 << 20,
         )
-        self.decoding.begin({}, lambda: world.catalog.slot("s"), lambda start: None)
+        self.decoding.begin((), lambda: world.catalog.slot("s"), lambda start: None)
 
 
 def test_it_ends_in_place_of_leaving_something_out(tmp_path: Path) -> None:

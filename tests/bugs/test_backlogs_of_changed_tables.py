@@ -34,7 +34,7 @@ def test_a_backlog_is_sent_as_it_was_written(
     node.run("create publication listed for table t (id, b)")
     node.run("create publication filtered for table t where (b > 0)")
     (table,) = node.catalog.tables()
-    publications = Publications(node.catalog, lambda text: None)
+    publications = Publications(node.catalog, lambda said, lsn: None)
     whole = publications.sending(["whole"], Lsn(1))[table.oid]
     # Of a column that nobody knows any more.
     assert whole.has("dropped since")

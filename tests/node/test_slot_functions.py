@@ -115,6 +115,48 @@ def test_they_say_what_postgresqls_say(node: Node, pg18: Database) -> None:
     assert mine == theirs
 
 
+@pytest.mark.usefixtures("tables")
+def test_a_publication_that_is_not_there_is_a_warning(
+    node: Node, pg18: Database
+) -> None:
+    calls = (
+        "'publication_names', 'lost,fine'",
+        "'publication_names', '\"Gone\",lost', 'publication_names', 'fine'",
+        "'publication_names', '\"Gone\",lost'",
+    )
+    found = []
+    for conninfo in (node.conninfo(), pg18.conninfo()):
+        told: list[object] = []
+
+        def hear(diag: psycopg.errors.Diagnostic, told: list[object] = told) -> None:
+            where = (diag.context or "").partition(" LSN ")[0]
+            text = diag.message_primary, diag.message_detail, diag.message_hint
+            told.append((diag.severity, diag.sqlstate, *text, where))
+
+        with psycopg.connect(conninfo, autocommit=True) as client:
+            client.add_notice_handler(hear)
+            client.execute(
+                "select pg_create_logical_replication_slot('warn', 'pgoutput')"
+            )
+            client.execute("insert into told values (7, 'x')")
+            for options in calls:
+                sql = (
+                    "select count(*) from pg_logical_slot_peek_binary_changes('warn', '0/0',"
+                    f" null, 'proto_version', '1', {options})"
+                )
+                try:
+                    told.append(client.execute(sql).fetchall())
+                except psycopg.Error as error:
+                    told.append((error.diag.message_primary, error.diag.context))
+            client.execute("set client_min_messages = error")
+            client.execute(sql)
+            client.execute("select pg_drop_replication_slot('warn')")
+        found.append(told)
+    mine, theirs = found
+    assert mine == theirs
+    assert sum("skipped loading" in str(one) for one in mine) == 3
+
+
 def test_slots_that_no_command_makes(node: Node, pg18: Database) -> None:
     begin = "begin isolation level repeatable read, read only"
     make = "CREATE_REPLICATION_SLOT never"

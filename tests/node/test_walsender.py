@@ -463,6 +463,35 @@ def test_functions_read_what_was_committed(publisher: Node) -> None:
     assert refused.value.sqlstate == "42704"
 
 
+def test_pg_recvlogical_is_told_of_a_publication_that_is_not_there(
+    publisher: Node,
+) -> None:
+    node, programs = publisher, find_installation(18).bin
+    node.sql("select pg_create_logical_replication_slot('text', 'pgoutput')")
+    node.sql("insert into public.t values (90, 'x', 1, null, null)")
+    ((end,),) = node.sql("select pg_current_wal_lsn()")
+    done = subprocess.run(
+        [
+            programs / "pg_recvlogical",
+            *("-d", node.conninfo(), "--slot=text", "--start", "-f", "-"),
+            *("-o", "proto_version=1", "-o", "publication_names=lost"),
+            f"--endpos={end}",
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        'WARNING:  skipped loading publication "lost"',
+        "DETAIL:  The publication does not exist at this point in the WAL.",
+        "HINT:  Create the publication if it does not exist.",
+    ]
+    node.sql("select pg_drop_replication_slot('text')")
+    node.sql("delete from public.t where id = 90")
+
+
 def test_pg_recvlogical_reads_what_was_committed(publisher: Node) -> None:
     node = publisher
     programs = find_installation(18).bin

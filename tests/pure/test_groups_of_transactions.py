@@ -214,7 +214,7 @@ def decoded(
     decoding = Decoding(
         LogReader(log), plugin, context, Lsn(start), 1 << 20, together=together
     )
-    decoding.begin(options, lambda: None, lambda lsn: None)
+    decoding.begin(options.items(), lambda: None, lambda lsn: None)
     errors = []
     try:
         decoding.advance()
@@ -309,7 +309,7 @@ def test_who_stops_behind_one_has_passed_over_no_other(
         lambda name: 3,
     )
     decoding = Decoding(LogReader(tmp_path), TestDecoding(), context, Lsn(0), 1 << 20)
-    decoding.begin({"only-local": only_local}, lambda: None, lambda lsn: None)
+    decoding.begin([("only-local", only_local)], lambda: None, lambda lsn: None)
     ends = []
     while decoding.advance(lambda: False):
         ends.append(int(decoding.position))

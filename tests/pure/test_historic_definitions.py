@@ -115,8 +115,10 @@ def test_publications_are_asked_for_each_position(
     tmp_path: Path, no_fsync: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = PublishingNode(tmp_path, monkeypatch)
-    warned: list[str] = []
-    publications = Publications(node.catalog, warned.append)
+    warned: list[tuple[str, Lsn]] = []
+    publications = Publications(
+        node.catalog, lambda said, lsn: warned.append((said.message, lsn))
+    )
     node.run("create table t (id int primary key, a int)")
     (table,) = node.catalog.tables()
     assert publications.sending(["p"], Lsn(5)) == {}, "nothing was noted yet"
@@ -137,7 +139,8 @@ def test_publications_are_asked_for_each_position(
     assert publications.sending(["p", "q"], Lsn(29)).keys() == {table.oid}
     # Once, though it is missing at every position.
     assert publications.sending(["p", "q"], Lsn(30)) == {}
-    assert warned == [f'skipped loading publication "{name}"' for name in "pq"]
+    skipped = "skipped loading publication"
+    assert warned == [(f'{skipped} "p"', Lsn(5)), (f'{skipped} "q"', Lsn(29))]
 
 
 def test_what_nobody_needs_goes(

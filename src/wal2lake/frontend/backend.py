@@ -60,6 +60,7 @@ class Notice:
     """00000 for notices, 01000 for warnings that have no code of their own."""
     detail: str | None = None
     hint: str | None = None
+    context: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from wal2lake.catalog import ReplicationSlot
 from wal2lake.changelog import LogReader, Step
-from wal2lake.errors import CorruptLogError, InternalError, Wal2LakeError
+from wal2lake.errors import (
+    CorruptLogError,
+    InternalError,
+    SqlSyntaxError,
+    Wal2LakeError,
+)
 from wal2lake.model import Lsn
 from wal2lake.publish.capture.positions import CHANGE_BYTES, end_of_message
 from wal2lake.publish.decoding.changes import (
@@ -69,7 +74,7 @@ class Decoding:
 
     def begin(
         self,
-        options: Mapping[str, str | None],
+        options: Iterable[tuple[str, str | None]],
         slot: Callable[[], ReplicationSlot | None],
         begin_two_phase: Callable[[Lsn], None],
     ) -> None:
@@ -78,7 +83,7 @@ class Decoding:
         self._slot = slot
         plugin, context = self._plugin, self._context
         with self._callback("startup"):
-            plugin.startup(context, options)
+            plugin.startup(context, _each_once(options))
         if context.two_phase:
             begin_two_phase(self.position)
         found = slot()
@@ -337,6 +342,15 @@ def _emptied(held: deque[Piece]) -> Iterator[Piece]:
     """What is held, let go as it is read."""
     while held:
         yield held.popleft()
+
+
+def _each_once(options: Iterable[tuple[str, str | None]]) -> Mapping[str, str | None]:
+    found: dict[str, str | None] = {}
+    for name, value in options:
+        if name in found:
+            raise SqlSyntaxError("conflicting or redundant options")
+        found[name] = value
+    return found
 
 
 def callback_context(context: Context, name: str, lsn: Lsn | None) -> str:

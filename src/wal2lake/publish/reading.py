@@ -8,14 +8,14 @@ Source: pg_logical_slot_get_changes_guts() in logicalfuncs.c.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from wal2lake.changelog import LogReader
-from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError
 from wal2lake.model import Lsn
-from wal2lake.publish.driver import Decoding
+from wal2lake.publish.driver import Decoding, callback_context
 from wal2lake.publish.plugins.loading import load_plugin
 from wal2lake.publish.plugins.port import Context
 from wal2lake.publish.service import Publishing
@@ -38,13 +38,15 @@ def read_changes(
     *,
     up_to: Lsn | None,
     at_most: int | None,
-    options: Mapping[str, str | None],
+    options: Sequence[tuple[str, str | None]],
     binary: bool,
     consume: bool,
     function: str,
+    warn: Callable[[Wal2LakeError], None],
 ) -> Changes:
-    """Decode what is visible now. ``consume``: the slot goes on behind it. ``function``: as the
-    error for a plugin whose messages are no text names it."""
+    """Decode what is visible now. ``up_to``: as in PostgreSQL 0 is no limit, too. ``consume``: the
+    slot goes on behind it. ``function``: as the error for a plugin whose messages are no text names
+    it. ``warn`` takes warnings."""
     with publishing.slots.using(name, session) as slot:
         publishing.capture.catch_up_for_long()
         plugin = load_plugin(slot.plugin, publishing.allowed())
@@ -62,7 +64,11 @@ def read_changes(
                 rows.append((lsn, decoding.xid, body))
                 at += 1 + size
 
-        publications = publishing.publications()
+        def tell(said: Wal2LakeError, lsn: Lsn) -> None:
+            said.context = callback_context(context, "change", lsn)
+            warn(said)
+
+        publications = publishing.publications(tell)
         context = Context(
             slot.name,
             slot.plugin,
@@ -93,7 +99,7 @@ def read_changes(
         def go_on() -> bool:
             # As in PostgreSQL 0 is no limit.
             enough = bool(at_most) and len(rows) >= (at_most or 0)
-            return not enough and (up_to is None or decoding.position < up_to)
+            return not enough and (not up_to or decoding.position < up_to)
 
         if go_on():
             with publishing.statistics.of(name, lambda: decoding.counts):

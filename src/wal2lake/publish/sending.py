@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.catalog import Catalog, Definitions, PublishedOperation, TableDef
-from wal2lake.errors import UsageError
+from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.model import Lsn, Oid, Relation
 from wal2lake.publish.publications import Published, all_published
 from wal2lake.publish.rowfilter import Filter, Outcome, combined, decode, transforms
@@ -32,6 +32,10 @@ _OPERATIONS = {
     "D": PublishedOperation.DELETE,
     "T": PublishedOperation.TRUNCATE,
 }
+
+
+Warn = Callable[[Wal2LakeError, Lsn], None]
+"""Takes what is to be said of a publication that is not there, and the commit that asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class Sending:
 class Publications:
     """Those of one client, as they were at the positions of the log that it reads."""
 
-    def __init__(self, catalog: Catalog, warn: Callable[[str], None]) -> None:
+    def __init__(self, catalog: Catalog, warn: Warn) -> None:
         """``warn`` is told of a publication that is not there, once."""
         self._catalog = catalog
         self._warn = warn
@@ -99,7 +103,8 @@ class Publications:
         place = max(0, bisect_right(self._positions, lsn) - 1)
         since = self._positions[place] if self._positions else None
         if self._known != (tuple(names), since):
-            self._found = self._look_up(names, self._catalog.definitions_at(since))
+            then = self._catalog.definitions_at(since)
+            self._found = self._look_up(names, then, lsn)
             self._known = tuple(names), since
         return self._found
 
@@ -112,12 +117,14 @@ class Publications:
         return self._catalog.origin_numbers().get(name, 0)
 
     def _look_up(
-        self, names: Sequence[str], then: Definitions
+        self, names: Sequence[str], then: Definitions, lsn: Lsn
     ) -> Mapping[Oid, Sending]:
         chosen = [one for one in then.publications if one.name in names]
-        for name in set(names) - {one.name for one in chosen} - self._missing:
-            self._missing.add(name)
-            self._warn(f'skipped loading publication "{name}"')
+        present = {one.name for one in chosen}
+        for name in names:
+            if name not in present and name not in self._missing:
+                self._missing.add(name)
+                self._warn(_skipped(name), lsn)
         found: dict[Oid, list[Published]] = {}
         tables = then.tables
         # The log has partitions, whichever name was used to write them.
@@ -128,6 +135,15 @@ class Publications:
             relid = partitions.get(one.table.oid, one.table.oid)
             found.setdefault(relid, []).append(one)
         return {relid: _together(relid, several) for relid, several in found.items()}
+
+
+def _skipped(name: str) -> Wal2LakeError:
+    return UsageError(
+        f'skipped loading publication "{name}"',
+        sqlstate="55000",
+        detail="The publication does not exist at this point in the WAL.",
+        hint="Create the publication if it does not exist.",
+    )
 
 
 def _together(relid: Oid, several: Sequence[Published]) -> Sending:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wal2lake.publish.capture.statements import Statements
 from wal2lake.publish.capture.worker import Capture, Point
-from wal2lake.publish.sending import Publications
+from wal2lake.publish.sending import Publications, Warn
 from wal2lake.publish.slots import SlotManager
 from wal2lake.publish.statistics import Statistics
 from wal2lake.publish.synchronous import Commits
@@ -39,5 +39,5 @@ class Publishing:
     """A name for a state, for SET TRANSACTION SNAPSHOT, until ``withdraw`` of that session."""
     withdraw: Callable[[int], None]
     """What a session has exported can be imported no more."""
-    publications: Callable[[], Publications]
+    publications: Callable[[Warn], Publications]
     """What publications send, for one decoding."""

@@ -10,7 +10,7 @@ back-pressure. Owns: the socket. Never: knows what a message means, or who the c
 """
 
 from wal2lake.frontend.client.conversation import Conversation
-from wal2lake.frontend.client.diagnostics import SessionEnd
+from wal2lake.frontend.client.diagnostics import SessionEnd, is_wanted
 from wal2lake.frontend.client.transport import ReadTimeout, Transport, TransportClosed
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "SessionEnd",
     "Transport",
     "TransportClosed",
+    "is_wanted",
 ]

@@ -80,6 +80,7 @@ def notice_fields(notice: Notice) -> Diagnostic:
         message=notice.message,
         detail=notice.detail or "",
         hint=notice.hint or "",
+        where=notice.context or "",
     )
 
 

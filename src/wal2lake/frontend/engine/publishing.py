@@ -101,7 +101,7 @@ class Publisher:
             locations=self._locations,
             export=self._export,
             withdraw=node.snapshots.withdraw,
-            publications=lambda: Publications(node.catalog, get_logger().warning),
+            publications=lambda warn: Publications(node.catalog, warn),
         )
         node.publishing = self.publishing
         node.committed = self.capture.tell

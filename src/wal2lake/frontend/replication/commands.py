@@ -19,7 +19,12 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.frontend.backend import Batch, Outcome, TransactionKind
-from wal2lake.frontend.client import Conversation, SessionEnd, TransportClosed
+from wal2lake.frontend.client import (
+    Conversation,
+    SessionEnd,
+    TransportClosed,
+    is_wanted,
+)
 from wal2lake.frontend.parameters import Parameters
 from wal2lake.frontend.session.transaction import Transaction
 from wal2lake.model import DATABASE
@@ -244,6 +249,10 @@ class ReplicationCommands:
                     page=publishing.walsenders.page_of(self._pid),
                     timeout_ms=publishing.timeout_ms(),
                     work_mem=publishing.work_mem(),
+                    warns=is_wanted(
+                        "WARNING", self._parameters.raw("client_min_messages")
+                    ),
+                    codec=conversation.codec(),
                 ),
             )
         publishing.slots.released()
@@ -256,13 +265,10 @@ class ReplicationCommands:
         return Outcome("START_REPLICATION")
 
 
-def _options(options: Sequence[Option]) -> Mapping[str, str | None]:
-    found: dict[str, str | None] = {}
-    for option in options:
-        if option.name in found:
-            raise SqlSyntaxError("conflicting or redundant options")
-        found[option.name] = None if option.value is None else str(option.value)
-    return found
+def _options(options: Sequence[Option]) -> tuple[tuple[str, str | None], ...]:
+    return tuple(
+        (one.name, None if one.value is None else str(one.value)) for one in options
+    )
 
 
 def _answer(

@@ -25,7 +25,7 @@ from wal2lake.changelog import LogReader
 from wal2lake.errors import InternalError, Wal2LakeError
 from wal2lake.model import Lsn
 from wal2lake.observe import configure, get_logger
-from wal2lake.publish.driver import Decoding
+from wal2lake.publish.driver import Decoding, callback_context
 from wal2lake.publish.plugins.loading import load_plugin
 from wal2lake.publish.plugins.port import Context
 from wal2lake.publish.sending import Publications
@@ -88,7 +88,14 @@ def _stream(task: Task, socket_fd: int, grown_fd: int) -> Outcome:
         streams[0].write_frames(data)
 
     log = get_logger().bind(slot=task.slot)
-    publications = Publications(catalog, log.warning)
+
+    def warn(said: Wal2LakeError, lsn: Lsn) -> None:
+        said.context = callback_context(context, "change", lsn)
+        log.warning(said.message, error=said)
+        if task.warns:
+            streams[0].warn(said, task.codec)
+
+    publications = Publications(catalog, warn)
     context = Context(
         task.slot,
         task.plugin,

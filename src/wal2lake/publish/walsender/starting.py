@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ class Task:
     plugin: str
     start: int
     """Transactions that commit at or above are sent."""
-    options: Mapping[str, str | None]
+    options: tuple[tuple[str, str | None], ...]
     allowed: tuple[str, ...]
     """Plugins that are not built in and may be used."""
     catalog: str
@@ -44,6 +44,10 @@ class Task:
     timeout_ms: int
     work_mem: int
     """Bytes; see ``Decoding``."""
+    warns: bool = True
+    """The client wants to hear of warnings,"""
+    codec: str = "utf-8"
+    """with text in this codec of Python."""
 
     def to_json(self) -> str:
         """For another process."""
@@ -53,7 +57,8 @@ class Task:
     def from_json(cls, text: str) -> Task:
         """The inverse."""
         found = json.loads(text)
-        return cls(**{**found, "allowed": tuple(found["allowed"])})
+        options = tuple((name, value) for name, value in found["options"])
+        return cls(**{**found, "allowed": tuple(found["allowed"]), "options": options})
 
 
 @dataclass(frozen=True, slots=True)

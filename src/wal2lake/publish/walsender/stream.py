@@ -32,7 +32,7 @@ from enum import Enum
 from typing import Any, Final
 
 from wal2lake.changelog import LogReader
-from wal2lake.errors import ProtocolViolation
+from wal2lake.errors import ProtocolViolation, Wal2LakeError
 from wal2lake.model import Lsn
 from wal2lake.publish.driver import Decoding
 from wal2lake.publish.walsender.page import Page
@@ -43,7 +43,13 @@ from wal2lake.wire.copyboth import (
     read_from_client,
     write_keepalive,
 )
-from wal2lake.wire.frontback import Frame, FrameReader, write_backend
+from wal2lake.wire.frontback import (
+    Diagnostic,
+    ErrorResponse,
+    Frame,
+    FrameReader,
+    write_backend,
+)
 from wal2lake.wire.frontback.backend import CopyMode, CopyResponse
 
 _SEND_BYTES: Final = 256 * 1024
@@ -157,6 +163,18 @@ class Stream:
         self._out += data
         if len(self._out) >= _SEND_BYTES:
             self._send()
+
+    def warn(self, said: Wal2LakeError, codec: str) -> None:
+        """A NoticeResponse, behind what was written."""
+        fields = Diagnostic(
+            severity="WARNING",
+            sqlstate=said.sqlstate,
+            message=said.message,
+            detail=said.detail or "",
+            hint=said.hint or "",
+            where=said.context or "",
+        )
+        self._out += write_backend(ErrorResponse(fields, notice=True), encoding=codec)
 
     def run(self) -> End:
         """Until it ends."""

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError, UsageError
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    UsageError,
+    Wal2LakeError,
+)
+from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.model import Lsn
+from wal2lake.observe import get_logger
 from wal2lake.publish.plugins.loading import load_plugin
 from wal2lake.publish.reading import read_changes
 from wal2lake.publish.service import Publishing
@@ -105,6 +111,7 @@ class Reader:
             binary=self._binary,
             consume=self._consume,
             function=self._function,
+            warn=lambda said: _warn(caller, said),
         )
         return [
             {
@@ -116,14 +123,26 @@ class Reader:
         ]
 
 
-def _options(given: Sequence[str]) -> Mapping[str, str | None]:
+def _warn(caller: Caller, said: Wal2LakeError) -> None:
+    get_logger().warning(said.message, error=said)
+    caller.notice(
+        Notice(
+            said.message,
+            severity="WARNING",
+            sqlstate=said.sqlstate,
+            detail=said.detail,
+            hint=said.hint,
+            context=said.context,
+        )
+    )
+
+
+def _options(given: Sequence[str]) -> list[tuple[str, str | None]]:
     if any(one is None for one in given):
         raise FeatureNotSupportedError("array must not contain nulls")
     if len(given) % 2:
         raise FeatureNotSupportedError("array must have even number of elements")
-    if len(set(given[::2])) < len(given) // 2:
-        raise SqlSyntaxError("conflicting or redundant options")
-    return dict(zip(given[::2], given[1::2], strict=True))
+    return list(zip(given[::2], given[1::2], strict=True))
 
 
 def _publishing(node: Node) -> Publishing:
