@@ -209,16 +209,22 @@ def test_values_that_are_equal_by_their_type_are_made_alike() -> None:
         FieldSpec("c", "string", pg_type_oid=Oid(25), pg_type_name="public.citext"),
         FieldSpec("t", "string", pg_type_oid=Oid(25)),
         FieldSpec("b", "string", pg_type_oid=Oid(1042)),
+        FieldSpec("i", "string", pg_type_oid=Oid(1186)),
     )
+    spans = ["1 mon", "30 days", "720:00:00", "29 days 23:59:59", "infinity", None]
+    negative = ["-1 years", "-360 days", "-1 mons -330 days +00:00:00", "1 day", "?"]
     columns = [
         pa.chunked_array([["1.0", "1.00", "1", "100", "0.10", "NaN", None]]),
         pa.chunked_array([pa.array([0.0, -0.0, 1.5], pa.float32())]),
         pa.chunked_array([["aB", "Ab"]]),
         pa.chunked_array([["aB", "1.0"]]),
         pa.chunked_array([["a ", " a"]]),
+        pa.chunked_array([spans, negative]),
     ]
-    loose = loose_columns(fields, (0, 1, 2, 3, 4))
-    found = [column.to_pylist() for column in alike(columns, loose)]
+    loose = loose_columns(fields, range(len(fields)))
+    *found, intervals = [column.to_pylist() for column in alike(columns, loose)]
+    numbers = [intervals.index(one) for one in intervals]
+    assert numbers == [0, 0, 0, 3, 4, 5, 6, 6, 6, 9, 10]
     assert found == [
         ["1", "1", "1", "100", "0.1", "NaN", None],
         [0.0, 0.0, 1.5],

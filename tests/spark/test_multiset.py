@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -62,12 +62,13 @@ class World:
     lake: DeltaTables
     location: str
     port: Batches
+    relation: Relation = RELATION
     batch: int = 0
 
     def apply(self, events: Sequence[Event]) -> list[tuple[ConflictType, int]]:
         self.batch += 1
         source = write_log(
-            Path(self.location).parent / f"{self.batch}.parquet", events, RELATION
+            Path(self.location).parent / f"{self.batch}.parquet", events, self.relation
         )
         staged = self.port.stage(
             StageRequest(
@@ -80,7 +81,9 @@ class World:
                 span=LsnRange(0),
                 append=False,
                 trusted=False,
-                fills={"own": Fill(pa.array(["default"]))},
+                fills={"own": Fill(pa.array(["default"]))}
+                if self.relation is RELATION
+                else {},
             )
         )
         assert not staged.failures
@@ -198,3 +201,23 @@ def test_a_column_of_our_own_keeps_its_value_and_gets_its_default(
         (ConflictType.DELETE_MISSING, 1),
     ]
     assert operations(world.location)[0] == "overwrite"
+
+
+@pytest.mark.slow
+def test_intervals_of_one_span_are_equal(
+    spark_session: SparkSession, lake: DeltaTables, location: str, tmp_path: Path
+) -> None:
+    fields = (FieldSpec("i", "string", pg_type_oid=Oid(1186)),)
+    lake.create(location, fields)
+    relation = replace(RELATION, columns=(Column("i", Oid(1186), -1, True),))
+    port = Batches(spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=0)
+    world = World(spark_session, lake, location, port, relation)
+    here = ["30 days", "-1 years -1 mons +04:05:06.7", "infinity", "24:00:00.000001"]
+    there = ["1 mon", "-390 days +04:05:06.7", "-infinity", "1 day 00:00:00.000001"]
+    world.apply([Event(1, i, "I", (text,)) for i, text in enumerate(here)])
+    missed = world.apply(
+        [Event(2, i, "D", None, (text,)) for i, text in enumerate(there)]
+    )
+    assert missed == [(ConflictType.DELETE_MISSING, 1)]
+    rows = spark_session.read.format("delta").load(location).collect()
+    assert [row.i for row in rows] == ["infinity"]
