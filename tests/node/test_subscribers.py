@@ -8,6 +8,7 @@ import pytest
 from tests.conftest import Database
 from tests.older_postgres import PUBLISHERS
 
+from wal2lake.pg.client import Client, Failure
 from wal2lake.testing.node import Node
 from wal2lake.testing.waits import wait_until
 
@@ -165,6 +166,10 @@ def test_what_a_row_filter_lets_through_is_copied_and_streamed(
         if parted:
             node.sql(f"create table {SCHEMA}.leaf partition of {table} default")
         node.sql(f"insert into {table} values {rows}, {more}")
+        with Client(source(node)) as client:
+            asked = f"select id from {table} where {CONDITIONS[0]}"
+            (refused,) = client.run(f"copy ({asked}) to stdout")
+            assert isinstance(refused, Failure) and refused.sqlstate == "42501"
         node.sql(f"grant select on {table} to subscriber")
     named = ", ".join(
         f"{table} (id, u, f{', v' if number else ''}) where ({condition})"

@@ -7,6 +7,7 @@ otherwise than PostgreSQL does, and is for ``evaluate``. What is here:
     columns beside columns and constants of the same kind: integers, texts byte by byte, booleans,
       bytea, dates, timestamps, numeric with a declared scale
     = <> < <= > >= IN, IS DISTINCT FROM, IS NULL, IS TRUE ..., AND, OR, NOT
+    LIKE with % at the ends of a constant only
     the remainder of integers by a positive constant
 
 A moment counts from 1970 here, as Arrow's do. Called by ``stored``.
@@ -25,7 +26,7 @@ import pyarrow.compute as pc
 
 from wal2lake.errors import Wal2LakeError
 from wal2lake.publish.rowfilter.evaluate import spread, value_of
-from wal2lake.publish.rowfilter.operators import COMPARISONS, INTEGERS, TEXTS
+from wal2lake.publish.rowfilter.operators import COMPARISONS, INTEGERS, LIKES, TEXTS
 from wal2lake.publish.rowfilter.tree import Expression, Node
 from wal2lake.publish.rowfilter.values import (
     BOOL,
@@ -108,7 +109,34 @@ class _Compiler:
                 left, right = self._pair(*one.args)
                 compare = _COMPARES[str(one.value)]
                 return lambda row: compare(left(row), right(row))
+            case Node.OPERATOR if one.value in LIKES:
+                return self._like(one)
         raise _Other
+
+    def _like(self, one: Expression) -> Vector:
+        """What a text begins or ends with, or has in it."""
+        text = self._operand(one.args[0]).compute
+        constant = _constant(one.args[1])
+        if constant is None:
+            raise _Other
+        pattern = constant.decode()
+        wanted = pattern.strip("%")
+        if set("%_\\") & set(wanted):
+            raise _Other
+        before, behind = pattern.startswith("%"), pattern.endswith("%")
+
+        def like(row: Sequence[pa.Array]) -> Any:
+            if before and behind:
+                return pc.match_substring(text(row), wanted)
+            if before:
+                return pc.ends_with(text(row), wanted)
+            if behind:
+                return pc.starts_with(text(row), wanted)
+            return pc.equal(text(row), wanted)
+
+        if one.value == "~~":
+            return like
+        return lambda row: pc.invert(like(row))
 
     def _test(self, word: str, arg: Expression) -> Vector:
         if word.endswith("NULL"):
