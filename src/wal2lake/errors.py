@@ -58,8 +58,10 @@ class Wal2LakeError(Exception):
     sqlstate: str = "XX000"
     retry: Retry = Retry.NEVER
     about: About | None = None
+    position: int = 0
+    """In the statement's text, from 1, in characters; 0: unknown."""
     _fields: ClassVar[tuple[str, ...]] = (
-        *("sqlstate", "detail", "hint", "context", "about"),
+        *("sqlstate", "detail", "hint", "context", "about", "position"),
     )
 
     def __init__(
@@ -119,11 +121,9 @@ class UsageError(Wal2LakeError):
 
 
 class SqlSyntaxError(UsageError):
-    """The statement does not parse. ``position`` is 1-based, in characters; 0 unknown."""
+    """The statement does not parse."""
 
     sqlstate = "42601"
-    _fields = (*UsageError._fields, "position")
-    position: int = 0
 
 
 class UndefinedObjectError(UsageError):

@@ -240,6 +240,20 @@ SCRIPT = (
     "drop publication p12, p12",
     "drop publication p12 restrict",
     "drop publication p1, p2",
+    # ---- names that need quotes
+    'create schema "S 3"',
+    'create table "S 3"."T 3" (id int primary key, "a""b" text)',
+    'create table "T 3" (id int primary key, "a""b" text)',
+    'create publication pq for table "S 3"."T 3" (id, "a""b"), "T 3" where ("a""b" > \'\')',
+    'alter table "S 3"."T 3" drop column "a""b"',
+    'alter table "T 3" drop column "a""b"',
+    'alter table "T 3" alter column "a""b" type varchar(5)',
+    'drop schema "S 3"',
+    'alter table "T 3" drop column "a""b" cascade',
+    "drop publication pq",
+    'drop table "S 3"."T 3"',
+    'drop schema "S 3"',
+    'drop table "T 3"',
 )
 
 STATES = (

@@ -14,7 +14,7 @@ import pytest
 from tests.fakes.catalog_source import session
 
 from wal2lake.catalog import Altered, Catalog, ColumnPlan
-from wal2lake.errors import SqlSyntaxError, Wal2LakeError
+from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands import altertable, publication, roles
 from wal2lake.frontend.commands import table as tables
@@ -132,11 +132,8 @@ class PublishingNode:
             tag = commands[type(statement)](self.node, caller, statement)
             told.append((tag,))
         except Wal2LakeError as error:
-            told.append(
-                ("ERROR", error.sqlstate, error.message, error.detail, error.hint)
-            )
-            if isinstance(error, SqlSyntaxError):
-                told[-1] = (*told[-1], error.position)
+            fields = error.sqlstate, error.message, error.detail, error.hint
+            told.append(("ERROR", *fields, error.position))
         return told
 
     def rows(self, sql: str) -> list[tuple[str | None, ...]]:

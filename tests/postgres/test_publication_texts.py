@@ -46,6 +46,9 @@ REFUSED = (
 )
 """Row filters that PostgreSQL reads and the node refuses with 0A000."""
 
+ELSEWHERE = ("v in ('a', 'b')",)
+"""Row filters of whose error PostgreSQL does not say where it is: it converts an array."""
+
 
 class Server:
     """PostgreSQL's side."""
@@ -72,8 +75,8 @@ class Server:
 
     def _tell(self, one: Failure) -> None:
         fields = one.severity, one.sqlstate, one.message, one.detail, one.hint
-        syntax = one.severity == "ERROR" and one.sqlstate == "42601"
-        self._told.append((*fields, one.position) if syntax else fields)
+        is_error = one.severity == "ERROR"
+        self._told.append((*fields, one.position) if is_error else fields)
 
     def run(self, sql: str, role: str = "postgres") -> list[Answer]:
         """One statement; what its client is told."""
@@ -169,6 +172,8 @@ def test_row_filters_are_accepted_and_shown_as_postgresql_does(
         expected, found = answers
         if found == expected:
             continue
+        if text in ELSEWHERE and found[0][:-1] == expected[0][:-1]:
+            continue
         if found[0][1:2] == ("0A000",) and "is not supported" in str(found[0][2]):
             refused.add(text)
             continue
@@ -203,7 +208,7 @@ def test_updates_and_deletes_of_published_tables_are_refused_as_postgresql_does(
                 ("DELETE", f"delete from {table}"),
             ):
                 told = server.run(statement)[0]
-                expected = told[1:] if told[0] == "ERROR" else (verb,)
+                expected = told[1:-1] if told[0] == "ERROR" else (verb,)
                 found = node.write(table, verb)
                 if found != expected:
                     differences.append(f"{sql}; {verb} {table}: {expected} {found}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wal2lake.errors import About, InternalError, SqlSyntaxError, Wal2LakeError
+from wal2lake.errors import About, InternalError, Wal2LakeError
 from wal2lake.frontend.backend import Notice
 from wal2lake.wire.frontback import Diagnostic
 
@@ -50,9 +50,7 @@ def error_fields(
     error: Wal2LakeError, *, severity: str = "ERROR", offset: int = 0
 ) -> Diagnostic:
     """Fields of an ErrorResponse; ``offset``: of the statement in the query string."""
-    position = ""
-    if isinstance(error, SqlSyntaxError) and error.position > 0:
-        position = str(error.position + offset)
+    position = str(error.position + offset) if error.position > 0 else ""
     about = error.about or _NOTHING
     return Diagnostic(
         severity=severity,

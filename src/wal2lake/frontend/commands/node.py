@@ -31,6 +31,7 @@ from wal2lake.lake.expressions import Expressions
 from wal2lake.lake.query import Queries
 from wal2lake.model import ObjectKind, Oid
 from wal2lake.pg import Check
+from wal2lake.pgtypes.keywords import quote_identifier
 from wal2lake.publish.capture.worker import CATCH_UP_SECONDS
 from wal2lake.publish.service import Publishing
 from wal2lake.settings import Settings
@@ -166,6 +167,14 @@ def find_table(
         if found is not None:
             return found
     return None
+
+
+def described(table: TableDef, search_path: Collection[str]) -> str:
+    """As messages about dependencies show a table: getRelationDescription() in objectaddress.c."""
+    name = quote_identifier(table.name)
+    if table.namespace in search_path:
+        return name
+    return f"{quote_identifier(table.namespace)}.{name}"
 
 
 def _closed(catalog: Catalog, caller: Caller, schemas: Collection[str]) -> set[str]:

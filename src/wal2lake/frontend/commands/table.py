@@ -37,6 +37,7 @@ from wal2lake.frontend.commands.node import (
     PERMISSION_DENIED,
     Caller,
     Node,
+    described,
     find_table,
     need_table,
     target_schema,
@@ -443,7 +444,8 @@ def drop_schema(node: Node, caller: Caller, statement: DropSchema) -> str:
                     f"cannot drop schema {name} because other objects depend on it",
                     sqlstate=_DEPENDENT,
                     detail="\n".join(
-                        f"table {t.qualified} depends on schema {name}"
+                        f"table {described(t, caller.search_path)} depends on schema"
+                        f" {name}"
                         for t in tables
                         if t.partition_of is None
                     ),
@@ -457,9 +459,7 @@ def drop_schema(node: Node, caller: Caller, statement: DropSchema) -> str:
 
 
 def _cascaded(caller: Caller, tables: Sequence[TableDef]) -> Notice:
-    names = [
-        t.name if t.namespace in caller.search_path else t.qualified for t in tables
-    ]
+    names = [described(t, caller.search_path) for t in tables]
     if len(names) == 1:
         return Notice(f"drop cascades to table {names[0]}")
     return Notice(

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Sequence
 from wal2lake.catalog import PublishedOperation, TableDef
 from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
 from wal2lake.frontend.backend import Notice
-from wal2lake.frontend.commands.node import Caller, Node, find_table
+from wal2lake.frontend.commands.node import Caller, Node, described, find_table
 from wal2lake.frontend.grammar.altering.statements import ReplicaIdentityClause
 from wal2lake.model import ReplicaIdentity
 from wal2lake.publish.publications import check_replica_identity
@@ -50,7 +50,7 @@ def check_dropped_columns(
     cascade: Collection[str],
 ) -> None:
     """Of DROP COLUMN; ``cascade``: those of which it is said."""
-    shown = _shown(caller, table)
+    shown = described(table, caller.search_path)
     for column in dropped:
         of = [
             f"publication of table {name} in publication {publication}"
@@ -102,7 +102,7 @@ def _having(
     """The tables and publications whose column list or row filter has it. A partition has the
     columns of its table."""
     names = {
-        t.oid: _shown(caller, t)
+        t.oid: described(t, caller.search_path)
         for t in node.catalog.tables()
         if t.storage == table.storage
     }
@@ -111,11 +111,6 @@ def _having(
             listed = one.columns or ()
             if one.relid in names and column in (*listed, *one.filter_columns):
                 yield names[one.relid], publication.name
-
-
-def _shown(caller: Caller, table: TableDef) -> str:
-    """As messages about dependencies show it."""
-    return table.name if table.namespace in caller.search_path else table.qualified
 
 
 def replica_identity(

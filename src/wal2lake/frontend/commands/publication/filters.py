@@ -12,13 +12,15 @@ parse_expr.c, parse_oper.c, parse_coerce.c; the manual's chapter 10.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from wal2lake.catalog import TableDef
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.commands.publication.constants import UNKNOWN, constant, number
 from wal2lake.frontend.commands.publication.operations import (
+    Refused,
     Signature,
     common_type,
     function,
@@ -61,7 +63,7 @@ def analyse(raw: Raw, table: TableDef, zone: str) -> tuple[Expression, tuple[str
     """The tree, and the names that its columns' numbers stand for."""
     analysis = _Analysis(table, zone)
     try:
-        found = analysis.boolean(analysis.typed(raw), "PUBLICATION WHERE")
+        found = analysis.boolean(raw, "PUBLICATION WHERE")
         deep = found.depth() > _MOST_NESTED
     except RecursionError:
         deep = True
@@ -74,13 +76,35 @@ def analyse(raw: Raw, table: TableDef, zone: str) -> tuple[Expression, tuple[str
     return found, tuple(analysis.columns)
 
 
+@contextmanager
+def _at(position: int, raw: Raw | None = None) -> Iterator[None]:
+    """Errors that do not know better are there; what is refused is the whole of ``raw``."""
+    try:
+        yield
+    except UsageError as error:
+        if not error.position:
+            whole = raw if isinstance(error, Refused) else None
+            error.position = position if whole is None else whole.first
+        raise
+
+
 class _Analysis:
     def __init__(self, table: TableDef, zone: str) -> None:
         self.columns: list[str] = []
         self._table = table
         self._zone = zone
+        self._constants: dict[int, tuple[Expression, int]] = {}
+        """Those whose type is still to be found, and where they stand."""
 
     def typed(self, raw: Raw) -> Expression:
+        """Errors are where PostgreSQL has them: at the innermost node that is wrong."""
+        with _at(raw.at, raw):
+            found = self._typed(raw)
+        if found.type_oid == UNKNOWN:
+            self._constants[id(found)] = found, raw.at
+        return found
+
+    def _typed(self, raw: Raw) -> Expression:
         match raw.kind:
             case RawKind.NAME:
                 return self._column(raw.names)
@@ -95,10 +119,10 @@ class _Analysis:
             case RawKind.OPERATOR:
                 return self._operator(raw)
             case RawKind.BOOLEAN:
-                args = tuple(self.boolean(self.typed(a), raw.word) for a in raw.args)
+                args = tuple(self.boolean(a, raw.word) for a in raw.args)
                 return Expression(Node[raw.word], BOOL, args)
             case RawKind.TEST:
-                return self._test(raw.word, self.typed(raw.args[0]))
+                return self._test(raw)
             case RawKind.DISTINCT:
                 return self._distinct(raw)
             case RawKind.IN:
@@ -128,8 +152,13 @@ class _Analysis:
             case RawKind.OTHER:
                 raise _other(raw.word)
 
-    def boolean(self, one: Expression, place: str) -> Expression:
+    def boolean(self, raw: Raw, place: str) -> Expression:
         """coerce_to_boolean()."""
+        one = self.typed(raw)
+        with _at(raw.first):
+            return self._as_boolean(one, place)
+
+    def _as_boolean(self, one: Expression, place: str) -> Expression:
         if one.type_oid == UNKNOWN:
             return self._coerced(one, BOOL)
         if one.type_oid != BOOL:
@@ -192,12 +221,15 @@ class _Analysis:
     ) -> tuple[Expression, ...]:
         return self._coerced(left, found.left), self._coerced(right, found.right)
 
-    def _test(self, word: str, arg: Expression) -> Expression:
-        if word.endswith("NULL"):
-            if arg.type_oid == UNKNOWN:
-                arg = self._coerced(arg, TEXT)
-        else:
-            arg = self.boolean(arg, word)
+    def _test(self, raw: Raw) -> Expression:
+        if raw.word.endswith("NULL"):
+            return self._null_test(raw.word, self.typed(raw.args[0]))
+        arg = self.boolean(raw.args[0], raw.word)
+        return Expression(Node.TEST, BOOL, (arg,), raw.word)
+
+    def _null_test(self, word: str, arg: Expression) -> Expression:
+        if arg.type_oid == UNKNOWN:
+            arg = self._coerced(arg, TEXT)
         return Expression(Node.TEST, BOOL, (arg,), word)
 
     def _distinct(self, raw: Raw) -> Expression:
@@ -205,7 +237,7 @@ class _Analysis:
         for null, other in ((right, left), (left, right)):
             if null.node is Node.CONST and null.value is None:
                 same = raw.word == "IS NOT"
-                return self._test("IS NULL" if same else "IS NOT NULL", other)
+                return self._null_test("IS NULL" if same else "IS NOT NULL", other)
         found = operator("=", left.type_oid, right.type_oid)
         distinct = Expression(Node.DISTINCT, BOOL, self._operands(found, left, right))
         if raw.word == "IS":
@@ -318,12 +350,11 @@ class _Analysis:
         if of is not None and of.type_oid == UNKNOWN:
             of = self._coerced(of, TEXT)
         default = self.typed(args.pop()) if len(args) % 2 else None
-        whens = [self.typed(arg) for arg in args[::2]]
-        thens = [self.typed(arg) for arg in args[1::2]]
         if of is None:
-            whens = [self.boolean(one, "CASE/WHEN") for one in whens]
+            whens = [self.boolean(arg, "CASE/WHEN") for arg in args[::2]]
         else:
-            whens = [self._applied("=", of, one) for one in whens]
+            whens = [self._applied("=", of, self.typed(arg)) for arg in args[::2]]
+        thens = [self.typed(arg) for arg in args[1::2]]
         default = default or Expression(Node.CONST, UNKNOWN)
         # ELSE comes first, as in PostgreSQL.
         kind = common_type([default, *thens], "CASE")
@@ -354,7 +385,9 @@ class _Analysis:
             assert one.node is Node.CONST
             if one.value is None:
                 return Expression(Node.CONST, kind)
-            return constant(str(one.value), kind, self._zone)
+            _, at = self._constants.get(id(one), (one, 0))
+            with _at(at):
+                return constant(str(one.value), kind, self._zone)
         if not can_cast(one.type_oid, kind):
             raise unsupported(
                 f"a cast from {format_type(one.type_oid)} to {format_type(kind)}"

@@ -79,14 +79,16 @@ class FunctionSignature:
 # ---- what is refused ---------------------------------------------------------------------
 
 
-def refuse(detail: str) -> FeatureNotSupportedError:
+class Refused(FeatureNotSupportedError):
+    """What is said when all types are known, of an expression from its beginning on."""
+
+
+def refuse(detail: str) -> Refused:
     """``invalid publication WHERE expression``."""
-    return FeatureNotSupportedError(
-        "invalid publication WHERE expression", detail=detail
-    )
+    return Refused("invalid publication WHERE expression", detail=detail)
 
 
-def not_simple() -> FeatureNotSupportedError:
+def not_simple() -> Refused:
     """Of a kind of expression that no row filter may have."""
     return refuse(
         "Only columns, constants, built-in operators, built-in data types, built-in"
@@ -94,7 +96,7 @@ def not_simple() -> FeatureNotSupportedError:
     )
 
 
-def mutable() -> FeatureNotSupportedError:
+def mutable() -> Refused:
     """Of what depends on more than its operands."""
     return refuse("User-defined or built-in mutable functions are not allowed.")
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from wal2lake.catalog import FIRST_FREE_OID, Authority, Role
 from wal2lake.errors import UsageError
-from wal2lake.frontend.commands.node import Caller, Node
+from wal2lake.frontend.commands.node import Caller, Node, described
 from wal2lake.model import DATABASE, DATABASE_OID, Acl
 
 _DEPENDENT: Final = "2BP01"
@@ -62,8 +62,7 @@ def _dependents(
     for schema in catalog.namespaces():
         yield from of(schema.oid, schema.owner, schema.acl, f"schema {schema.name}")
     for table in catalog.tables():
-        visible = table.namespace in caller.search_path
-        shown = table.name if visible else table.qualified
+        shown = described(table, caller.search_path)
         yield from of(table.oid, table.owner, table.acl, f"table {shown}")
     for sub in catalog.subscriptions():
         yield from of(sub.oid, sub.owner, None, f"subscription {sub.name}")

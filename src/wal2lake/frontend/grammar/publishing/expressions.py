@@ -16,7 +16,7 @@ Source: gram.y, a_expr, b_expr, c_expr, func_expr, case_expr and the precedences
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -76,6 +76,13 @@ class Raw:
     names: tuple[str, ...] = ()
     type_oid: Oid = INVALID_OID
     typmod: int = -1
+    at: int = field(default=0, compare=False)
+    """Where it stands in the statement's text, from 1: an operator itself, not its operands."""
+
+    @property
+    def first(self) -> int:
+        """Where it begins, parentheses left out: exprLocation()."""
+        return min([self.at, *(arg.first for arg in self.args)])
 
 
 _COMPARISONS: Final = ("<", ">", "=", "<=", ">=", "<>", "!=")
@@ -123,7 +130,8 @@ def _binary(cursor: Cursor, least: int, *, plain: bool = False) -> Raw:
                 # They are not associative.
                 raise cursor.unexpected()
             return left
-        left = _behind(cursor, left, found)
+        at = cursor.token.start + 1
+        left = _placed(_behind(cursor, left, found), at)
         # After "a = b" another comparison is an error, after a test anything looser may come.
         ceiling = found - 1 if found in (_COMPARES, _LIKE, _IS) else found
 
@@ -304,6 +312,19 @@ def _in(cursor: Cursor, left: Raw, *, negated: bool) -> Raw:
 
 
 def _unary(cursor: Cursor, least: int, *, plain: bool) -> Raw:
+    at = cursor.token.start + 1
+    return _placed(_prefixed(cursor, least, plain=plain), at)
+
+
+def _placed(raw: Raw, at: int) -> Raw:
+    """What has come of the token there, and parts of it that have no token of their own."""
+    if raw.at:
+        return raw
+    args = tuple(_placed(arg, at) for arg in raw.args)
+    return replace(raw, at=at, args=args)
+
+
+def _prefixed(cursor: Cursor, least: int, *, plain: bool) -> Raw:
     token = cursor.token
     if token.is_word("not") and not plain and least <= _NOT:
         cursor.next()
