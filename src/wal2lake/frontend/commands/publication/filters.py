@@ -88,6 +88,10 @@ def _at(position: int, raw: Raw | None = None) -> Iterator[None]:
         raise
 
 
+def _starts(raws: Sequence[Raw]) -> list[int]:
+    return [raw.first for raw in raws]
+
+
 class _Analysis:
     def __init__(self, table: TableDef, zone: str) -> None:
         self.columns: list[str] = []
@@ -133,11 +137,11 @@ class _Analysis:
                 return self._call(raw)
             case RawKind.COALESCE:
                 args = tuple(self.typed(a) for a in raw.args)
-                kind = common_type(args, "COALESCE")
+                kind = common_type(args, "COALESCE", _starts(raw.args))
                 return Expression(Node.COALESCE, kind, self._all(args, kind))
             case RawKind.EXTREME:
                 args = tuple(self.typed(a) for a in raw.args)
-                kind = common_type(args, raw.word)
+                kind = common_type(args, raw.word, _starts(raw.args))
                 return Expression(Node[raw.word], kind, self._all(args, kind))
             case RawKind.COLLATE:
                 return self._collated(self.typed(raw.args[0]), raw.names)
@@ -272,7 +276,7 @@ class _Analysis:
 
     def _array(self, raw: Raw) -> Expression:
         left, *items = (self.typed(arg) for arg in raw.args)
-        kind = common_type(items, "ARRAY")
+        kind = common_type(items, "ARRAY", _starts(raw.args[1:]))
         if raw.word not in COMPARISONS:
             raise unsupported(f"operator {raw.word} {raw.names[0]}")
         found = operator(raw.word, left.type_oid, kind)
@@ -349,7 +353,8 @@ class _Analysis:
         of = self.typed(args.pop(0)) if raw.word == "OF" else None
         if of is not None and of.type_oid == UNKNOWN:
             of = self._coerced(of, TEXT)
-        default = self.typed(args.pop()) if len(args) % 2 else None
+        last = args.pop() if len(args) % 2 else None
+        default = None if last is None else self.typed(last)
         if of is None:
             whens = [self.boolean(arg, "CASE/WHEN") for arg in args[::2]]
         else:
@@ -357,16 +362,17 @@ class _Analysis:
         thens = [self.typed(arg) for arg in args[1::2]]
         default = default or Expression(Node.CONST, UNKNOWN)
         # ELSE comes first, as in PostgreSQL.
-        kind = common_type([default, *thens], "CASE")
+        at = [last.first if last is not None else raw.at, *_starts(args[1::2])]
+        kind = common_type([default, *thens], "CASE", at)
         pairs = [
             part
             for when, then in zip(whens, thens, strict=True)
             for part in (when, self._coerced(then, kind))
         ]
-        last = self._coerced(default, kind)
+        otherwise = self._coerced(default, kind)
         if of is None:
-            return Expression(Node.CASE, kind, (*pairs, last))
-        return Expression(Node.CASE_OF, kind, (of, *pairs, last))
+            return Expression(Node.CASE, kind, (*pairs, otherwise))
+        return Expression(Node.CASE_OF, kind, (of, *pairs, otherwise))
 
     # ---- types ---------------------------------------------------------------------
 

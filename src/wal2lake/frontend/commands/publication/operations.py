@@ -359,11 +359,13 @@ def _supported(name: str, kinds: Sequence[int]) -> FunctionSignature | None:
 # ---- one type for several ----------------------------------------------------------------
 
 
-def common_type(args: Sequence[Expression], place: str | None) -> int:
+def common_type(
+    args: Sequence[Expression], place: str | None, at: Sequence[int] = ()
+) -> int:
     """Of COALESCE, CASE, IN. ``place`` names it; None: there is a type or an operator's
-    error."""
+    error. ``at``: where the args stand."""
     found = UNKNOWN
-    for arg in args:
+    for number, arg in enumerate(args):
         kind = arg.type_oid
         if kind in (UNKNOWN, found):
             continue
@@ -382,8 +384,10 @@ def common_type(args: Sequence[Expression], place: str | None) -> int:
         elif place is None:
             raise missing_operator("=", args[0].type_oid, kind)
         else:
-            raise UsageError(
+            error = UsageError(
                 f"{place} types {_name(found)} and {_name(kind)} cannot be matched",
                 sqlstate="42804",
             )
+            error.position = at[number]
+            raise error
     return TEXT if found == UNKNOWN else found
