@@ -16,7 +16,7 @@ What is alike is no value any more: it is compared, and neither ordered nor stor
 files know nothing of it.
 
 Sources: execReplication.c (tuples_equal); interval_cmp_value() in timestamp.c;
-tests/postgres/test_equal_keys.py asks PostgreSQL.
+tests/postgres/test_equal_values.py asks PostgreSQL.
 """
 
 from __future__ import annotations
