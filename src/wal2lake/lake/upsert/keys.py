@@ -117,7 +117,7 @@ def _compares(column: pa.ChunkedArray) -> bool:
 class _FewKeys:
     """A set in Arrow; see ``Keys``."""
 
-    def __init__(self, column: pa.ChunkedArray, loose: Looseness) -> None:
+    def __init__(self, column: pa.ChunkedArray, loose: Looseness = _NONE) -> None:
         self._loose = loose
         distinct = column.unique()
         self._distinct = distinct.take(pc.sort_indices(distinct))
@@ -152,8 +152,8 @@ class _JoinedKeys:
         columns: Sequence[pa.ChunkedArray],
         directory: str,
         *,
-        bitwise: bool,
-        loose: Looseness,
+        bitwise: bool = False,
+        loose: Looseness = _NONE,
     ) -> None:
         """See ``open_keys``."""
         self._loose = loose
