@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.fakes.histories import TRUSTED, UNTRUSTED
+from tests.fakes.lake_log import rows_of, write_log
 from tests.fakes.spelled import (
     FIELDS,
     SpelledModel,
@@ -19,15 +20,19 @@ from tests.fakes.spelled import (
     staged_rows,
 )
 
-from wal2lake.lake import FieldSpec
+from wal2lake.lake import Cursor, FieldSpec
+from wal2lake.lake.batches import Batches
+from wal2lake.lake.batchport import StageRequest
 from wal2lake.lake.branch import lookup
 from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.branch.keys import Key, Keys
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.merge.netchange import NetChange, net_change
+from wal2lake.lake.methods import Method
 from wal2lake.lake.query import Queries, relation
 from wal2lake.lake.staging.changes import DELETE, INSERT, RowFailure, spark_schema
-from wal2lake.model import ConflictType, Oid
+from wal2lake.lake.staging.logrows import LsnRange
+from wal2lake.model import Column, ConflictType, Oid, Relation, ReplicaIdentity
 from wal2lake.pgtypes.equality import alike, alike_sql, loose_columns
 from wal2lake.testing.rowmodel import (
     KEY,
@@ -40,6 +45,8 @@ from wal2lake.testing.rowmodel import (
 )
 
 pytestmark = pytest.mark.spark
+
+ROWS = "grp int, number string, a string, b string"
 
 VALUES = {
     FieldSpec("n", "string", pg_type_oid=Oid(1700)): (
@@ -199,9 +206,7 @@ def _merged(
     net = net_change(
         spark.createDataFrame(staged, schema),
         of,
-        spark.createDataFrame(
-            list(table.values()), "grp int, number string, a string, b string"
-        ),
+        spark.createDataFrame(list(table.values()), ROWS),
         UNTRUSTED,
     )
     assert isinstance(net, NetChange), net
@@ -232,9 +237,7 @@ def test_an_insert_of_a_key_that_is_written_differently_is_a_conflict(
     schema = spark_schema(of)
     names = [part.split()[0] for part in schema.split(", ")]
     staged = [tuple(row[name] for name in names) for row in staged_rows(batch, of)]
-    base = spark_session.createDataFrame(
-        [(1, "1 day", "old", None)], "grp int, number string, a string, b string"
-    )
+    base = spark_session.createDataFrame([(1, "1 day", "old", None)], ROWS)
     for uniqueness, taken in ((UNTRUSTED, True), (TRUSTED, False)):
         found = net_change(
             spark_session.createDataFrame(staged, schema), of, base, uniqueness
@@ -245,3 +248,44 @@ def test_an_insert_of_a_key_that_is_written_differently_is_a_conflict(
                 ConflictType.INSERT_EXISTS,
                 5,
             )
+
+
+def test_merge_finds_the_rows_that_are_meant(
+    lake: DeltaTables, spark_session: SparkSession, location: str, tmp_path: Path
+) -> None:
+    columns = (
+        Column(f.name, f.pg_type_oid, -1, i in KEY) for i, f in enumerate(FIELDS)
+    )
+    sent = Relation(Oid(1), "public", "t", ReplicaIdentity.DEFAULT, tuple(columns))
+    lake.create(location, FIELDS)
+    there = [(1, f"{n} days", f"old {n}", None) for n in (2, 3, 4)]
+    rows = spark_session.createDataFrame(there, ROWS)
+    rows.write.format("delta").mode("append").save(location)
+    events = [
+        Event(5, 0, "U", (1, "48:00:00", "new 2", None)),
+        Event(5, 1, "D", None, (1, "72:00:00")),
+        Event(5, 2, "U", (1, "120:00:00", "new 5", None), (1, "96:00:00")),
+        Event(5, 3, "I", (1, "144:00:00", "new 6", None)),
+    ]
+    request = StageRequest(
+        namespace="public",
+        name="t",
+        state=lake.state(location),
+        key=("grp", "number"),
+        constraint="t_pkey",
+        sources=[write_log(tmp_path / "1.parquet", events, sent)],
+        span=LsnRange(0),
+        append=False,
+        trusted=False,
+    )
+    # Nothing fits into memory.
+    port = Batches(spark_session, lake, tmp_path / "staging", cores=2, upsert_bytes=0)
+    staged = port.stage(request)
+    assert not staged.failures
+    port.commit(staged, Cursor("app", 6))
+    assert sorted(rows_of(spark_session, location), key=str) == [
+        (1, "120:00:00", "new 5", None),
+        (1, "144:00:00", "new 6", None),
+        (1, "48:00:00", "new 2", None),
+    ]
+    assert list(port.methods("app", location)) == [Method.MERGE]
