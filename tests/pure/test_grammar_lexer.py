@@ -97,19 +97,19 @@ def test_tokens_have_the_values_they_stand_for(
             "select e'\\000'",
             "22021",
             'invalid byte sequence for encoding "UTF8": 0x00',
-            None,
+            0,
         ),
         ("select u&'\\00'", "42601", "invalid Unicode escape", 11),
     ],
 )
 def test_malformed_text_is_refused_as_postgresql_does(
-    sql: str, sqlstate: str, message: str, position: int | None
+    sql: str, sqlstate: str, message: str, position: int
 ) -> None:
     with pytest.raises(Wal2LakeError) as caught:
         list(tokens(sql))
     error = caught.value
     assert (error.sqlstate, error.message) == (sqlstate, message)
-    assert getattr(error, "position", None) == position
+    assert error.position == position
 
 
 @pytest.mark.parametrize(
