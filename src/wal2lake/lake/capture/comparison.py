@@ -14,7 +14,8 @@ written again, and is left out, unless the commit has updated all that went: Pos
 UPDATE that leaves a row as it was, too. Rows without a key are compared as a whole, equal ones told
 apart by their number.
 
-Beyond ``Memory`` it is on disk. Called by ``rows``.
+Beyond ``Memory`` it is on disk; so are large values (``apart``), for which there are marks. Called
+by ``rows``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import duckdb
 import pyarrow as pa
 
 from wal2lake.errors import StorageError
+from wal2lake.lake.capture.apart import Apart, kept_apart
 from wal2lake.lake.capture.moves import Key, Moved, arranged, chosen
 
 DELETE, UPDATE, MOVE, INSERT = range(4)
@@ -70,8 +72,16 @@ def compare(
         "threads": "1",
     }
     try:
-        with duckdb.connect(":memory:", config=config) as database:
-            yield from _Comparison(database, schema, key).run(gone, came, said)
+        with (
+            kept_apart(memory.directory) as apart,
+            duckdb.connect(":memory:", config=config) as database,
+        ):
+            comparison = _Comparison(database, schema, key, apart)
+            try:
+                yield from comparison.run(gone, came, said)
+            except duckdb.Error as error:
+                # DuckDB has only its text.
+                raise comparison.failure or error from error
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         raise StorageError(f"could not compare rows: {error}") from error
 
@@ -81,9 +91,16 @@ class _Comparison:
     and their order ``m``."""
 
     def __init__(
-        self, database: duckdb.DuckDBPyConnection, schema: pa.Schema, key: Sequence[int]
+        self,
+        database: duckdb.DuckDBPyConnection,
+        schema: pa.Schema,
+        key: Sequence[int],
+        apart: Apart,
     ) -> None:
         self._database = database
+        self._apart = apart
+        self.failure: Exception | None = None
+        """What has ended the reading of rows."""
         self._schema = schema
         self._all = range(len(schema))
         self._key = key
@@ -98,9 +115,7 @@ class _Comparison:
         said: Said,
     ) -> Iterator[pa.Table]:
         for name, tables in (("gone", gone), ("came", came)):
-            source = pa.RecordBatchReader.from_batches(
-                self._schema, (b for table in tables for b in table.to_batches())
-            )
+            source = pa.RecordBatchReader.from_batches(self._schema, self._read(tables))
             self._database.register("source", source)
             numbered = "(select *, row_number() over () as m from source)"
             self._create(name, numbered, 0 if self._key else self._number())
@@ -121,7 +136,16 @@ class _Comparison:
             " union all select * from moves order by kind, place"
         )
         for batch in found.to_arrow_reader(_BATCH_ROWS):
-            yield pa.Table.from_batches([batch])
+            yield from self._apart.back(batch)
+
+    def _read(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+        try:
+            for table in tables:
+                for batch in table.to_batches():
+                    yield self._apart.put(batch)
+        except Exception as error:
+            self.failure = error
+            raise
 
     def _both(self) -> str:
         old = ", ".join(f"g.v{i} as g{i}" for i in self._all)
