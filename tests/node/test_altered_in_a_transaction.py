@@ -8,7 +8,7 @@ from tests.node.conftest import Subscribe
 
 from wal2lake.testing.node import Node
 
-KEYED = ("changed", "gone", "later", "made", "wider")
+KEYED = ("changed", "gone", "later", "made", "wider", "again", "other")
 
 TABLES = {
     **dict.fromkeys(KEYED, "id, v, m"),
@@ -31,6 +31,11 @@ TRANSACTIONS = (
     "insert into al.made values (40, 'pre'); alter table al.made add m int default 5;"
     " alter table al.made add g int generated always as (m * 2) stored;"
     " update al.made set m = 7 where id = 2",
+    # Two columns of one name: a row that has the first one says so with the same message.
+    "alter table al.again add m int; update al.again set m = 8 where id = 1;"
+    " alter table al.again drop m, add m int; update al.again set m = 1 where id = 2",
+    "alter table al.other add m int; update al.other set m = 8 where id = 1;"
+    " alter table al.other drop m, add m text; update al.other set m = 'x' where id = 2",
     # The key gets the new column.
     "delete from al.wider where id = 1; update al.wider set id = 20 where id = 2;"
     " alter table al.wider drop constraint wider_pkey, add k int not null default 9,"

@@ -201,6 +201,10 @@ def _unknown(
             return f'adding column "{column.name}" has written all rows anew'
         if column.name in gone:
             return f'column "{column.name}" was dropped and added anew'
+        between = range(before.numbers_taken + 1, column.number)
+        if not set(between) <= set(sent.schema.live):
+            # Rows of this transaction may have had it, and by the same name.
+            return f'another column came and went before "{column.name}" was added'
     if retyped and rewritten:
         name = retyped[0].attribute.name
         return f'the new type of column "{name}" has written all rows anew'
