@@ -29,9 +29,13 @@ def execute(queries: Queries, sql: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "own",
-    [True, pytest.param(False, marks=pytest.mark.slow)],
-    ids=["ours", "delta's clone"],
+    ("own", "earlier"),
+    [
+        (True, True),
+        pytest.param(True, False, marks=pytest.mark.slow),
+        pytest.param(False, True, marks=pytest.mark.slow),
+    ],
+    ids=["ours, of an earlier version", "ours", "delta's clone"],
 )
 def test_what_statements_do_to_a_branch_its_table_becomes(
     spark_session: SparkSession,
@@ -39,6 +43,7 @@ def test_what_statements_do_to_a_branch_its_table_becomes(
     queries: Queries,
     tmp_path: Path,
     own: bool,
+    earlier: bool,
 ) -> None:
     table = str(tmp_path / "s" / "a%20b")
     # The name of a column asks for column mapping.
@@ -52,9 +57,13 @@ def test_what_statements_do_to_a_branch_its_table_becomes(
     branches = Branches(spark_session, lake, queries)
     version = lake.state(table).version
     if not own:
-        # Of an older version the files are not at hand.
+        # What says which files an earlier version has.
+        (Path(table) / "_delta_log" / f"{version:020}.crc").unlink()
+    if earlier:
         execute(queries, f"INSERT INTO {relation(table)} VALUES (100, 'later')")
     branch = branches.open(table, version, str(tmp_path / "branch"), "open")
+    (made,) = (a["commitInfo"] for a in lake.actions(branch.location, 0, 0)[0][:1])
+    assert (made["operation"] == "CLONE") is not own
     there = relation(branch.location)
     assert rows(queries, branch.location) == before
     name = f"`{column}`"
@@ -70,7 +79,7 @@ def test_what_statements_do_to_a_branch_its_table_becomes(
     kept = rows(queries, branch.location)
     _commit(lake, branches, branch, table)
     branches.drop(branch)
-    later = [] if own else [(100, "later")]
+    later = [(100, "later")] if earlier else []
     assert rows(queries, table) == sorted([*kept, *later])
     assert not (tmp_path / "branch").exists()
     # Delta goes on from there.

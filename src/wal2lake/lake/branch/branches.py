@@ -4,9 +4,10 @@ Comes in: a table, a version of it, a place. Goes out: a Delta table there that 
 version's files and takes any statement of Spark's. Called by transactions of the front door, and
 by ``merge``.
 
-A branch of the newest version of a plain table on this machine is written by us in two
-milliseconds: its files are known, and its checksum file saves Delta a look at them. Any other is
-Delta's own shallow clone, with all of its features.
+A branch of a version of a plain table on this machine is written by us in two milliseconds: its
+files are known, and its checksum file saves Delta a look at them. Of an earlier version they are
+those that its checksum names, so while a batch is committed to its tables, and is not visible yet,
+nobody waits. Any other is Delta's own shallow clone, with all of its features.
 
 Nothing of a branch is synced: it ends with its process. What a commit takes from it is.
 
@@ -21,7 +22,7 @@ import shutil
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,7 @@ from wal2lake.lake.delta.jvm import DeltaJvm
 from wal2lake.lake.delta.log.checksum import checksum_line
 from wal2lake.lake.delta.log.firstversion import commit_lines, is_plain, write_locally
 from wal2lake.lake.delta.log.place import dump
+from wal2lake.lake.delta.log.version import Version, read_version
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.origins import COLUMNS, with_marks
 from wal2lake.lake.port import TableState
@@ -99,7 +101,7 @@ class Branches:
         try:
             state = self._tables.state(table)
             base = state.version if version is None else version
-            if base != state.version or not self._write(state, place, marked=marked):
+            if not self._write(state, base, place, marked=marked):
                 self._queries.run(
                     f"CREATE TABLE delta.{identifier(place)} SHALLOW CLONE"
                     f" {relation(table, base)}",
@@ -130,39 +132,54 @@ class Branches:
         self._tables.create_like(place, metadata)
         return Branch(place, state.location, state.table_id, state.version)
 
-    def _write(self, state: TableState, place: str, *, marked: bool) -> bool:
-        """Version 0, with the files of the newest version; False: it is for Delta to do."""
+    def _write(self, state: TableState, base: int, place: str, *, marked: bool) -> bool:
+        """Version 0, with the files of version ``base``; False: it is for Delta to do."""
         root, target = local_path(state.location), local_path(place)
-        newest, files = self._tables.newest(state.location), self._tables.files(state)
-        if (
-            root is None
-            or target is None
-            or files is None
-            or newest is None
-            or newest.state.version != state.version
-            or newest.bins is None
-            or not is_plain(newest.protocol)
-        ):
+        if root is None or target is None:
+            return False
+        known = self._files_of(state, root, base)
+        if known is None:
+            return False
+        version, files = known
+        if version.bins is None or not is_plain(version.protocol):
             return False
         found = [in_branch(file.action, state.location) for file in files]
-        metadata = {**newest.metadata, "id": str(uuid.uuid4())}
+        metadata = {**version.metadata, "id": str(uuid.uuid4())}
         if marked:
             metadata = with_marks(metadata)
         txn_id = str(uuid.uuid4())
         commit = [
-            *commit_lines(metadata, newest.protocol, txn_id, newest.domains),
+            *commit_lines(metadata, version.protocol, txn_id, version.domains),
             *(dump({"add": add}) for add in found),
         ]
         checksum = checksum_line(
             metadata,
-            newest.protocol,
+            version.protocol,
             txn_id,
-            domains=newest.domains,
+            domains=version.domains,
             files=[DataFile(add) for add in found],
-            bins=newest.bins,
+            bins=version.bins,
         )
         write_locally(target, commit, checksum)
         return True
+
+    def _files_of(
+        self, state: TableState, root: Path, base: int
+    ) -> tuple[Version, Iterable[DataFile]] | None:
+        """A version and its files, with all that is said of them."""
+        if base != state.version:
+            before = read_version(state.location, root, base)
+            if (
+                before is None
+                or before.files is None
+                or before.version.state.table_id != state.table_id
+            ):
+                return None
+            return before.version, before.files.values()
+        newest, files = self._tables.newest(state.location), self._tables.files(state)
+        if files is None or newest is None or newest.state.version != state.version:
+            return None
+        return newest, files
 
     def is_marked(self, branch: Branch) -> bool:
         """Whether it has ``origins.COLUMNS``."""
