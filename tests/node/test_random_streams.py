@@ -39,6 +39,10 @@ SETTINGS = {
 
 NAMES = (*random_changes.NAMES, *contested_rows.NAMES)
 
+_WRITES = "insert into rs.kn (v) values ('written')"
+"""PostgreSQL's position goes on with what a transaction writes. One whose row is missing writes
+nothing: right before a stop it comes again after it, and is counted again."""
+
 TYPES = (*STOPPING, *PASSING)
 
 CONFLICT = re.compile(
@@ -212,6 +216,8 @@ class World:
                 found[place] = f"{found[place]}; {change}"
             else:
                 found.insert(place, change)
+            if scene.conflict in STOPPING:
+                found.insert(place, _WRITES)
         return found
 
     def _publish(self, bodies: list[str]) -> None:
