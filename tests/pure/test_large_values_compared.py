@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from wal2lake.errors import StorageError
 from wal2lake.lake.capture import apart
 from wal2lake.lake.capture.comparison import (
     DELETE,
     INSERT,
+    MOVE,
     UPDATE,
     Memory,
     Said,
     compare,
 )
+from wal2lake.lake.capture.moves import Moved
+from wal2lake.publish.capture.worker import _is_gone
 
 SCHEMA = pa.schema([(f"v{i}", pa.binary()) for i in range(3)])
 
@@ -87,5 +92,34 @@ def test_a_full_disk_is_said_as_such(
 
     monkeypatch.setattr(apart.Apart, "_mark", full)
     large = rows((b"1", b"x" * 5000, None))
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StorageError, match="No space left") as caught:
         compared(tmp_path, large, large, (0,))
+    assert caught.value.sqlstate == "53100"
+
+
+@pytest.mark.parametrize("key", [(0,), ()], ids=["by key", "whole rows"])
+def test_a_row_with_large_values_moves(tmp_path: Path, key: tuple[int, ...]) -> None:
+    large = "x" * 9000
+    old, new = (large + "1", large, None), (large + "2", large, None)
+    moved = Moved(old[:1], new[:1]) if key else Moved(old, new)
+    before, after = (
+        rows((one[0].encode(), large.encode(), None)) for one in (old, new)
+    )
+    found = compare(
+        before, after, SCHEMA, key, Said(moved=[moved]), Memory(64 * MB, tmp_path / "m")
+    )
+    (table,) = [one for one in found if one.num_rows]
+    assert table.column("kind").to_pylist() == [MOVE]
+    assert table.column("g0").to_pylist() == [old[0].encode()]
+    assert table.column("v0").to_pylist() == [new[0].encode()]
+
+
+def test_a_file_that_is_gone_is_told_from_one_out_of_reach(tmp_path: Path) -> None:
+    def gone() -> Iterator[pa.Table]:
+        yield from rows((b"1", b"x", None))
+        missing = FileNotFoundError(errno.ENOENT, "No such file or directory")
+        raise StorageError("could not open file") from missing
+
+    with pytest.raises(StorageError, match="could not open file") as caught:
+        list(compare(gone(), [], SCHEMA, (0,), Said(), Memory(64 * MB, tmp_path / "m")))
+    assert _is_gone(caught.value)

@@ -6,6 +6,7 @@ errors (those of texts are compared with PostgreSQL's beside ``postgres/``).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -310,3 +311,36 @@ def test_a_subscribers_query_is_read() -> None:
     assert (found.table.schema, found.table.name) == ("S", "t")
     assert found.unfiltered.endswith('FROM ONLY "S".t ')
     assert found.condition.word == "OR"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "10 / coalesce(i4, 0) > 1",
+        "case when i4 is null then 1 / 0 = 1 else true end",
+    ],
+)
+def test_a_null_that_no_row_has_is_not_computed(text: str) -> None:
+    stored = StoredFilter(*_filter(text))
+    rows = pa.RecordBatch.from_pydict({"i4": pa.array([1, 2, 5], pa.int32())})
+    assert stored.matches(rows).to_pylist() == [True] * 3
+
+
+def test_a_column_of_arrays_may_be_the_only_one() -> None:
+    arrays = replace(TABLE, columns=(ColumnDef("a", Oid(1007), -1),))
+    asked = filtered_rows("select a from f where coalesce(a is null, true)")
+    assert asked is not None
+    stored = StoredFilter(*analyse(asked.condition, arrays, "UTC"))
+    values = pa.array([[1], None], pa.list_(pa.int32()))
+    rows = pa.RecordBatch.from_pydict({"a": values})
+    assert stored.matches(rows).to_pylist() == [False, True]
+
+
+def test_any_of_no_array_bounds_nothing() -> None:
+    stored = StoredFilter(*_filter("i4 = any (null::int4[])"))
+    assert stored.bounds() == {}
+    assert not any(stored.matches(_rows()).to_pylist())
+
+
+def test_zeros_behind_the_point_are_no_places() -> None:
+    _compare(f"n = 1.{'0' * 45}")

@@ -52,10 +52,11 @@ class Apart:
 
     def put(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows without their large values. OSError."""
-        columns = [self._put(column) for column in batch.columns]
+        columns = [self.marked(column) for column in batch.columns]
         return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
-    def _put(self, values: pa.Array) -> pa.Array:
+    def marked(self, values: pa.Array) -> pa.Array:
+        """The same of one column. OSError."""
         large = pc.fill_null(pc.greater_equal(pc.binary_length(values), _LARGE), False)
         if not pc.any(large).as_py():
             return values

@@ -31,6 +31,7 @@ import pyarrow as pa
 from wal2lake.errors import StorageError
 from wal2lake.lake.capture.apart import Apart, kept_apart
 from wal2lake.lake.capture.moves import Key, Moved, arranged, chosen
+from wal2lake.lake.delta.datafile import storage_error
 
 DELETE, UPDATE, MOVE, INSERT = range(4)
 
@@ -79,11 +80,16 @@ def compare(
             comparison = _Comparison(database, schema, key, apart)
             try:
                 yield from comparison.run(gone, came, said)
-            except duckdb.Error as error:
-                # DuckDB has only its text.
-                raise comparison.failure or error from error
+            except duckdb.Error:
+                failure = comparison.failure
+                if failure is None:
+                    raise
+                # DuckDB has only its text. Its own cause stays: it tells a file that is gone.
+                raise failure from failure.__cause__
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         raise StorageError(f"could not compare rows: {error}") from error
+    except OSError as error:
+        raise storage_error("keep large values in", memory.directory, error) from error
 
 
 class _Comparison:
@@ -223,7 +229,7 @@ class _Comparison:
         for at in range(len(self._by)):
             for side, which in (("o", 0), ("w", 1)):
                 texts = pa.array([one[which][at] for one, _, _ in listed], pa.string())
-                columns[f"{side}{at}"] = texts.cast(pa.binary())
+                columns[f"{side}{at}"] = self._apart.marked(texts.cast(pa.binary()))
         self._database.register("source", pa.table(columns))
         self._database.execute(f"create table {name} as select * from source")
         self._database.unregister("source")

@@ -50,10 +50,11 @@ class Filter:
         """One answer a row; ``rows`` is how many there are."""
         if not arrays:
             return [self._evaluate(()) is True] * rows
-        if len(arrays) == 1:
+        if len(arrays) == 1 and not pa.types.is_nested(arrays[0].type):
             codes = arrays[0].dictionary_encode()
             known = self._answers([codes.dictionary])
-            null = self._evaluate((None,)) is True
+            # Not of a NULL that is not there: it may fail.
+            null = codes.indices.null_count > 0 and self._evaluate((None,)) is True
             return [null if i is None else known[i] for i in codes.indices.to_pylist()]
         return self._answers(arrays)
 

@@ -120,6 +120,9 @@ def _bounds(one: Expression) -> dict[int, tuple[int, int]]:
     if not is_any and not (one.node is Node.OPERATOR and one.value in COMPARISONS):
         return {}
     args = spread(one).args if is_any else one.args
+    if not args:
+        # ANY of an array that is NULL.
+        return {}
     operator, (column, *others) = one.value, map(_uncast, args)
     if column.node is Node.CONST and len(others) == 1:
         operator = _TURNED.get(str(operator), operator)

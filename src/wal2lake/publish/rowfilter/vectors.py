@@ -349,7 +349,11 @@ def _scalar(value: Value, type_oid: int, beside: pa.DataType | None) -> _Operand
             stored = beside
         case _:
             raise _Other
-    found = pa.scalar(value, stored)
+    try:
+        found = pa.scalar(value, stored)
+    except pa.ArrowInvalid:
+        # More zeros behind the point than the type has places.
+        raise _Other from None
     return _Operand(kind or stored, lambda row: found, padded=type_oid == BPCHAR)
 
 
