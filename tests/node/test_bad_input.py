@@ -223,18 +223,48 @@ def test_a_missing_publication_is_a_warning_and_can_be_made_later(
         node.sql("drop schema if exists b5 cascade")
 
 
-def test_a_table_that_is_here_and_lacks_a_column(
-    pg18: Database, node: Node, subscribe: Subscribe
-) -> None:
+def test_a_table_that_is_here_and_lacks_a_column(pg18: Database, node: Node) -> None:
+    """As PostgreSQL: the subscription is created, and its worker reports the missing column
+    until ALTER TABLE adds it. The copy and the stream find it, in the same words."""
     publish(pg18, "b6")
-    node.sql("create schema b6; create table b6.t (id int primary key)")
-    error = refused(node, pg18, "b6")
-    assert (error.sqlstate, error.message) == (
-        "55000",
-        'logical replication target relation "b6.t" is missing replicated column: "v"',
+    pg18.psql("create table b6.w (id int primary key, v text, x int)")
+    missing = 'logical replication target relation "b6.{}" is missing replicated column'
+    node.sql(
+        "create schema b6; create table b6.t (id int primary key);"
+        " create table b6.w (id int primary key)"
     )
-    node.sql("drop table b6.t")
-    arrives(pg18, subscribe(pg18, "b6"), "b6")
+    told: list[Failure] = []
+    with Client(node.conninfo(), on_notice=told.append) as client:
+        client.rows(
+            f"create subscription b6 connection {quote_literal(pg18.conninfo())}"
+            " publication b6"
+        )
+        try:
+            warning, _ = told
+            assert (warning.severity, warning.sqlstate, warning.message) == (
+                "WARNING",
+                "55000",
+                missing.format("t") + ': "v"',
+            )
+            assert "ALTER TABLE ... ADD COLUMN" in str(warning.hint)
+            wait_for_error(node, "b6", missing.format("t") + ': "v"')
+            node.sql("alter table b6.t add column v text")
+            mirror = Mirror(node, pg18.conninfo(), "b6")
+            arrives(pg18, mirror, "b6")
+
+            # The same by REFRESH, without a copy: the stream's worker reports it.
+            pg18.psql("alter publication b6 add table b6.w")
+            told.clear()
+            client.rows(
+                "alter subscription b6 refresh publication with (copy_data = false)"
+            )
+            assert missing.format("w") + 's: "v", "x"' in [n.message for n in told]
+            pg18.psql("insert into b6.w values (1, 'one', 1)")
+            wait_for_error(node, "b6", missing.format("w") + 's: "v", "x"')
+            node.sql("alter table b6.w add v text, add x int")
+            mirror.assert_equal(["b6.t", "b6.w"])
+        finally:
+            client.rows("drop subscription b6; drop schema b6 cascade")
 
 
 def test_a_table_that_cannot_be_created(

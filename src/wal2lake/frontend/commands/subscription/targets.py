@@ -117,8 +117,10 @@ def check_targets(
     node: Node, caller: Caller, wanted: Wanted, *, maker: Caller | None = None
 ) -> None:
     """Whatever is wrong with one of the tables, now, and before anything is done about
-    them. ``maker``: whose the new ones are to be; not given: the caller's."""
-    _plan(node, caller, maker or caller, wanted)
+    them. ``maker``: whose the new ones are to be; not given: the caller's. What the workers
+    will stop at until the table is altered is a WARNING."""
+    planned = _plan(node, caller, maker or caller, wanted)
+    _warn_of_missing_columns(caller, planned, wanted)
     columns = [c for remote in wanted.tables.values() for c in _source_columns(remote)]
     _warn_of_unmatched(caller, wanted.choices, columns)
 
@@ -171,11 +173,8 @@ def _plan(
                     hint="Create the table, or use create_tables = true.",
                 )
             table = _table_like(remote, choices)
-        elif isinstance(table, TableDef):
-            if not wanted.follows or table.oid not in choices.known:
-                _check_matches(table, remote)
-            if table.oid not in choices.known:
-                _check_stored(table, remote, choices)
+        elif isinstance(table, TableDef) and table.oid not in choices.known:
+            _check_stored(table, remote, choices)
         _check_policies(table, remote, choices.policies)
         planned.append(table)
     there = [table for table in planned if isinstance(table, TableDef)]
@@ -218,7 +217,9 @@ def _check_stored(table: TableDef, remote: RemoteTable, choices: Choices) -> Non
             continue
         wanted = choices.stored_type(source)
         column = table.column(source.name)
-        assert column is not None
+        if column is None:
+            # The workers refuse the table until ALTER TABLE adds the column.
+            continue
         have = (int(column.type_oid), column.typmod)
         if wanted is not None and have != wanted:
             raise UsageError(
@@ -274,19 +275,31 @@ def _warn_of_unmatched(
             )
 
 
-def _check_matches(table: TableDef, remote: RemoteTable) -> None:
-    names = {c.name for c in table.columns}
-    missing = [c.name for c in remote.columns if c.name not in names]
-    if missing:
-        plural = "columns" if len(missing) > 1 else "column"
-        shown = ", ".join(f'"{n}"' for n in missing)
-        raise UsageError(
-            f'logical replication target relation "{table.qualified}" is missing'
-            f" replicated {plural}: {shown}",
-            sqlstate=_PREREQUISITE,
-            hint="ALTER TABLE ... ADD COLUMN adds what is missing. Or drop the table, and"
-            " the subscription creates it.",
-        )
+def _warn_of_missing_columns(
+    caller: Caller, planned: Sequence[TableDef | NewTable], wanted: Wanted
+) -> None:
+    """Say what the workers are going to report, which do not look before the table's first
+    row. PostgreSQL creates the subscription, too, and does not look at all."""
+    for table, remote in zip(planned, wanted.tables.values(), strict=True):
+        if isinstance(table, NewTable):
+            continue
+        if wanted.follows and table.oid in wanted.choices.known:
+            continue
+        names = {c.name for c in table.columns}
+        missing = [c.name for c in remote.columns if c.name not in names]
+        if missing:
+            plural = "columns" if len(missing) > 1 else "column"
+            shown = ", ".join(f'"{n}"' for n in missing)
+            caller.notice(
+                Notice(
+                    f'logical replication target relation "{table.qualified}" is'
+                    f" missing replicated {plural}: {shown}",
+                    severity="WARNING",
+                    sqlstate=_PREREQUISITE,
+                    hint="ALTER TABLE ... ADD COLUMN adds what is missing. Until then"
+                    " the subscription cannot fill the table.",
+                )
+            )
 
 
 def _check_partitions(
