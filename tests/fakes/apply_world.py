@@ -23,6 +23,7 @@ from wal2lake.apply.worker import ApplyWorker
 from wal2lake.catalog import (
     Catalog,
     ColumnDef,
+    OwnedSequence,
     ProgressFile,
     Subscription,
     SubscriptionRel,
@@ -32,6 +33,7 @@ from wal2lake.changelog import ChangeLog
 from wal2lake.lake import CommitConflict, Committed, Cursor, TablePort, TableState
 from wal2lake.lake.batchport import BatchPort, StageRequest
 from wal2lake.lake.staging.changes import RowConflict, RowFailure, Seq
+from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
 from wal2lake.lake.upsert.conflicts import unresolved
 from wal2lake.model import Coercion, ConflictType, Lsn, Oid, SyncState, merged
 from wal2lake.settings import ApplySettings, LogSettings, Settings, SubscriptionSettings
@@ -293,6 +295,7 @@ class World:
         self.settings.run_directory.mkdir()
         self.catalog = Catalog.create(self.settings.catalog_file, "boss", None)
         self.lake = Lake()
+        self.defaults: ColumnDefaults = NO_DEFAULTS
         self.sides: list[Side] = []
         self.side = self.subscribe(1, tables)
 
@@ -351,19 +354,31 @@ class Side:
         return f"{self.world.root}/t{relid}"
 
     def add_table(
-        self, relid: int, *, columns: Sequence[str] = ("a0", "a1"), key: str = "a0"
+        self,
+        relid: int,
+        *,
+        columns: Sequence[str] = ("a0", "a1"),
+        key: str = "a0",
+        sequence: Oid | None = None,
     ) -> None:
-        """A table in catalog and lake; not subscribed yet."""
+        """A table in catalog and lake; not subscribed yet. ``sequence``: it has one more column,
+        a ``serial`` one with this sequence."""
+        own = [ColumnDef("n", Oid(23), sequence=sequence)] if sequence else []
+        owned = [
+            OwnedSequence(one, "public", f"t{relid}_n_seq", Oid(100 + relid), Oid(23))
+            for one in (sequence and [sequence]) or []
+        ]
         self.world.catalog.create_table(
             TableDef(
                 Oid(100 + relid),
                 "public",
                 f"t{relid}",
                 Oid(10),
-                tuple(ColumnDef(c, Oid(25)) for c in columns),
+                (*(ColumnDef(c, Oid(25)) for c in columns), *own),
                 tuple(key.split()),
                 self.location(relid),
-            )
+            ),
+            owning=owned,
         )
         self.world.lake.tables[self.location(relid)] = Table(self.location(relid))
 
@@ -416,6 +431,7 @@ class Side:
             self.progress,
             self.lock,
             never_alter,
+            self.world.defaults,
         )
         self.worker.start()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.conftest import Database
-from tests.node.conftest import Psql
+from tests.node.conftest import Psql, Subscribe
 
 from wal2lake.errors import PublisherError
 from wal2lake.pg.quoting import quote_literal
@@ -409,3 +409,41 @@ def test_a_restart_beside_a_copy_gives_no_value_twice(
         ("52", "52", "1", "52")
     ]
     node.sql("drop subscription sr")
+
+
+def test_a_replicated_restart_restarts_the_tables_own_sequences(
+    node: Node, pg18: Database, subscribe: Subscribe
+) -> None:
+    """As at a PostgreSQL subscriber: of columns that the publisher has, too, and of others."""
+    pg18.psql(
+        "create schema rr; create table rr.t (id serial primary key, v text);"
+        " create table rr.log (v text); create publication rr for tables in schema rr"
+    )
+    node.sql(
+        "create schema rr; create table rr.t (id serial primary key, v text);"
+        " create table rr.log (v text, n bigint generated always as identity)"
+    )
+    mirror = subscribe(pg18, "rr")
+    mirror.synced()
+    node.sql("insert into rr.t (v) select 'here' from generate_series(1, 3)")
+    pg18.psql("insert into rr.log values ('a'), ('b')")
+    mirror.caught_up()
+    pg18.psql(
+        "begin; truncate rr.t, rr.log restart identity; insert into rr.log values ('c'), ('d');"
+        " commit"
+    )
+    mirror.caught_up()
+    node.sql("insert into rr.t (v) values ('again')")
+    node.sql("insert into rr.log (v) values ('e')")
+    assert node.sql("select id, v from rr.t") == [("1", "again")]
+    assert node.sql("select v, n from rr.log order by n") == [
+        ("c", "1"),
+        ("d", "2"),
+        ("e", "3"),
+    ]
+    # Without RESTART IDENTITY the sequences go on.
+    pg18.psql("truncate rr.t, rr.log; insert into rr.log values ('f')")
+    mirror.caught_up()
+    node.sql("insert into rr.t (v) values ('third')")
+    assert node.sql("select id from rr.t") == [("2",)]
+    assert node.sql("select v, n from rr.log") == [("f", "4")]

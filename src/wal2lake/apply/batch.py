@@ -39,6 +39,10 @@ class TableChanges:
         files = tuple(f for f in self.files if f.max_commit_lsn >= position)
         return replace(self, position=max(self.position, position), files=files)
 
+    def below(self, cut: Lsn | None) -> tuple[RowsFile, ...]:
+        """The files with rows below ``cut``; None: all."""
+        return tuple(f for f in self.files if cut is None or f.min_commit_lsn < cut)
+
     @property
     def rows(self) -> int:
         """Rows in the files, those below the position included."""

@@ -30,8 +30,9 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from typing import Final
 
 from wal2lake.apply.batch import Batch, TableChanges, choose, divide
@@ -39,6 +40,12 @@ from wal2lake.apply.conflicts import Transactions, conflict, met, tell
 from wal2lake.apply.failures import Failure, first_failure, row_failure
 from wal2lake.apply.participants import Participants
 from wal2lake.apply.relationmap import has_unique_key
+from wal2lake.apply.restarts import (
+    Restart,
+    fills_of,
+    find_restarts,
+    pending_restarts,
+)
 from wal2lake.apply.schema.follow import AlterTable, Due, SchemaFollower
 from wal2lake.apply.skipping import Skip, begin_skip
 from wal2lake.apply.targets import check_others, check_targets, first_change_of_columns
@@ -49,13 +56,13 @@ from wal2lake.catalog import (
     TableDef,
     Worker,
 )
-from wal2lake.changelog import LogReader, RowsFile
+from wal2lake.changelog import LogReader
 from wal2lake.errors import Wal2LakeError, sqlstate_of
 from wal2lake.lake import CommitConflict, Cursor, TablePort
 from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
 from wal2lake.lake.origins import Commits
 from wal2lake.lake.staging.convert import Rules
-from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults, Fills
+from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
 from wal2lake.lake.staging.logrows import LogSource, LsnRange
 from wal2lake.model import INVALID_LSN, Lsn, Oid, Resolution
 from wal2lake.observe import failpoint, get_logger
@@ -448,16 +455,22 @@ class ApplyWorker:
         )
         if failures:
             return first_failure(failures)
-        with self._commit_lock:
+        with ExitStack() as alone:
+            alone.enter_context(self._commit_lock)
             if not self._tables.are_members():
                 # The batch is divided anew at the next step.
                 return None
+            restarts = find_restarts(
+                self._catalog, self._reader, self._tables, parts, cut
+            )
+            sequences = {oid for one in restarts.values() for oid in one.lasts}
+            alone.enter_context(self._defaults.restarting(sequences))
             if behind is not None:
                 # What a table misses may be in the way of what is inserted.
                 for table in batch.tables:
                     self._tables.distrust(self._tables[table.relid])
             transactions = Transactions(self._reader, batch.manifests)
-            staged = self._stage_all(subscription, parts, cut, transactions)
+            staged = self._stage_all(subscription, parts, cut, transactions, restarts)
             failure = first_failure(
                 row_failure(self._subid, self._tables[part.relid].definition, row)
                 for part, one in zip(parts, staged, strict=True)
@@ -487,6 +500,7 @@ class ApplyWorker:
                     {part.relid: part.position for part in parts},
                     {p.relid: s.coercions for p, s in zip(parts, staged, strict=True)},
                     [one.conflict for one in conflicts],
+                    {relid: one.lasts for relid, one in restarts.items()},
                 )
             except BaseException:
                 for one in staged:
@@ -511,6 +525,7 @@ class ApplyWorker:
         parts: list[TableChanges],
         cut: Lsn | None,
         transactions: Transactions,
+        restarts: Mapping[Oid, Restart],
     ) -> list[Staged]:
         tracked = self._settings.apply.track_commit_timestamp
         check_tracked(subscription.conflict_resolution, tracked=tracked)
@@ -527,6 +542,7 @@ class ApplyWorker:
                 policies,
                 resolutions,
                 commits,
+                restarts.get(part.relid),
                 follows=subscription.follows_schema,
             )
             for part in parts
@@ -546,6 +562,7 @@ class ApplyWorker:
         policies: ValuePolicies,
         resolutions: ConflictResolutions,
         commits: Commits | None,
+        restart: Restart | None,
         *,
         follows: bool,
     ) -> Staged:
@@ -554,7 +571,7 @@ class ApplyWorker:
         definition = known.definition
         # What the publisher's own constraint does not rule out is looked up.
         trusted = known.trusted and _is_unique(part, definition)
-        files = [f for f in part.files if cut is None or f.min_commit_lsn < cut]
+        files = part.below(cut)
         inserts = itertools.accumulate((f.inserts for f in files), initial=0)
         request = StageRequest(
             namespace=definition.namespace,
@@ -585,7 +602,7 @@ class ApplyWorker:
                 self._settings.apply.max_value_bytes,
                 follows,
             ),
-            fills=self._fills(files, definition),
+            fills=fills_of(self._defaults, files, definition, restart),
             shows_rows=self._settings.apply.log_conflict_values,
             resolutions=resolutions.of(definition.namespace, definition.name),
             nulls=frozenset(
@@ -597,20 +614,6 @@ class ApplyWorker:
             has_their_rows=known.trusted,
         )
         return self._batches.stage(request)
-
-    def _fills(self, files: Sequence[RowsFile], table: TableDef) -> Fills:
-        """Defaults of the columns that some of the rows come without."""
-        sent = [{c.name for c in f.relation.columns} for f in files if f.inserts]
-        wanted = [
-            c.name
-            for c in table.columns
-            if (c.default is not None or c.sequence is not None)
-            and any(c.name not in names for names in sent)
-        ]
-        if not wanted:
-            return {}
-        fills = self._defaults(table.oid, wanted)
-        return self._defaults.numbered(fills, sum(f.inserts for f in files))
 
     def _commit_all(
         self, parts: list[TableChanges], staged: list[Staged], reached: Lsn
@@ -663,14 +666,19 @@ class ApplyWorker:
                 version = self._tables.look(table).version
                 self._port.sync(table.definition.location, version)
         skipped = skip.decided(reached) if skip is not None else None
-        floor = self._catalog.publish(
-            self._subid,
-            reached,
-            {int(t.rel.relid): t.version for t in unseen},
-            participants=[int(t.rel.relid) for t in self._tables],
-            joined=[int(t.rel.relid) for t in unseen if not t.ready],
-            skipped=skipped,
+        sequences, voided = pending_restarts(
+            self._catalog, self._port, self._subid, reached
         )
+        with self._defaults.restarting(sequences):
+            floor = self._catalog.publish(
+                self._subid,
+                reached,
+                {int(t.rel.relid): t.version for t in unseen},
+                participants=[int(t.rel.relid) for t in self._tables],
+                joined=[int(t.rel.relid) for t in unseen if not t.ready],
+                skipped=skipped,
+                voided=voided,
+            )
         if skip is not None and skipped is not None:
             skip.report()
         for table in unseen:

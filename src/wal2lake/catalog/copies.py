@@ -10,7 +10,7 @@ import json
 import sqlite3
 from datetime import UTC, datetime
 
-from wal2lake.catalog.published import coercions, conflicts
+from wal2lake.catalog.published import coercions, conflicts, restarts
 from wal2lake.catalog.published.coercions import from_json, to_json
 from wal2lake.catalog.records import CopyRange, SubscriptionRel, SyncSnapshot
 from wal2lake.model import Lsn, Oid, SyncState
@@ -32,6 +32,7 @@ def restart(
     )
     coercions.forget_pending(connection, rel.subid, rel.relid)
     conflicts.forget_pending(connection, rel.subid, rel.relid)
+    restarts.forget_pending(connection, rel.subid, rel.relid)
     connection.execute(
         "update subscription_rel set state = ?, lsn = null, epoch = ?, rows_copied = 0,"
         " rows_expected = null, bytes_copied = 0, error = null, copy_plan = null,"
@@ -82,6 +83,7 @@ def void(connection: sqlite3.Connection, subid: Oid, relid: Oid, epoch: int) -> 
         "delete from copy_range where subid = ? and relid = ?", (subid, relid)
     )
     coercions.forget_pending(connection, subid, relid)
+    restarts.forget_pending(connection, subid, relid)
     connection.execute(
         "update subscription_rel set epoch = ?, lsn = null, copy_plan = null,"
         " rows_copied = 0, rows_expected = null, bytes_copied = 0"

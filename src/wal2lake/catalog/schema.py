@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 22
+VERSION: Final = 23
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -284,6 +284,17 @@ create table definition_history (
     primary key (kind, oid, lsn)) without rowid;
 """
 
+_RESTARTS_23: Final = """
+create table restart_pending (
+    subid integer not null, relid integer not null, reached integer not null,
+    sequence integer not null, found integer, last integer,
+    primary key (subid, sequence, reached),
+    foreign key (subid, relid) references subscription_rel(subid, relid)
+        on delete cascade) without rowid;
+"""
+"""``found``: the sequence's last value when the restart was written down; ``last``: what it has
+after the restart. Null: no value was taken."""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -304,6 +315,7 @@ LATER: Final = (
     _ORIGINS_20,
     _SEQUENCES_21,
     _DEFINITIONS_22,
+    _RESTARTS_23,
 )
 """What came after version 3, in order. A column of a table whose rows are in definition_history
 (``definitions.historic``) is added to those, too: json_set()."""
@@ -371,6 +383,7 @@ alter table relation add column partition_of integer;
     20: LATER[16],
     21: LATER[17],
     22: LATER[18],
+    23: LATER[19],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from wal2lake.catalog import copies, origins, subscriptions
 from wal2lake.catalog.database import take_oid
@@ -14,6 +15,7 @@ from wal2lake.catalog.published import (
     conflicts,
     local_commits,
     prepared_commits,
+    restarts,
     snapshot_vectors,
 )
 from wal2lake.catalog.records import (
@@ -42,6 +44,7 @@ class Published(Part):
         participants: Collection[int] = (),
         joined: Sequence[int] = (),
         skipped: Lsn | None = None,
+        voided: Collection[tuple[Oid, Oid]] = (),
     ) -> Lsn:
         """Advance the floor and publish the tables' versions, in one transaction.
 
@@ -55,13 +58,18 @@ class Published(Part):
 
         Tables in ``joined`` take their next step to ready: f -> s at ``reached``,
         s -> r. ``skipped``: the finish LSN of a transaction below ``reached`` that ALTER
-        SUBSCRIPTION ... SKIP has left out, which is hereby done. Returns the floor.
+        SUBSCRIPTION ... SKIP has left out, which is hereby done. Sequences whose restart was
+        expected up to ``reached`` restart; copies ``voided`` (subscription, table), which may have
+        taken values before, begin anew, in another epoch. Returns the floor.
         """
         with self._database.transaction() as transaction:
             if skipped is not None:
                 subscriptions.clear_skip(transaction, subid, skipped)
             coercions.publish(transaction, subid, reached)
             conflicts.publish(transaction, subid, reached)
+            restarts.publish(transaction, subid, reached)
+            for copying, relid in voided:
+                copies.void(transaction, copying, relid, int(take_oid(transaction)))
             return snapshot_vectors.publish(
                 transaction, subid, reached, versions, participants, joined
             )
@@ -82,17 +90,27 @@ class Published(Part):
         positions: Mapping[Oid, Lsn],
         changed: Mapping[Oid, Sequence[Coercion]],
         left_out: Sequence[Conflict] = (),
+        restarted: Mapping[Oid, Mapping[Oid, int | None]] = MappingProxyType({}),
     ) -> None:
         """Before the tables of a batch that ends at ``reached`` commit: what policies have
         changed in it, and what it leaves out. ``positions``: of each of its tables; what was
-        expected above them has not come to pass. ``publish`` makes it count."""
+        expected above them has not come to pass. ``restarted``: by table the sequences that a
+        TRUNCATE of the batch restarts, and the last value that each has then. ``publish`` makes
+        it count."""
         with self._database.reading() as connection:
             pending = coercions.any_pending(connection, subid)
             pending = pending or conflicts.any_pending(connection, subid)
-        if pending or left_out or any(changed.values()):
+            pending = pending or restarts.any_pending(connection, subid)
+        if pending or left_out or restarted or any(changed.values()):
             with self._database.transaction() as transaction:
                 coercions.expect(transaction, subid, reached, positions, changed)
                 conflicts.expect(transaction, subid, reached, positions, left_out)
+                restarts.expect(transaction, subid, reached, positions, restarted)
+
+    def expected_restarts(self, subid: Oid, reached: Lsn) -> dict[Oid, Oid]:
+        """Sequences that ``publish`` would restart at ``reached``, each with its table."""
+        with self._database.reading() as connection:
+            return restarts.pending(connection, subid, reached)
 
     def note_conflict(self, subid: Oid, conflict: Conflict) -> None:
         """One that stops the subscription."""

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
@@ -95,6 +96,16 @@ class EvaluatedDefaults:
             name: fill if fill.sequence is None else self._taken(fill.sequence, rows)
             for name, fill in fills.items()
         }
+
+    @contextmanager
+    def restarting(self, sequences: Collection[Oid]) -> Iterator[None]:
+        """See the port."""
+        with ExitStack() as alone:
+            for oid in sorted(sequences):
+                alone.enter_context(held(self._sequences.of(oid), lambda: None))
+            yield
+            # A session that takes a value in between has one too few, and fails.
+            self._sequences.restarts.update(sequences)
 
     def _taken(self, oid: Oid, rows: int) -> Fill:
         """The next values; an INSERT ... SELECT that takes some now is waited for."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, Protocol
@@ -70,6 +71,11 @@ class ColumnDefaults(Protocol):
         more."""
         ...
 
+    def restarting(self, sequences: Collection[Oid]) -> AbstractContextManager[None]:
+        """A context in which nobody else takes values of these sequences. When it ends without an
+        error, transactions that took values before have to be repeated (40001)."""
+        ...
+
 
 class _NoDefaults:
     """Of tables without defaults."""
@@ -81,6 +87,10 @@ class _NoDefaults:
     def numbered(self, fills: Fills, rows: int) -> Fills:
         """The same."""
         return fills
+
+    def restarting(self, sequences: Collection[Oid]) -> AbstractContextManager[None]:
+        """Nobody takes values."""
+        return nullcontext()
 
 
 NO_DEFAULTS: Final[ColumnDefaults] = _NoDefaults()
@@ -134,7 +144,10 @@ def filled(
         seed = int.from_bytes(os.urandom(16))
         values = pa.array(np.random.default_rng(seed).random(count), pa.float64())
     elif fill.first is not None:
-        values = pa.array(fill.first + fill.step * np.arange(count), pa.int64())
+        # Rows before a restart are gone with its TRUNCATE, whatever value they get.
+        first = (fill.first + (1 << 63)) % (1 << 64) - (1 << 63)
+        values = pa.array(first + fill.step * np.arange(count), pa.int64())
+        values = values.cast(kind, safe=False)
     else:
         assert fill.value is not None
         values = fill.value.take(pa.array(np.zeros(count, np.int64)))
