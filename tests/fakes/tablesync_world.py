@@ -47,6 +47,8 @@ class World:
     """Tables at the publisher; one that is not here is gone."""
     bad: dict[str, Exception] = field(default_factory=dict)
     """What reading a range of a table ends with."""
+    locked: set[str] = field(default_factory=set)
+    """Tables that somebody has locked at the publisher."""
     unreachable: bool = False
     versions: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """By location: files and cursor position of each commit."""
@@ -90,6 +92,8 @@ class World:
         self, names: Sequence[tuple[str, str]], publications: tuple[str, ...]
     ) -> dict[tuple[str, str], RemoteTable]:
         self.questions.append(len(names))
+        if not self.locked.isdisjoint(name for _, name in names):
+            raise PublisherError("lock timeout", sqlstate="55P03")
         return {
             (namespace, name): RemoteTable(
                 Oid(1),
@@ -234,6 +238,10 @@ class World:
 
     def rel(self, subid: int, relid: int) -> SubscriptionRel:
         return next(r for r in self.catalog.rels(Oid(subid)) if r.relid == relid)
+
+    def held(self, subid: int) -> tuple[int, ...]:
+        found = self.catalog.snapshot_held(Oid(subid))
+        return () if found is None else found.relids
 
     def states(self, subid: int) -> dict[int, str]:
         return {int(r.relid): r.state.value for r in self.catalog.rels(Oid(subid))}

@@ -3,8 +3,12 @@ before they answer, and what dies in any state ends equal."""
 
 from __future__ import annotations
 
+import random
 import re
+import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,7 @@ from tests.node.conftest import Psql, Subscribe, create
 
 from wal2lake.errors import PublisherError
 from wal2lake.observe.failpoints import arm
+from wal2lake.pg import connect
 from wal2lake.settings import FILE_NAME
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
@@ -259,6 +264,87 @@ def test_a_drop_at_the_source_that_waits_for_the_copy_does_not_stop_it_for_ever(
     quick.sql("alter subscription s5 refresh publication")
     mirror.synced()
     mirror.assert_equal(["s5.b"])
+
+
+def test_tables_are_copied_beside_writers_and_sessions_that_rewrite_them(
+    pg18: Database, quick: Node, subscribe: Subscribe
+) -> None:
+    """One TRUNCATE waited 10 s for the snapshot's lock, and the writers of its tables behind it.
+    Tables that wait for their copy, are being copied and have been copied are rewritten as fast
+    as the server can, until all are copied; PostgreSQL's subscriber ends equal, too."""
+    small = [f"t{n}" for n in range(17)]
+    publish(pg18, "sl", *small, "big", "gone")
+    pg18.psql(
+        "insert into sl.big select i, repeat(i::text, 30)"
+        " from generate_series(10, 20000) i; analyze sl.big"
+    )
+    stop = threading.Event()
+    slowest = [0.0]
+    failed: list[Exception] = []
+
+    def write(seed: int) -> None:
+        chance = random.Random(seed)
+        with connect(pg18.conninfo(), application_name="writer") as session:
+            session.execute("set statement_timeout = '15s'")
+            while not stop.is_set():
+                # Always in the same order: two writers are no deadlock.
+                one, other = sorted(chance.sample([*small, "big"], 2))
+                began = time.monotonic()
+                session.execute(
+                    f"insert into sl.{one} values ({chance.randint(1, 99)}, 'new')"
+                    " on conflict (id) do update set v = sl."
+                    f"{one}.v || 'x';"
+                    f"delete from sl.{other} where id = {chance.randint(1, 99)}"
+                )
+                slowest[0] = max(slowest[0], time.monotonic() - began)
+                time.sleep(0.005)
+
+    def rewrite() -> None:
+        chance = random.Random(7)
+        with connect(pg18.conninfo(), application_name="rewriter") as session:
+            session.execute("set statement_timeout = '15s'")
+            while not stop.is_set():
+                one, other = sorted(chance.sample(small, 2))
+                name = chance.choice([one, "big"])
+                for statement in chance.choice(
+                    [
+                        [f"truncate sl.{one}, sl.{other}"],
+                        [f"alter table sl.{name} alter v type text using v || ''"],
+                        [f"alter table sl.{name} alter v set default 'd'"],
+                        [f"vacuum full sl.{name}"],
+                        [f"create index i on sl.{name} (v)", "drop index sl.i"],
+                    ]
+                ):
+                    session.execute(statement)
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            failed.append(error)
+
+    threads = [
+        threading.Thread(target=guarded, args=(work,))
+        for work in (partial(write, 1), partial(write, 2), rewrite)
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        mirror = subscribe(pg18, "sl")
+        pg18.psql("set lock_timeout = '3s'; drop table sl.gone")
+        reaches(quick, "sl", {**dict.fromkeys([*small, "big"], "r"), "gone": "d"})
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failed
+    assert slowest[0] < 2.0
+    quick.sql("alter subscription sl refresh publication")
+    mirror.synced()
+    mirror.assert_equal([f"sl.{name}" for name in [*small, "big"]])
+    assert not quick.sql(
+        "select subname, error from wal2lake.subscription_errors where subname = 'sl'"
+    )
 
 
 def test_a_table_dropped_at_the_node_during_its_copy_takes_the_copy_with_it(

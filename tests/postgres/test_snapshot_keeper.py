@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from wal2lake.pg.client import Client
 from wal2lake.receive import keeper as module
 from wal2lake.receive.keeper import SnapshotKeeper
 from wal2lake.receive.patience import Patience
+from wal2lake.receive.source.pins import Pins
 from wal2lake.tablesync.plan import copy_statement, page_ranges
 from wal2lake.testing.waits import wait_until
 
@@ -55,13 +57,17 @@ class World:
         )
 
     @contextmanager
-    def keeping(self, retry: float = 0.1) -> Iterator[None]:
+    def keeping(self, retry: float = 0.1, limit: float = 1.0) -> Iterator[None]:
         subscription = self.catalog.subscription(SUBSCRIPTION)
         assert subscription is not None
         streaming = threading.Event()
         streaming.set()
         one = SnapshotKeeper(
-            self.catalog, subscription, streaming, retry_interval_seconds=retry
+            self.catalog,
+            subscription,
+            streaming,
+            retry_interval_seconds=retry,
+            max_lock_wait_seconds=limit,
         )
         one.start()
         try:
@@ -352,8 +358,9 @@ def test_who_alters_a_table_that_is_copied_does_not_wait_for_the_others(
 def test_who_alters_a_table_whose_copy_fails_need_not_wait_for_a_minute(
     world: World,
 ) -> None:
-    """Its readers queue behind him, he behind the snapshot's lock."""
-    with world.keeping():
+    """Its readers queue behind him, he behind the snapshot's lock. Copies that work never give
+    way here."""
+    with world.keeping(limit=0):
         wait_until(lambda: world.held() == (T,))
         world.catalog.begin_copies([world.present(T)])
         with pytest.raises(RuntimeError, match="lock timeout"):
@@ -361,3 +368,78 @@ def test_who_alters_a_table_whose_copy_fails_need_not_wait_for_a_minute(
         world.catalog.end_attempts([(world.present(T), "lock timeout", "55P03", False)])
         world.source.psql("set lock_timeout = '20s'; alter table t add v text")
         wait_until(lambda: world.held() == (T,), describe="it is copied then")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "truncate t, u",
+        "alter table t alter id type bigint",
+        "alter table u add v text",
+        "vacuum full t",
+        "drop table u",
+        "create index on t (id)",
+    ],
+)
+def test_nobody_waits_for_a_lock_longer_than_the_setting_says(
+    world: World, statement: str
+) -> None:
+    """TRUNCATE of two tables waits for both in turn, and all their writers behind it."""
+    world.catalog.add_rels([world.rel(U, "u")])
+    with world.keeping(limit=1.0):
+        wait_until(lambda: world.held() == (T, U))
+        first = world.catalog.snapshot_held(SUBSCRIPTION)
+        began = time.monotonic()
+        world.source.psql(f"set lock_timeout = '5s'; {statement}")
+        assert time.monotonic() - began < 1.8
+        assert world.catalog.snapshot_held(SUBSCRIPTION) == first, "others are copied"
+        world.source.psql("set lock_timeout = 200; insert into t values (1)")
+
+
+def test_a_lock_that_somebody_else_has_is_not_waited_for(world: World) -> None:
+    """The keeper would queue behind him with all other locks in hand."""
+    source = world.source.conninfo()
+    with Client(source) as client:
+        client.rows("begin; lock table public.t in access exclusive mode")
+        pins = Pins(connect(source, application_name="x"), "mark", 1.0)
+        try:
+            assert pins.begin([world.rel(T, "t"), world.rel(U, "u")]) == {}
+            assert world.source.psql(LOCKS) == "1"
+        finally:
+            pins.close()
+
+
+def test_a_session_that_reads_is_ended_for_who_waits_for_it(world: World) -> None:
+    with world.keeping(limit=0.5):
+        wait_until(lambda: world.held() == (T,))
+        with (
+            connect(world.source.conninfo(), application_name="x") as reader,
+            connect(world.source.conninfo(), application_name="y") as other,
+        ):
+            mine = world.catalog.sync_name(SUBSCRIPTION)
+            for session, mark in ((reader, mine), (other, "pg_2_sync_1")):
+                session.execute("begin")
+                Publisher(session).mark_transaction(mark)
+                session.query("select * from public.t")
+            other.execute("rollback")
+            began = time.monotonic()
+            world.source.psql("set lock_timeout = '5s'; truncate t")
+            assert time.monotonic() - began < 1.2
+            wait_until(lambda: not reader.is_alive())
+            assert other.is_alive()
+
+
+def test_a_table_that_was_taken_out_of_a_snapshot_gets_the_next_one(
+    world: World,
+) -> None:
+    world.catalog.add_rels([world.rel(U, "u")])
+    with world.keeping():
+        wait_until(lambda: world.held() == (T, U))
+        first = world.catalog.snapshot_held(SUBSCRIPTION)
+        assert first is not None
+        world.catalog.uncover(first, [T])
+        assert world.held() == (U,)
+        world.finish(U)
+        wait_until(lambda: world.held() == (T,), describe="the next one's turn")
+        again = world.catalog.snapshot_held(SUBSCRIPTION)
+        assert again is not None and again.lsn > first.lsn

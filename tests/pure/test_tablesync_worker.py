@@ -20,11 +20,12 @@ from tests.fakes.tablesync_world import (
 from wal2lake.catalog import (
     SyncSnapshot,
 )
-from wal2lake.errors import ApplyError, StorageError
+from wal2lake.errors import ApplyError, PublisherError, StorageError
 from wal2lake.lake.port import CommitConflict
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.settings import Settings
 from wal2lake.tablesync.attempt import Attempt, Halted
+from wal2lake.tablesync.unaltered import SourceChanged
 from wal2lake.testing.waits import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
@@ -327,6 +328,75 @@ def test_a_copy_under_a_snapshot_that_has_gone_commits_nothing(world: World) -> 
     world.hold(1, "b", 700)
     world.reaches(1, {101: "f"})
     assert world.versions == {"/t101": [(1, 700)]}
+
+
+# ---- copies that give way ---------------------------------------------------------------
+
+
+def test_a_table_that_has_changed_since_its_snapshot_waits_for_the_next_one(
+    world: World,
+) -> None:
+    """It is no failure, and what was read of it is void."""
+    world.subscribe(1, {101: LARGE, 102: SMALL})
+
+    def some(table: str) -> None:
+        if table == "t101" and sum("t101" in task for task in world.tasks) > 4:
+            world.bad["t101"] = SourceChanged("it was rewritten", sqlstate="55000")
+
+    world.reading = some
+    world.hold(1, "a", 500)
+    world.start()
+    world.reaches(1, {101: "d", 102: "f"})
+    wait_until(lambda: world.held(1) == (102,), describe="it is covered no longer")
+    wait_until(lambda: world.rel(1, 101).lsn is None, describe="the attempt is over")
+    assert world.catalog.ranges(Oid(1), Oid(101)) == []
+    assert world.rel(1, 101).error is None
+    assert [s.sync_errors for s in world.catalog.stats()] in ([], [0])
+    world.bad.clear()
+    world.reading = lambda table: None
+    world.hold(1, "b", 600, 101)
+    world.reaches(1, {101: "f", 102: "f"})
+    assert world.versions["/t101"] == [(8, 600)]
+
+
+@pytest.mark.parametrize("sqlstate", ["55P03", "57P01"])
+def test_a_copy_that_gives_way_comes_again_under_the_same_snapshot(
+    world: World, sqlstate: str
+) -> None:
+    """A lock that cannot be had in time; a reader that the snapshot keeper has ended."""
+    world.subscribe(1, {101: LARGE})
+    world.catalog.update_subscription(Oid(1), options={"disable_on_error": "true"})
+
+    def some(table: str) -> None:
+        if len(world.tasks) == 5:
+            world.bad["t101"] = PublisherError("given way", sqlstate=sqlstate)
+
+    world.reading = some
+    world.hold(1, "a", 500)
+    world.start()
+    wait_until(lambda: "t101" in world.bad, describe="it gives way")
+    read = len(world.tasks)
+    world.bad.clear()
+    world.reading = lambda table: None
+    world.reaches(1, {101: "f"})
+    assert world.versions == {"/t101": [(8, 500)]}
+    assert len(world.tasks) - read <= 5, "what was read is not read again"
+    assert world.rel(1, 101).error is None
+    assert [s.sync_errors for s in world.catalog.stats()] in ([], [0])
+
+
+def test_a_table_that_cannot_be_described_in_time_does_not_hold_up_the_others(
+    world: World,
+) -> None:
+    """pg_relation_size waits for who has locked its table."""
+    world.subscribe(1, {101: SMALL, 102: SMALL, 103: SMALL})
+    world.locked = {"t102"}
+    world.hold(1, "a", 500)
+    world.start()
+    world.reaches(1, {101: "f", 102: "d", 103: "f"})
+    world.locked = set()
+    world.reaches(1, {101: "f", 102: "f", 103: "f"})
+    assert [s.sync_errors for s in world.catalog.stats()] in ([], [0])
 
 
 # ---- copies that replace ----------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 from wal2lake.catalog.published import coercions, conflicts, restarts
@@ -256,6 +257,26 @@ def snapshot_held(connection: sqlite3.Connection, subid: Oid) -> SyncSnapshot | 
         row["holder"],
         tuple(json.loads(row["relids"])),
     )
+
+
+def uncover(
+    connection: sqlite3.Connection, held: SyncSnapshot, relids: Collection[Oid]
+) -> None:
+    """Copies of these tables cannot use the snapshot any more; nothing if another one is held.
+    What was read of them under it is void."""
+    now = snapshot_held(connection, held.subid)
+    if now is None or now.identity != held.identity:
+        return
+    gone = {int(relid) for relid in relids}
+    connection.execute(
+        "update sync_snapshot set relids = ? where subid = ?",
+        (json.dumps([r for r in now.relids if r not in gone]), held.subid),
+    )
+    for relid in relids:
+        connection.execute(
+            "delete from copy_range where subid = ? and relid = ? and snapshot = ?",
+            (held.subid, relid, held.identity),
+        )
 
 
 def release_snapshot(connection: sqlite3.Connection, subid: Oid) -> None:

@@ -64,6 +64,11 @@ class Catalog(
         """This node's own, as IDENTIFY_SYSTEM would report it: 64 bits."""
         return int(self._database.meta("system_identifier"))
 
+    def sync_name(self, subid: Oid) -> str:
+        """What publishers know a subscription's copies by: the name of their temporary slot, of
+        their sessions, and of these sessions' mark."""
+        return f"pg_{subid}_sync_{self.system_identifier}"
+
     def new_oid(self) -> Oid:
         """A number that no object of this node had before."""
         return self.new_oids(1)[0]

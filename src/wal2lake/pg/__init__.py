@@ -13,6 +13,7 @@ from wal2lake.pg.binaryformat import (
 )
 from wal2lake.pg.connection import (
     OUTPUT_SETTINGS,
+    DescribedColumn,
     Session,
     check_password_given,
     connect,
@@ -21,7 +22,7 @@ from wal2lake.pg.connection import (
     redact,
 )
 from wal2lake.pg.nudge import nudged
-from wal2lake.pg.publisher import Identity, Publisher, SlotCreated
+from wal2lake.pg.publisher import Identity, LockWaiter, Publisher, SlotCreated
 from wal2lake.pg.replication import CopyBothStream, Payloads
 from wal2lake.pg.tables import RemoteColumn, RemoteTable
 from wal2lake.pg.waiting import Check
@@ -30,7 +31,9 @@ __all__ = [
     "OUTPUT_SETTINGS",
     "Check",
     "CopyBothStream",
+    "DescribedColumn",
     "Identity",
+    "LockWaiter",
     "Payloads",
     "PublishedFormats",
     "Publisher",

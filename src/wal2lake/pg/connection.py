@@ -28,6 +28,7 @@ import re
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Final
 
@@ -66,6 +67,21 @@ PASSWORD_REQUIRED: Final = "2F003"
 """S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED."""
 
 Rows = list[tuple[str | None, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedColumn:
+    """A column of a query's result, as the server describes it before any row."""
+
+    table: int
+    """OID of the table that the column comes from; 0: no table's, or the server does not
+    say."""
+    number: int
+    """pg_attribute.attnum in that table."""
+    name: str
+    type_oid: int
+    """Of a domain: the type under it."""
+    typmod: int
 
 
 def parse_conninfo(text: str) -> dict[str, str]:
@@ -201,6 +217,25 @@ class Session:
         """Have one query analysed (Parse): it is refused for what it names, and locks that until
         the transaction ends. It is not planned."""
         self._run(sql, analyse=True)
+
+    def describe(self, sql: str) -> list[DescribedColumn]:
+        """Analyse one query, and return the columns that it would have now."""
+        self.analyse(sql)
+        try:
+            result = self._pgconn.describe_prepared(b"")
+        except Error as error:
+            raise self._failure(error) from None
+        result = self._check(result, pq.ExecStatus.COMMAND_OK)
+        return [
+            DescribedColumn(
+                result.ftable(i),
+                result.ftablecol(i),
+                (result.fname(i) or b"").decode(errors="replace"),
+                result.ftype(i),
+                result.fmod(i),
+            )
+            for i in range(result.nfields)
+        ]
 
     def value(self, sql: str) -> str | None:
         """The single value of a single row."""

@@ -7,6 +7,8 @@ the same; questions of ours stand beside them. What tables and types are is aske
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,6 +23,9 @@ from wal2lake.pg.types import describe_types
 from wal2lake.pgtypes import RemoteType
 
 _UNDEFINED_OBJECT: Final = "42704"
+
+_UNKNOWN_FUNCTION: Final = ("42883", "0A000")
+"""undefined_function, feature_not_supported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,19 @@ class SlotCreated:
     name: str
     consistent_point: Lsn
     snapshot: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LockWaiter:
+    """A session that waits for an ACCESS EXCLUSIVE lock, and one that keeps it waiting."""
+
+    pid: int
+    transaction: str
+    """pg_locks.virtualtransaction: a session's next transaction has another one."""
+    relation: int
+    """OID of what is to be locked."""
+    blocker: int
+    """pid of one of our sessions; 0: the session that asks."""
 
 
 class Publisher:
@@ -100,6 +118,69 @@ class Publisher:
             return False
         self.session.query("SELECT pg_catalog.pg_log_standby_snapshot()")
         return True
+
+    # ---- locks ---------------------------------------------------------------------
+
+    def mark_transaction(self, name: str) -> None:
+        """Have ``lock_waiters`` and ``end_marked`` find this session under ``name`` until its
+        transaction ends. The mark is a shared advisory lock: application_name is the user's,
+        and pg_stat_activity shows little of other roles' sessions. A server without advisory
+        locks (another node) has no marked sessions."""
+        first, second = _mark(name)
+        self.session.execute("SAVEPOINT mark")
+        try:
+            # Of the transaction: a pooler gives its next one another session.
+            self.session.query(
+                f"SELECT pg_catalog.pg_advisory_xact_lock_shared({first}, {second})"
+            )
+        except PublisherError as error:
+            if error.sqlstate not in _UNKNOWN_FUNCTION:
+                raise
+            self.session.execute("ROLLBACK TO SAVEPOINT mark")
+        else:
+            self.session.execute("RELEASE SAVEPOINT mark")
+
+    @property
+    def knows_waiters(self) -> bool:
+        """Can ``lock_waiters`` be asked? Not on another node. Not inside a transaction."""
+        try:
+            self.session.query("SELECT pg_catalog.pg_blocking_pids(0)")
+        except PublisherError as error:
+            if error.sqlstate not in _UNKNOWN_FUNCTION:
+                raise
+            return False
+        return True
+
+    def lock_waiters(self, name: str) -> list[LockWaiter]:
+        """Sessions that wait for this session, or for one that is marked ``name``, with an
+        ACCESS EXCLUSIVE lock: the only kind that readers stand in the way of."""
+        rows = self.session.query(
+            "SELECT w.pid, w.virtualtransaction, w.relation,"
+            " NULLIF(b.pid, pg_catalog.pg_backend_pid())"
+            " FROM pg_catalog.pg_locks w,"
+            " LATERAL pg_catalog.unnest(pg_catalog.pg_blocking_pids(w.pid)) AS b(pid)"
+            " WHERE NOT w.granted AND w.locktype = 'relation'"
+            " AND w.mode = 'AccessExclusiveLock'"
+            " AND w.database = (SELECT d.oid FROM pg_catalog.pg_database d"
+            " WHERE d.datname = pg_catalog.current_database())"
+            f" AND (b.pid = pg_catalog.pg_backend_pid() OR b.pid IN ({_marked(name)}))"
+        )
+        return [
+            LockWaiter(
+                int(str(pid)), str(transaction), int(str(relation)), int(blocker or 0)
+            )
+            for pid, transaction, relation, blocker in rows
+        ]
+
+    def end_session(self, pid: int) -> None:
+        """pg_terminate_backend."""
+        self.session.query(f"SELECT pg_catalog.pg_terminate_backend({pid})")
+
+    def end_marked(self, name: str) -> None:
+        """End all sessions that are marked ``name``."""
+        self.session.query(
+            f"SELECT pg_catalog.pg_terminate_backend(m.pid) FROM ({_marked(name)}) AS m"
+        )
 
     # ---- slots ---------------------------------------------------------------------
 
@@ -348,3 +429,21 @@ class Publisher:
         return self.session.value(
             f"SELECT pg_catalog.pg_relation_filenode({int(relid)})"
         )
+
+
+def _mark(name: str) -> tuple[int, int]:
+    """The two keys of the advisory lock."""
+    first, second = struct.unpack(
+        "=ii", hashlib.blake2b(name.encode(), digest_size=8).digest()
+    )
+    return first, second
+
+
+def _marked(name: str) -> str:
+    """A query for the pids of sessions that hold it. pg_locks has the keys as OIDs."""
+    first, second = (key % 2**32 for key in _mark(name))
+    return (
+        "SELECT m.pid FROM pg_catalog.pg_locks m WHERE m.locktype = 'advisory'"
+        f" AND m.classid = {first} AND m.objid = {second} AND m.objsubid = 2"
+        " AND m.granted"
+    )

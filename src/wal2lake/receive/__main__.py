@@ -99,6 +99,7 @@ def _run(
             streaming,
             retry_interval_seconds=settings.subscription.wal_retrieve_retry_interval_ms
             / 1000,
+            max_lock_wait_seconds=settings.subscription.max_lock_wait_ms / 1000,
         )
         keeper.start()
         try:

@@ -6,11 +6,14 @@ subscription wait for their copy it
 1. creates a temporary slot that exports its snapshot: its consistent point is S, and the
    log already holds, or will hold, every change after S, because the stream of the
    publications that contain these tables was running before;
-2. imports the snapshot in a second connection, which takes ACCESS SHARE on each table:
-   from now on nothing can rewrite a table and move its ctids. SELECT on one of the columns is
-   enough, as for the copy itself; LOCK TABLE would ask for all of them;
-3. checks that no table was rewritten between 1 and 2 (the file node seen through the
-   snapshot is the present one), and only then publishes the snapshot in the catalog.
+2. takes ACCESS SHARE on each table that it can have at once (``source.pins``), so that the
+   copies come to their end beside sessions that rewrite tables all the time;
+3. publishes the snapshot in the catalog.
+
+The locks are not what makes a copy right: each reader looks itself whether its table is what the
+snapshot has (``tablesync.unaltered``). So a lock may go whenever somebody waits for it, and a table
+that has changed by the time of its turn is taken out of the snapshot by its copy, and waits for
+the next one.
 
 It works for the subscription as its receiver streams it. Once that has another generation
 (other publications, say) nothing more is taken and nothing published: S would lie under the old
@@ -22,13 +25,9 @@ follows does it.
     every covered table is copied              the others' turn
     a connection breaks                        the snapshot is gone: unfinished tables start
                                                again under the next one
-    all that is left to copy fails, and        the publisher's VACUUM and ALTER TABLE go on; a
-    nothing was copied for a minute, or        next snapshot is taken after a pause
+    all that is left to copy fails, and        the publisher's VACUUM goes on; a next snapshot is
+    nothing was copied for a minute, or        taken after a pause
     somebody waits for one of the locks
-
-Who waits for a table that is copied already gets it while the others are held: a transaction lets
-no single lock go, so a third connection imports the snapshot, locks what is left, and the second
-one ends.
 
 A table that fails (its copy, or its lock) pauses for itself (``patience``).
 
@@ -64,8 +63,8 @@ from wal2lake.errors import PublisherError, Wal2LakeError, sqlstate_of
 from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Publisher, Session, connect, nudged
-from wal2lake.pg.quoting import quote_ident, quote_literal
 from wal2lake.receive.patience import Patience
+from wal2lake.receive.source.pins import Pins
 
 _POLL_SECONDS: Final = 0.2
 """How soon a new table's wait is noticed; a guess, small beside a slot's creation."""
@@ -73,11 +72,9 @@ _POLL_SECONDS: Final = 0.2
 _HELD_SECONDS: Final = 60.0
 """How long nothing but failures is worth a snapshot: PostgreSQL's holds for one attempt."""
 
-_LOOK_SECONDS: Final = 1.0
-"""How often the publisher is asked who waits for a lock of ours."""
-
-_AGAIN_SECONDS: Final = 10.0
-"""After an attempt to lock what is left, which somebody may wait for, too. A guess."""
+_HURRIED_SECONDS: Final = 0.02
+"""The same while somebody at the publisher has waited for long enough: TRUNCATE of many tables
+waits for each of them in turn."""
 
 _MISSING: Final = ("42P01", "3F000")
 """undefined_table, invalid_schema_name: it was dropped, renamed or moved."""
@@ -89,14 +86,10 @@ _WAITING: Final = (SyncState.INIT, SyncState.DATASYNC)
 class _Held:
     snapshot: str
     exporter: Session
-    holder: Session
+    pins: Pins
     tables: frozenset[tuple[Oid, int]]
     """By relid and epoch: one that has left and come back is another one, whose changes before
     that are in no stream."""
-    locked: dict[Oid, Oid]
-    """The publisher's OIDs of what ``holder`` has locked, by ours."""
-    look_at: float = 0.0
-    """When to ask again who waits."""
     copied: tuple[object, ...] = ()
     """What was copied of these tables when last looked at."""
     copied_at: float = 0.0
@@ -107,10 +100,10 @@ class _Held:
         return (rel.relid, rel.epoch) in self.tables
 
     def alive(self) -> bool:
-        return self.exporter.is_alive() and self.holder.is_alive()
+        return self.exporter.is_alive() and self.pins.alive()
 
     def close(self) -> None:
-        self.holder.close()
+        self.pins.close()
         self.exporter.close()
 
 
@@ -124,14 +117,17 @@ class SnapshotKeeper:
         streaming: threading.Event,
         *,
         retry_interval_seconds: float,
+        max_lock_wait_seconds: float,
     ) -> None:
         """``subscription`` is what the receiver streams; ``streaming`` is set once the
         walsender has accepted START_REPLICATION with its publications;
-        ``retry_interval_seconds`` throttles attempts after an error."""
+        ``retry_interval_seconds`` throttles attempts after an error;
+        ``max_lock_wait_seconds``: so long others wait for locks of copies, 0: for ever."""
         self._catalog = catalog
         self._subscription = subscription
         self._subid = subscription.oid
         self._retry_seconds = retry_interval_seconds
+        self._lock_seconds = max_lock_wait_seconds
         self._stop = threading.Event()
         self._streaming = streaming
         self._held: _Held | None = None
@@ -154,7 +150,8 @@ class SnapshotKeeper:
                 continue
             try:
                 self._step()
-                self._stop.wait(_POLL_SECONDS)
+                hurried = self._held is not None and self._held.pins.hurried
+                self._stop.wait(_HURRIED_SECONDS if hurried else _POLL_SECONDS)
             except Exception as error:
                 # The catalog's disk may be full: then even this cannot be told there.
                 self._report(error)
@@ -192,7 +189,12 @@ class SnapshotKeeper:
             if r.state in _WAITING and not r.paused
         ]
         if self._held is not None:
-            self._look_after(self._held, [r for r in waiting if self._held.covers(r)])
+            published = self._catalog.snapshot_held(self._subid)
+            left = () if published is None else published.relids
+            self._look_after(
+                self._held,
+                [r for r in waiting if self._held.covers(r) and int(r.relid) in left],
+            )
         if not waiting:
             self._catalog.note_error(self._subid, Worker.SNAPSHOT, None)
         elif self._held is None and (due := self._due(waiting)):
@@ -211,8 +213,8 @@ class SnapshotKeeper:
         copied = tuple((r.relid, r.rows_copied, r.bytes_copied) for r in covered)
         if copied != held.copied:
             held.copied, held.copied_at = copied, now
-        waited = self._waited_for(held, now)
         left = {r.relid for r in covered}
+        waited = held.pins.give_way(left, now)
         patience = max(_HELD_SECONDS, 2 * self._retry_seconds)
         # An attempt at work has its S in ``lsn``, and the error of the one before.
         failing = all(r.error and r.lsn is None for r in covered)
@@ -223,48 +225,6 @@ class SnapshotKeeper:
             )
             self._let_go()
             self._pause(covered, self._retry_seconds if waited & left else patience)
-        elif waited - left:
-            self._lock_only(held, covered, now)
-
-    def _waited_for(self, held: _Held, now: float) -> set[Oid]:
-        """Tables that somebody wants for himself, and cannot have before us."""
-        if now < held.look_at or not held.locked:
-            return set()
-        held.look_at = now + _LOOK_SECONDS
-        ours = {int(remote): relid for relid, remote in held.locked.items()}
-        rows = held.holder.query(
-            "SELECT DISTINCT l.relation FROM pg_catalog.pg_locks l"
-            " WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock'"
-            " AND NOT l.granted AND l.database = (SELECT d.oid"
-            " FROM pg_catalog.pg_database d"
-            " WHERE d.datname = pg_catalog.current_database())"
-            f" AND l.relation IN ({', '.join(map(str, ours))})"
-        )
-        return {ours[int(str(row[0]))] for row in rows}
-
-    def _lock_only(
-        self, held: _Held, covered: Sequence[SubscriptionRel], now: float
-    ) -> None:
-        """Let the locks go of all other tables. Those of ``covered`` are never without one."""
-        holder = self._connect(self._slot)
-        try:
-            holder.execute(f"SET lock_timeout = {int(_LOOK_SECONDS * 1000)}")
-            _import(holder, held.snapshot)
-            locked = {}
-            for rel in covered:
-                _lock(holder, rel)
-                locked[rel.relid] = held.locked[rel.relid]
-        except PublisherError as error:
-            # Somebody waits for one of these, perhaps, and it will be his turn with them.
-            holder.close()
-            held.look_at = now + _AGAIN_SECONDS
-            get_logger().info("could not let single locks go", error=error)
-            return
-        except BaseException:
-            holder.close()
-            raise
-        before, held.holder, held.locked = held.holder, holder, locked
-        before.close()
 
     def _due(self, waiting: Sequence[SubscriptionRel]) -> list[SubscriptionRel]:
         """Those that need not wait for the end of a pause."""
@@ -309,10 +269,11 @@ class SnapshotKeeper:
         """Hold it, and publish it in the catalog for the tables that could be locked."""
         subscription, slot = self._subscription, self._slot
         exporter = self._connect(slot, replication=True)
-        holder: Session | None = None
+        pins: Pins | None = None
         try:
-            holder = self._connect(slot)
-            if Publisher(holder).in_recovery():
+            session = self._connect(slot)
+            pins = Pins(session, slot, self._lock_seconds)
+            if Publisher(session).in_recovery():
                 get_logger().info(
                     "publisher is a standby: to take a snapshot there may take until"
                     " pg_log_standby_snapshot() is executed on its primary",
@@ -327,24 +288,22 @@ class SnapshotKeeper:
                     slot, temporary=True, snapshot="export"
                 )
             self._check_point(created.consistent_point)
-            snapshot = str(created.snapshot)
-            _import(holder, snapshot)
-            pinned = {r.relid: self._pin(holder, r) for r in waiting}
-            locked = {relid: oid for relid, oid in pinned.items() if oid is not None}
-            covered = [r for r in waiting if r.relid in locked]
-            self._pause(
-                [r for r in waiting if r.relid not in locked], self._retry_seconds
-            )
+            refused = pins.begin(waiting)
+            for rel in waiting:
+                if (error := refused.get(rel.relid)) is not None:
+                    self._failed(rel, error)
+            covered = [r for r in waiting if r.relid not in refused]
+            self._pause([r for r in waiting if r.relid in refused], self._retry_seconds)
             if not covered:
-                holder.close()
+                pins.close()
                 exporter.close()
                 return
+            snapshot = str(created.snapshot)
             held = _Held(
                 snapshot,
                 exporter,
-                holder,
+                pins,
                 frozenset((r.relid, r.epoch) for r in covered),
-                locked,
             )
             held.copied_at = time.monotonic()
             # Before it is known to be published: whatever happens then, it may be.
@@ -360,8 +319,8 @@ class SnapshotKeeper:
                 generation=subscription.generation,
             )
         except BaseException:
-            if holder is not None:
-                holder.close()
+            if pins is not None:
+                pins.close()
             exporter.close()
             raise
         if not published:
@@ -387,43 +346,6 @@ class SnapshotKeeper:
                 " streams: a standby that lags, perhaps. Let it name one.",
             )
 
-    def _pin(self, holder: Session, rel: SubscriptionRel) -> Oid | None:
-        """Lock one table and check that its rows are where the snapshot sees them. Returns the
-        publisher's OID of it; None: it cannot be copied now."""
-        holder.execute("SAVEPOINT pin")
-        try:
-            _lock(holder, rel)
-            # pg_class is read through the snapshot, pg_relation_filenode is not.
-            rows = holder.query(
-                "SELECT c.oid, c.relfilenode = pg_catalog.pg_relation_filenode(c.oid)"
-                " OR c.relkind = 'p',"
-                " pg_catalog.has_any_column_privilege(c.oid, 'SELECT')"
-                " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n"
-                " ON n.oid = c.relnamespace"
-                f" WHERE n.nspname = {quote_literal(rel.remote_namespace)}"
-                f" AND c.relname = {quote_literal(rel.remote_name)}"
-            )
-            if rows and rows[0][2] != "t":
-                raise PublisherError(
-                    f"permission denied for table {rel.remote_name}",
-                    sqlstate="42501",
-                    hint="Grant SELECT on its published columns to the role of the"
-                    " connection.",
-                )
-        except PublisherError as error:
-            holder.execute("ROLLBACK TO SAVEPOINT pin")
-            self._failed(rel, error)
-            return None
-        if not rows or rows[0][1] != "t":
-            holder.execute("ROLLBACK TO SAVEPOINT pin")
-            get_logger().warning(
-                "table was rewritten while its snapshot was taken",
-                table=f"{rel.remote_namespace}.{rel.remote_name}",
-            )
-            return None
-        holder.execute("RELEASE SAVEPOINT pin")
-        return Oid(int(str(rows[0][0])))
-
     def _failed(self, rel: SubscriptionRel, error: PublisherError) -> None:
         """An attempt to copy it that has ended before it began, counted like any other."""
         name = f"{rel.remote_namespace}.{rel.remote_name}"
@@ -441,7 +363,7 @@ class SnapshotKeeper:
     @property
     def _slot(self) -> str:
         """The temporary slot, and what the server's views call our connections."""
-        return f"pg_{self._subid}_sync_{self._catalog.system_identifier}"
+        return self._catalog.sync_name(self._subid)
 
     def _connect(self, name: str, *, replication: bool = False) -> Session:
         return connect(
@@ -459,18 +381,3 @@ class SnapshotKeeper:
                 self._catalog.release_snapshot(self._subid)
             finally:
                 held.close()
-
-
-def _import(holder: Session, snapshot: str) -> None:
-    holder.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    holder.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot)}")
-
-
-def _lock(holder: Session, rel: SubscriptionRel) -> None:
-    """ACCESS SHARE on one table, until the transaction ends.
-
-    Analysing a query takes it, before anybody asks for a privilege. The query is not planned: that
-    would lock the indexes, too, and a REINDEX that waits for one keeps the table's writers out.
-    """
-    name = f"{quote_ident(rel.remote_namespace)}.{quote_ident(rel.remote_name)}"
-    holder.analyse(f"SELECT 1 FROM ONLY {name}")

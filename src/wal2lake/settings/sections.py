@@ -251,6 +251,14 @@ class SubscriptionSettings:
         maximum=_BYTES_MAX,
         restart=True,
     )
+    max_lock_wait_ms: int = setting(
+        1_000,
+        "Longest time that a session of the publisher waits for a lock of an initial copy"
+        " before the copy gives way, and longest time that a copy waits for a lock; 0: a"
+        " copy never gives way.",
+        minimum=0,
+        maximum=_INT_MAX,
+    )
     connect_timeout_ms: int = setting(
         30_000,
         "Longest wait for a connection to a publisher, if neither its connection string"

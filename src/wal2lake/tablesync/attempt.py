@@ -15,11 +15,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from wal2lake.catalog import Subscription, SubscriptionRel, SyncSnapshot
-from wal2lake.errors import Wal2LakeError
+from wal2lake.errors import PublisherError, Wal2LakeError
 from wal2lake.model import Oid
 from wal2lake.pg import RemoteTable
+from wal2lake.tablesync.unaltered import SourceChanged
+
+_GAVE_WAY: Final = ("55P03", "57P01")
+"""lock_not_available: somebody else has the lock; admin_shutdown: the snapshot keeper has ended
+the reader, because somebody waited for its lock. (If the server is shut down, the next attempt
+cannot connect, and has an error then.)"""
 
 
 class Halted(Exception):
@@ -92,6 +99,18 @@ class Attempt:
     def ended(self) -> bool:
         """From outside."""
         return self._ended
+
+    @property
+    def source_changed(self) -> bool:
+        """The table is not any more what the snapshot has: it needs another one."""
+        return isinstance(self.error, SourceChanged)
+
+    @property
+    def gave_way(self) -> bool:
+        """It has ended for somebody at the publisher, and comes again: no failure."""
+        return isinstance(self.error, PublisherError) and (
+            self.error.sqlstate in _GAVE_WAY or self.source_changed
+        )
 
     def received(self) -> None:
         """Rows have come."""

@@ -16,6 +16,7 @@ row); 9.28.5 (snapshot synchronisation).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,15 +36,20 @@ from wal2lake.lake.staging.convert import (
 from wal2lake.lake.staging.defaults import Fills, behind
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.model import INVALID_LSN, INVALID_OID, Coercion, Lsn, Oid, merged
-from wal2lake.pg import Session, connect
+from wal2lake.pg import Publisher, Session, connect
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.pgtypes import RemoteTypes, remedy
+from wal2lake.tablesync.unaltered import (
+    PlannedTable,
+    check_files,
+    lock_unaltered,
+)
 from wal2lake.wire.columnar.copybinary import BinaryCopy
 
 LOCK_TIMEOUT_MS: Final = 10_000
-"""How long a copy waits for a lock of the table. The snapshot's holder has one that lets
-readers in, but whoever waits for a stronger one (DROP, ALTER) is before us in the queue, and
-waits for the holder, which waits for us: no server could see that."""
+"""Longest wait for a lock of the table if copies never give way. A DROP or ALTER that waits for
+the snapshot keeper's lock is before the reader in the queue, and the keeper waits for the
+reader: no server could see that."""
 
 _BLOCK_BYTES: Final = 8 << 20
 """CSV parsed at a time: large enough that Arrow's per-block cost does not show."""
@@ -87,6 +93,12 @@ class CopyTask:
     """Defaults of columns that are not copied."""
     counting: str = ""
     """A query for how many rows the statement gives."""
+    source: PlannedTable | None = None
+    """The table, to be compared with what the snapshot has; None: it is not compared."""
+    mark: str = ""
+    """What the snapshot keeper knows sessions of readers by."""
+    max_lock_wait_ms: int = 0
+    """subscription.max_lock_wait_ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +145,15 @@ def count_ranges(tasks: tuple[CopyTask, ...]) -> list[int | PublisherError]:
     try:
         with _open(tasks[0]) as session:
             for task in tasks:
-                results.append(int(session.value(task.counting) or 0))
+                with _snapshot(session, task):
+                    results.append(int(session.value(task.counting) or 0))
     except PublisherError as error:
         results += [error] * (len(tasks) - len(results))
     return results
 
 
 def _open(task: CopyTask) -> Session:
-    """A session that sees the snapshot."""
+    """A session that gives way to others."""
     try:
         session = connect(
             task.conninfo,
@@ -156,13 +169,29 @@ def _open(task: CopyTask) -> Session:
             hint=error.hint,
         ) from None
     try:
-        session.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}")
-        session.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        session.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(task.snapshot)}")
+        wait_ms = task.max_lock_wait_ms or LOCK_TIMEOUT_MS
+        session.execute(f"SET lock_timeout = {wait_ms}")
     except BaseException:
         session.close()
         raise
     return session
+
+
+@contextmanager
+def _snapshot(session: Session, task: CopyTask) -> Iterator[None]:
+    """A transaction that sees the snapshot, with the task's table and no other locked. Left by
+    an error it stays open: the session is closed then."""
+    session.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    session.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(task.snapshot)}")
+    if task.max_lock_wait_ms:
+        Publisher(session).mark_transaction(task.mark)
+    source = task.source
+    if source is not None:
+        lock_unaltered(session, source)
+    yield
+    if source is not None and source.partitioned:
+        check_files(session, source)
+    session.execute("COMMIT")
 
 
 def _copy_range(task: CopyTask, session: Session) -> CopyResult:
@@ -171,14 +200,15 @@ def _copy_range(task: CopyTask, session: Session) -> CopyResult:
         held_bytes = 0
         coercions: list[Coercion] = []
         fills = task.fills
-        for columns in _columns(task, session):
-            converted = _convert(task, columns, fills, coercions)
-            fills = behind(fills, converted.num_rows)
-            held.append(converted)
-            held_bytes += converted.nbytes
-            if held_bytes >= task.row_group_bytes:
-                writer.write(pa.concat_tables(held))
-                held, held_bytes = [], 0
+        with _snapshot(session, task):
+            for columns in _columns(task, session):
+                converted = _convert(task, columns, fills, coercions)
+                fills = behind(fills, converted.num_rows)
+                held.append(converted)
+                held_bytes += converted.nbytes
+                if held_bytes >= task.row_group_bytes:
+                    writer.write(pa.concat_tables(held))
+                    held, held_bytes = [], 0
         if held:
             writer.write(pa.concat_tables(held))
         rows = writer.rows

@@ -75,6 +75,7 @@ from wal2lake.tablesync.plan import (
     range_bytes,
 )
 from wal2lake.tablesync.turns import RangePool
+from wal2lake.tablesync.unaltered import PlannedTable
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -126,6 +127,8 @@ class GroupCopy:
         self._port = tables
         self._executors = executors
         self._readers = readers
+        self.max_lock_wait_ms = settings.subscription.max_lock_wait_ms
+        """As last loaded; see the setting."""
         self._pool = RangePool(readers)
         self._events = get_logger()
 
@@ -269,7 +272,8 @@ class GroupCopy:
         for part, result in zip(mine, results, strict=True):
             attempt = planned[part.table].attempt
             if isinstance(result, Wal2LakeError):
-                attempt.fail(result)
+                # Sessions are ended that read what is void.
+                attempt.fail(result if self._is_wanted(attempt) else Halted())
             elif not attempt.over:
                 attempt.received()
                 done.append(
@@ -337,6 +341,9 @@ class GroupCopy:
             lsn=attempt.snapshot.lsn,
             must_use_password=self._catalog.must_use_password(subscription),
             fills=one.fills,
+            source=PlannedTable.of(remote),
+            mark=self._catalog.sync_name(subscription.oid),
+            max_lock_wait_ms=self.max_lock_wait_ms,
             counting=count_statement(remote, part.pages),
             rules=Rules(
                 ValuePolicies.parse(subscription.value_policies),
@@ -352,7 +359,7 @@ class GroupCopy:
         for one in planned[:1]:
             attempt = one.attempt
             held = self._catalog.snapshot_held(attempt.subscription.oid)
-            if held != attempt.snapshot:
+            if held is None or held.identity != attempt.snapshot.identity:
                 raise SnapshotGone
 
     # ---- after the last row -------------------------------------------------------------

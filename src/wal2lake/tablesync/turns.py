@@ -14,12 +14,17 @@ Called by ``worker`` (tables) and ``group`` (ranges).
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from wal2lake.model import Oid
+
+_GAVE_WAY_SECONDS: Final = 0.5
+"""ALTER TABLE without a rewrite takes milliseconds. A guess."""
 
 Key = tuple[Oid, Oid, int]
 """Subscription, table, epoch: one copy, whatever number of attempts it takes."""
@@ -29,6 +34,10 @@ Key = tuple[Oid, Oid, int]
 class _Failed:
     attempts: int
     failed_at: float
+    longest_pause: float = math.inf
+
+    def due_at(self, retry_seconds: float) -> float:
+        return self.failed_at + min(retry_seconds, self.longest_pause)
 
 
 class Turns:
@@ -44,7 +53,7 @@ class Turns:
         found = []
         for key in waiting:
             failed = self._failed.get(key)
-            if failed is None or failed.failed_at + self.retry_seconds <= now:
+            if failed is None or failed.due_at(self.retry_seconds) <= now:
                 found.append(key)
         return sorted(found, key=self.failures)
 
@@ -53,6 +62,12 @@ class Turns:
         before = self._failed.get(key)
         attempts = 1 if before is None else before.attempts + 1
         self._failed[key] = _Failed(attempts, now)
+
+    def gave_way(self, key: Key, now: float) -> None:
+        """An attempt has ended for somebody at the publisher: a short pause, which counts as a
+        failure, so that the table does not hold up others again."""
+        self.failed(key, now)
+        self._failed[key].longest_pause = _GAVE_WAY_SECONDS
 
     def retain(self, waiting: Collection[Key]) -> None:
         """Forget the failures of all others: they are copied, or gone."""
@@ -66,7 +81,7 @@ class Turns:
 
     def next_due(self, after: float) -> float | None:
         """When the first of them may be tried again after a moment; None: there is none."""
-        times = (one.failed_at + self.retry_seconds for one in self._failed.values())
+        times = (one.due_at(self.retry_seconds) for one in self._failed.values())
         return min((at for at in times if at > after), default=None)
 
 

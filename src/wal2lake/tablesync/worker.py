@@ -42,13 +42,13 @@ from typing import Final
 
 from wal2lake.apply.schema.follow import AlterTable
 from wal2lake.catalog import Catalog, Subscription, SubscriptionRel, SyncSnapshot
-from wal2lake.errors import Wal2LakeError, sqlstate_of
+from wal2lake.errors import PublisherError, Wal2LakeError, sqlstate_of
 from wal2lake.lake import TablePort
 from wal2lake.lake.spark.executors import Executors
 from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
 from wal2lake.model import Oid, SyncState
 from wal2lake.observe import get_logger
-from wal2lake.pg import Publisher, RemoteTable, connect
+from wal2lake.pg import Publisher, RemoteTable, Session, connect
 from wal2lake.settings import Settings
 from wal2lake.tablesync.attempt import Attempt, Halted, RunningCopy, SnapshotGone
 from wal2lake.tablesync.copy import LOCK_TIMEOUT_MS
@@ -61,6 +61,8 @@ _POLL_SECONDS: Final = 0.02
 
 _LOOK_SECONDS: Final = 1.0
 """A look that nothing has asked for, in case something was missed."""
+
+_LOCK_NOT_AVAILABLE: Final = "55P03"
 
 _WAITING: Final = (SyncState.INIT, SyncState.DATASYNC)
 
@@ -118,6 +120,7 @@ class TableSync:
             self._turns.retry_seconds = (
                 self._settings.wal_retrieve_retry_interval_ms / 1000
             )
+        self._group.max_lock_wait_ms = self._settings.max_lock_wait_ms
         self._freed.set()
 
     def halt(
@@ -227,7 +230,7 @@ class TableSync:
                 key: remote
                 for key in due
                 for held, remote in [self._described.get(key, (None, None))]
-                if held == snapshot
+                if held is not None and held.identity == snapshot.identity
             }
             asked = [waiting[key] for key in due if key not in told]
             if free > 0 and asked and subid not in self._describing:
@@ -290,31 +293,69 @@ class TableSync:
         rels: Sequence[SubscriptionRel],
     ) -> None:
         """Ask the publisher about tables that are due."""
-        name = f"pg_{subscription.oid}_sync_{self._catalog.system_identifier}"
         try:
             with connect(
                 subscription.conninfo,
-                application_name=name,
+                application_name=self._catalog.sync_name(subscription.oid),
                 must_use_password=self._catalog.must_use_password(subscription),
             ) as session:
-                session.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}")
-                found = Publisher(session).tables(
-                    [(rel.remote_namespace, rel.remote_name) for rel in rels],
-                    subscription.publications,
-                )
+                wait_ms = self._settings.max_lock_wait_ms or LOCK_TIMEOUT_MS
+                session.execute(f"SET lock_timeout = {wait_ms}")
+                try:
+                    self._ask(session, subscription, snapshot, rels)
+                except PublisherError as error:
+                    if error.sqlstate != _LOCK_NOT_AVAILABLE or len(rels) == 1:
+                        raise
+                    # pg_relation_size waits for ALTER TABLE: of one table, perhaps.
+                    for rel in rels:
+                        self._ask_one(session, subscription, snapshot, rel)
         except Exception as error:
-            attempts = [Attempt(subscription, rel, snapshot, None) for rel in rels]
-            for attempt in attempts:
-                attempt.fail(error)
-            self._record(subscription, attempts)
-        else:
-            with self._guard:
-                for rel in rels:
-                    remote = found.get((rel.remote_namespace, rel.remote_name))
-                    self._described[_key(rel)] = (snapshot, remote)
+            self._not_described(subscription, snapshot, rels, error)
         finally:
             with self._guard:
                 self._describing.discard(subscription.oid)
+
+    def _ask_one(
+        self,
+        session: Session,
+        subscription: Subscription,
+        snapshot: SyncSnapshot,
+        rel: SubscriptionRel,
+    ) -> None:
+        try:
+            self._ask(session, subscription, snapshot, [rel])
+        except PublisherError as error:
+            if error.sqlstate != _LOCK_NOT_AVAILABLE:
+                raise
+            self._not_described(subscription, snapshot, [rel], error)
+
+    def _ask(
+        self,
+        session: Session,
+        subscription: Subscription,
+        snapshot: SyncSnapshot,
+        rels: Sequence[SubscriptionRel],
+    ) -> None:
+        found = Publisher(session).tables(
+            [(rel.remote_namespace, rel.remote_name) for rel in rels],
+            subscription.publications,
+        )
+        with self._guard:
+            for rel in rels:
+                remote = found.get((rel.remote_namespace, rel.remote_name))
+                self._described[_key(rel)] = (snapshot, remote)
+
+    def _not_described(
+        self,
+        subscription: Subscription,
+        snapshot: SyncSnapshot,
+        rels: Sequence[SubscriptionRel],
+        error: Exception,
+    ) -> None:
+        attempts = [Attempt(subscription, rel, snapshot, None) for rel in rels]
+        for attempt in attempts:
+            attempt.fail(error)
+        self._record(subscription, attempts)
 
     def _copy(self, subscription: Subscription, attempts: Sequence[Attempt]) -> None:
         """Copy a group of tables."""
@@ -373,7 +414,11 @@ class TableSync:
         attempts = [one for one in attempts if not isinstance(one.error, Halted)]
         if not attempts:
             return
-        failed = [one for one in attempts if one.error is not None]
+        yielded = [one for one in attempts if one.gave_way]
+        self._give_way(yielded)
+        failed = [
+            one for one in attempts if one.error is not None and one not in yielded
+        ]
         with self._guard:
             for one in failed:
                 self._turns.failed(_key(one.rel), time.monotonic())
@@ -381,8 +426,10 @@ class TableSync:
             [
                 (
                     one.rel,
-                    None if one.error is None else one.describe(),
-                    None if one.error is None else sqlstate_of(one.error),
+                    one.describe() if one in failed else None,
+                    sqlstate_of(one.error)
+                    if one in failed and one.error is not None
+                    else None,
                     one.may_be_committed,
                 )
                 for one in attempts
@@ -403,6 +450,18 @@ class TableSync:
                 self._events.error(text, exc_info=error)
             if error is not None:
                 self._catalog.disable_if_asked(subscription.oid, error)
+
+    def _give_way(self, attempts: Sequence[Attempt]) -> None:
+        """Attempts that have ended for somebody at the publisher: when they come again."""
+        for one in attempts:
+            if one.source_changed:
+                self._catalog.uncover(one.snapshot, [one.rel.relid])
+            else:
+                with self._guard:
+                    self._turns.gave_way(_key(one.rel), time.monotonic())
+            self._events.info(
+                f'copy of table "{one.name}" gives way and begins again: {one.error}'
+            )
 
 
 def _key(rel: SubscriptionRel) -> Key:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from wal2lake.catalog import copies, subscriptions
@@ -137,6 +137,12 @@ class Copies(Part):
         """The snapshot that copies of this subscription may use now."""
         with self._database.reading() as connection:
             return copies.snapshot_held(connection, subid)
+
+    def uncover(self, held: SyncSnapshot, relids: Collection[Oid]) -> None:
+        """Copies of these tables cannot use the snapshot any more: what they would read is not
+        what it had. The next snapshot covers them."""
+        with self._database.transaction() as transaction:
+            copies.uncover(transaction, held, relids)
 
     def release_snapshot(self, subid: Oid) -> None:
         """The snapshot is gone, or no longer needed."""

@@ -1,0 +1,135 @@
+"""Whether a table is still what a snapshot has of it, asked inside the transaction that reads it.
+
+Comes in: a session whose transaction has imported the snapshot, and the table as it was described.
+Goes out: nothing, or ``SourceChanged``: what would be read is not what the snapshot has.
+
+Until it is read, nobody keeps others from changing the table: a lock that is held until the copy's
+turn comes would stop its writers behind the first ALTER TABLE. An imported snapshot alone does not
+help. ALTER TABLE and TRUNCATE are not MVCC-safe (a table that was rewritten since looks empty),
+VACUUM FULL moves the rows between ranges of pages, and COPY takes columns by the names that they
+have now. So a reader first locks the table, then looks at both sides:
+
+    what                    as the snapshot has it    as it is now
+    ----                    ----------------------    ------------
+    the file                pg_class.relfilenode      pg_relation_filenode()
+    columns                 pg_attribute              the description of a query (Parse, Describe)
+
+Catalog tables are read through the transaction's snapshot; the function and the parser are not. The
+lock holds until the transaction ends, so both stay equal while the range is read.
+
+A partitioned table has no file. COPY locks its leaves, so their files are compared behind it.
+
+Source: PostgreSQL manual, 13.6 (Caveats: commands that are not MVCC-safe); postgres:
+src/backend/access/common/printtup.c (a RowDescription has the base type of a domain).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wal2lake.errors import PublisherError
+from wal2lake.model import Oid
+from wal2lake.pg import RemoteTable, Session
+
+_GONE = ("42P01", "3F000")
+"""undefined_table, invalid_schema_name."""
+
+
+class SourceChanged(PublisherError):
+    """The table cannot be copied under this snapshot any more, but can under a later one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    """What a reader was told of its table. Picklable."""
+
+    oid: Oid
+    name: str
+    """Qualified and quoted."""
+    partitioned: bool
+    columns: tuple[tuple[int, str, Oid, int, Oid, int], ...]
+    """Number, name, declared type and typmod, type and typmod without domains."""
+
+    @classmethod
+    def of(cls, remote: RemoteTable) -> PlannedTable:
+        """The same table as a reader needs it."""
+        return cls(
+            remote.oid,
+            remote.qualified,
+            remote.kind == "p",
+            tuple(
+                (
+                    c.number,
+                    c.name,
+                    c.declared_oid,
+                    c.declared_typmod,
+                    c.type_oid,
+                    c.typmod,
+                )
+                for c in remote.columns
+            ),
+        )
+
+
+def lock_unaltered(session: Session, table: PlannedTable) -> None:
+    """Take ACCESS SHARE on the table for the rest of the transaction.
+
+    Raises SourceChanged if the snapshot has other columns or another file; 55P03 if the lock
+    cannot be had within lock_timeout.
+    """
+    only = "" if table.partitioned else "ONLY "
+    try:
+        now = session.describe(f"SELECT * FROM {only}{table.name}")
+    except PublisherError as error:
+        if error.sqlstate in _GONE:
+            raise _changed(table, "dropped or renamed") from None
+        raise
+    # Another node does not say where columns come from.
+    if now and now[0].table:
+        rows = session.query(
+            "SELECT a.attnum, a.attname, a.atttypid, a.atttypmod"
+            " FROM pg_catalog.pg_attribute a"
+            f" WHERE a.attrelid = {int(table.oid)}"
+            " AND a.attnum > 0 AND NOT a.attisdropped"
+        )
+        before = {
+            (int(str(r[0])), str(r[1])): (int(str(r[2])), int(str(r[3]))) for r in rows
+        }
+        present = {(c.number, c.name): (c.type_oid, c.typmod) for c in now}
+        same = now[0].table == table.oid and before.keys() <= present.keys()
+        for number, name, declared, declared_typmod, base, typmod in table.columns:
+            place = (number, name)
+            same = (
+                same
+                and before.get(place) == (declared, declared_typmod)
+                and present.get(place) == (base, typmod)
+            )
+        if not same:
+            raise _changed(table, "altered")
+    if not table.partitioned:
+        check_files(session, table)
+
+
+def check_files(session: Session, table: PlannedTable) -> None:
+    """Compare the files of a locked table, or of its leaves; raises SourceChanged."""
+    relids = f"SELECT {int(table.oid)}::pg_catalog.oid AS oid"
+    if table.partitioned:
+        relids = (
+            f"WITH RECURSIVE below(oid) AS ({relids} UNION ALL"
+            " SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i"
+            " ON i.inhparent = below.oid) SELECT oid FROM below"
+        )
+    moved = session.value(
+        "SELECT pg_catalog.count(*) FROM pg_catalog.pg_class c"
+        f" WHERE c.oid IN ({relids}) AND c.relkind = 'r'"
+        " AND c.relfilenode IS DISTINCT FROM pg_catalog.pg_relation_filenode(c.oid)"
+    )
+    if moved != "0":
+        raise _changed(table, "rewritten or truncated")
+
+
+def _changed(table: PlannedTable, how: str) -> SourceChanged:
+    return SourceChanged(
+        f"table {table.name} has been {how} since the snapshot was taken",
+        sqlstate="55000",
+    )
