@@ -16,7 +16,7 @@ from collections.abc import Set
 from types import FrameType
 from typing import NoReturn
 
-from benchmarks.applying import fragments, keyless, scattered, sustained
+from benchmarks.applying import fragments, keyless, mixed, scattered, sustained
 from benchmarks.changes import backlog, cores, decoding, latency, nullmodes, streamed
 from benchmarks.changes.shapes import SHAPES
 from benchmarks.copies import copying, idle, interrupted, large, tables
@@ -115,6 +115,8 @@ def _apply(stage: Stage, chosen: Set[str]) -> None:
         fragments.run(stage)
     if "tpcb" in chosen:
         sustained.run(stage)
+    if "mixed" in chosen:
+        mixed.run(stage)
     if "serve" in chosen:
         serving.run(stage)
     if "slots" in chosen:

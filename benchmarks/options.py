@@ -32,6 +32,7 @@ WORKLOADS: Final = {
     "keyless": "100,000 updates of a table without a key, and of one with a key",
     "fragments": "reading a table after 1,000 commits of 200 rows",
     "tpcb": "pgbench, scale 10: 1,000/s for --seconds, then as much as can be followed",
+    "mixed": "120 and 200 mixed transactions a second over 17 tables, and a backlog of them",
     "tables": "500 small tables: their copy, a round of changes, nothing",
     "serve": "the node as publisher to a PostgreSQL: stream, copy, commits",
     "slots": "one commit of 10 M rows, read by a slot, by ten, and beside nine that stand still",
@@ -39,7 +40,7 @@ WORKLOADS: Final = {
 }
 """Name to what it measures, in the order in which they run."""
 
-OPT_IN: Final = frozenset({"cores", "scattered", "fragments", "tpcb", "slots"})
+OPT_IN: Final = frozenset({"cores", "scattered", "fragments", "tpcb", "mixed", "slots"})
 """Only when they are named: they would make the whole run too long."""
 
 
@@ -52,7 +53,7 @@ class Options:
     rows_scale: float
     """1 is the size that the targets are about."""
     seconds: int
-    """Length of ``latency``, ``busy``, ``visible`` and ``tpcb``."""
+    """Length of ``latency``, ``busy``, ``visible``, ``tpcb`` and ``mixed``."""
     idle_seconds: int
     json: Path | None
     node: bool
@@ -87,7 +88,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         "--seconds",
         type=int,
         default=30,
-        help="length of latency, busy, visible and tpcb (default 30)",
+        help="length of latency, busy, visible, tpcb and mixed (default 30)",
     )
     parser.add_argument(
         "--idle-seconds", type=int, default=30, help="length of idle (default 30)"

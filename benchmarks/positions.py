@@ -98,6 +98,25 @@ def flushed(source: Client, subscription: str) -> Lsn:
     return _replication(source, subscription, "flush_lsn")
 
 
+def written(source: Client) -> Lsn:
+    """How far the source's own log is flushed."""
+    return _lsn(source, "select pg_current_wal_flush_lsn()")
+
+
+def behind(
+    written: Positions, seen: Positions, started: float, ended: float
+) -> Iterator[float]:
+    """Seconds behind at each advance, just before it: the time since the source had gone
+    beyond what the subscriber had until then."""
+    before: int | None = None
+    for moment, lsn in zip(seen.moments, seen.lsns, strict=True):
+        if before is not None and started <= moment <= ended:
+            gone = written.seen(before)
+            if gone is not None:
+                yield max(0.0, moment - gone)
+        before = lsn
+
+
 def sent(source: Client, subscription: str) -> Lsn:
     """What the walsender has decoded and given to its socket."""
     return _replication(source, subscription, "sent_lsn")

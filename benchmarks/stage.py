@@ -46,6 +46,7 @@ _SERVER: Final = {
     "checkpoint_timeout": "30min",
     "max_slot_wal_keep_size": "-1",
     "max_connections": "600",
+    "max_prepared_transactions": "20",
     "synchronous_commit": "on",
 }
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.positions import Positions, looking, reached
+from benchmarks.positions import behind, looking, reached, written
 from benchmarks.report import Target, percentile
 from benchmarks.stage import (
     Comparison,
@@ -34,8 +34,6 @@ from benchmarks.stage import (
 )
 from benchmarks.usage import Usage
 from benchmarks.workload import marked
-from wal2lake.model import Lsn
-from wal2lake.pg.client import Client
 
 _PUBLICATION: Final = "bench_tpcb"
 _SCALE: Final = 10
@@ -172,7 +170,7 @@ def _measure(stage: Stage, peer: Peer) -> _Measured:
 def _follow(stage: Stage, peer: Peer, name: str, rate: int, seconds: int) -> _Followed:
     stage.say(f"tpcb: {peer.name}, {rate:,}/s for {seconds} s")
     with (
-        looking(stage.at_source, _written, pause_seconds=_LOOK_SECONDS) as written,
+        looking(stage.at_source, written, pause_seconds=_LOOK_SECONDS) as gone,
         looking(
             peer.connected, lambda c: reached(c, name), pause_seconds=_LOOK_SECONDS
         ) as seen,
@@ -187,33 +185,14 @@ def _follow(stage: Stage, peer: Peer, name: str, rate: int, seconds: int) -> _Fo
             mark = marked(source, "update pgbench_branches set bbalance = bbalance")
         wait_exactly(lambda: seen.beyond(int(mark)), f"{name} has everything")
         drained = time.perf_counter() - ended
-    behind = list(_behind(written, seen, started, ended))
-    found = _Followed(count / (ended - started), behind, drained, cpu_cores)
+    late = list(behind(gone, seen, started, ended))
+    found = _Followed(count / (ended - started), late, drained, cpu_cores)
     stage.say(
         f"tpcb: {peer.name}, {found.per_second:,.0f}/s, behind p50"
-        f" {percentile(behind, 50) or 0:.2f} s, grown by {found.grown:.2f} s,"
+        f" {percentile(late, 50) or 0:.2f} s, grown by {found.grown:.2f} s,"
         f" drained in {drained:.1f} s"
     )
     return found
-
-
-def _written(source: Client) -> Lsn:
-    rows = source.rows("select pg_current_wal_flush_lsn()")
-    return Lsn.parse(str(rows[0][0]))
-
-
-def _behind(
-    written: Positions, seen: Positions, started: float, ended: float
-) -> Iterator[float]:
-    """Seconds behind at each advance, just before it: the time since the source had gone
-    beyond what the subscriber had until then."""
-    before: int | None = None
-    for moment, lsn in zip(seen.moments, seen.lsns, strict=True):
-        if before is not None and started <= moment <= ended:
-            gone = written.seen(before)
-            if gone is not None:
-                yield max(0.0, moment - gone)
-        before = lsn
 
 
 def _pgbench(stage: Stage, rate: int, seconds: int) -> int:
