@@ -8,6 +8,16 @@ from wal2lake.catalog import ColumnChange
 from wal2lake.model import Oid
 
 
-def never_alter(relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool) -> None:
+class _NeverAlter:
     """For subscriptions that do not follow their publisher's tables."""
-    raise AssertionError(f"table {relid} is altered")
+
+    def __call__(
+        self, relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
+    ) -> None:
+        raise AssertionError(f"table {relid} is altered")
+
+    def is_free(self, relid: Oid) -> bool:
+        return True
+
+
+never_alter = _NeverAlter()

@@ -73,11 +73,13 @@ class Failure:
     """What a table could not take; None: it is not about one row."""
     message: Message | None = None
     """The message that could not be taken, where ``row`` does not say it."""
+    resumes: bool = False
+    """Nothing is wrong: the next batch begins with this transaction."""
 
     @property
     def divides(self) -> bool:
         """Nothing is wrong: once what is below has been applied, it goes on from here."""
-        return self.row is not None and self.row[1].divides
+        return self.resumes or (self.row is not None and self.row[1].divides)
 
 
 def first_failure(failures: Iterable[Failure]) -> Failure | None:

@@ -198,6 +198,28 @@ class Participants:
         commits = self._port.actions(location, participant.version + 1, newest)
         return participant.trusted and not any(map(_writes_rows, commits))
 
+    def altered(self, relid: Oid) -> bool:
+        """Take over what a followed ALTER TABLE has made of a table, under the commit lock; False:
+        it is no participant any more, for it waits for its copy."""
+        participant = self._known[relid]
+        definition = self._catalog.table_by_oid(relid)
+        rel = next(
+            (rel for rel in self._catalog.rels(self._subid) if rel.relid == relid), None
+        )
+        if (
+            rel is None
+            or definition is None
+            or rel.epoch != participant.rel.epoch
+            or rel.state not in _JOINING
+            or rel.paused
+        ):
+            return False
+        participant.rel, participant.definition = rel, definition
+        participant.trusted = rel.trusted
+        participant.version = self._port.state(definition.location).version
+        participant.unpublished = True
+        return True
+
     def distrust(self, participant: Participant) -> None:
         """Somebody else has written it: inserts may meet rows that are not ours."""
         participant.trusted = False

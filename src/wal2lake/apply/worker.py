@@ -27,52 +27,30 @@ Source: DESIGN 6 (Apply), invariants 1, 2, 6; worker.c.
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
-from wal2lake.apply.batch import Batch, TableChanges, choose, divide
-from wal2lake.apply.conflicts import Transactions, conflict, met, tell
-from wal2lake.apply.failures import Failure, first_failure, row_failure
+from wal2lake.apply.batch import choose, divide
 from wal2lake.apply.participants import Participants
-from wal2lake.apply.relationmap import has_unique_key
-from wal2lake.apply.restarts import (
-    Restart,
-    fills_of,
-    find_restarts,
-    pending_restarts,
-)
 from wal2lake.apply.schema.follow import AlterTable, Due, SchemaFollower
-from wal2lake.apply.skipping import Skip, begin_skip
-from wal2lake.apply.targets import check_others, check_targets, first_change_of_columns
+from wal2lake.apply.step.applier import BatchApplier
+from wal2lake.apply.step.publishing import VectorPublisher
 from wal2lake.catalog import (
     Catalog,
     ProgressFile,
     Subscription,
-    TableDef,
     Worker,
 )
 from wal2lake.changelog import LogReader
 from wal2lake.errors import Wal2LakeError, sqlstate_of
-from wal2lake.lake import CommitConflict, Cursor, TablePort
-from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
-from wal2lake.lake.origins import Commits
-from wal2lake.lake.staging.convert import Rules
+from wal2lake.lake import CommitConflict, TablePort
+from wal2lake.lake.batchport import BatchPort
 from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
-from wal2lake.lake.staging.logrows import LogSource, LsnRange
-from wal2lake.model import INVALID_LSN, Lsn, Oid, Resolution
+from wal2lake.model import Lsn, Oid
 from wal2lake.observe import failpoint, get_logger
-from wal2lake.pgtypes import (
-    ConflictResolutions,
-    RemoteTypes,
-    ValuePolicies,
-    check_tracked,
-    remote_types_from_json,
-)
 from wal2lake.settings import Settings
 
 _POLL_SECONDS: Final = 0.02
@@ -86,9 +64,6 @@ store it may be seconds."""
 _ATTEMPTS: Final = 3
 """At a batch that other writers of a table overtake, before it is an error. Each has half as much
 in it, and so half the time in which to be overtaken."""
-
-_PARALLEL_TABLES: Final = 4
-"""Tables of one batch that Spark works on at once: their driver-side steps overlap."""
 
 
 class ApplyWorker:
@@ -111,13 +86,9 @@ class ApplyWorker:
         writers at the front door hold it too, so that a vector is never torn.
         ``defaults``: of columns that the publisher does not send. ``published`` is called
         when readers see something new."""
-        self._defaults = defaults
-        self._published = published
         self._catalog = catalog
         self._settings = settings
         self._subid = subid
-        self._port = tables
-        self._batches = batches
         self._progress = progress
         self._commit_lock = commit_lock
         directory = settings.log_directory / str(int(subid))
@@ -126,6 +97,21 @@ class ApplyWorker:
         self._reader = LogReader(directory)
         self._tables = Participants(catalog, tables, subid)
         self._schemas = SchemaFollower(catalog, subid, alter)
+        self._publisher = VectorPublisher(
+            catalog, subid, self._tables, tables, progress, defaults, published
+        )
+        self._applier = BatchApplier(
+            catalog,
+            settings,
+            subid,
+            self._reader,
+            self._tables,
+            self._schemas,
+            batches,
+            self._publisher,
+            commit_lock,
+            defaults,
+        )
         self._seen_change = -1
         self._idle_at: tuple[Lsn, int] | None = None
         """Sealed position and catalog state at which there was nothing to do."""
@@ -137,7 +123,6 @@ class ApplyWorker:
         self._wake = threading.Event()
         """Try again, without waiting for the interval."""
         self._events = get_logger()
-        self._pool = ThreadPoolExecutor(_PARALLEL_TABLES, f"apply-{int(subid)}")
         self._thread = threading.Thread(
             target=self._run, name=f"apply-{int(subid)}", daemon=True
         )
@@ -155,7 +140,7 @@ class ApplyWorker:
 
     def reload(self, settings: Settings) -> None:
         """Obey these from now on."""
-        self._settings = settings
+        self._settings = self._applier.settings = settings
         self._wake.set()
 
     def join(self, timeout_seconds: float) -> bool:
@@ -195,7 +180,7 @@ class ApplyWorker:
                         retry = self._settings.subscription
                         self._wake.wait(retry.wal_retrieve_retry_interval_ms / 1000)
         finally:
-            self._pool.shutdown(wait=False)
+            self._applier.close()
 
     def _is_overtaken(self, error: Exception) -> bool:
         """Whether to try again at once: another writer of a table was faster."""
@@ -247,7 +232,7 @@ class ApplyWorker:
             self._tables.refresh(subscription)
             self._seen_change = change
         floor = subscription.floor
-        decided = self._decided(floor)
+        decided = self._publisher.decided(floor)
         start = min((t.position(floor) for t in self._tables), default=decided)
         # A table may join above what has been looked at, which holds other relations.
         start = min(start, decided)
@@ -268,23 +253,23 @@ class ApplyWorker:
         # Others catch up with the vector first, in batches of their own.
         catching_up = start < decided
         chosen = choose(
-            self._schemas.translated(waiting),
+            waiting,
             max_bytes=limits.batch_bytes >> self._overtaken,
             max_rows=limits.batch_rows >> self._overtaken,
             at_least=floor if catching_up else ahead,
         )
         end = chosen[-1].sealed_lsn
-        batch = divide(chosen, positions=self._tables.positions(floor), end=end)
         due = self._schemas.due([t.rel for t in self._tables], end)
         if due is not None and due.at <= start:
             self._follow(subscription, due)
-        else:
-            self._apply(
-                subscription,
-                batch,
-                altered=None if due is None else due.at,
-                caught_up=decided if catching_up else None,
-            )
+            return True
+        positions = self._tables.positions(floor)
+        batch = divide(self._schemas.translated(chosen), positions=positions, end=end)
+        self._applier.apply(
+            subscription,
+            replace(batch, manifests=chosen),
+            caught_up=decided if catching_up else None,
+        )
         return True
 
     def _look_for_others(self) -> bool:
@@ -328,11 +313,6 @@ class ApplyWorker:
         self._follow(subscription, due)
         return True
 
-    def _decided(self, floor: Lsn) -> Lsn:
-        """Below it every transaction has been applied, or skipped where it may be."""
-        vector = self._catalog.newest_vector(self._subid)
-        return floor if vector is None else Lsn(max(floor, vector.lsn))
-
     def _settle(self, subscription: Subscription, reached: Lsn) -> bool:
         """Nothing to apply below ``reached``: let copied tables join, and publish what
         had been committed when a crash came."""
@@ -341,354 +321,13 @@ class ApplyWorker:
                 self._progress.set(applied=subscription.floor)
             return self._let_floor_follow(subscription.floor)
         with self._commit_lock:
-            return not self._tables.are_members() or self._publish(reached)
+            return not self._tables.are_members() or self._publisher.publish(reached)
 
     def _let_floor_follow(self, floor: Lsn) -> bool:
         """A table that held the floor below the vector may have left."""
-        decided = self._decided(floor)
+        decided = self._publisher.decided(floor)
         tables = [int(t.rel.relid) for t in self._tables]
         if floor >= self._catalog.floor_bound(self._subid, decided, tables):
             return False
         with self._commit_lock:
-            return not self._tables.are_members() or self._publish(decided)
-
-    def _apply(
-        self,
-        subscription: Subscription,
-        batch: Batch,
-        *,
-        altered: Lsn | None,
-        caught_up: Lsn | None,
-    ) -> None:
-        """``altered``: a transaction for which a table is to be altered first. ``caught_up``:
-        tables that are behind the vector take this batch, up to there."""
-        found = skip = None
-        cuts = [
-            first_change_of_columns(self._catalog, self._reader, batch.tables),
-            altered,
-        ]
-        if caught_up is None:
-            skip = begin_skip(
-                self._catalog,
-                subscription,
-                self._tables,
-                self._reader,
-                batch,
-                self._decided(subscription.floor),
-            )
-        elif caught_up < batch.end:
-            # What comes next concerns all of them, a SKIP for instance.
-            cuts.append(caught_up)
-        cut = min((lsn for lsn in cuts if lsn is not None), default=None)
-        failure = self._attempt(subscription, batch, cut, skip)
-        while failure is not None:
-            # What is found later in an attempt may lie before: each cut is below the last one.
-            found, failure = failure, None
-            if found.cut > subscription.floor or self._tables.unseen(found.cut):
-                failure = self._attempt(subscription, batch, found.cut, skip)
-        if found is not None and not found.divides:
-            raise self._explained(found, batch).error
-        self._catalog.note_error(self._subid, Worker.APPLY, None)
-
-    def _explained(self, failure: Failure, batch: Batch) -> Failure:
-        """What stops the subscription, with its transaction; noted, if it is one of PostgreSQL's
-        conflicts."""
-        lsn = int(failure.cut)
-        known = Transactions(self._reader, batch.manifests).at([lsn]).get(lsn)
-        xid = None if known is None else known.xid
-        if failure.message is not None:
-            failure.error.context = failure.message.context(
-                self._subid, xid, failure.cut
-            )
-        if failure.row is None:
-            return failure
-        table, row = failure.row
-        if row.conflict is not None:
-            self._catalog.note_conflict(
-                self._subid,
-                conflict(
-                    table.oid, row.conflict, Resolution.ERROR, lsn, row.key, known
-                ),
-            )
-        return row_failure(
-            self._subid,
-            table,
-            row,
-            xid,
-            self._origin_exists,
-            values=self._settings.apply.log_conflict_values,
-        )
-
-    def _origin_exists(self, subid: int) -> bool:
-        return self._catalog.subscription(Oid(subid)) is not None
-
-    def _attempt(
-        self,
-        subscription: Subscription,
-        batch: Batch,
-        cut: Lsn | None,
-        skip: Skip | None,
-    ) -> Failure | None:
-        """Stage all; commit all and publish if nothing failed."""
-        reached = batch.end if cut is None else cut
-        behind = skip.position if skip is not None else None
-        parts = [t if behind is None else t.behind(behind) for t in batch.tables]
-        parts = [t for t in parts if t.position < reached and t.files]
-        if cut is not None:
-            # The floor is enough for a table that has nothing below the cut.
-            parts = [p for p in parts if any(f.min_commit_lsn < cut for f in p.files)]
-        failures = check_targets(
-            self._catalog,
-            self._reader,
-            parts,
-            rights=self._catalog.target_rights(subscription),
-            origin=f"pg_{subscription.oid}",
-            cut=cut,
-        )
-        failures += check_others(
-            self._catalog,
-            self._reader,
-            batch.others,
-            subid=self._subid,
-            position=max(self._decided(subscription.floor), behind or INVALID_LSN),
-            cut=cut,
-        )
-        if failures:
-            return first_failure(failures)
-        with ExitStack() as alone:
-            alone.enter_context(self._commit_lock)
-            if not self._tables.are_members():
-                # The batch is divided anew at the next step.
-                return None
-            restarts = find_restarts(
-                self._catalog, self._reader, self._tables, parts, cut
-            )
-            sequences = {oid for one in restarts.values() for oid in one.lasts}
-            alone.enter_context(self._defaults.restarting(sequences))
-            if behind is not None:
-                # What a table misses may be in the way of what is inserted.
-                for table in batch.tables:
-                    self._tables.distrust(self._tables[table.relid])
-            transactions = Transactions(self._reader, batch.manifests)
-            staged = self._stage_all(subscription, parts, cut, transactions, restarts)
-            failure = first_failure(
-                row_failure(self._subid, self._tables[part.relid].definition, row)
-                for part, one in zip(parts, staged, strict=True)
-                for row in one.failures
-            )
-            if failure is not None:
-                for one in staged:
-                    self._batches.discard(one)
-                return failure
-            failpoint("apply.staged")
-            try:
-                for part, one in zip(parts, staged, strict=True):
-                    known = self._tables[part.relid]
-                    if one.conflicts and not _is_unique(part, known.definition):
-                        # Old rows come whole, and ours may not be those any more.
-                        self._tables.distrust(known)
-                conflicts = met(
-                    [
-                        (self._tables[part.relid].definition, one.conflicts)
-                        for part, one in zip(parts, staged, strict=True)
-                    ],
-                    transactions,
-                )
-                self._catalog.expect(
-                    self._subid,
-                    reached,
-                    {part.relid: part.position for part in parts},
-                    {p.relid: s.coercions for p, s in zip(parts, staged, strict=True)},
-                    [one.conflict for one in conflicts],
-                    {relid: one.lasts for relid, one in restarts.items()},
-                )
-            except BaseException:
-                for one in staged:
-                    self._batches.discard(one)
-                raise
-            self._commit_all(parts, staged, reached)
-            failpoint("apply.tables_committed")
-            for known in self._tables:
-                known.passed(reached)
-            self._publish(reached, committed=[part.relid for part in parts], skip=skip)
-        tell(
-            f"pg_{subscription.oid}",
-            conflicts,
-            values=self._settings.apply.log_conflict_values,
-            exists=self._origin_exists,
-        )
-        return None
-
-    def _stage_all(
-        self,
-        subscription: Subscription,
-        parts: list[TableChanges],
-        cut: Lsn | None,
-        transactions: Transactions,
-        restarts: Mapping[Oid, Restart],
-    ) -> list[Staged]:
-        tracked = self._settings.apply.track_commit_timestamp
-        check_tracked(subscription.conflict_resolution, tracked=tracked)
-        commits = transactions.commits(self._subid) if tracked and parts else None
-        resolutions = ConflictResolutions.parse(subscription.conflict_resolution)
-        types = remote_types_from_json(subscription.remote_types)
-        policies = ValuePolicies.parse(subscription.value_policies)
-        running = [
-            self._pool.submit(
-                self._stage,
-                part,
-                cut,
-                types,
-                policies,
-                resolutions,
-                commits,
-                restarts.get(part.relid),
-                follows=subscription.follows_schema,
-            )
-            for part in parts
-        ]
-        wait(running)
-        if any(one.exception() is not None for one in running):
-            for one in running:
-                if one.exception() is None:
-                    self._batches.discard(one.result())
-        return [one.result() for one in running]
-
-    def _stage(
-        self,
-        part: TableChanges,
-        cut: Lsn | None,
-        types: RemoteTypes,
-        policies: ValuePolicies,
-        resolutions: ConflictResolutions,
-        commits: Commits | None,
-        restart: Restart | None,
-        *,
-        follows: bool,
-    ) -> Staged:
-        known = self._tables[part.relid]
-        state = self._tables.look(known)
-        definition = known.definition
-        # What the publisher's own constraint does not rule out is looked up.
-        trusted = known.trusted and _is_unique(part, definition)
-        files = part.below(cut)
-        inserts = itertools.accumulate((f.inserts for f in files), initial=0)
-        request = StageRequest(
-            namespace=definition.namespace,
-            name=definition.name,
-            state=state,
-            key=definition.key,
-            constraint=definition.index_name,
-            sources=[
-                LogSource(
-                    str(self._reader.path(f.file)),
-                    f.relation,
-                    f.rows,
-                    f.commit_lsn,
-                    f.rolled_back,
-                    before,
-                    f.constants,
-                )
-                for f, before in zip(files, inserts, strict=False)
-            ],
-            span=LsnRange(part.position, cut),
-            append=part.insert_only and (trusted or not definition.key),
-            trusted=trusted,
-            types=types,
-            rules=Rules(
-                policies,
-                frozenset(c.name for c in definition.columns if c.not_null),
-                frozenset(definition.key),
-                self._settings.apply.max_value_bytes,
-                follows,
-            ),
-            fills=fills_of(self._defaults, files, definition, restart),
-            shows_rows=self._settings.apply.log_conflict_values,
-            resolutions=resolutions.of(definition.namespace, definition.name),
-            nulls=frozenset(
-                c.name
-                for c in definition.columns
-                if c.default is None and not c.not_null
-            ),
-            commits=commits,
-            has_their_rows=known.trusted,
-        )
-        return self._batches.stage(request)
-
-    def _commit_all(
-        self, parts: list[TableChanges], staged: list[Staged], reached: Lsn
-    ) -> None:
-        """Commit every table; the first error once all of them have ended."""
-        running = [
-            self._pool.submit(self._commit, part, one, reached)
-            for part, one in zip(parts, staged, strict=True)
-        ]
-        wait(running)
-        for one in running:
-            one.result()
-
-    def _commit(self, part: TableChanges, staged: Staged, reached: Lsn) -> None:
-        known = self._tables[part.relid]
-        name = known.rel.cursor_name(self._catalog.system_identifier)
-        try:
-            done = self._batches.commit(staged, Cursor(name, int(reached)))
-        except CommitConflict:
-            self._batches.discard(staged)
-            raise
-        known.committed(reached, done.version)
-        if done.interlopers:
-            self._tables.distrust(known)
-        failpoint("apply.table_committed")
-
-    def _publish(
-        self,
-        reached: Lsn,
-        committed: Collection[Oid] = (),
-        skip: Skip | None = None,
-    ) -> bool:
-        """Floor, vector, states; then the word that feedback and retention watch.
-
-        The caller holds the commit lock, and has committed to the tables ``committed``
-        under it. The others were read without it: the front door may have written them
-        since, and whoever made their newest version may have died before its sync.
-
-        False, and nothing, if a table that readers see is ahead of ``reached``, or if all
-        of them are: others catch up.
-        """
-        if any(t.visible and t.cursor > reached for t in self._tables):
-            return False
-        vector = self._catalog.newest_vector(self._subid)
-        if vector is not None and reached < vector.lsn:
-            return False
-        unseen = self._tables.unseen(reached)
-        for table in unseen:
-            if table.rel.relid not in committed:
-                version = self._tables.look(table).version
-                self._port.sync(table.definition.location, version)
-        skipped = skip.decided(reached) if skip is not None else None
-        sequences, voided = pending_restarts(
-            self._catalog, self._port, self._subid, reached
-        )
-        with self._defaults.restarting(sequences):
-            floor = self._catalog.publish(
-                self._subid,
-                reached,
-                {int(t.rel.relid): t.version for t in unseen},
-                participants=[int(t.rel.relid) for t in self._tables],
-                joined=[int(t.rel.relid) for t in unseen if not t.ready],
-                skipped=skipped,
-                voided=voided,
-            )
-        if skip is not None and skipped is not None:
-            skip.report()
-        for table in unseen:
-            table.unpublished = False
-        failpoint("apply.vector_recorded")
-        self._progress.set(applied=floor)
-        self._published()
-        return True
-
-
-def _is_unique(part: TableChanges, table: TableDef) -> bool:
-    """The publisher's own constraint has the table's key."""
-    return all(has_unique_key(f.relation, table.key) for f in part.files)
+            return not self._tables.are_members() or self._publisher.publish(decided)

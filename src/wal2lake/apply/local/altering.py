@@ -5,7 +5,8 @@
     the plan (``plan_changes``)                   nothing has happened
     what Delta needs (column mapping, features)   a commit that changes nothing
     rows written anew, beside the table           removed at the next start
-    their files into the table's directory        nothing has happened; VACUUM takes them
+    their files into the table's directory; with  nothing has happened; VACUUM takes them
+    constants in new columns, there at once (``lake/plain/widen``)
     the intent, in the catalog                    given up at the next start
     the table's commit, with its cursor           the next start does what is left
     definition, history and vectors; intent done  done
@@ -24,6 +25,7 @@ Source: ATRewriteTables() in tablecmds.c: one pass over the rows, whatever the s
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -44,6 +46,7 @@ from wal2lake.catalog import (
 from wal2lake.lake import Cursor, FieldSpec, NextField, TablePort, TableState
 from wal2lake.lake.branch.changes import Action
 from wal2lake.lake.capture.commits import ALTERS
+from wal2lake.lake.plain.widen import widened
 from wal2lake.model import Oid
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pgtypes import mapping_for
@@ -57,6 +60,12 @@ _FINISH_SECONDS: Final = 30.0
 
 _PAUSE_SECONDS: Final = 0.5
 """Between two attempts."""
+
+_TEXT_CONSTANT: Final = re.compile(r"'((?:[^']|'')*)'")
+_INTEGER: Final = re.compile(r"-?[0-9]+")
+_NUMBERS: Final = frozenset({20, 21, 23, 1700})
+"""OIDs of the types whose input function takes an integer's text: bigint, smallint, integer,
+numeric."""
 
 _Found = TypeVar("_Found")
 
@@ -181,7 +190,7 @@ def alter_table(
         return
     state = tables.prepare_columns(table.location, fields)
     metadata = tables.metadata(table.location, fields)
-    with _rows_anew(tables, plan, anew, state, metadata) as rows:
+    with _rows_anew(tables, plan, anew, state, metadata, fields) as rows:
         change = _change(catalog, table, state)
         with committing({table.location: state.version}) as publish:
             number = catalog.begin_local_commit([change], altered)
@@ -248,6 +257,7 @@ def _rows_anew(
     anew: Anew,
     state: TableState,
     metadata: Mapping[str, Any],
+    fields: Sequence[NextField],
 ) -> Iterator[Sequence[Action] | None]:
     """The ``add`` actions of all rows, whose files are in the table's directory; None: the rows
     are good as they are."""
@@ -258,6 +268,13 @@ def _rows_anew(
         # Files that hold deleted rows only would have the old types.
         yield ()
         return
+    constants = _constants(plan)
+    if constants is not None:
+        rows = widened(tables, state, metadata, fields, constants)
+        if rows is not None:
+            failpoint("alter.written_anew")
+            yield rows
+            return
     branch = anew.branches.begin_anew(state, metadata, anew.place)
     try:
         anew.fill(branch, state)
@@ -267,6 +284,32 @@ def _rows_anew(
         yield change.actions
     finally:
         anew.branches.drop(branch)
+
+
+def _constants(plan: ColumnPlan) -> dict[str, str | None] | None:
+    """PostgreSQL's text of the value that rows get in each new column; None: a value is to be
+    computed, or the rows are to be looked through for a new key."""
+    sources = {one.column.name: one.source for one in plan.columns}
+    if {sources[name] for name in plan.after.key} - set(plan.before.key):
+        return None
+    found: dict[str, str | None] = {}
+    for one in plan.columns:
+        if one.retyped:
+            return None
+        if one.source is not None:
+            continue
+        default = one.default
+        if default is None:
+            if one.column.not_null or one.column.sequence is not None:
+                return None
+            found[one.column.name] = None
+        elif quoted := _TEXT_CONSTANT.fullmatch(default):
+            found[one.column.name] = quoted[1].replace("''", "'")
+        elif _INTEGER.fullmatch(default) and one.column.type_oid in _NUMBERS:
+            found[one.column.name] = default
+        else:
+            return None
+    return found
 
 
 def _change(catalog: Catalog, table: TableDef, state: TableState) -> TableChange:

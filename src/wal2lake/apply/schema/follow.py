@@ -91,6 +91,11 @@ class AlterTable(Protocol):
         rows will be, whatever they are. NOT NULL is left out where rows have null."""
         ...
 
+    def is_free(self, relid: Oid) -> bool:
+        """Whether it waits for nobody, called under the commit lock of the subscription that has
+        the table: no other subscription has it, nor a prepared transaction of this node."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Due:
@@ -164,6 +169,16 @@ class SchemaFollower:
                     first = Due(rel, sent, sent.at)
                     break
         return first
+
+    def is_free(self, due: Due) -> bool:
+        """Whether the alteration can be carried out within a batch, under the commit lock: it waits
+        for nobody, and the table's rows go on under the same name."""
+        rel, sent = due.rel, due.sent
+        if sent is not None:
+            name = (sent.relation.namespace, sent.relation.name)
+            if name != (rel.remote_namespace, rel.remote_name):
+                return False
+        return self._alter.is_free(rel.relid)
 
     # ---- a transaction that altered its table ------------------------------------------
 

@@ -24,11 +24,10 @@ from types import FrameType
 from typing import Final, Protocol
 
 from wal2lake.apply.launcher import ApplyLauncher
-from wal2lake.catalog import Catalog, ColumnChange
+from wal2lake.catalog import Catalog
 from wal2lake.errors import ConfigurationError, Wal2LakeError
 from wal2lake.frontend.backend import Backend, SessionContext
 from wal2lake.frontend.commands.access import is_member, may_connect
-from wal2lake.frontend.commands.altertable import follow
 from wal2lake.frontend.commands.concurrency.sequences import SequenceLocks
 from wal2lake.frontend.commands.node import Node, SubscriptionLocks
 from wal2lake.frontend.commands.subscription import UnfinishedCommands
@@ -36,6 +35,7 @@ from wal2lake.frontend.commands.transaction.prepared import finish_interrupted
 from wal2lake.frontend.commands.transaction.recovery import recover
 from wal2lake.frontend.door import Door, Entrance, Listener, ListenerSettings
 from wal2lake.frontend.engine.columndefaults import EvaluatedDefaults
+from wal2lake.frontend.engine.followedtables import FollowedTables
 from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.frontend.engine.publishing import Publisher, in_force
 from wal2lake.frontend.engine.viewsource import ViewSource
@@ -61,7 +61,7 @@ from wal2lake.lake.spark.session import (
 from wal2lake.lake.warmup import warm_up
 from wal2lake.launch.children.child import EXIT_CONFIGURATION, listening_sockets
 from wal2lake.launch.wakeup import CHANGED, READY, notify
-from wal2lake.model import DATABASE, Oid
+from wal2lake.model import DATABASE
 from wal2lake.observe import configure, get_logger
 from wal2lake.pg import limit_connecting
 from wal2lake.settings import Settings, load
@@ -151,11 +151,7 @@ class _Engine:
                 compactor=compactor,
             )
 
-            def alter(
-                relid: Oid, changes: Sequence[ColumnChange], *, replaced: bool
-            ) -> None:
-                follow(node, relid, changes, replaced=replaced)
-
+            alter = FollowedTables(lambda: node)
             queries = Queries(spark)
             sequences = SequenceLocks()
             defaults = EvaluatedDefaults(self._catalog, queries, sequences)

@@ -61,7 +61,12 @@ from wal2lake.lake.delta.joining.uniqueness import any_key_taken
 from wal2lake.lake.delta.jvm import DeltaJvm
 from wal2lake.lake.delta.log.beside import Beside
 from wal2lake.lake.delta.log.checkpoints import is_due
-from wal2lake.lake.delta.log.commit import Change, is_ours_to_write, write_next
+from wal2lake.lake.delta.log.commit import (
+    Change,
+    after_metadata,
+    is_ours_to_write,
+    write_next,
+)
 from wal2lake.lake.delta.log.earlier import earlier, is_plainly_read
 from wal2lake.lake.delta.log.known import LISTED_FILES, KnownVersions, stamp
 from wal2lake.lake.delta.log.place import Object
@@ -380,28 +385,34 @@ class DeltaTables:
             state = self.state(location)
             refuse_unless_plain(state, fields)
             wanted = {MODE: "name"} if needs_mapping(state, fields) else {}
-            with self._delta.calling(location):
-                found = self._delta.existing(location).protocol().json()
-                protocol = json.loads(found)["protocol"]
-                for feature in missing_features(protocol, fields):
-                    wanted[f"delta.feature.{feature}"] = "supported"
-                if wanted:
-                    listed = ", ".join(f"'{k}' = '{v}'" for k, v in wanted.items())
+            protocol, _ = self._described(location)
+            for feature in missing_features(protocol, fields):
+                wanted[f"delta.feature.{feature}"] = "supported"
+            if wanted:
+                listed = ", ".join(f"'{k}' = '{v}'" for k, v in wanted.items())
+                with self._delta.calling(location):
                     self._spark.sql(
                         f"ALTER TABLE delta.{identifier(location)}"
                         f" SET TBLPROPERTIES ({listed})"
                     )
-            if wanted:
                 state = self.state(location)
             self.sync(location, state.version)
             return state
 
     def metadata(self, location: str, fields: Sequence[NextField]) -> Object:
         """See TablePort."""
+        _, now = self._described(location)
+        return next_metadata(now, fields)
+
+    def _described(self, location: str) -> tuple[Object, Object]:
+        """Protocol and metadata of the newest version."""
+        newest = self._known.newest(location)
+        if newest is not None:
+            return newest.protocol, newest.metadata
         with self._delta.calling(location):
             snapshot = self._delta.existing(location)
-            now = json.loads(snapshot.metadata().json())["metaData"]
-        return next_metadata(now, fields)
+            protocol = json.loads(snapshot.protocol().json())["protocol"]
+            return protocol, json.loads(snapshot.metadata().json())["metaData"]
 
     def create_like(self, location: str, metadata: Object) -> None:
         """See TablePort."""
@@ -455,7 +466,9 @@ class DeltaTables:
         newest = self._known.newest(location)
         if root is None or newest is None or not is_ours_to_write(newest):
             return None
-        if wanted.metadata is not None:
+        if wanted.metadata is not None and not is_ours_to_write(
+            after_metadata(newest, wanted.metadata)
+        ):
             # Whether the columns can be those is Delta's to say.
             return None
         state = newest.state
@@ -476,6 +489,7 @@ class DeltaTables:
             reads=wanted.reads,
             replaces=wanted.replaces,
             operation=wanted.operation,
+            metadata=wanted.metadata,
         )
         if written is None:
             # Somebody was faster: Delta knows whether that is a conflict.

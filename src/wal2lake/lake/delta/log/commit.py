@@ -35,7 +35,7 @@ from wal2lake.lake.delta.log.checkpoints import INTERVAL
 from wal2lake.lake.delta.log.checksum import checksum_line
 from wal2lake.lake.delta.log.firstversion import is_plain
 from wal2lake.lake.delta.log.place import dump, place
-from wal2lake.lake.delta.log.version import Version, commit_file, stamp_of
+from wal2lake.lake.delta.log.version import Version, commit_file, stamp_of, state_of
 from wal2lake.lake.port import Cursor
 from wal2lake.lake.tablefiles import DataFile, Replaced
 
@@ -94,10 +94,12 @@ def write_next(
     reads: bool,
     replaces: bool,
     operation: str,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Written | None:
     """Commit on exactly ``version``, whose files are ``files``; None: it is not the newest any
     more, and nothing was written. ``reads``: the changes were made from what the table holds;
-    ``replaces``: all of that goes. Durable at its return."""
+    ``replaces``: all of that goes. ``metadata``: the table's from now on, as ``after_metadata``
+    allows. Durable at its return."""
     assert version.bins is not None
     now = int(time.time() * 1000)
     if replaces:
@@ -121,13 +123,16 @@ def write_next(
         },
         "readVersion": version.state.version,
         "isolationLevel": "Serializable",
-        "isBlindAppend": not reads and all("add" in one for one in changes),
+        "isBlindAppend": not reads
+        and metadata is None
+        and all("add" in one for one in changes),
         "operationMetrics": {},
         "userMetadata": operation,
         "engineInfo": "wal2lake",
         "txnId": txn_id,
     }
-    lines = map(dump, ({"commitInfo": made}, {"txn": token}, *changes))
+    described = () if metadata is None else ({"metaData": metadata},)
+    lines = map(dump, ({"commitInfo": made}, {"txn": token}, *described, *changes))
     number = version.state.version + 1
     commit = commit_file(root, number)
     try:
@@ -143,6 +148,9 @@ def write_next(
         *(one for one in version.transactions if one["appId"] != cursor.app_id),
         token,
     )
+    bins = version.bins
+    if metadata is not None:
+        version = after_metadata(version, metadata)
     summed = checksum_line(
         version.metadata,
         version.protocol,
@@ -150,7 +158,7 @@ def write_next(
         transactions=transactions,
         domains=version.domains,
         files=list(after.values()),
-        bins=version.bins,
+        bins=bins,
     )
     found: Version | None = None
     # The version is there, whatever becomes of this; what another one of the number left goes.
@@ -170,6 +178,15 @@ def write_next(
         )
     sync_directory(commit.parent)
     return Written(found, after)
+
+
+def after_metadata(version: Version, metadata: Mapping[str, Any]) -> Version:
+    """The version as it would be with other metadata."""
+    state = version.state
+    described = state_of(
+        state.location, metadata, state.version, state.cursors, version.domains
+    )
+    return replace(version, metadata=metadata, state=described)
 
 
 def files_after(

@@ -1,0 +1,614 @@
+"""One batch into all its tables: evaluate, cut where something fails, commit, publish.
+
+    stage every table ─▶ (failure: cut below its transaction, stage again what reaches beyond)
+          │
+          ▼   a table with other columns from transaction A on: its part ends below A
+    commit that table below A ─▶ alter it ─▶ stage the rest of its part ─▶ (failure: as above)
+          │
+          ▼
+    commit every table ─▶ publish all of them at one position
+
+A batch is evaluated whole before a table commits, so that all tables end below the same
+transaction if one of them fails. A followed ALTER TABLE cuts the part of its own table only: when
+everything below its transaction has been evaluated, that table commits its part, unpublished, is
+altered, and takes the rest. The alterations are carried out in the order of their transactions, so
+nothing that is committed lies above a transaction that may still fail. After a crash in between
+the table is ahead of the others, as after any commit whose batch was not published.
+
+An alteration waits for a batch of its own (``ApplyWorker``), which ends below its transaction for
+all tables, if it cannot be carried out under the commit lock without waiting (another subscription
+or a prepared transaction has the table), if the publisher has given the table another name, or if a
+SKIP is to be decided.
+
+Called by the worker's thread. Source: DESIGN 6 (Apply), invariants 2 and 6; worker.c.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from wal2lake.apply.batch import Batch, TableChanges, divide
+from wal2lake.apply.conflicts import Found, Transactions, conflict, met, tell
+from wal2lake.apply.failures import Failure, first_failure, row_failure
+from wal2lake.apply.participants import Participants
+from wal2lake.apply.relationmap import has_unique_key
+from wal2lake.apply.schema.follow import Due, SchemaFollower
+from wal2lake.apply.skipping import Skip, begin_skip
+from wal2lake.apply.step.publishing import VectorPublisher
+from wal2lake.apply.step.restarts import Restart, fills_of
+from wal2lake.apply.targets import check_others, check_targets, first_change_of_columns
+from wal2lake.catalog import Catalog, Subscription, TableDef, Worker
+from wal2lake.changelog import LogReader
+from wal2lake.errors import InternalError, Wal2LakeError
+from wal2lake.lake import CommitConflict, Cursor
+from wal2lake.lake.batchport import BatchPort, Staged, StageRequest
+from wal2lake.lake.origins import Commits
+from wal2lake.lake.staging.convert import Rules
+from wal2lake.lake.staging.defaults import ColumnDefaults
+from wal2lake.lake.staging.logrows import LogSource, LsnRange
+from wal2lake.model import INVALID_LSN, Lsn, Oid, Resolution
+from wal2lake.observe import failpoint
+from wal2lake.pgtypes import (
+    ConflictResolutions,
+    RemoteTypes,
+    ValuePolicies,
+    check_tracked,
+    remote_types_from_json,
+)
+from wal2lake.settings import Settings
+
+_PARALLEL_TABLES: Final = 4
+"""Tables of one batch that are worked on at once: the waits of one overlap the work of another."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Changes of one table that become one commit."""
+
+    changes: TableChanges
+    until: Lsn | None
+    """The first transaction that is not in it; None: all of the changes are."""
+
+    def reaches(self, lsn: Lsn) -> bool:
+        """Whether a row of it may be of that transaction or a later one."""
+        return any(f.max_commit_lsn >= lsn for f in self.changes.files)
+
+
+@dataclass(slots=True)
+class _Work:
+    """One batch, and what has become of it so far."""
+
+    subscription: Subscription
+    batch: Batch
+    skip: Skip | None
+    follows: bool
+    """Tables may be altered within the batch."""
+    transactions: Transactions
+    staged: dict[Oid, tuple[_Part, Staged]] = field(default_factory=dict)
+    """What waits for its commit."""
+    altered: set[Oid] = field(default_factory=set)
+    """Tables whose changes have to be read with other columns than the batch's."""
+    restarts: Mapping[Oid, Restart] = field(default_factory=dict)
+    """What becomes of sequences, by table."""
+    met: list[Found] = field(default_factory=list)
+    """Conflicts of commits that are not published yet."""
+    told: list[Found] = field(default_factory=list)
+    """Conflicts for the server log."""
+
+
+class _DividedAnewError(Exception):
+    """A table has left the subscription's batches: the rest of them is divided again."""
+
+
+_NOT_NOW: Final = InternalError("a table is altered in a batch of its own")
+"""For a ``Failure`` whose error nobody sees."""
+
+
+class BatchApplier:
+    """Applies the batches of one subscription."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        settings: Settings,
+        subid: Oid,
+        reader: LogReader,
+        tables: Participants,
+        schemas: SchemaFollower,
+        batches: BatchPort,
+        publisher: VectorPublisher,
+        commit_lock: threading.RLock,
+        defaults: ColumnDefaults,
+    ) -> None:
+        """``commit_lock`` is held from the evaluation of a batch until it is published.
+        ``defaults``: of columns that the publisher does not send."""
+        self.settings = settings
+        self._catalog = catalog
+        self._subid = subid
+        self._reader = reader
+        self._tables = tables
+        self._schemas = schemas
+        self._batches = batches
+        self._publisher = publisher
+        self._commit_lock = commit_lock
+        self._defaults = defaults
+        self._pool = ThreadPoolExecutor(_PARALLEL_TABLES, f"apply-{int(subid)}")
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self._pool.shutdown(wait=False)
+
+    def apply(
+        self, subscription: Subscription, batch: Batch, *, caught_up: Lsn | None
+    ) -> None:
+        """Apply a batch. ``caught_up``: tables that are behind the vector take it, up to there.
+
+        Raises the error of the first transaction that cannot be applied, once everything below it
+        has been published.
+        """
+        skip = None
+        cut: Lsn | None = None
+        if caught_up is None:
+            skip = begin_skip(
+                self._catalog,
+                subscription,
+                self._tables,
+                self._reader,
+                batch,
+                self._publisher.decided(subscription.floor),
+            )
+        elif caught_up < batch.end:
+            # What comes next concerns all of them, a SKIP for instance.
+            cut = caught_up
+        work = _Work(
+            subscription,
+            batch,
+            skip,
+            skip is None and caught_up is None,
+            Transactions(self._reader, batch.manifests),
+        )
+        found: Failure | None = None
+        with self._commit_lock:
+            failure = self._attempt(work, cut)
+            while failure is not None:
+                # What is found later in an attempt may lie before: each cut is below the last.
+                found, failure = failure, None
+                if found.cut > subscription.floor or self._tables.unseen(found.cut):
+                    failure = self._attempt(work, found.cut)
+                else:
+                    self._discard(work)
+        tell(
+            f"pg_{subscription.oid}",
+            work.told,
+            values=self.settings.apply.log_conflict_values,
+            exists=self._origin_exists,
+        )
+        if found is not None and not found.divides:
+            raise self._explained(found, work.transactions).error
+        self._catalog.note_error(self._subid, Worker.APPLY, None)
+
+    # ---- one attempt -------------------------------------------------------------------
+
+    def _attempt(self, work: _Work, cut: Lsn | None) -> Failure | None:
+        """Evaluate, commit and publish everything below ``cut``, or find where to cut before.
+
+        After a failure ``work.staged`` keeps what lies below it.
+        """
+        if not self._tables.are_members():
+            # The batch is divided anew at the next step.
+            self._discard(work)
+            return None
+        with ExitStack() as alone:
+            return self._attempt_alone(work, cut, alone)
+
+    def _attempt_alone(
+        self, work: _Work, cut: Lsn | None, alone: ExitStack
+    ) -> Failure | None:
+        """``alone`` keeps others from sequences that the batch restarts."""
+        reached = work.batch.end if cut is None else cut
+        try:
+            due, cut = self._due(work, cut)
+            if cut is not None:
+                reached = cut
+            parts = self._parts(work, due, cut)
+            self._restart(work, parts, alone)
+            failure = self._evaluate(work, parts, cut)
+            while failure is None and due:
+                first = min(due.values(), key=lambda one: one.at)
+                failure = self._alter(work, due, first, cut)
+            if failure is not None:
+                self._discard(work, failure.cut)
+                return failure
+            failpoint("apply.staged")
+            self._expect(work, reached, work.staged)
+        except _DividedAnewError:
+            self._discard(work)
+            self._tables.forget()
+            return None
+        except BaseException:
+            self._discard(work)
+            raise
+        committed = self._commit_all(work, reached)
+        failpoint("apply.tables_committed")
+        for known in self._tables:
+            known.passed(reached)
+        self._publisher.publish(reached, committed=committed, skip=work.skip)
+        work.told += work.met
+        work.met.clear()
+        return None
+
+    def _due(self, work: _Work, cut: Lsn | None) -> tuple[dict[Oid, Due], Lsn | None]:
+        """The first alteration of each table below ``cut``, and the new ``cut``: below the first
+        that cannot be carried out within the batch."""
+        end = work.batch.end if cut is None else cut
+        due: dict[Oid, Due] = {}
+        for table in self._tables:
+            one = self._schemas.due([table.rel], end)
+            if one is not None:
+                due[table.rel.relid] = one
+        waiting = [
+            one.at
+            for relid, one in due.items()
+            if not (work.follows and self._is_free(relid, one))
+        ]
+        if waiting:
+            cut = min(waiting)
+            due = {relid: one for relid, one in due.items() if one.at < cut}
+        # Rows of a table without a key are named by all that is sent of them.
+        changed = first_change_of_columns(
+            self._catalog,
+            self._reader,
+            [p.changes for p in self._parts(work, due, cut)],
+        )
+        if changed is not None and (cut is None or changed < cut):
+            cut = changed
+            due = {relid: one for relid, one in due.items() if one.at < cut}
+        return due, cut
+
+    def _is_free(self, relid: Oid, due: Due) -> bool:
+        columns = self._tables[relid].definition.columns
+        # Which values of a sequence a row gets depends on what the whole batch restarts.
+        numbered = any(column.sequence is not None for column in columns)
+        return not numbered and self._schemas.is_free(due)
+
+    def _restart(self, work: _Work, parts: Sequence[_Part], alone: ExitStack) -> None:
+        """Find the sequences that the parts restart, and have them alone."""
+        restarts: dict[Oid, Restart] = {}
+        for one in parts:
+            restarts |= find_restarts(
+                self._catalog, self._reader, self._tables, [one.changes], one.until
+            )
+        work.restarts = restarts
+        for relid in restarts:
+            if relid in work.staged:
+                self._batches.discard(work.staged.pop(relid)[1])
+        sequences = {oid for one in restarts.values() for oid in one.lasts}
+        alone.enter_context(self._defaults.restarting(sequences))
+
+    def _parts(self, work: _Work, due: dict[Oid, Due], cut: Lsn | None) -> list[_Part]:
+        """What each table takes before its first alteration."""
+        found = []
+        for table in work.batch.tables:
+            one = due.get(table.relid)
+            until = cut if one is None else one.at
+            found.append(self._part(work, table.relid, until))
+        return [part for part in found if part.changes.files]
+
+    def _part(self, work: _Work, relid: Oid, until: Lsn | None) -> _Part:
+        """The changes of a table from its position on."""
+        known = self._tables[relid]
+        (changes,) = (t for t in work.batch.tables if t.relid == relid)
+        if relid in work.altered:
+            rel = known.rel
+            again = divide(
+                self._schemas.translated(work.batch.manifests),
+                positions={
+                    (rel.remote_namespace, rel.remote_name): (relid, changes.position)
+                },
+                end=work.batch.end,
+            )
+            changes = next(
+                (t for t in again.tables if t.relid == relid),
+                replace(changes, files=()),
+            )
+        behind = work.skip.position if work.skip is not None else None
+        position = max(known.cursor, behind or INVALID_LSN)
+        changes = changes.behind(Lsn(position))
+        if until is not None:
+            # The floor is enough for a table that has nothing below the cut.
+            files = changes.below(until)
+            if changes.position >= until:
+                files = ()
+            changes = replace(changes, files=files)
+        elif changes.position >= work.batch.end:
+            changes = replace(changes, files=())
+        return _Part(changes, until)
+
+    def _evaluate(
+        self, work: _Work, parts: list[_Part], cut: Lsn | None
+    ) -> Failure | None:
+        """Check and stage; what is staged already stays so."""
+        parts = [
+            one
+            for one in parts
+            if one.changes.relid not in work.staged
+            or work.staged[one.changes.relid][0].changes != one.changes
+        ]
+        behind = work.skip.position if work.skip is not None else None
+        decided = self._publisher.decided(work.subscription.floor)
+        failures = [
+            failure
+            for one in parts
+            for failure in check_targets(
+                self._catalog,
+                self._reader,
+                [one.changes],
+                rights=self._catalog.target_rights(work.subscription),
+                origin=f"pg_{work.subscription.oid}",
+                cut=one.until,
+            )
+        ]
+        failures += check_others(
+            self._catalog,
+            self._reader,
+            work.batch.others,
+            subid=self._subid,
+            position=max(decided, behind or INVALID_LSN),
+            cut=cut,
+        )
+        if failures:
+            return first_failure(failures)
+        if behind is not None:
+            # What a table misses may be in the way of what is inserted.
+            for table in work.batch.tables:
+                self._tables.distrust(self._tables[table.relid])
+        staged = self._stage_all(work, parts)
+        for one, result in zip(parts, staged, strict=True):
+            before = work.staged.pop(one.changes.relid, None)
+            if before is not None:
+                self._batches.discard(before[1])
+            work.staged[one.changes.relid] = (one, result)
+        return first_failure(
+            row_failure(self._subid, self._tables[relid].definition, row)
+            for relid, (_, result) in work.staged.items()
+            for row in result.failures
+        )
+
+    def _alter(
+        self, work: _Work, due: dict[Oid, Due], one: Due, cut: Lsn | None
+    ) -> Failure | None:
+        """Carry out the first alteration that is due, below which everything has been evaluated,
+        and evaluate the rest of its table's part."""
+        relid = one.rel.relid
+        known = self._tables[relid]
+        part, staged = work.staged.pop(relid, (None, None))
+        if part is not None and staged is not None:
+            try:
+                self._expect(work, one.at, {relid: (part, staged)})
+            except BaseException:
+                self._batches.discard(staged)
+                raise
+            self._commit(relid, staged, one.at)
+        try:
+            self._schemas.adopt(
+                work.subscription,
+                one,
+                known.definition,
+                trusted=lambda: self._tables.is_ours_but_altered(known),
+                finishing=self._commit_lock,
+            )
+        except Wal2LakeError as error:
+            # The next step finds it again, when all tables have what is below.
+            return Failure(one.at, error, resumes=True)
+        failpoint("apply.altered")
+        if not self._tables.altered(relid):
+            raise _DividedAnewError
+        work.altered.add(relid)
+        end = work.batch.end if cut is None else cut
+        following = self._schemas.due([self._tables[relid].rel], end)
+        if following is None:
+            due.pop(relid)
+        elif not self._is_free(relid, following):
+            return Failure(following.at, _NOT_NOW, resumes=True)
+        else:
+            due[relid] = following
+        if not any(table.relid == relid for table in work.batch.tables):
+            return None
+        rest = self._part(work, relid, cut if following is None else following.at)
+        return self._evaluate(work, [rest], cut) if rest.changes.files else None
+
+    def _discard(self, work: _Work, above: Lsn | None = None) -> None:
+        """Remove what was staged and has rows at or above ``above``; None: all of it."""
+        for relid, (part, staged) in list(work.staged.items()):
+            if above is None or staged.failures or part.reaches(above):
+                del work.staged[relid]
+                self._batches.discard(staged)
+
+    # ---- stage and commit --------------------------------------------------------------
+
+    def _stage_all(self, work: _Work, parts: Sequence[_Part]) -> list[Staged]:
+        subscription = work.subscription
+        tracked = self.settings.apply.track_commit_timestamp
+        check_tracked(subscription.conflict_resolution, tracked=tracked)
+        commits = work.transactions.commits(self._subid) if tracked and parts else None
+        resolutions = ConflictResolutions.parse(subscription.conflict_resolution)
+        types = remote_types_from_json(subscription.remote_types)
+        policies = ValuePolicies.parse(subscription.value_policies)
+        running = [
+            self._pool.submit(
+                self._stage,
+                part,
+                types,
+                policies,
+                resolutions,
+                commits,
+                work.restarts.get(part.changes.relid),
+                follows=subscription.follows_schema,
+            )
+            for part in parts
+        ]
+        wait(running)
+        if any(one.exception() is not None for one in running):
+            for one in running:
+                if one.exception() is None:
+                    self._batches.discard(one.result())
+        return [one.result() for one in running]
+
+    def _stage(
+        self,
+        one: _Part,
+        types: RemoteTypes,
+        policies: ValuePolicies,
+        resolutions: ConflictResolutions,
+        commits: Commits | None,
+        restart: Restart | None,
+        *,
+        follows: bool,
+    ) -> Staged:
+        part, cut = one.changes, one.until
+        known = self._tables[part.relid]
+        state = self._tables.look(known)
+        definition = known.definition
+        # What the publisher's own constraint does not rule out is looked up.
+        trusted = known.trusted and _is_unique(part, definition)
+        files = part.files
+        inserts = itertools.accumulate((f.inserts for f in files), initial=0)
+        request = StageRequest(
+            namespace=definition.namespace,
+            name=definition.name,
+            state=state,
+            key=definition.key,
+            constraint=definition.index_name,
+            sources=[
+                LogSource(
+                    str(self._reader.path(f.file)),
+                    f.relation,
+                    f.rows,
+                    f.commit_lsn,
+                    f.rolled_back,
+                    before,
+                    f.constants,
+                )
+                for f, before in zip(files, inserts, strict=False)
+            ],
+            span=LsnRange(part.position, cut),
+            append=part.insert_only and (trusted or not definition.key),
+            trusted=trusted,
+            types=types,
+            rules=Rules(
+                policies,
+                frozenset(c.name for c in definition.columns if c.not_null),
+                frozenset(definition.key),
+                self.settings.apply.max_value_bytes,
+                follows,
+            ),
+            fills=fills_of(self._defaults, files, definition, restart),
+            shows_rows=self.settings.apply.log_conflict_values,
+            resolutions=resolutions.of(definition.namespace, definition.name),
+            nulls=frozenset(
+                c.name
+                for c in definition.columns
+                if c.default is None and not c.not_null
+            ),
+            commits=commits,
+            has_their_rows=known.trusted,
+        )
+        return self._batches.stage(request)
+
+    def _expect(
+        self, work: _Work, reached: Lsn, staged: dict[Oid, tuple[_Part, Staged]]
+    ) -> None:
+        """Note what the commits of these tables change or leave out, before they are made."""
+        for relid, (part, result) in staged.items():
+            known = self._tables[relid]
+            if result.conflicts and not _is_unique(part.changes, known.definition):
+                # Old rows come whole, and ours may not be those any more.
+                self._tables.distrust(known)
+        conflicts = met(
+            [
+                (self._tables[relid].definition, result.conflicts)
+                for relid, (_, result) in staged.items()
+            ],
+            work.transactions,
+        )
+        self._catalog.expect(
+            self._subid,
+            reached,
+            {relid: part.changes.position for relid, (part, _) in staged.items()},
+            {relid: result.coercions for relid, (_, result) in staged.items()},
+            [one.conflict for one in conflicts],
+            {
+                relid: work.restarts[relid].lasts
+                for relid in staged
+                if relid in work.restarts
+            },
+        )
+        work.met += conflicts
+
+    def _commit_all(self, work: _Work, reached: Lsn) -> list[Oid]:
+        """Commit every table; the first error once all of them have ended."""
+        staged, work.staged = work.staged, {}
+        running = [
+            self._pool.submit(self._commit, relid, result, reached)
+            for relid, (_, result) in staged.items()
+        ]
+        wait(running)
+        for one in running:
+            one.result()
+        return list(staged)
+
+    def _commit(self, relid: Oid, staged: Staged, reached: Lsn) -> None:
+        known = self._tables[relid]
+        name = known.rel.cursor_name(self._catalog.system_identifier)
+        try:
+            done = self._batches.commit(staged, Cursor(name, int(reached)))
+        except CommitConflict:
+            self._batches.discard(staged)
+            raise
+        known.committed(reached, done.version)
+        if done.interlopers:
+            self._tables.distrust(known)
+        failpoint("apply.table_committed")
+
+    def _origin_exists(self, subid: int) -> bool:
+        return self._catalog.subscription(Oid(subid)) is not None
+
+    def _explained(self, failure: Failure, transactions: Transactions) -> Failure:
+        """What stops the subscription, with its transaction; noted, if it is one of PostgreSQL's
+        conflicts."""
+        lsn = int(failure.cut)
+        known = transactions.at([lsn]).get(lsn)
+        xid = None if known is None else known.xid
+        if failure.message is not None:
+            failure.error.context = failure.message.context(
+                self._subid, xid, failure.cut
+            )
+        if failure.row is None:
+            return failure
+        table, row = failure.row
+        if row.conflict is not None:
+            self._catalog.note_conflict(
+                self._subid,
+                conflict(
+                    table.oid, row.conflict, Resolution.ERROR, lsn, row.key, known
+                ),
+            )
+        return row_failure(
+            self._subid,
+            table,
+            row,
+            xid,
+            self._origin_exists,
+            values=self.settings.apply.log_conflict_values,
+        )
+
+
+def _is_unique(part: TableChanges, table: TableDef) -> bool:
+    """The publisher's own constraint has the table's key."""
+    return all(has_unique_key(f.relation, table.key) for f in part.files)

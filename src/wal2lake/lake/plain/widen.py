@@ -1,0 +1,108 @@
+"""All rows of a table's version with constants in columns that are new, without Spark.
+
+Comes in: a version, the metadata of the next one, where each of its columns comes from, and the
+constants. Goes out: Delta's ``add`` actions of new files, which lie durable in the table's
+directory and which no commit names yet; or nothing, if the rows are for Spark to write. Called
+by ALTER TABLE: the first job of a Spark plan costs more than all rows of a small table.
+
+Memory is that of a few batches, however large the table is.
+
+Source: ATRewriteTable() in tablecmds.c; Delta transaction log protocol, "Column Mapping".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from wal2lake.lake.delta.datafile import TableWriter
+from wal2lake.lake.delta.durability import local_path, sync_files
+from wal2lake.lake.delta.log.version import state_of
+from wal2lake.lake.plain.read import is_plain
+from wal2lake.lake.port import NextField, TablePort, TableState
+from wal2lake.lake.staging.convert import SentColumn, convert_column, mapping_of
+from wal2lake.lake.tablefiles import add_action
+from wal2lake.lake.upsert import is_readable
+from wal2lake.lake.upsert.stored import StoredRows
+
+_BATCH_ROWS: Final = 32 * 1024
+_BATCH_BYTES: Final = 8 << 20
+"""As Parquet holds them, not compressed."""
+
+_MOST_FILE_BYTES: Final = 512 << 20
+"""Of the version's files; a guess at where Spark's cores, if it has more of them, begin to win."""
+
+
+def widened(
+    tables: TablePort,
+    state: TableState,
+    metadata: Mapping[str, Any],
+    fields: Sequence[NextField],
+    constants: Mapping[str, str | None],
+) -> list[dict[str, Any]] | None:
+    """``add`` actions of all rows of ``state`` in the columns of ``metadata``.
+
+    ``constants``: PostgreSQL's text of the value of each column without a source, by the column's
+    name; None is NULL. Returns None, and writes nothing, if a value does not fit its column, if a
+    column keeps its source but not its type, or if the version can only be read by Spark. Raises
+    StorageError.
+    """
+    root = local_path(state.location)
+    stored = tables.plainly_read(state.location, state.version)
+    if root is None or stored is None or any(field.anew for field in fields):
+        return None
+    before, files = stored
+    after = state_of(state.location, metadata, state.version + 1, {})
+    readable = [
+        is_plain(field, physical)
+        for version in (before, after)
+        for field, physical in zip(version.fields, version.physical_fields, strict=True)
+    ]
+    if not (all(readable) and is_readable(before) and is_readable(after)):
+        return None
+    if sum(file.size for file in files) > _MOST_FILE_BYTES:
+        return None
+    values = _values(after, fields, constants)
+    if values is None:
+        return None
+    rows = StoredRows(replace(before, location=str(root)), files)
+    positions = range(len(before.fields))
+    with TableWriter(state.location, after.physical_fields) as writer:
+        for batch in rows.live_batches(positions, _BATCH_ROWS, _BATCH_BYTES):
+            columns = [
+                pa.repeat(values[field.field.name], batch.num_rows)
+                if field.source is None
+                else batch.column(field.source)
+                for field in fields
+            ]
+            names = [field.name for field in after.fields]
+            writer.write(pa.table(columns, names=names))
+        added = writer.finish()
+    sync_files([root / file.path for file in added], below=root)
+    return [{"add": add_action(file, data_change=True)} for file in added]
+
+
+def _values(
+    after: TableState,
+    fields: Sequence[NextField],
+    constants: Mapping[str, str | None],
+) -> dict[str, pa.Scalar] | None:
+    """The value of each new column, in the type that the column is stored as."""
+    found = {}
+    for spec, field in zip(after.fields, fields, strict=True):
+        if field.source is not None:
+            continue
+        text = constants.get(field.field.name)
+        sent = SentColumn(
+            pa.array([None if text is None else text.encode()], pa.binary()),
+            type_oid=spec.pg_type_oid,
+            typmod=spec.pg_typmod,
+        )
+        converted = convert_column(sent, spec, mapping_of(spec))
+        if converted.bad:
+            return None
+        found[field.field.name] = converted.array[0]
+    return found
