@@ -42,7 +42,6 @@ from wal2lake.lake.staging.defaults import Fill
 from wal2lake.lake.staging.logrows import LogSource, LsnRange, plan_parts
 from wal2lake.lake.staging.stage import (
     StagedChanges,
-    read_staged,
     stage_changes,
     stage_inserts,
 )
@@ -113,7 +112,10 @@ def test_a_history_in_batches_ends_as_the_model(
         assert not staged.failures
         assert staged.found.rows == len(batch)
         merge = plan_merge(
-            spark_session, state, staged, TRUSTED if trusted else UNTRUSTED
+            spark_session,
+            state,
+            staged.written(str(tmp_path / f"staged{number}")),
+            TRUSTED if trusted else UNTRUSTED,
         )
         assert isinstance(merge, Merge), merge
         done = commit(
@@ -162,7 +164,9 @@ def test_a_merge_is_done_once_and_only_on_the_version_it_was_planned_on(
     lake.create(location, FIELDS)
     fill(lake, spark_session, location, [(1, 1, "old", "x")])
     state, staged = staged_update(spark_session, lake, location, tmp_path)
-    merge = plan_merge(spark_session, state, staged, TRUSTED)
+    merge = plan_merge(
+        spark_session, state, staged.written(str(tmp_path / "staged")), TRUSTED
+    )
     assert isinstance(merge, Merge)
     first = commit(
         spark_session,
@@ -197,7 +201,9 @@ def test_a_batch_that_changes_nothing_still_moves_the_cursor(
 ) -> None:
     lake.create(location, FIELDS)
     state, staged = staged_update(spark_session, lake, location, tmp_path)
-    merge = plan_merge(spark_session, state, staged, TRUSTED)
+    merge = plan_merge(
+        spark_session, state, staged.written(str(tmp_path / "staged")), TRUSTED
+    )
     assert isinstance(merge, Merge)
     done = commit(
         spark_session,
@@ -223,7 +229,9 @@ def test_a_truncate_alone_empties_the_table(
         str(tmp_path / "staged"),
         parallelism=0,
     )
-    merge = plan_merge(spark_session, state, staged, UNTRUSTED)
+    merge = plan_merge(
+        spark_session, state, staged.written(str(tmp_path / "staged")), UNTRUSTED
+    )
     assert isinstance(merge, Merge)
     assert (
         commit(
@@ -297,7 +305,7 @@ def test_rows_that_do_not_convert_are_located_and_leave_no_file(
         assert staged.failures[1].seq == Seq(131, 7)
         assert staged.failures[1].sqlstate == "22P02"
     assert set(Path(location).iterdir()) == before
-    assert not list((tmp_path / "staged").iterdir())
+    assert not list(tmp_path.glob("staged/*"))
     # Cut below it, the rest goes in.
     cut = stage_inserts(
         spark_session, [source], target_of(state), LsnRange(0, 130), parallelism=0
@@ -392,7 +400,9 @@ def test_columns_go_by_name_and_local_columns_keep_their_values(
         str(tmp_path / "staged"),
         parallelism=0,
     )
-    merge = plan_merge(spark_session, state, staged, UNTRUSTED)
+    merge = plan_merge(
+        spark_session, state, staged.written(str(tmp_path / "staged")), UNTRUSTED
+    )
     assert isinstance(merge, Merge)
     commit(
         spark_session,
@@ -440,7 +450,9 @@ def test_a_full_old_row_is_matched_by_key_and_fills_unchanged_values(
     )
     assert staged.shape.unchanged == frozenset()
     assert staged.shape.moved
-    merge = plan_merge(spark_session, state, staged, TRUSTED)
+    merge = plan_merge(
+        spark_session, state, staged.written(str(tmp_path / "staged")), TRUSTED
+    )
     assert isinstance(merge, Merge)
     commit(
         spark_session,
@@ -612,5 +624,5 @@ def test_each_inserted_row_has_a_value_of_its_own_of_a_sequence(
         str(tmp_path / "staged"),
         parallelism=parallelism,
     )
-    (path,) = changes.paths
-    assert read_staged(path).column("n4").to_pylist() == [100, None, 110, None]
+    (rows,) = changes.tables()
+    assert rows.column("n4").to_pylist() == [100, None, 110, None]

@@ -49,7 +49,6 @@ from wal2lake.lake.staging.rowchanges import StageTarget
 from wal2lake.lake.staging.stage import (
     StagedChanges,
     StagedInserts,
-    read_staged,
     stage_changes,
     stage_inserts,
 )
@@ -205,7 +204,7 @@ class Batches:
                 directory=directory,
                 changes=changes.found.rows,
             )
-            if not changes.failures and changes.paths:
+            if not changes.failures and (changes.paths or changes.held):
                 files = self._tables.files(request.state)
                 staged.work = Work(
                     changes.found.rows, _read_bytes(request.state, changes, files)
@@ -252,7 +251,7 @@ class Batches:
             try:
                 with self._memory.share(changes.size, alone=alone) as share:
                     return plan_upsert(
-                        load(changes.shape, [read_staged(p) for p in changes.paths]),
+                        load(changes.shape, changes.tables()),
                         request.state,
                         files,
                         uniqueness,
@@ -274,8 +273,9 @@ class Batches:
                 fits = not alone
         if resolves:
             self._expect_newest(request.state)
-            rows = (read_staged(p).select(["lsn", "ord"]) for p in changes.paths)
+            rows = (table.select(["lsn", "ord"]) for table in changes.tables())
             return unresolved(name, pa.concat_tables(rows), fits=fits)
+        changes = changes.written(str(directory))
         if changes.shape.repeats:
             return plan_multiset(
                 self._spark, request.state, changes, shows_rows=request.shows_rows
@@ -394,7 +394,7 @@ class Batches:
         self._remove(staged)
 
     def _remove(self, staged: _Staged) -> None:
-        if staged.directory is not None:
+        if staged.directory is not None and staged.directory.exists():
             shutil.rmtree(staged.directory, ignore_errors=True)
 
 

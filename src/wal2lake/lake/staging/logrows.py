@@ -12,8 +12,10 @@ Source: docs/formats/segments.md (log layout); Parquet format, "Checksumming".
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +35,10 @@ from wal2lake.model import Relation
 BATCH_ROWS: Final = 128 * 1024
 """Rows decoded and converted at a time: about 15 MB of text at 100 bytes a row, few
 enough that a batch of six columns stays near the cache. A guess."""
+
+
+_SMALL_BYTES: Final = 1 << 20
+"""Of a file that is read at once: what it costs is to open it, and to wait for other threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +135,7 @@ def read_rows(
         missing = set(columns[:4]) - present
         if missing:
             raise corrupt(path, f"It has no column {min(missing)}.")
-        batches = file.iter_batches(
-            BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False
-        )
+        batches = _batches(file, groups, columns)
         while True:
             try:
                 batch = next(batches, None)
@@ -144,6 +148,20 @@ def read_rows(
             batch = _within(batch, span)
             if batch.num_rows:
                 yield _with_constants(batch, part.source)
+
+
+def _batches(
+    file: Any, groups: Sequence[int], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    metadata = file.metadata
+    if sum(metadata.row_group(i).total_byte_size for i in groups) > _SMALL_BYTES:
+        yield from file.iter_batches(
+            BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False
+        )
+        return
+    # A stream of batches changes threads for each of them.
+    table = file.read_row_groups(groups, columns, use_threads=False)
+    yield from table.combine_chunks().to_batches()
 
 
 def corrupt(path: str, detail: str) -> CorruptLogError:
@@ -159,13 +177,21 @@ def _open(path: str) -> Any:
     local = local_path(path)
     try:
         if local is not None:
-            source: Any = str(local)
+            source: Any = _local(local)
         else:
             files, name = fs.FileSystem.from_uri(path)
             source = files.open_input_file(name)
         return pq.ParquetFile(source, page_checksum_verification=True)
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(path, error) from error
+
+
+def _local(path: Path) -> Any:
+    """A file to read from; one that is small is in memory, read at once."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size <= _SMALL_BYTES:
+            return pa.BufferReader(file.read())
+    return str(path)
 
 
 def _unreadable(path: str, error: Exception) -> Wal2LakeError:

@@ -2,8 +2,8 @@
 
 Comes in: rows files of the log for one table, the table, and which transactions count.
 Goes out: either data files in the table's directory, ready for one commit
-(``stage_inserts``), or staged changes in a directory of the caller's, ready for the net
-change (``stage_changes``); and the rows that cannot be applied. Called by apply.
+(``stage_inserts``), or staged changes, in memory or in a directory of the caller's, ready for the
+net change (``stage_changes``); and the rows that cannot be applied. Called by apply.
 
 Why this way. The log keeps what the publisher sent, so conversion, the costly part, happens here
 where it scales out: a task per core, each with its share of the row groups, PyArrow doing
@@ -22,13 +22,15 @@ Java exception.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.sql import SparkSession
@@ -45,6 +47,7 @@ from wal2lake.lake.spark.errors import translated
 from wal2lake.lake.staging.changes import INSERT, ChangeShape, RowFailure, Seq
 from wal2lake.lake.staging.defaults import have_sequences
 from wal2lake.lake.staging.logrows import (
+    BATCH_ROWS,
     LogPart,
     LogSource,
     LsnRange,
@@ -77,15 +80,20 @@ class StagedInserts:
 
 _RANGED: Final = {"smallint": int, "int": int, "bigint": int, "string": str}
 
+_HELD_BYTES: Final = 16 << 20
+"""Staged changes of one table that stay in memory, where this process stages them: written and read
+again, a few rows would cost more than all that is done with them. A guess."""
+
 KeyRange = tuple[int | str, int | str]
 """Lowest and highest value, or a bit beyond."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedChanges:
-    """Changes that lie in a staging directory and wait for the net change."""
+    """Changes that wait for the net change, in memory or in a staging directory."""
 
     paths: tuple[str, ...]
+    """Their files; none if they are few."""
     size: int
     """Bytes of all values, not compressed."""
     found: Found
@@ -94,6 +102,22 @@ class StagedChanges:
     """Bounds of all keys' first column, new and old, if the files' statistics tell."""
     failures: tuple[RowFailure, ...]
     """Ascending; not empty: then ``paths`` is."""
+    held: tuple[pa.Table, ...] = ()
+    """Those in memory; none if ``paths`` has them."""
+
+    def tables(self) -> list[pa.Table]:
+        """All of them, in no order. Raises StorageError."""
+        return [*self.held, *map(read_staged, self.paths)]
+
+    def written(self, directory: str) -> StagedChanges:
+        """The same with all of them in files below ``directory``. Raises StorageError."""
+        paths = list(self.paths)
+        for table in self.held:
+            with DataFileWriter(directory, durable=False) as writer:
+                writer.write(table)
+                if writer.finish() is not None:
+                    paths.append(writer.path)
+        return replace(self, paths=tuple(paths), held=())
 
 
 def stage_inserts(
@@ -131,12 +155,13 @@ def stage_changes(
     *,
     parallelism: int,
 ) -> StagedChanges:
-    """Write a batch of any events as staged changes below ``directory``.
+    """Stage a batch of any events, below ``directory`` if it is large.
 
     The caller removes the directory when the batch is committed. Otherwise as
     ``stage_inserts``.
     """
-    run = partial(_change_task, target, span, directory)
+    held = _HELD_BYTES if parallelism == 0 else 0
+    run = partial(_change_task, target, span, directory, held)
     answers = _run(spark, run, _tasks(sources, target, parallelism), parallelism)
     paths = tuple(p for a in answers for p in a.paths)
     failures = _first(f for a in answers for f in a.failures)
@@ -157,9 +182,11 @@ def stage_changes(
         found.last_truncate,
         by_content,
     )
+    tables = () if failures else tuple(t for a in answers for t in a.held)
     stats = [f.stats for a in answers for f in a.files]
+    first_key = _range_of(tables, shape) if tables else _key_range(stats, shape)
     size = sum(a.size for a in answers)
-    return StagedChanges(paths, size, found, shape, _key_range(stats, shape), failures)
+    return StagedChanges(paths, size, found, shape, first_key, failures, tables)
 
 
 def _tasks(
@@ -187,6 +214,8 @@ class _Answer:
     """Of staged changes; ``files`` then has their statistics."""
     found: Found
     failures: list[RowFailure]
+    held: list[pa.Table] = field(default_factory=list)
+    """Staged changes in memory."""
     size: int = 0
     error: Wal2LakeError | None = None
 
@@ -255,9 +284,11 @@ def _change_task(
     target: StageTarget,
     span: LsnRange,
     directory: str,
+    most_held: int,
     parts: tuple[LogPart, ...],
 ) -> _Answer:
-    """Runs in an executor: parts of the log into a staged file per set of columns."""
+    """Runs in an executor: parts of the log into a staged file per set of columns, or into memory
+    as long as they have at most ``most_held`` bytes."""
     answer = _Answer([], [], Found(), [])
     try:
         with ExitStack() as stack:
@@ -270,10 +301,17 @@ def _change_task(
                     writer = DataFileWriter(directory, durable=False)
                     writers[columns] = stack.enter_context(writer)
                 writers[columns].write(table)
-                answer.size += table.nbytes
 
-            for part in parts:
-                _change_part(target, span, part, write, answer)
+            for part, batch, behind in _runs(parts, span, target):
+                failures = _change_rows(part, batch, behind, answer)
+                answer.failures += failures
+                if answer.failures:
+                    # The first failure may still be to come; nothing will be kept.
+                    answer.held.clear()
+                elif answer.size > most_held:
+                    for table in answer.held:
+                        write(table)
+                    answer.held.clear()
             for writer in writers.values():
                 if answer.failures:
                     writer.discard()
@@ -288,26 +326,68 @@ def _change_task(
     return answer
 
 
-def _change_part(
-    target: StageTarget,
-    span: LsnRange,
-    part: LogPart,
-    write: Callable[[pa.Table], None],
-    answer: _Answer,
-) -> None:
-    relation = part.source.relation
-    target = target.behind(part.source.inserts_before)
-    for batch in read_rows(part, span, partial(columns_wanted, relation, target)):
-        failures = _unfit(batch, part, target)
-        if not failures:
-            table, found, failures = change_rows(batch, relation, target)
-            if not failures and not answer.failures:
-                write(table)
-            answer.found.add(found)
-            target = target.behind(found.inserts)
-        if failures:
-            answer.failures += failures
-            return
+def _runs(
+    parts: Sequence[LogPart], span: LsnRange, target: StageTarget
+) -> Iterator[tuple[LogPart, pa.RecordBatch, StageTarget]]:
+    """The rows of parts: those of one relation together, up to a bound, whatever files they are
+    in. Each conversion has a fixed cost, which is most of what a few rows cost."""
+    if have_sequences(target.fills):
+        for part in parts:
+            behind = target.behind(part.source.inserts_before)
+            for batch in _rows(part, span, target):
+                yield part, batch, behind
+                behind = behind.behind(_inserts(batch))
+        return
+    of: LogPart | None = None
+    run: list[pa.RecordBatch] = []
+    for part in parts:
+        for batch in _rows(part, span, target):
+            rows = sum(one.num_rows for one in run)
+            if of is not None and (
+                of.source.relation != part.source.relation
+                or rows + batch.num_rows > BATCH_ROWS
+            ):
+                yield of, _joined(run), target
+                run = []
+            of = part
+            run.append(batch)
+    if of is not None and run:
+        yield of, _joined(run), target
+
+
+def _rows(
+    part: LogPart, span: LsnRange, target: StageTarget
+) -> Iterator[pa.RecordBatch]:
+    wanted = partial(columns_wanted, part.source.relation, target)
+    return read_rows(part, span, wanted)
+
+
+def _joined(run: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches of one relation as one. A flag or an old value that one of them lacks is null."""
+    if len(run) == 1:
+        return run[0]
+    tables = [pa.Table.from_batches([one]) for one in run]
+    table = pa.concat_tables(tables, promote_options="default").combine_chunks()
+    (batch,) = table.to_batches()
+    return batch
+
+
+def _inserts(batch: pa.RecordBatch) -> int:
+    return int(np.count_nonzero(batch.column("op").to_numpy() == INSERT))
+
+
+def _change_rows(
+    part: LogPart, batch: pa.RecordBatch, target: StageTarget, answer: _Answer
+) -> tuple[RowFailure, ...]:
+    failures = _unfit(batch, part, target)
+    if failures:
+        return failures
+    table, found, failures = change_rows(batch, part.source.relation, target)
+    answer.found.add(found)
+    if not failures:
+        answer.held.append(table)
+        answer.size += table.nbytes
+    return failures
 
 
 def _unfit(
@@ -356,6 +436,24 @@ def _key_range(stats: Iterable[str | None], shape: ChangeShape) -> KeyRange | No
     if not low or any(type(value) is not kind for value in (*low, *high)):
         return None
     return min(low), max(high)
+
+
+def _range_of(tables: Sequence[pa.Table], shape: ChangeShape) -> KeyRange | None:
+    """As ``_key_range``, from the changes themselves."""
+    if not shape.key:
+        return None
+    if _RANGED.get(shape.fields[shape.key[0]].spark_ddl.lower()) is None:
+        return None
+    low: list[int | str] = []
+    high: list[int | str] = []
+    for table in tables:
+        for name in (f"n{shape.key[0]}", f"o{shape.key[0]}"):
+            if name in table.column_names:
+                bounds = pc.min_max(table.column(name)).as_py()
+                if bounds["min"] is not None:
+                    low.append(bounds["min"])
+                    high.append(bounds["max"])
+    return (min(low), max(high)) if low else None
 
 
 def _first(failures: Iterable[RowFailure]) -> tuple[RowFailure, ...]:

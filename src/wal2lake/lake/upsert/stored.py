@@ -48,6 +48,9 @@ _PIECE_BYTES: Final = 1 << 20
 """Of a column of a row group that is read in pieces, read at once."""
 
 
+_THREADS_BYTES: Final = 4 << 20
+"""Of a file whose row groups are read by several threads. A guess."""
+
 _SMALL_BYTES: Final = 1 << 10
 """A group's; no dictionary of it can become large."""
 
@@ -437,7 +440,12 @@ class StoredRows:
     ) -> pa.Table:
         """Columns of one row group, by their position in the target."""
         try:
-            read = parquet.read_row_group(group, self._present(parquet, columns))
+            read = parquet.read_row_group(
+                group,
+                self._present(parquet, columns),
+                # A few columns of a small group are there before other threads have woken up.
+                use_threads=file.size > _THREADS_BYTES,
+            )
         except OSError as error:
             raise storage_error("read", self._state.location, error) from error
         rows = parquet.metadata.row_group(group).num_rows
