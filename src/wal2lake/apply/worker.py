@@ -1,8 +1,7 @@
 """The apply worker of one subscription: sealed segments into table commits.
 
-    segments ─▶ choose ─▶ divide by table ─▶ check ─▶ stage ─▶ (cut?) ─▶ commit ─▶ publish
-                                                       all tables      all tables   floor
-                                                       in parallel     in parallel  + vector
+    segments ─▶ choose ─▶ divide by table ─▶ stage ─▶ (cut?) ─▶ commit ─▶ publish
+    ──────────── here ────────────────────   ────────────── step/ ─────────────────
 
 A loop over batches. What a crash leaves behind is found again from durable facts alone:
 each table's cursor is in its own last commit, the floor in the catalog, the changes in
