@@ -41,7 +41,7 @@ from wal2lake.apply.relationmap import has_unique_key
 from wal2lake.apply.schema.follow import Due, SchemaFollower
 from wal2lake.apply.skipping import Skip, begin_skip
 from wal2lake.apply.step.publishing import VectorPublisher
-from wal2lake.apply.step.restarts import Restart, fills_of
+from wal2lake.apply.step.restarts import Restart, fills_of, find_restarts
 from wal2lake.apply.targets import check_others, check_targets, first_change_of_columns
 from wal2lake.catalog import Catalog, Subscription, TableDef, Worker
 from wal2lake.changelog import LogReader
