@@ -12,7 +12,15 @@ from wal2lake.model.fixed import BOOTSTRAP_SUPERUSER, DATABASE, DATABASE_OID
 from wal2lake.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid, Xid
 from wal2lake.model.partition import PartitionKey, PartitionStrategy
 from wal2lake.model.relation import SYSTEM_COLUMNS, Column, Relation, ReplicaIdentity
-from wal2lake.model.remoteschema import RemoteAttribute, RemoteSchema, SentSchema
+from wal2lake.model.remoteschema import (
+    EnumColumns,
+    EnumLabel,
+    KnownLabels,
+    LabelRename,
+    RemoteAttribute,
+    RemoteSchema,
+    SentSchema,
+)
 from wal2lake.model.syncstate import SyncState
 
 __all__ = [
@@ -31,6 +39,10 @@ __all__ = [
     "Conflict",
     "ConflictType",
     "Domain",
+    "EnumColumns",
+    "EnumLabel",
+    "KnownLabels",
+    "LabelRename",
     "Lsn",
     "Modified",
     "ObjectKind",

@@ -12,6 +12,7 @@ Source: PostgreSQL manual, "pg_attribute" (attnum, attisdropped, attmissingval),
 from __future__ import annotations
 
 import json
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
@@ -65,7 +66,8 @@ class RemoteSchema:
     numbers_taken: int
     """pg_class.relnatts: dropped ones count."""
     storage: tuple[str, ...]
-    """``oid:filenode`` of the table, or of each leaf partition."""
+    """``oid:filenode:columns`` of the table, or of each leaf partition. ``columns``:
+    ``number=xmin`` of its rows in pg_attribute, between slashes."""
     listed: bool = False
     """A publication has a column list for it, so what is not sent may be there all the same."""
     identity: tuple[int, ...] | None = None
@@ -85,6 +87,29 @@ class RemoteSchema:
             return self
         return replace(self, attributes=tuple(sent))
 
+    def as_relation(self) -> Relation:
+        """A Relation message with these columns."""
+        return Relation(
+            self.relid,
+            self.namespace,
+            self.name,
+            ReplicaIdentity.DEFAULT,
+            tuple(
+                Column(
+                    a.name,
+                    a.declared_oid,
+                    a.declared_typmod,
+                    is_key=a.number in (self.identity or ()),
+                )
+                for a in self.attributes
+            ),
+        )
+
+    def with_columns(self, names: Container[str]) -> RemoteSchema:
+        """With those of its columns that are called so: as if no other were published."""
+        kept = tuple(a for a in self.attributes if a.name in names)
+        return replace(self, attributes=kept)
+
     def attribute(self, number: int) -> RemoteAttribute | None:
         """One by number."""
         return next((a for a in self.attributes if a.number == number), None)
@@ -98,11 +123,34 @@ class RemoteSchema:
         """Were all rows of the table, or of one of its partitions, written anew?
 
         Also after TRUNCATE and VACUUM FULL."""
-        known = dict(one.split(":") for one in before.storage)
+        return bool(self._moved_since(before))
+
+    def altered_since(self, before: RemoteSchema) -> bool:
+        """True if ALTER TABLE may have written new values into columns that were there before.
+
+        A new file node is not enough: TRUNCATE, VACUUM FULL, CLUSTER, SET LOGGED, SET TABLESPACE
+        and SET ACCESS METHOD give the table one, too, and leave its values. None of them writes
+        pg_attribute. ALTER COLUMN ... TYPE and SET EXPRESSION always do, so a new version of a
+        column's row there tells them apart. (A table that was vacuumed and whose column got
+        another default, say, between two looks counts as altered, although it is not.) Where
+        nothing is known of the columns before, the table counts as altered.
+        """
         return any(
-            known.get(oid, node) != node
-            for oid, node in (one.split(":") for one in self.storage)
+            not was
+            or any(was.get(number, xmin) != xmin for number, xmin in has.items())
+            for was, has in self._moved_since(before)
         )
+
+    def _moved_since(
+        self, before: RemoteSchema
+    ) -> list[tuple[dict[str, str], dict[str, str]]]:
+        """The columns, before and now, of each table or leaf with another file node."""
+        known = {one.oid: one for one in map(_Heap.parse, before.storage)}
+        return [
+            (known[one.oid].columns, one.columns)
+            for one in map(_Heap.parse, self.storage)
+            if one.oid in known and known[one.oid].node != one.node
+        ]
 
     def as_json(self) -> str:
         """For the catalog."""
@@ -141,9 +189,124 @@ class SentSchema:
     it was when it was asked. Rows that come before may be of a time without it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Heap:
+    """One entry of ``RemoteSchema.storage``."""
+
+    oid: str
+    node: str
+    columns: dict[str, str]
+    """pg_attribute's xmin by column number; empty: not known."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        oid, node, *columns = text.split(":")
+        numbered = (one.partition("=") for one in "".join(columns).split("/") if one)
+        return cls(oid, node, {number: xmin for number, _, xmin in numbered})
+
+
 def _attribute(read: dict[str, object]) -> RemoteAttribute:
     oids = {name: Oid(int(str(read[name]))) for name in ("declared_oid", "type_oid")}
     return RemoteAttribute(**{**read, **oids})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class EnumLabel:
+    """One value of an enum type."""
+
+    type_oid: Oid
+    type_name: str
+    """``schema.name``, quoted as needed."""
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnumColumns:
+    """What some tables have of enum types, in their columns' types or below them."""
+
+    labels: Mapping[Oid, EnumLabel]
+    """By OID in pg_enum, which RENAME VALUE keeps."""
+    columns: Mapping[Oid, frozenset[tuple[Oid, int]]]
+    """By type: table and attribute number of the columns that may hold its labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRename:
+    """ALTER TYPE ... RENAME VALUE at the publisher."""
+
+    at: Lsn
+    """Where the publisher was when it was noticed. Rows that were copied below it may have the
+    label of before."""
+    type_name: str
+    before: str
+    after: str
+    columns: frozenset[tuple[Oid, int]]
+    """See ``EnumColumns``."""
+
+    def concerns(self, schema: RemoteSchema) -> bool:
+        """True if the table has a published column that may hold the label."""
+        return any(
+            relid == schema.relid and schema.attribute(number) is not None
+            for relid, number in self.columns
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLabels:
+    """Labels as they were last seen, and what has happened to them before."""
+
+    labels: Mapping[Oid, str]
+    renames: tuple[LabelRename, ...] = ()
+
+    def then(self, seen: EnumColumns, at: Lsn) -> KnownLabels:
+        """With what is seen now; ``at``: the publisher was there afterwards."""
+        renames = [
+            LabelRename(
+                at,
+                now.type_name,
+                self.labels[oid],
+                now.label,
+                seen.columns[now.type_oid],
+            )
+            for oid, now in sorted(seen.labels.items())
+            if self.labels.get(oid, now.label) != now.label
+        ]
+        return KnownLabels(
+            {oid: one.label for oid, one in seen.labels.items()},
+            (*self.renames, *renames),
+        )
+
+    def since(self, begins: Lsn) -> KnownLabels:
+        """Without what was noticed below it."""
+        kept = tuple(one for one in self.renames if one.at >= begins)
+        return replace(self, renames=kept)
+
+    def as_json(self) -> str:
+        """For the catalog."""
+        labels = {str(int(oid)): label for oid, label in sorted(self.labels.items())}
+        renames = [
+            [int(r.at), r.type_name, r.before, r.after, sorted(r.columns)]
+            for r in self.renames
+        ]
+        return json.dumps({"labels": labels, "renames": renames})
+
+    @classmethod
+    def parse(cls, text: str | None) -> Self:
+        """The inverse of ``as_json``."""
+        read = json.loads(text or '{"labels": {}, "renames": []}')
+        return cls(
+            {Oid(int(oid)): label for oid, label in read["labels"].items()},
+            tuple(
+                LabelRename(
+                    Lsn(at),
+                    type_name,
+                    before,
+                    after,
+                    frozenset((Oid(relid), number) for relid, number in columns),
+                )
+                for at, type_name, before, after, columns in read["renames"]
+            ),
+        )
 
 
 def relation_as_json(relation: Relation) -> str:

@@ -15,11 +15,11 @@ from itertools import pairwise
 from typing import Final
 
 from wal2lake.errors import PublisherError
-from wal2lake.model import Lsn, Oid, RemoteSchema
+from wal2lake.model import EnumColumns, Lsn, Oid, RemoteSchema
 from wal2lake.pg.connection import Session
 from wal2lake.pg.quoting import quote_ident, quote_literal, quote_literals
 from wal2lake.pg.tables import RemoteTable, describe_schemas, describe_tables
-from wal2lake.pg.types import describe_types
+from wal2lake.pg.types import describe_enums, describe_types
 from wal2lake.pgtypes import RemoteType
 
 _UNDEFINED_OBJECT: Final = "42704"
@@ -387,6 +387,10 @@ class Publisher:
         """Tables by OID, those that are there: what following their changes takes. Waits for
         nobody."""
         return describe_schemas(self.session, relids)
+
+    def enums(self, relids: Sequence[Oid]) -> EnumColumns:
+        """Enum types below the columns of tables, and their labels. Waits for nobody."""
+        return describe_enums(self.session, relids)
 
     def position(self) -> Lsn:
         """Whatever others can see now has committed below it."""

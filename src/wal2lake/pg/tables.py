@@ -37,6 +37,17 @@ _NOT_NULL: Final = (
 """Of a constraint that is NOT VALID, which NOT NULL may be since 18, rows that are there may have
 null."""
 
+_STORAGE: Final = (
+    "pg_catalog.string_agg({0}.oid || ':' || {0}.relfilenode || ':'"
+    " || COALESCE((SELECT pg_catalog.string_agg(m.attnum || '=' || m.xmin, '/'"
+    " ORDER BY m.attnum) FROM pg_catalog.pg_attribute m WHERE m.attrelid = {0}.oid"
+    " AND m.attnum > 0::pg_catalog.int2 AND NOT m.attisdropped), ''),"
+    " ',' ORDER BY {0}.oid)"
+)
+"""See ``RemoteSchema.storage``. pg_relation_filenode() would read the file node as it is now, and
+the rest comes from the query's snapshot: an ALTER TABLE in between would be seen by half, and what
+it has done to the rows would never be noticed."""
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteColumn:
@@ -100,7 +111,7 @@ class RemoteTable:
     numbers_taken: int = 0
     """pg_class.relnatts: dropped columns count."""
     storage: tuple[str, ...] = ()
-    """``oid:filenode`` of the table, or of each leaf partition."""
+    """See ``RemoteSchema.storage``."""
 
     @property
     def qualified(self) -> str:
@@ -169,8 +180,7 @@ def describe_tables(
     relids = tuple(_oid(row[0]) for row in rows)
     published = _published(session, relids, publications)
     columns, live = _columns(session, relids, published)
-    roots = tuple(_oid(row[0]) for row in rows if row[2] == "p")
-    leaves = _leaves(session, roots)
+    storage = _storage(session, relids)
     indexes = _index_columns(session, relids)
     found = {}
     for relid, row in sorted(
@@ -197,7 +207,7 @@ def describe_tables(
             whole=whole == "t",
             live=live.get(relid, ()),
             numbers_taken=int(str(row[9])),
-            storage=leaves.get(relid, ()) if kind == "p" else (f"{relid}:{node}",),
+            storage=storage.get(relid, ()),
         )
     return found
 
@@ -241,8 +251,7 @@ def describe_schemas(
         " FROM below JOIN pg_catalog.pg_type t ON t.oid = below.typid"
         " WHERE t.typtype = 'd')"
         f" SELECT c.oid, n.nspname, c.relname, c.relnatts, {listed},"
-        " (SELECT pg_catalog.string_agg(l.oid || ':'"
-        " || pg_catalog.pg_relation_filenode(l.oid), ',' ORDER BY l.oid)"
+        f" (SELECT {_STORAGE.format('l')}"
         " FROM part JOIN pg_catalog.pg_class l ON l.oid = part.relid"
         " WHERE part.root = c.oid AND l.relkind <> 'p'),"
         " a.attnum, a.attname, a.atttypid, a.atttypmod, t.oid, below.typmod,"
@@ -305,16 +314,16 @@ def _attribute(row: Sequence[str | None]) -> RemoteAttribute:
     )
 
 
-def _leaves(session: Session, roots: Sequence[Oid]) -> dict[Oid, tuple[str, ...]]:
-    """``oid:filenode`` of each leaf of partitioned tables."""
-    if not roots:
-        return {}
+def _storage(session: Session, relids: Sequence[Oid]) -> dict[Oid, tuple[str, ...]]:
+    """See ``RemoteSchema.storage``."""
     rows = session.query(
-        "SELECT c.oid, pg_catalog.string_agg(t.relid::pg_catalog.oid || ':'"
-        " || pg_catalog.pg_relation_filenode(t.relid), ',' ORDER BY t.relid)"
-        " FROM pg_catalog.pg_class c,"
-        " LATERAL pg_catalog.pg_partition_tree(c.oid) t"
-        f" WHERE c.oid IN ({_numbers(roots)}) AND t.isleaf GROUP BY c.oid"
+        f"SELECT t.root, {_STORAGE.format('l')} FROM (SELECT c.oid AS root,"
+        " c.oid AS relid FROM pg_catalog.pg_class c"
+        f" WHERE c.oid IN ({_numbers(relids)}) AND c.relkind <> 'p'"
+        " UNION ALL SELECT c.oid, p.relid FROM pg_catalog.pg_class c,"
+        " LATERAL pg_catalog.pg_partition_tree(c.oid) p"
+        f" WHERE c.oid IN ({_numbers(relids)}) AND c.relkind = 'p' AND p.isleaf) t"
+        " JOIN pg_catalog.pg_class l ON l.oid = t.relid GROUP BY t.root"
     )
     return {_oid(r[0]): tuple(str(r[1]).split(",")) for r in rows if r[1]}
 

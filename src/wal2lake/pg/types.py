@@ -1,12 +1,14 @@
 """Types that are not built in, as a publisher's catalog has them.
 
-In: a session. Out: ``RemoteType`` values, for the decoders of their binary form. Called by
-``publisher``.
+In: a session. Out: ``RemoteType`` values, for the decoders of their binary form; the labels of
+enums, which may be renamed. Called by ``publisher``.
 """
 
 from __future__ import annotations
 
-from wal2lake.model import Oid
+from collections.abc import Sequence
+
+from wal2lake.model import EnumColumns, EnumLabel, Oid
 from wal2lake.pg.connection import Session
 from wal2lake.pgtypes import FIRST_NORMAL_OID, MONEY_SAMPLES, RemoteType, money_type
 
@@ -70,3 +72,46 @@ def _money(session: Session) -> RemoteType:
     amounts = (f"({n})::pg_catalog.int8::pg_catalog.money" for n in MONEY_SAMPLES)
     (samples,) = session.query(f"SELECT {', '.join(amounts)}")
     return money_type([str(text) for text in samples])
+
+
+def describe_enums(session: Session, relids: Sequence[Oid]) -> EnumColumns:
+    """Enum types below the columns of tables, by OID: under a domain, as an element of an array,
+    an attribute of a composite type, the bound of a range, and in all of these nested.
+
+    One statement, so of one moment.
+    """
+    if not relids:
+        return EnumColumns({}, {})
+    numbers = ", ".join(str(int(relid)) for relid in relids)
+    # UNION, not UNION ALL: a composite type may hold arrays of itself.
+    rows = session.query(
+        "WITH RECURSIVE below(relid, attnum, typid) AS ("
+        "SELECT a.attrelid, a.attnum, a.atttypid FROM pg_catalog.pg_attribute a"
+        f" WHERE a.attrelid IN ({numbers}) AND a.attnum > 0 AND NOT a.attisdropped"
+        f" AND a.atttypid >= {FIRST_NORMAL_OID}"
+        " UNION SELECT below.relid, below.attnum, part.typid FROM below"
+        " JOIN pg_catalog.pg_type t ON t.oid = below.typid"
+        " CROSS JOIN LATERAL (SELECT t.typbasetype AS typid"
+        " UNION ALL SELECT t.typelem"
+        " UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r"
+        " WHERE r.rngtypid = t.oid"
+        " UNION ALL SELECT r.rngtypid FROM pg_catalog.pg_range r"
+        " WHERE r.rngmultitypid = t.oid"
+        " UNION ALL SELECT c.atttypid FROM pg_catalog.pg_attribute c"
+        " WHERE t.typtype = 'c' AND c.attrelid = t.typrelid AND c.attnum > 0"
+        f" AND NOT c.attisdropped) part WHERE part.typid >= {FIRST_NORMAL_OID})"
+        " SELECT e.enumtypid, pg_catalog.quote_ident(n.nspname) || '.'"
+        " || pg_catalog.quote_ident(t.typname), e.oid, e.enumlabel,"
+        " below.relid, below.attnum FROM below"
+        " JOIN pg_catalog.pg_enum e ON e.enumtypid = below.typid"
+        " JOIN pg_catalog.pg_type t ON t.oid = e.enumtypid"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace"
+    )
+    labels: dict[Oid, EnumLabel] = {}
+    columns: dict[Oid, set[tuple[Oid, int]]] = {}
+    for type_text, type_name, oid, label, relid, number in rows:
+        type_oid = Oid(int(str(type_text)))
+        labels[Oid(int(str(oid)))] = EnumLabel(type_oid, str(type_name), str(label))
+        place = (Oid(int(str(relid))), int(str(number)))
+        columns.setdefault(type_oid, set()).add(place)
+    return EnumColumns(labels, {one: frozenset(at) for one, at in columns.items()})
