@@ -21,6 +21,7 @@ import pytest
 from wal2lake.apply.schema.diff import Renamed, difference
 from wal2lake.apply.schema.follow import SchemaFollower
 from wal2lake.catalog import (
+    ENUM_LABELS,
     AddColumn,
     Catalog,
     ColumnChange,
@@ -36,6 +37,8 @@ from wal2lake.errors import UsageError
 from wal2lake.frontend.commands import altertable
 from wal2lake.model import (
     Column,
+    KnownLabels,
+    LabelRename,
     Lsn,
     Oid,
     Relation,
@@ -522,6 +525,52 @@ def test_a_table_of_two_subscriptions_is_not_copied_anew(mirror: Mirror) -> None
     # Where no copy is needed both may follow.
     mirror.catalog.note_sent(SUB, [sent(100, schema(1, "orders", "abc"))])
     assert mirror.follow(table("ab"))
+
+
+def renames(at: int, relid: int, number: int = 1) -> dict[str, str]:
+    rename = LabelRename(
+        Lsn(at), "public.mood", "sad", "blue", frozenset({(Oid(relid), number)})
+    )
+    return {ENUM_LABELS: KnownLabels({}, (rename,)).as_json()}
+
+
+def test_a_renamed_label_has_its_tables_copied_anew_once(mirror: Mirror) -> None:
+    # Below the copy, of a column that is not published, of another table.
+    for options in (renames(4, 1), renames(50, 1, number=3), renames(50, 3)):
+        mirror.catalog.set_options(SUB, options)
+        assert not mirror.follow(table("ab"))
+    mirror.catalog.set_options(SUB, renames(50, 1))
+    assert mirror.follow(table("ab"))
+    assert mirror.rel(ORDERS).state is SyncState.INIT
+    assert mirror.rel(NEXT).state is SyncState.READY
+    # The copy is of a snapshot above it.
+    mirror.catalog.start_following(SUB, {ORDERS: schema(1, "orders", "ab")}, Lsn(51))
+    assert not mirror.follow(table("ab"))
+    said = [(one.change, one.outcome) for one in mirror.catalog.schema_history()]
+    words = "ALTER TYPE public.mood RENAME VALUE 'sad' TO 'blue'"
+    assert said == [(words, "the table is copied anew")]
+
+
+def test_a_renamed_label_is_left_out_where_two_subscriptions_fill_a_table(
+    mirror: Mirror,
+) -> None:
+    other = Oid(20001)
+    mirror.catalog.create_subscription(
+        Subscription(other, "o", Oid(10), True, "host=p", "o", ("p",)),
+        [SubscriptionRel(other, ORDERS, "public", "t", SyncState.READY, Lsn(5), 9)],
+        {int(ORDERS): 1},
+    )
+    mirror.catalog.create_table(table("ab"))
+    mirror.catalog.note_sent(SUB, [sent(40, schema(1, "orders", "abc"))])
+    mirror.catalog.set_options(SUB, renames(50, 1))
+    assert mirror.follow(table("ab"))
+    (noted,) = mirror.catalog.schema_history()
+    assert noted.outcome == "left out: another subscription fills the table, too"
+    assert mirror.rel(ORDERS).state is SyncState.READY
+    # What was sent before it was noticed is still followed, and then nothing is due.
+    assert mirror.follow(table("ab"))
+    assert len(mirror.altering.made) == 1
+    assert not mirror.follow(table("abc"))
 
 
 def test_names_that_are_changed_and_changed_back_in_one_backlog() -> None:

@@ -245,6 +245,139 @@ def test_large_transactions_and_prepared_ones_alter_their_tables(
     agree(node, pg18, mirror, "sl.t")
 
 
+def test_rows_that_keep_their_type_are_copied_anew(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    pg18.psql(
+        "create schema sw; create table sw.t (id int primary key, v text, w text, g text generated"
+        " always as (lower(w)) stored); create table sw.moved (id int primary key, v text);"
+        " insert into sw.t select g, 'v' || g, 'W' || g from generate_series(1, 9) g;"
+        " insert into sw.moved values (1, 'one'), (2, 'two');"
+        " create publication sw for tables in schema sw"
+        " with (publish_generated_columns = stored)"
+    )
+    mirror = subscribe(pg18, "sw", "with (schema_changes = follow)")
+    mirror.synced()
+    anew = ("t", "ALTER TABLE has written all rows anew", "the table is copied anew")
+    for number, sql in enumerate(
+        (
+            "alter table sw.t alter v type text using upper(v)",
+            "alter table sw.t alter g set expression as (w || '!')",
+            "alter table sw.t alter id type int using id + 1000",
+        ),
+        1,
+    ):
+        pg18.transactions(
+            [sql, f"update sw.t set v = v || 'x' where id % 10 = {number}"]
+        )
+        agree(node, pg18, mirror, "sw.t")
+        assert node.sql(HISTORY.format("sw")) == [anew] * number
+    # The key is another one: rows are found by it.
+    pg18.psql(
+        "delete from sw.t where id = 1005; vacuum full sw.moved;"
+        " insert into sw.moved values (3, 'three'); truncate sw.moved;"
+        " insert into sw.moved values (4, 'four')"
+    )
+    agree(node, pg18, mirror, "sw.t", "sw.moved")
+    assert node.sql(HISTORY.format("sw")) == [anew] * 3
+
+
+def test_a_subscription_that_follows_from_later_on(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    pg18.psql(
+        "create schema sf; create table sf.t (id int primary key, a text);"
+        " create table sf.stuck (id int primary key, a text);"
+        " insert into sf.t values (1, 'one'); insert into sf.stuck values (1, 'one');"
+        " create publication sf for tables in schema sf"
+    )
+    mirror = subscribe(pg18, "sf", "with (schema_changes = follow)")
+    mirror.synced()
+    node.sql("alter subscription sf set (schema_changes = manual)")
+    # Nobody has noted where these columns begin in the log, and no row of b comes later.
+    pg18.transactions(
+        [
+            "alter table sf.stuck add b int default 7",
+            "insert into sf.stuck values (2, 'two', 2)",
+        ]
+    )
+    node.wait_for(
+        "select error from wal2lake.subscription_errors where subname = 'sf'",
+        lambda rows: bool(rows) and "missing replicated column" in str(rows[0][0]),
+    )
+    node.sql("alter subscription sf set (schema_changes = follow)")
+    agree(node, pg18, mirror, "sf.t", "sf.stuck")
+    pg18.transactions(
+        [
+            "alter table sf.t add c int default 5",
+            "insert into sf.t values (2, 'two', 6)",
+        ]
+    )
+    agree(node, pg18, mirror, "sf.t", "sf.stuck")
+    assert node.sql(HISTORY.format("sf")) == [
+        (
+            "stuck",
+            'ADD COLUMN "b" integer',
+            "added, with '7' in the rows that are here",
+        ),
+        (
+            "stuck",
+            'column "b" was there before it was published',
+            "the table is copied anew",
+        ),
+        ("t", 'ADD COLUMN "c" integer', "added, with '5' in the rows that are here"),
+    ]
+    # A copy takes the source's columns before a row has them.
+    pg18.psql("alter table sf.t add d text default 'd', drop a")
+    node.sql("select wal2lake.recopy_table('sf.t')")
+    agree(node, pg18, mirror, "sf.t")
+    pg18.psql("alter table sf.t add e text default 'e'")
+    node.sql("alter subscription sf refresh publication with (recopy = true)")
+    agree(node, pg18, mirror, "sf.t", "sf.stuck")
+
+
+def test_labels_of_an_enum_get_other_names(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    pg18.psql(
+        "create schema se; create type se.mood as enum ('sad', 'ok');"
+        " create table se.keyed (m se.mood primary key, n int);"
+        " create table se.whole (m se.mood[], n int); alter table se.whole replica identity"
+        " full; create table se.plain (id int primary key);"
+        " insert into se.keyed values ('sad', 1), ('ok', 2);"
+        " insert into se.whole values ('{sad}', 1), ('{ok,sad}', 2);"
+        " create publication se for tables in schema se"
+    )
+    mirror = subscribe(pg18, "se", "with (schema_changes = follow)")
+    mirror.synced()
+    # Nothing comes after it.
+    pg18.psql("alter type se.mood rename value 'sad' to 'blue'")
+    node.wait_for(
+        "select m, n from se.keyed order by n",
+        lambda rows: rows == [("blue", "1"), ("ok", "2")],
+    )
+    mirror.synced()
+    # The old name comes again, for another value; rows come before it is noticed.
+    pg18.psql(
+        "alter type se.mood rename value 'ok' to 'sad';"
+        " update se.keyed set n = 20 where m = 'sad'; delete from se.whole where n = 2;"
+        " update se.whole set n = 10 where m = '{blue}'"
+    )
+    renamed = "ALTER TYPE se.mood RENAME VALUE '{}' TO '{}'"
+    anew = "the table is copied anew"
+    expected = {
+        (table, renamed.format(*names), anew)
+        for table in ("keyed", "whole")
+        for names in (("sad", "blue"), ("ok", "sad"))
+    }
+    node.wait_for(
+        HISTORY.format("se"),
+        lambda rows: len(rows) == 4 and set(rows) == expected,
+    )
+    agree(node, pg18, mirror, "se.plain")
+    mirror.assert_equal(("se.keyed", "se.whole"))
+
+
 @pytest.mark.slow
 def test_a_column_list_and_manual(
     pg18: Database, node: Node, subscribe: Subscribe

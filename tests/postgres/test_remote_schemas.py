@@ -21,6 +21,7 @@ from wal2lake.apply.schema.diff import (
 from wal2lake.model import (
     INVALID_OID,
     Column,
+    KnownLabels,
     Lsn,
     Oid,
     Relation,
@@ -149,6 +150,65 @@ def test_a_type_without_new_rows_and_one_with_them(source: Source) -> None:
     assert found.unknown is None
 
 
+def test_rows_that_alter_table_writes_anew_are_told_from_rows_that_move(
+    source: Source,
+) -> None:
+    anew = "ALTER TABLE has written all rows anew"
+    for sql in (
+        "vacuum full t",
+        "cluster t using t_pkey",
+        "reindex table t",
+        "truncate t",
+        "alter publication p drop table t; alter table t set unlogged;"
+        " alter table t set logged; alter publication p add table t",
+        "analyze t",
+        # The rows stay where they are.
+        "alter table t alter a set default 'a', alter a set statistics 7",
+        "grant select (a) on t to public",
+        # All of that between two looks, and columns come and go beside it.
+        "alter table t add later int",
+        "alter table t drop later",
+    ):
+        assert source.after(sql).unknown is None, sql
+    source.database.psql("vacuum full t")
+    assert source.after("alter table t add c int").unknown is not None
+    for sql in (
+        "alter table t alter a type text using upper(a)",
+        "alter table t alter id type int using id + 1000",
+        "begin; alter table t alter b type numeric(5,2) using b * 2;"
+        " truncate t; commit; vacuum full pg_attribute",
+    ):
+        found = source.after(sql)
+        assert (found.steps, found.unknown) == ((), anew), sql
+        assert source.after("vacuum full t").unknown is None
+
+
+def test_another_expression_of_a_generated_column_writes_all_rows_anew(
+    database: Callable[[int], Database],
+) -> None:
+    found = database(18)
+    found.psql(
+        "create table t (id int primary key, v text, g text generated always as"
+        " (lower(v)) stored) partition by range (id);"
+        " create table t1 partition of t for values from (0) to (10);"
+        " create table t2 partition of t for values from (10) to (20);"
+        " insert into t values (1, 'One'), (11, 'Eleven'); create publication p"
+        " for table t with (publish_via_partition_root, publish_generated_columns = stored)"
+    )
+    source = Source(found)
+    source.relid = Oid(int(found.psql("select 't'::regclass::oid").strip()))
+    source.before = source.look()
+    assert source.before.storage == source.published().storage
+    anew = "ALTER TABLE has written all rows anew"
+    found.psql("vacuum full t1")
+    assert source.after("truncate t2").unknown is None
+    set_expression = "alter table {} alter g set expression as (upper(v))"
+    assert source.after(set_expression.format("t")).unknown == anew
+    # A leaf may have an expression of its own.
+    assert source.after(set_expression.format("t1")).unknown == anew
+    assert source.before.storage == source.published().storage
+
+
 def test_nulls_names_and_nothing(source: Source) -> None:
     assert source.after("alter table t alter a set not null").steps == (
         NullsAllowed("a", False),
@@ -191,6 +251,52 @@ def test_not_null_counts_once_it_is_validated(source: Source) -> None:
     source.relid = Oid(int(source.database.psql("select 'part'::regclass::oid")))
     for look in (source.look, source.published):
         assert [a.not_null for a in look().attributes] == [False, True]
+
+
+def test_a_renamed_label_is_known_by_its_oid_however_deep_it_is(source: Source) -> None:
+    source.database.psql(
+        "create type mood as enum ('sad', 'ok'); create domain feeling as mood;"
+        " create type pair as (x int, m mood[]); create type span as range (subtype = mood);"
+        " create type \"Other\" as enum ('sad');"
+        " create table deep (plain mood, a mood[], d feeling, c pair, cs pair[], s span,"
+        ' m span_multirange, t text, o "Other", e int);'
+        " alter table deep drop e, add other_int int"
+    )
+    relid = Oid(int(source.database.psql("select 'deep'::regclass::oid").strip()))
+
+    def look(known: KnownLabels) -> KnownLabels:
+        with connect(source.database.conninfo(), application_name="test") as session:
+            publisher = Publisher(session)
+            seen = publisher.enums((source.relid, relid))
+            return known.then(seen, publisher.position())
+
+    first = look(KnownLabels({}))
+    assert sorted(first.labels.values()) == ["ok", "sad", "sad"]
+    assert first.renames == ()
+    # One that comes is no rename, nor is a type that comes.
+    source.database.psql(
+        "alter type mood add value 'new' before 'sad';"
+        " create type another as enum ('ok'); alter table deep add z another"
+    )
+    assert look(first).renames == ()
+    source.database.psql(
+        "begin; alter type mood rename value 'sad' to 'x'; alter type mood rename value"
+        " 'ok' to 'sad'; alter type mood rename value 'x' to 'ok'; commit;"
+        " alter type \"Other\" rename value 'sad' to 'blue'"
+    )
+    second = look(look(first))
+    said = [(r.type_name, r.before, r.after) for r in second.renames]
+    assert said == [
+        ("public.mood", "sad", "ok"),
+        ("public.mood", "ok", "sad"),
+        ('public."Other"', "sad", "blue"),
+    ]
+    numbers = [sorted(number for _, number in r.columns) for r in second.renames]
+    assert numbers == [[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7], [9]]
+    assert {relid for r in second.renames for relid, _ in r.columns} == {relid}
+    assert KnownLabels.parse(second.as_json()) == second
+    assert second.since(second.renames[0].at) == second
+    assert second.since(Lsn(second.renames[0].at + 1)).renames == ()
 
 
 def test_a_column_that_was_not_published(source: Source) -> None:

@@ -304,10 +304,11 @@ class ApplyWorker:
         self._seen_change = -1
 
     def _follow_settled(self, subscription: Subscription, reached: Lsn) -> bool:
-        """Columns that become NOT NULL once all below ``reached`` has been applied."""
+        """Where nothing is left to apply below ``reached``: columns that become NOT NULL, and
+        what the receiver has noticed without a row."""
         self._schemas.refresh(subscription)
         due = self._schemas.due([t.rel for t in self._tables], Lsn(reached + 1))
-        if due is None or due.sent is not None:
+        if due is None:
             return False
         self._follow(subscription, due)
         return True

@@ -46,6 +46,8 @@ from wal2lake.catalog.definitions.publications import (
 )
 from wal2lake.catalog.progress import Progress, ProgressFile
 from wal2lake.catalog.records import (
+    ENUM_LABELS,
+    LABELS_LEFT,
     MADE_SLOT,
     REMOTE_TYPES,
     SOURCE_STARTED,
@@ -91,7 +93,9 @@ from wal2lake.catalog.store import Catalog
 
 __all__ = [
     "DATABASE_OWNER",
+    "ENUM_LABELS",
     "FIRST_FREE_OID",
+    "LABELS_LEFT",
     "MADE_SLOT",
     "PG_CREATE_SUBSCRIPTION",
     "PG_READ_ALL_DATA",

@@ -227,6 +227,12 @@ class Recopy(Enum):
     """The slot and the log are. It can only go on to a new slot."""
 
 
+ENUM_LABELS: Final = "enum_labels"
+"""Not an option: the labels of the publisher's enum types, for ``KnownLabels``."""
+
+LABELS_LEFT: Final = "labels_left"
+"""Not an option: by table, up to where renamed labels have been left as they are."""
+
 UNDECODED_TYPES: Final = "undecoded_types"
 """Not an option: types that came in a binary stream and have no decoder."""
 
@@ -256,8 +262,8 @@ class Subscription:
     """A DROP has begun; repeating it finishes it, whatever became of the slot."""
     options: dict[str, str] = field(default_factory=dict)
     """Further options as accepted (binary, streaming, origin ...), and under
-    ``REMOTE_TYPES``, ``UNDECODED_TYPES``, ``MADE_SLOT`` and ``SOURCE_STARTED`` what is
-    no option."""
+    ``REMOTE_TYPES``, ``UNDECODED_TYPES``, ``MADE_SLOT``, ``SOURCE_STARTED``,
+    ``ENUM_LABELS`` and ``LABELS_LEFT`` what is no option."""
     skip_lsn: Lsn = INVALID_LSN
     """subskiplsn: the finish LSN of the transaction that ALTER ... SKIP leaves out; 0: none."""
     skipping: bool = False

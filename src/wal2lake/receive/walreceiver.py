@@ -54,6 +54,7 @@ from wal2lake.receive.negotiation import negotiate
 from wal2lake.receive.remotetypes import RemoteTypesKeeper
 from wal2lake.receive.source.schemas import SchemaKeeper
 from wal2lake.receive.source.source import Source
+from wal2lake.receive.threads.labels import LabelWatch
 from wal2lake.receive.threads.logwriter import RECORD_BYTES, LogWriter
 from wal2lake.receive.threads.pauses import Pauses
 from wal2lake.receive.threads.sealer import Sealer
@@ -105,7 +106,10 @@ class WalReceiver:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._threads: list[threading.Thread] = []
         self._pauses = Pauses(catalog, subscription.oid)
-        self._schemas = SchemaKeeper(catalog, subscription, self._session)
+        self._labels = LabelWatch(catalog, subscription, self._session, self._stop)
+        self._schemas = SchemaKeeper(
+            catalog, subscription, self._session, self._labels.look
+        )
         self._writer = LogWriter(
             log,
             self._pauses,
@@ -162,6 +166,8 @@ class WalReceiver:
                 partial(self._session, replication=True),
             )
             found = source.check(Publisher(session))
+            self._schemas.begin()
+            self._labels.look()
             start = self._log.logged
             binary = self._types.learn(
                 Publisher(session),
@@ -197,6 +203,7 @@ class WalReceiver:
             verifier.start()
             self._start("journal", self._writer.work)
             self._start("seal", self._new_sealer().work)
+            self._start("labels", self._labels.work)
             self._read(stream, feedback, verifier)
             self._send(stream, feedback)
             stream.finish()

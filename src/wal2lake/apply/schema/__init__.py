@@ -2,5 +2,6 @@
 
 diff      what has changed between two descriptions of a published table. Pure
 columns   our column for a published one
+changes   steps as changes of our table
 follow    which changes a batch needs, and making them
 """

@@ -208,6 +208,9 @@ def _unknown(
     if retyped and rewritten:
         name = retyped[0].attribute.name
         return f'the new type of column "{name}" has written all rows anew'
+    if sent.schema.altered_since(before):
+        # USING, or another expression of a generated column: the rest looks as before.
+        return "ALTER TABLE has written all rows anew"
     return None
 
 

@@ -29,34 +29,20 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
-from wal2lake.apply.schema.columns import column_like, source_column
+from wal2lake.apply.schema.changes import Changes
 from wal2lake.apply.schema.diff import (
-    Added,
     Difference,
-    Dropped,
-    Keyed,
-    Moved,
-    NullsAllowed,
-    Renamed,
-    Retyped,
-    Step,
     difference,
     names_now,
 )
 from wal2lake.catalog import (
-    AddColumn,
+    ENUM_LABELS,
+    LABELS_LEFT,
     Catalog,
-    ChangeType,
     ColumnChange,
-    ColumnDef,
-    DropColumn,
     FollowedSchema,
     Parsed,
-    RenameColumn,
     SchemaChange,
-    SetDefault,
-    SetKey,
-    SetNotNull,
     Subscription,
     SubscriptionRel,
     TableDef,
@@ -67,18 +53,15 @@ from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.model import (
     INVALID_LSN,
     Column,
+    KnownLabels,
+    LabelRename,
     Lsn,
     Oid,
-    Relation,
-    RemoteAttribute,
     RemoteSchema,
-    ReplicaIdentity,
     SentSchema,
 )
 from wal2lake.observe import get_logger
-from wal2lake.pg.quoting import quote_ident, quote_literal
-from wal2lake.pgtypes import TypeMappings, ValuePolicies
-from wal2lake.pgtypes.registry.pg_type import format_type
+from wal2lake.pg.quoting import quote_literal
 
 
 class AlterTable(Protocol):
@@ -105,7 +88,10 @@ class Due:
     sent: SentSchema | None
     """None: columns become NOT NULL, for what has come before has been applied."""
     at: Lsn
-    """The first transaction that needs it."""
+    """The first transaction that needs it; 0: it is needed at once."""
+    renames: tuple[LabelRename, ...] = ()
+    """Labels of enum types that the publisher has renamed in rows that are here. Then ``sent`` is
+    None."""
 
 
 class SchemaFollower:
@@ -118,6 +104,9 @@ class SchemaFollower:
         self._sent: list[SentSchema] = []
         self._parsed: Parsed = {}
         self._followed: dict[Oid, FollowedSchema] = {}
+        self._renames: tuple[LabelRename, ...] = ()
+        self._labels_left: dict[Oid, Lsn] = {}
+        """By table: renames that were noticed up to there are not followed."""
 
     def refresh(self, subscription: Subscription) -> None:
         """Read what the receiver has noted, before segments are chosen: what they need was
@@ -125,10 +114,33 @@ class SchemaFollower:
         if subscription.follows_schema:
             self._sent = self._catalog.sent_schemas(self._subid, self._parsed)
             self._followed = self._catalog.followed_schemas(self._subid)
+            # After these: a rename is recorded before what is sent later is noted.
+            self._read_renames()
             if self._is_behind(subscription.floor):
                 self._catalog.trim_sent(self._subid, subscription.floor)
         elif self._sent or self._followed:
             self._sent, self._followed, self._parsed = [], {}, {}
+            self._renames, self._labels_left = (), {}
+
+    def _read_renames(self) -> None:
+        subscription = self._catalog.subscription(self._subid)
+        options = {} if subscription is None else subscription.options
+        self._renames = KnownLabels.parse(options.get(ENUM_LABELS)).renames
+        self._labels_left = {
+            Oid(int(relid)): Lsn(at)
+            for relid, at in json.loads(options.get(LABELS_LEFT, "{}")).items()
+        }
+
+    def _renamed(self, relid: Oid, followed: FollowedSchema) -> tuple[LabelRename, ...]:
+        """Renames that rows of the table may not have."""
+        left = self._labels_left.get(relid, INVALID_LSN)
+        return tuple(
+            one
+            for one in self._renames
+            if one.at >= followed.begins
+            and one.at > left
+            and one.concerns(followed.schema)
+        )
 
     def _is_behind(self, floor: Lsn) -> bool:
         """Is there something that nobody will ask for?"""
@@ -144,6 +156,11 @@ class SchemaFollower:
             by_name[rel.remote_namespace, rel.remote_name].append(rel)
         by_relid = {rel.relid: rel for rel in rels}
         owners = {one.schema.relid: ours for ours, one in self._followed.items()}
+        if self._renames:
+            for relid, followed in self._followed.items():
+                renames = self._renamed(relid, followed)
+                if renames and relid in by_relid:
+                    return Due(by_relid[relid], None, INVALID_LSN, renames)
         first: Due | None = None
         for relid, followed in self._followed.items():
             at = followed.settles
@@ -211,27 +228,18 @@ class SchemaFollower:
         False: ours has them."""
         self.refresh(subscription)
         followed = self._followed.get(rel.relid)
-        if followed is not None and schema.identity is None:
+        if followed is None:
+            # The receiver has not begun to follow yet. Names tell which columns are here.
+            known = schema.with_columns({c.name for c in table.columns})
+            self._catalog.start_following(self._subid, {rel.relid: known}, at)
+            self.refresh(subscription)
+            followed = self._followed[rel.relid]
+        if schema.identity is None:
             # As a Relation message without one is taken.
             schema = replace(schema, identity=followed.schema.identity)
-        if followed is None or followed.schema == schema:
+        if followed.schema == schema:
             return False
-        relation = Relation(
-            schema.relid,
-            schema.namespace,
-            schema.name,
-            ReplicaIdentity.DEFAULT,
-            tuple(
-                Column(
-                    a.name,
-                    a.declared_oid,
-                    a.declared_typmod,
-                    is_key=a.number in (schema.identity or ()),
-                )
-                for a in schema.attributes
-            ),
-        )
-        due = Due(rel, SentSchema(at, relation, schema), at)
+        due = Due(rel, SentSchema(at, schema.as_relation(), schema), at)
         self.adopt(subscription, due, table, copied=True)
         return True
 
@@ -252,6 +260,9 @@ class SchemaFollower:
         copies it, so nothing has to be copied anew."""
         rel, sent = due.rel, due.sent
         followed = self._followed.get(rel.relid)
+        if due.renames:
+            self._take_labels(subscription, due, table, finishing)
+            return
         if sent is None:
             if followed is not None:
                 self._require(subscription, due, table, followed, finishing)
@@ -276,7 +287,7 @@ class SchemaFollower:
             self._refuse_shared(table, found.unknown)
         made = followed.making is not None and followed.making != _definition(table)
         late = sent.settled > sent.at
-        changes = _Changes(
+        changes = Changes(
             subscription,
             table,
             found,
@@ -327,11 +338,15 @@ class SchemaFollower:
             for now in self._catalog.rels(self._subid)
         )
 
-    def _refuse_shared(self, table: TableDef, why: str) -> None:
-        """A copy would take the place of another subscription's rows."""
+    def _is_shared(self, table: TableDef) -> bool:
+        """Does another subscription fill it, too?"""
         names = self._catalog.sharing(table)
         subids = {r.subid for r in self._catalog.rels() if r.relid in names}
-        if len(subids) > 1:
+        return len(subids) > 1
+
+    def _refuse_shared(self, table: TableDef, why: str) -> None:
+        """A copy would take the place of another subscription's rows."""
+        if self._is_shared(table):
             raise UsageError(
                 f'cannot follow the publisher\'s ALTER TABLE of "{table.qualified}":'
                 " another subscription fills the table, too",
@@ -343,6 +358,48 @@ class SchemaFollower:
                 " schema_changes = manual for this subscription.",
             )
 
+    def _take_labels(
+        self,
+        subscription: Subscription,
+        due: Due,
+        table: TableDef,
+        finishing: AbstractContextManager[object] | None,
+    ) -> None:
+        """The table is copied anew, for its rows have labels that were renamed; if it is also
+        another subscription's, whose rows the copy would remove, they stay."""
+        rel, followed = due.rel, self._followed[due.rel.relid]
+        at = max(one.at for one in due.renames)
+        shared = self._is_shared(table)
+        outcome = "the table is copied anew"
+        if shared:
+            outcome = "left out: another subscription fills the table, too"
+        noted = [
+            SchemaChange(
+                f"ALTER TYPE {one.type_name} RENAME VALUE"
+                f" {quote_literal(one.before)} TO {quote_literal(one.after)}",
+                outcome,
+            )
+            for one in due.renames
+        ]
+        with finishing if finishing is not None else nullcontext():
+            if not self._is_member(rel):
+                return
+            if shared:
+                left = {int(one): int(to) for one, to in self._labels_left.items()}
+                left[int(rel.relid)] = int(at)
+                self._catalog.set_options(self._subid, {LABELS_LEFT: json.dumps(left)})
+            self._catalog.steps_made(
+                self._subid,
+                rel.relid,
+                followed,
+                noted,
+                # A copy takes whatever else was sent below it; otherwise that is still due.
+                at=Lsn(max(followed.begins - 1, 0)) if shared else at,
+                recopy=not shared,
+            )
+        _tell(subscription, table, noted, at)
+        self.refresh(subscription)
+
     def _require(
         self,
         subscription: Subscription,
@@ -352,7 +409,7 @@ class SchemaFollower:
         finishing: AbstractContextManager[object] | None,
     ) -> None:
         """Columns become NOT NULL. Made twice, after a crash, it changes nothing."""
-        changes = _Changes(
+        changes = Changes(
             subscription, table, Difference((), followed.schema), (), None
         )
         changes.require(followed.required)
@@ -420,223 +477,5 @@ def _translated(
     return replace(file, relation=relation, constants=constants)
 
 
-class _Changes:
-    """Steps at the publisher as changes of our table, as far as it needs them."""
-
-    def __init__(
-        self,
-        subscription: Subscription,
-        table: TableDef,
-        found: Difference,
-        required: tuple[int, ...],
-        settled: Lsn | None,
-    ) -> None:
-        """``required``: see ``FollowedSchema``, of before. ``settled``: rows up to there may have
-        what NOT NULL forbids; None: none has."""
-        self._mappings = TypeMappings.parse(subscription.type_mappings)
-        self._policies = ValuePolicies.parse(subscription.value_policies)
-        self._found = found
-        self._columns = {column.name: column for column in table.columns}
-        self._key = list(table.key)
-        self._had_key = bool(table.key)
-        self.wanted: list[ColumnChange] = []
-        self.noted: list[SchemaChange] = []
-        self._settled = settled
-        still = {a.number: a for a in found.after.attributes if a.not_null}
-        self._waiting = {n for n in required if n in still}
-        """Columns, by number, that become NOT NULL later."""
-        self._strict: list[tuple[str, int]] = []
-        """Columns that are to be NOT NULL, and where that is noted."""
-        self._new_key: tuple[tuple[str, ...], int] | None = None
-        """Columns that are to be the key, and where that is noted."""
-        for step in found.steps:
-            outcome = self._step(step)
-            if outcome is not None:
-                self._note(_words(step), outcome)
-        if settled is None:
-            self.require(self.required)
-            self._waiting.clear()
-        for partition in found.partitions:
-            self._note(partition, "nothing: rows that come or go with it are not sent")
-        if found.unknown is not None:
-            self._note(found.unknown, "the table is copied anew")
-
-    @property
-    def required(self) -> tuple[int, ...]:
-        """See ``FollowedSchema``."""
-        return tuple(sorted(self._waiting))
-
-    def require(self, numbers: Sequence[int]) -> None:
-        """These columns are NOT NULL from now on."""
-        for number in numbers:
-            attribute = self._found.after.attribute(number)
-            if attribute is not None:
-                step = NullsAllowed(attribute.name, False)
-                self._note(_words(step), self._nulls(step))
-
-    def look(self, now: TableDef | None) -> None:
-        """The table as it is when they were made: what was left out is not noted as done."""
-        if self._new_key is not None and now is not None:
-            key, index = self._new_key
-            if set(now.key) != set(key):
-                outcome = "left out: rows that are here have null, or one value twice"
-                self.noted[index] = replace(self.noted[index], outcome=outcome)
-        for name, index in self._strict:
-            column = None if now is None else now.column(name)
-            if column is None or column.not_null:
-                continue
-            one = self.noted[index]
-            self.noted[index] = replace(
-                one,
-                outcome="left out: rows that are here have null"
-                if one.outcome == "changed"
-                else f"{one.outcome}; NOT NULL is left out: rows that are here have null",
-            )
-
-    def _note(self, change: str, outcome: str) -> None:
-        self.noted.append(SchemaChange(change, outcome))
-
-    def _step(self, step: Step) -> str | None:
-        """What is done about it; None: it does not concern the table."""
-        match step:
-            case Added():
-                return self._add(step.attribute)
-            case Dropped():
-                return self._drop(step.name)
-            case Renamed():
-                return self._rename(step)
-            case Retyped():
-                return self._retype(step.attribute)
-            case NullsAllowed():
-                return self._nulls(step)
-            case Moved():
-                return "rows are taken under the new name"
-            case Keyed():
-                return self._keyed(step)
-
-    def _like(self, attribute: RemoteAttribute) -> ColumnDef:
-        after = self._found.after
-        source = source_column(after.namespace, after.name, attribute)
-        return column_like(source, attribute, self._mappings, self._policies).column
-
-    def _add(self, attribute: RemoteAttribute) -> str:
-        here = self._columns.get(attribute.name)
-        if here is not None:
-            # By whoever: by us, before a crash, perhaps.
-            if attribute.not_null and not here.not_null:
-                self._waiting.add(attribute.number)
-            return "the column is there already"
-        column = self._like(attribute)
-        if column.not_null and self._settled is not None:
-            self._waiting.add(attribute.number)
-            column = replace(column, not_null=False)
-        missing = attribute.missing
-        there = None if missing is None else quote_literal(missing)
-        self.wanted.append(AddColumn(replace(column, default=there)))
-        if column.default != there:
-            self.wanted.append(SetDefault(column.name, column.default))
-        self._columns[column.name] = column
-        if column.not_null:
-            self._strict.append((column.name, len(self.noted)))
-        if attribute.missing is None:
-            return "added"
-        return (
-            f"added, with {quote_literal(attribute.missing)} in the rows that are here"
-        )
-
-    def _drop(self, name: str) -> str:
-        if name not in self._columns:
-            return "there is no such column"
-        self.wanted.append(DropColumn(name))
-        del self._columns[name]
-        if name in self._key:
-            self._key = []
-        return "dropped"
-
-    def _rename(self, step: Renamed) -> str:
-        column = self._columns.get(step.before)
-        if column is None:
-            return "there is no such column"
-        if step.after in self._columns:
-            return "there is a column of the new name already"
-        self.wanted.append(RenameColumn(step.before, step.after))
-        del self._columns[step.before]
-        self._columns[step.after] = replace(column, name=step.after)
-        self._key = [step.after if k == step.before else k for k in self._key]
-        return "renamed"
-
-    def _retype(self, attribute: RemoteAttribute) -> str:
-        column = self._columns.get(attribute.name)
-        if column is None:
-            return "there is no such column"
-        like = self._like(attribute)
-        kind = (like.type_oid, like.typmod, like.type_name, like.domain)
-        if kind == (column.type_oid, column.typmod, column.type_name, column.domain):
-            return "the column takes it as it is"
-        self.wanted.append(ChangeType(attribute.name, like))
-        self._columns[attribute.name] = replace(like, not_null=column.not_null)
-        return "changed"
-
-    def _nulls(self, step: NullsAllowed) -> str:
-        column = self._columns.get(step.name)
-        if column is None:
-            return "there is no such column"
-        if column.not_null is not step.allowed or column.name in self._key:
-            return "nothing to do"
-        if not step.allowed and self._settled is not None:
-            self._waiting.update(
-                a.number for a in self._found.after.attributes if a.name == step.name
-            )
-            return f"put off until all rows below {self._settled} have come"
-        if not step.allowed:
-            self._strict.append((step.name, len(self.noted)))
-        self.wanted.append(SetNotNull(step.name, not step.allowed))
-        return "changed"
-
-    def _keyed(self, step: Keyed) -> str | None:
-        if set(step.columns) == set(self._key):
-            return None
-        if self._key and set(step.before or ()) != set(self._key):
-            return "left out: the key here is another"
-        if step.before and not self._had_key:
-            return "left out: there is no key here"
-        if not step.whole:
-            return "left out: of a key whose columns are not all published, not all is known"
-        if not set(step.columns) <= self._columns.keys():
-            return "left out: there are not all of its columns"
-        self.wanted.append(SetKey(step.columns))
-        self._key = list(step.columns)
-        self._new_key = (step.columns, len(self.noted))
-        return "changed"
-
-
 def _definition(table: TableDef) -> str:
     return json.dumps([table.key, [asdict(column) for column in table.columns]])
-
-
-def _words(step: Step) -> str:
-    match step:
-        case Added():
-            return f"ADD COLUMN {quote_ident(step.attribute.name)} {_type(step)}"
-        case Dropped():
-            return f"DROP COLUMN {quote_ident(step.name)}"
-        case Renamed():
-            return (
-                f"RENAME COLUMN {quote_ident(step.before)} TO {quote_ident(step.after)}"
-            )
-        case Retyped():
-            return f"ALTER COLUMN {quote_ident(step.attribute.name)} TYPE {_type(step)}"
-        case NullsAllowed():
-            verb = "DROP" if step.allowed else "SET"
-            return f"ALTER COLUMN {quote_ident(step.name)} {verb} NOT NULL"
-        case Keyed():
-            return f"REPLICA IDENTITY ({', '.join(map(quote_ident, step.columns))})"
-        case Moved():
-            return f"RENAME TO {quote_ident(step.namespace)}.{quote_ident(step.name)}"
-
-
-def _type(step: Added | Retyped) -> str:
-    attribute = step.attribute
-    if attribute.domain is not None:
-        return attribute.domain
-    return format_type(int(attribute.type_oid), attribute.typmod)

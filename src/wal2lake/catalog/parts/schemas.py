@@ -96,6 +96,12 @@ class Schemas(Part):
                         )
                 schemas.set_followed(transaction, subid, relid, followed)
 
+    def forget_followed(self, subid: Oid) -> None:
+        """The subscription begins to follow anew: what was known of its tables' columns is of
+        another time."""
+        with self._database.transaction() as transaction:
+            schemas.forget_followed(transaction, subid)
+
     def begin_steps(self, subid: Oid, relid: Oid, making: str | None) -> None:
         """``making``: the table before they are made. It is asked for after a crash, for not all
         of them can be made twice. None: they could not be made."""

@@ -175,6 +175,13 @@ def rebase(connection: sqlite3.Connection, subid: Oid, start: Lsn) -> None:
     )
 
 
+def forget_followed(connection: sqlite3.Connection, subid: Oid) -> None:
+    """Nothing is known of the columns that its tables agree with."""
+    connection.execute("delete from sent_schema where subid = ?", (subid,))
+    connection.execute("delete from followed_schema where subid = ?", (subid,))
+    forget_all_prepared(connection, subid)
+
+
 def forget_all_prepared(connection: sqlite3.Connection, subid: Oid) -> None:
     """Nobody will look at their ends."""
     connection.execute("delete from prepared_relation where subid = ?", (subid,))

@@ -30,9 +30,10 @@ import numpy as np
 
 from wal2lake.catalog import Catalog, Subscription
 from wal2lake.errors import ProtocolViolation
-from wal2lake.model import Lsn, Oid, Relation, SentSchema, Xid
+from wal2lake.model import Lsn, Oid, Relation, RemoteSchema, SentSchema, Xid
 from wal2lake.observe import failpoint
 from wal2lake.pg import Publisher, Session
+from wal2lake.pgtypes import FIRST_NORMAL_OID
 from wal2lake.receive.gulps import Gulp
 from wal2lake.wire.copyboth import XLOGDATA_HEADER
 from wal2lake.wire.pgoutput import (
@@ -68,11 +69,14 @@ class SchemaKeeper:
         catalog: Catalog,
         subscription: Subscription,
         session: Callable[[], Session],
+        look_at_labels: Callable[[], None] = lambda: None,
     ) -> None:
-        """``session`` opens one to the publisher."""
+        """``session`` opens one to the publisher; ``look_at_labels`` is called before columns
+        whose types are not built in are noted."""
         self._catalog = catalog
         self._subscription = subscription
         self._session = session
+        self._look_at_labels = look_at_labels
         self._opened = b""
         """The last Begin, Begin Prepare, Stream Start or Stream Stop."""
         self._in_block = False
@@ -83,6 +87,44 @@ class SchemaKeeper:
         """Transactions whose relations the catalog keeps until their end; None: not looked up."""
         self._ended: list[Xid] = []
         """Of these, in the gulp in hand."""
+
+    def begin(self) -> None:
+        """Record the columns of tables that were not followed before, as they are now: for the
+        first run after SET (schema_changes = follow). Called before streaming starts, so that
+        every later Relation message is noted.
+
+        The log may hold rows with columns that our table does not have; nobody has noted
+        where they begin. Such a column is noted for the subscription's floor: it is added
+        here, and the table is copied anew. Raises PublisherError.
+        """
+        ours = self._subscription
+        if not ours.follows_schema:
+            return
+        followed = self._catalog.followed_schemas(ours.oid)
+        new = {
+            (rel.remote_namespace, rel.remote_name): rel.relid
+            for rel in self._catalog.rels(ours.oid)
+            if rel.relid not in followed
+        }
+        if not new:
+            return
+        with self._session() as session:
+            publisher = Publisher(session)
+            remote = publisher.tables(tuple(new), ours.publications)
+            settled = publisher.position()
+        found: dict[Oid, RemoteSchema] = {}
+        lacking = []
+        for name, one in remote.items():
+            table = self._catalog.table_by_oid(new[name])
+            if table is None:
+                continue
+            known = one.schema.with_columns({c.name for c in table.columns})
+            found[new[name]] = known
+            if known != one.schema:
+                relation = one.schema.as_relation()
+                lacking.append(SentSchema(ours.floor, relation, one.schema, settled))
+        self._catalog.start_following(ours.oid, found, ours.floor)
+        self._catalog.note_sent(ours.oid, lacking)
 
     def note(self, gulp: Gulp) -> None:
         """Raises PublisherError, StorageError: then the gulp must not get into the log."""
@@ -205,6 +247,12 @@ class SchemaKeeper:
             schemas = publisher.schemas(relids)
             settled = publisher.position()
         failpoint("schemas.asked")
+        if any(
+            column.type_oid >= FIRST_NORMAL_OID
+            for _, relation in found
+            for column in relation.columns
+        ):
+            self._look_at_labels()
         self._catalog.note_sent(
             self._subscription.oid,
             [

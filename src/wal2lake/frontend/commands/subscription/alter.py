@@ -179,6 +179,9 @@ def _set(
         check_failover(caller, subscription)
     outside_block(caller, _COMMAND, refused_as=None)
     alter_slot(node, caller, subscription, options)
+    if asked.get("schema_changes") == "follow" and not subscription.follows_schema:
+        # The receiver records the columns as they are when it begins to stream.
+        node.catalog.forget_followed(subscription.oid)
     node.catalog.alter_subscription(
         subscription.oid,
         options=asked,
