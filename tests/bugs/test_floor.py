@@ -58,6 +58,22 @@ def test_a_ready_table_that_is_new_to_the_worker_holds_the_floor_where_it_is(
     assert catalog.publish(Oid(1), Lsn(300), {}, participants=[7]) == 300
 
 
+def test_a_table_that_is_copied_anew_is_left_out_of_the_floor_below_its_snapshot(
+    catalog: Catalog,
+) -> None:
+    for relid in (7, 8):
+        catalog.update_rel(Oid(1), Oid(relid), state=SyncState.READY)
+    assert catalog.publish(Oid(1), Lsn(100), {7: 1, 8: 1}, participants=[7, 8]) == 100
+    catalog.copy_table_anew(Oid(1), Oid(7))
+    # As in PostgreSQL, whose apply worker passes what the copy is going to bring.
+    assert catalog.publish(Oid(1), Lsn(300), {8: 2}, participants=[8]) == 300
+    vector = catalog.newest_vector(Oid(1))
+    assert vector is not None and vector.apart == {7: 100}
+    catalog.update_rel(Oid(1), Oid(7), state=SyncState.DATASYNC)
+    catalog.hold_snapshot(SyncSnapshot(Oid(1), "x", Lsn(350), "me", (7,)))
+    assert catalog.publish(Oid(1), Lsn(400), {8: 3}, participants=[8]) == 350
+
+
 def rel(catalog: Catalog, relid: int) -> SubscriptionRel:
     return next(r for r in catalog.rels(Oid(1)) if r.relid == relid)
 
