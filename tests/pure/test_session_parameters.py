@@ -18,6 +18,13 @@ from wal2lake.frontend.parameters import (
     time_zone,
 )
 from wal2lake.frontend.parameters.encodings import _CODECS, canonical_encoding
+from wal2lake.pg import OUTPUT_SETTINGS
+
+
+def test_a_node_accepts_what_another_node_sets_as_it_connects():
+    parameters = Parameters()
+    for name, value in OUTPUT_SETTINGS.items():
+        parameters.set(name, value)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +141,7 @@ def test_a_value_is_shown_as_postgresql_shows_it(name, value, shown):
             "0A000",
             '"standard_conforming_strings" cannot be set to off',
         ),
+        ("array_nulls", "off", "0A000", '"array_nulls" cannot be set to off'),
         (
             "1a.b",
             "x",

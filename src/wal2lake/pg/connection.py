@@ -1,8 +1,8 @@
 """One libpq connection, blocking, simple query protocol, text rows.
 
 ``connect`` adds what a PostgreSQL subscriber adds to the user's conninfo: the output
-settings that make text canonical (ISO dates, UTC, shortest floats, hex bytea, UTF-8 unless
-the database's encoding is SQL_ASCII) after the
+settings that make text canonical (ISO dates, UTC, shortest floats, hex bytea, names quoted only
+where they must be, UTF-8 unless the database's encoding is SQL_ASCII) after the
 user's own ``options``, and an application_name that the user's own wins over. With
 ``replication=True`` the session is a walsender that accepts replication commands and
 simple queries.
@@ -44,9 +44,17 @@ OUTPUT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "extra_float_digits": "3",
         "timezone": "UTC",
         "bytea_output": "hex",
+        # regclass, regproc and their kin, and expressions of defaults and row filters.
+        "quote_all_identifiers": "off",
+        # Expressions of row filters are written by one session and read by another one.
+        "standard_conforming_strings": "on",
+        "array_nulls": "on",
     }
 )
-"""What makes text canonical."""
+"""What makes text canonical, whatever the server, the database or the role has as its default:
+all settings of PostgreSQL 18 that change the text of a stored value, but for lc_monetary (money is
+written in the publisher's own format, as PostgreSQL's subscriber receives it) and those that
+``connect`` sets by itself, client_encoding and search_path."""
 
 _OPTIONS: Final = " ".join(f"-c {k}={v}" for k, v in OUTPUT_SETTINGS.items())
 

@@ -168,6 +168,7 @@ PARAMETERS: Final = (
         "Sets the application name to be reported in statistics and logs.",
         report=True,
     ),
+    _bool("array_nulls", "on", "Enables input of NULL elements in arrays."),
     _fact("block_size", Kind.INTEGER, "8192", "Shows the size of a disk block."),
     _enum(
         "bytea_output",

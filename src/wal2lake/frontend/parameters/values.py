@@ -297,6 +297,15 @@ def _standard_conforming_strings(value: str) -> str:
     return value
 
 
+def _array_nulls(value: str) -> str:
+    if value != "on":
+        raise FeatureNotSupportedError(
+            '"array_nulls" cannot be set to off',
+            hint='Write "NULL" in double quotes for an element that is this text.',
+        )
+    return value
+
+
 def _application_name(text: str) -> str:
     """pg_clean_ascii: what is not printable ASCII is written as hexadecimal."""
     return "".join(
@@ -342,5 +351,6 @@ _CHECKS: Final[dict[str, Callable[[str], str]]] = {
     "TimeZone": _time_zone,
     "client_encoding": _client_encoding,
     "standard_conforming_strings": _standard_conforming_strings,
+    "array_nulls": _array_nulls,
     "application_name": _application_name,
 }
