@@ -55,6 +55,25 @@ def test_a_good_publisher_has_no_problems_and_every_column_its_type(check, pg18)
     assert text.rstrip().splitlines()[-1].startswith("no problems, ")
 
 
+def test_columns_with_values_that_are_not_like_others_are_named(check, pg18):
+    pg18.psql(
+        """
+        create table far (id int primary key, "Valid To" date, t timestamp, z timestamptz,
+            n numeric(6,2), plain date, whole numeric(6,2));
+        insert into far values (1, 'infinity', '294276-01-01', '2024-01-01', 'NaN',
+            '2024-01-01', 1), (2, null, 'infinity', '0044-03-15 BC', 2, '9999-12-31', 1);
+        create table near (id int primary key, d date); insert into near values (1, '0001-01-01');
+        create publication p for all tables
+        """
+    )
+    code, text = check("-p", "p")
+    assert code == 0, text
+    far = "infinite dates or years outside 1-9999, in column"
+    assert f'note     table "public.far" has {far} "Valid To", "t", "z"\n' in text, text
+    assert 'types here do not hold, in column "t", "n"\n' in text
+    assert text.count(far) == 1
+
+
 def test_tables_without_identity_or_rights_are_problems(check, pg18):
     pg18.psql(
         """

@@ -8,6 +8,7 @@ refuses by itself.
     pooler    is somebody in between?
     server    judges a server and its publications; pure
     tables    judges published tables; pure
+    values    asks for values that are not like others, and judges them
     stored    judges the tables that are here already; pure
     finding   what a judgement is, and how many alike become one; pure
 

@@ -28,6 +28,7 @@ from wal2lake.frontend.preflight.tables import (
     judge_table,
     judge_toast,
 )
+from wal2lake.frontend.preflight.values import ask_values
 from wal2lake.pg import Publisher, Session, connect, limit_connecting, redact
 from wal2lake.settings import SubscriptionSettings
 
@@ -57,8 +58,10 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(lines(findings)))
         remotes = ask_remotes(Publisher(session), names)
         tables = ask_tables(session, remotes, names)
+        values = ask_values(session, tables)
     for table in tables:
-        found = [one.alone() for one in judge_table(table)]
+        held = [one for one in values if one.table == table.name]
+        found = [one.alone() for one in (*judge_table(table), *held)]
         findings.extend(found)
         print("\n".join(lines(found, table)))
     found = judge_toast(tables)
