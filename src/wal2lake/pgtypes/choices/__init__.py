@@ -8,7 +8,7 @@ Never: a default mapping (``pgtypes.mapping``), a change that nobody declared.
 
     entries    ``target = choice, ...``: the syntax that both options share
     types      type_mappings: the type that a column is created with
-    policies   value_policies: error, null, clamp, lossless
+    policies   value_policies: error, null, clamp, lossless, text
     resolutions  conflict_resolution: what becomes of a change that meets another row
     coerce     a converted column under its policy
     clamp      the nearest value that a type can hold

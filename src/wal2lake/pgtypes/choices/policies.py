@@ -3,8 +3,9 @@
     error      the transaction is not applied (the default)
     null       NULL is stored
     clamp      the nearest value that the column can hold; NULL for NaN, which has none
-    lossless   as error, and the column is made as text if its own type cannot hold all
-               values (``types``)
+    lossless   as error, and the column is made as text if its own type needs it (``types``)
+    text       as error, and the column is made as text if its own type does not hold every value,
+               be it one that hardly comes
 
 Comes in: the option's text; a column of the publisher. Goes out: its policy. What is stored
 instead is counted (``wal2lake.coercions``). Picklable: executors ask it, too.
@@ -40,6 +41,9 @@ class Policy(Enum):
     CLAMP = "clamp"
     """It is stored as the nearest value that there is."""
     LOSSLESS = "lossless"
+    """The column is made as text where values of its type are of shapes that it does not hold.
+    Numbers and timestamps stay what they are: NaN and what is after 294246 are an error."""
+    TEXT = "text"
     """The column is made so that there is no such value; if there is one, an error."""
 
 
@@ -93,7 +97,7 @@ def _read(target: Target, text: str) -> Policy:
         raise UsageError(
             f'value policy "clamp" is not possible for type {target.text}',
             detail="Its values have no nearest value that could be stored instead.",
-            hint="Available policies: error, null, lossless.",
+            hint="Available policies: error, null, lossless, text.",
         )
     return policy
 

@@ -13,8 +13,9 @@ clients are told follow from that, and nothing else has to know that there was a
 ``numeric`` alone is numeric without precision: numeric(10,2) is stored as itself, and named as
 itself by who wants it otherwise. Other types are meant with all of their modifiers.
 
-A policy ``lossless`` is a choice too: text, where the type's own Spark type cannot hold every
-value.
+A policy ``text`` is a choice too: text, where the type's own Spark type does not hold every value.
+``lossless`` is the same but for numeric(p,s) and timestamps: as text nobody could compute with
+them, and all that they lack is NaN and the thirty years behind 294246.
 """
 
 from __future__ import annotations
@@ -50,9 +51,20 @@ _NUMERIC: Final = (1700, 1231)
 """numeric, numeric[]."""
 
 _COMPLETE: Final = frozenset(
-    (Kind.BOOL, Kind.INTEGER, Kind.FLOAT, Kind.TEXT, Kind.BYTEA, Kind.HSTORE)
+    (
+        Kind.BOOL,
+        Kind.INTEGER,
+        Kind.FLOAT,
+        Kind.DATE,
+        Kind.TEXT,
+        Kind.BYTEA,
+        Kind.HSTORE,
+    )
 )
 """Kinds that hold every value of the type whose default they are."""
+
+_ENOUGH: Final = _COMPLETE | {Kind.DECIMAL, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}
+"""Kinds that hold all but NaN, and timestamps that hardly anybody has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +94,15 @@ class TypeMappings:
         entry = self._entry(column)
         policy, level = policies.entry_for(column)
         if entry is None:
-            if policy is Policy.LOSSLESS and default.kind not in _COMPLETE:
-                return _type_of("STRING")
-            return None
+            return _type_of("STRING") if _is_widened(default, policy) else None
         chosen = choose(column.type_oid, column.typmod, default, entry.choice)
         whole = chosen.kind is Kind.TEXT or (
-            _same(chosen, default) and default.kind in _COMPLETE
+            _same(chosen, default) and not _is_widened(default, policy)
         )
-        if policy is Policy.LOSSLESS and level > Match.ALL and not whole:
+        if policy in WIDENING and level > Match.ALL and not whole:
             raise UsageError(
-                f'column "{column.qualified}" cannot be lossless as {chosen.spark_ddl}',
+                f'column "{column.qualified}" cannot be {policy.value} as'
+                f" {chosen.spark_ddl}",
                 hint=f'Leave out the entry of "{TYPE_MAPPINGS}", or choose STRING.',
             )
         if _same(chosen, default):
@@ -123,6 +134,17 @@ def unmatched(
     """Targets, as they were written, that are about none of the columns."""
     known = list(columns)
     return [e.target.text for e in entries if not any(e.target.fits(c) for c in known)]
+
+
+WIDENING: Final = frozenset((Policy.LOSSLESS, Policy.TEXT))
+"""Policies that may make a column text."""
+
+
+def _is_widened(default: TypeMapping, policy: Policy) -> bool:
+    """Whether a column becomes text because its type does not hold what comes."""
+    if policy not in WIDENING:
+        return False
+    return default.kind not in (_ENOUGH if policy is Policy.LOSSLESS else _COMPLETE)
 
 
 def _same(one: TypeMapping, other: TypeMapping) -> bool:

@@ -40,8 +40,9 @@ from wal2lake.pgtypes import (
     ValuePolicies,
 )
 from wal2lake.pgtypes.choices.entries import Match
-from wal2lake.pgtypes.choices.types import shown_type, unmatched
+from wal2lake.pgtypes.choices.types import WIDENING, shown_type, unmatched
 from wal2lake.pgtypes.columnnames import check_column_names
+from wal2lake.pgtypes.registry.pg_type import format_type
 
 _PREREQUISITE: Final = "55000"
 
@@ -121,6 +122,9 @@ def check_targets(
     will stop at until the table is altered is a WARNING."""
     planned = _plan(node, caller, maker or caller, wanted)
     _warn_of_missing_columns(caller, planned, wanted)
+    for remote, table in zip(wanted.tables.values(), planned, strict=True):
+        if isinstance(table, NewTable):
+            _tell_widened(caller, remote, wanted.choices)
     columns = [c for remote in wanted.tables.values() for c in _source_columns(remote)]
     _warn_of_unmatched(caller, wanted.choices, columns)
 
@@ -212,7 +216,7 @@ def _check_stored(table: TableDef, remote: RemoteTable, choices: Choices) -> Non
     """A table that was there must have the types that the options name for it."""
     for source in _source_columns(remote):
         policy, level = choices.policies.entry_for(source)
-        whole = policy is Policy.LOSSLESS and level > Match.ALL
+        whole = policy in WIDENING and level > Match.ALL
         if not whole and not choices.mappings.names(source):
             continue
         wanted = choices.stored_type(source)
@@ -247,14 +251,32 @@ def _check_policies(
                 f'{shown} "{source.qualified}"',
                 detail="It is part of the primary key: another value would be another"
                 " row.",
-                hint="Available policies: error, lossless.",
+                hint="Available policies: error, lossless, text.",
             )
         if policy is Policy.NULL and column.not_null:
             raise UsageError(
                 f'{shown} "{source.qualified}"',
                 detail="It is declared NOT NULL.",
-                hint="Available policies: error, clamp, lossless.",
+                hint="Available policies: error, clamp, lossless, text.",
             )
+
+
+def _tell_widened(caller: Caller, remote: RemoteTable, choices: Choices) -> None:
+    """Which columns of a new table a policy makes text."""
+    widened = [
+        f'"{source.name}" ({format_type(source.type_oid, source.typmod)})'
+        for source in _source_columns(remote)
+        if choices.policies.of(source) in WIDENING
+        and not choices.mappings.names(source)
+        and choices.stored_type(source) is not None
+    ]
+    if widened:
+        caller.notice(
+            Notice(
+                f'table "{remote.namespace}.{remote.name}" is created with text columns,'
+                f" as {VALUE_POLICIES} say: {', '.join(widened)}"
+            )
+        )
 
 
 def _warn_of_unmatched(
