@@ -62,9 +62,9 @@ def test_one_of_identical_rows_is_updated_or_deleted(
             "update ri.wide set r = '-0', l = '{}', j = null, e = null, ts = null"
             " where ctid = (select max(ctid) from ri.wide)",
             # A value that is stored as another one is found as that.
-            "insert into ri.wide (ts) values ('infinity'), ('-infinity')",
-            "delete from ri.wide where ts = 'infinity';"
-            " update ri.wide set ts = '2026-01-01' where ts = '-infinity'",
+            "insert into ri.wide (ts) values ('294276-01-01'), ('294275-01-01')",
+            "delete from ri.wide where ts = '294276-01-01';"
+            " update ri.wide set ts = '2026-01-01' where ts = '294275-01-01'",
             "update ri.whole set a = a + 100 where a < 10; delete from ri.whole where a = 20",
         ]
     )

@@ -86,7 +86,6 @@ def item(expression: str, *parameters: Parameter, zone: str = "UTC") -> str:
             "nn * nn",
             "(CAST(nn AS DECIMAL(18, 5)) * CAST(nn AS DECIMAL(19, 5)))",
         ),
-        ("d - d", "DATEDIFF(d, d)"),
         ("by = '\\x00FF'", "by = X'00ff'"),
         ("ch = 'ab'", "TRIM(TRAILING ' ' FROM ch) = TRIM(TRAILING ' ' FROM 'ab')"),
         (
@@ -201,10 +200,10 @@ def test_what_is_wrong_or_unknown_is_refused(
 
 def test_a_timestamptz_without_zone_is_in_the_sessions() -> None:
     assert item("tz = '2024-01-01 00:00'", zone="America/New_York") == (
-        "tz = CAST('2024-01-01 05:00:00+00:00' AS TIMESTAMP_LTZ)"
+        "tz = CAST('2024-01-01T05:00:00.000000Z' AS TIMESTAMP_LTZ)"
     )
     assert item("tz = '2024-01-01 00:00+02'", zone="America/New_York") == (
-        "tz = CAST('2023-12-31 22:00:00+00:00' AS TIMESTAMP_LTZ)"
+        "tz = CAST('2023-12-31T22:00:00.000000Z' AS TIMESTAMP_LTZ)"
     )
 
 
@@ -377,10 +376,10 @@ def test_a_pattern_has_no_trailing_blanks() -> None:
 @pytest.mark.parametrize(
     ("local", "instant"),
     [
-        ("2024-11-03 01:30", "06:30:00+00:00"),
-        ("2024-11-03 00:30", "04:30:00+00:00"),
-        ("2024-11-03 02:30", "07:30:00+00:00"),
-        ("2024-03-10 02:30", "07:30:00+00:00"),
+        ("2024-11-03 01:30", "06:30:00.000000Z"),
+        ("2024-11-03 00:30", "04:30:00.000000Z"),
+        ("2024-11-03 02:30", "07:30:00.000000Z"),
+        ("2024-03-10 02:30", "07:30:00.000000Z"),
     ],
 )
 def test_a_local_time_that_comes_twice_is_the_later_one(

@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 import struct
 from collections import Counter
-from datetime import datetime
 from typing import Final
 
+import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +20,7 @@ from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.writes import SparkWrite, translate_write
 from wal2lake.lake.query import Queries
 from wal2lake.model import Oid
+from wal2lake.pgtypes.moments import numbered
 
 
 def _numeric(precision: int, scale: int) -> int:
@@ -135,8 +136,6 @@ def bits(value: object) -> object:
     """What is equal is the same, zeros and all."""
     if isinstance(value, float):
         return "nan" if value != value else struct.pack(">d", value)
-    if isinstance(value, datetime):
-        return value.timestamp() if value.tzinfo else value
     return repr(value)
 
 
@@ -175,7 +174,13 @@ def test_spark_makes_the_same_of_it(
         return
     items = ", ".join(f"{text} AS c{place}" for place, text in enumerate(asked))
     with queries.run(f"SELECT {items}", job_group="constants").batches as batches:
-        (answer,) = [row for batch in batches for row in batch.to_pylist()]
+        (answer,) = [
+            row
+            for batch in batches
+            for row in pa.RecordBatch.from_arrays(
+                [numbered(column) for column in batch.columns], batch.schema.names
+            ).to_pylist()
+        ]
     for place, (name, literal, value) in enumerate(expected):
         assert bits(answer[f"c{place}"]) == bits(value), (name, literal)
 

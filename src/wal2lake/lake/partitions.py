@@ -6,7 +6,8 @@ without the columns that all of them have in common, or those columns again.
 Delta keeps a partition's values as text beside each file, and an empty text means NULL there, for
 every type. So text, whose '' would come back as NULL, is no type to partition by
 (``port.can_partition``). What is left has one text for each value and is read back exactly, years
-before 1 and after 9999 included.
+before 1 and after 9999 included. But of a timestamp with time zone before year 1 Delta's writer in
+Spark drops the era, so nobody writes such a partition here.
 
 Sources: Delta transaction log protocol, "Partition Value Serialization"; Spark SQL's
 datetime patterns for casts.
@@ -14,25 +15,19 @@ datetime patterns for casts.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from wal2lake.errors import InternalError, StorageError
+from wal2lake.errors import FeatureNotSupportedError, InternalError, StorageError
+from wal2lake.pgtypes.moments import MIN_MICROSECOND, spark_number, spark_text
 
 Values = tuple[str | None, ...]
 """Of one partition, in the order of the table's columns."""
-
-_MOMENT: Final = re.compile(
-    r"(?P<sign>[+-]?)(?P<year>\d{4,7})-(?P<month>\d\d?)-(?P<day>\d\d?)"
-    r"(?:[ T](?P<hour>\d\d?):(?P<minute>\d\d?):(?P<second>\d\d?)"
-    r"(?:\.(?P<fraction>\d{1,6})\d*)?)?(?P<zone>Z|UTC|\+00:00)?"
-)
 
 
 def by_partition(
@@ -95,10 +90,11 @@ def value_of(text: str | None, kind: pa.DataType) -> Any:
             return {"true": True, "false": False}[text.lower()]
         if pa.types.is_decimal(kind):
             return Decimal(text)
-        if pa.types.is_date32(kind):
-            return _moment(text, "D")
-        if pa.types.is_timestamp(kind):
-            return _moment(text, "us")
+        if pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
+            found = spark_number(text, kind)
+            if found is None:
+                raise ValueError(text)
+            return found
     except (ValueError, KeyError, InvalidOperation) as error:
         raise StorageError(
             f'invalid partition value "{text}" for type {kind}', sqlstate="XX001"
@@ -126,35 +122,15 @@ def _text(value: pa.Scalar, kind: pa.DataType) -> str | None:
     if pa.types.is_decimal(kind):
         return format(value.as_py(), "f")
     if pa.types.is_date32(kind):
-        return _signed(str(np.datetime64(value.cast(pa.int32()).as_py(), "D")))
+        return spark_text(value.cast(pa.int32()).as_py(), kind)
     if pa.types.is_timestamp(kind) and kind.unit == "us":
         number = value.cast(pa.int64()).as_py()
-        shown = _signed(str(np.datetime64(number, "us")))
-        return f"{shown}Z" if kind.tz is not None else shown.replace("T", " ")
+        if kind.tz is not None and number < MIN_MICROSECOND:
+            raise FeatureNotSupportedError(
+                "a timestamp with time zone before 0001-01-01 cannot be the value of a"
+                " partition",
+                detail="Spark writes such partitions as years after Christ.",
+                hint="Partition the table by a date or by a timestamp without time zone.",
+            )
+        return spark_text(number, kind)
     raise InternalError(f"type {kind} does not partition a table")
-
-
-def _signed(shown: str) -> str:
-    """Years have four digits in Spark's texts, or more and a sign."""
-    year, _, rest = shown.removeprefix("-").partition("-")
-    sign = "-" if shown.startswith("-") else "+" if len(year) > 4 else ""
-    return f"{sign}{year:0>4}-{rest}"
-
-
-def _moment(text: str, unit: str) -> int:
-    found = _MOMENT.fullmatch(text.strip())
-    if found is None or (unit == "D" and found["hour"] is not None):
-        raise ValueError(text)
-    year = int(found["year"]) * (-1 if found["sign"] == "-" else 1)
-    month = np.datetime64(0, "M") + ((year - 1970) * 12 + int(found["month"]) - 1)
-    day = month.astype("datetime64[D]") + (int(found["day"]) - 1)
-    if not (1 <= int(found["month"]) <= 12) or day.astype("datetime64[M]") != month:
-        raise ValueError(text)
-    if unit == "D":
-        return int(day.astype(np.int64))
-    seconds = int(day.astype(np.int64)) * 86_400
-    if found["hour"] is not None:
-        seconds += int(found["hour"]) * 3600
-        seconds += int(found["minute"]) * 60 + int(found["second"])
-    fraction = (found["fraction"] or "").ljust(6, "0")
-    return seconds * 1_000_000 + int(fraction)

@@ -7,6 +7,7 @@ built-in types and the table of mappings. Never: does I/O, imports Spark (its ty
 names), changes a value in silence.
 
     registry/   the built-in types as facts, format_type, the spellings of types
+    moments     dates and timestamps as the numbers that are stored, of all years
     mapping     which Spark type a PostgreSQL type becomes; spark_ddl has Spark's names
     decode/     text as the publisher sent it to Arrow: the hot path
     receive/    the binary form of the same values, to the same Arrow

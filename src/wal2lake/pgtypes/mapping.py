@@ -6,14 +6,12 @@ table is created, by ``wal2lake check``, and by the executors that convert (it i
 
 Why this way (DESIGN 8): a type that Spark has too is stored as Spark's; everything else as
 PostgreSQL's canonical text, because text loses nothing. So no default mapping rounds. What
-the target type cannot hold (NaN in a decimal, infinity in a date) is a located error of
+the target type cannot hold (NaN in a decimal, a timestamp of the year 294260) is a located error of
 the conversion, never another value.
 
-Limits of DATE, TIMESTAMP and TIMESTAMP_NTZ: 0001-01-01 to 9999-12-31 (UTC). Arrow and
-Parquet could hold more, but it is the range that Spark SQL documents, the only one its
-Python side and most readers of Delta tables can represent, and the one in which the text
-in Delta's column statistics is unambiguous. PostgreSQL and Spark both count in the
-proleptic Gregorian calendar.
+DATE, TIMESTAMP and TIMESTAMP_NTZ hold PostgreSQL's whole range, with infinities (``moments`` says
+how), but for timestamps behind January 294247, which 64 bits of microseconds do not reach.
+PostgreSQL and Spark both count in the proleptic Gregorian calendar.
 """
 
 from __future__ import annotations
@@ -101,7 +99,7 @@ class TypeMapping:
     they are its output."""
 
 
-_DATETIME_NOTE = "infinity and years outside 1-9999 cannot be stored"
+_DATETIME_NOTE = "timestamps after 294247-01-10 04:00:54 cannot be stored"
 _SCALARS: Mapping[str, tuple[Kind, pa.DataType, str | None]] = MappingProxyType(
     {
         "bool": (Kind.BOOL, pa.bool_(), None),
@@ -110,7 +108,7 @@ _SCALARS: Mapping[str, tuple[Kind, pa.DataType, str | None]] = MappingProxyType(
         "int8": (Kind.INTEGER, pa.int64(), None),
         "float4": (Kind.FLOAT, pa.float32(), None),
         "float8": (Kind.FLOAT, pa.float64(), None),
-        "date": (Kind.DATE, pa.date32(), _DATETIME_NOTE),
+        "date": (Kind.DATE, pa.date32(), None),
         "timestamp": (Kind.TIMESTAMP, pa.timestamp("us"), _DATETIME_NOTE),
         "timestamptz": (Kind.TIMESTAMPTZ, pa.timestamp("us", "UTC"), _DATETIME_NOTE),
         "bytea": (Kind.BYTEA, pa.binary(), None),

@@ -15,15 +15,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, date, datetime
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
 import pyarrow as pa
 from sqlglot import exp
 
-Constant = bool | int | float | Decimal | str | bytes | date | datetime | None
-"""None: NULL. A ``datetime`` has a zone iff the column's moments have."""
+from wal2lake.pgtypes.moments import spark_number
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A date or timestamp."""
+
+    number: int
+    """As it is kept (``pgtypes.moments``)."""
+    ddl: str
+    """Spark's type: date, timestamp or timestamp_ntz."""
+
+
+Constant = bool | int | float | Decimal | str | bytes | Moment | None
+"""None: NULL."""
 
 
 class NotConstant(Exception):
@@ -37,11 +50,6 @@ _BITS: Final = {_Kind.SMALLINT: 15, _Kind.INT: 31, _Kind.BIGINT: 63}
 _INTEGER: Final = re.compile("-?[0-9]{1,19}")
 _DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 _FLOAT: Final = re.compile(r"-?(?:inf|nan|[0-9]+(?:\.[0-9]+)?(?:e[+-][0-9]+)?)")
-_DATE: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_MOMENT: Final = re.compile(rf"{_DATE.pattern} [0-9:]{{8}}(?:\.[0-9]{{6}})?")
-
-_UTC: Final = "+00:00"
-
 _EXACT: Final = 1 << 53
 """Integers up to it are floats."""
 
@@ -77,8 +85,8 @@ def is_of(value: Constant, ddl: str) -> bool:
     if kind.startswith("decimal("):
         precision, scale = map(int, kind.removeprefix("decimal(")[:-1].split(","))
         return isinstance(value, Decimal) and _fits(value, precision, scale)
-    if isinstance(value, datetime):
-        return kind == ("timestamp" if value.tzinfo else "timestamp_ntz")
+    if isinstance(value, Moment):
+        return kind == value.ddl
     if type(value) is int:
         bits = {"smallint": 15, "int": 31, "bigint": 63}.get(kind)
         return bits is not None and _in_bits(value, bits)
@@ -94,7 +102,6 @@ _OF: Final = {
     "double": float,
     "string": str,
     "binary": bytes,
-    "date": date,
 }
 
 
@@ -136,7 +143,7 @@ def _in_bits(value: int, bits: int) -> bool:
 
 def _decimal(value: Constant, to: exp.DataType) -> Decimal:
     precision, scale = (int(one.name) for one in to.expressions)
-    if isinstance(value, bool | float | bytes | date | None) or (
+    if isinstance(value, bool | float | bytes | Moment | None) or (
         isinstance(value, str) and not _DECIMAL.fullmatch(value)
     ):
         raise NotConstant
@@ -198,23 +205,16 @@ def _to_float32(text: str) -> float:
     raise NotConstant
 
 
-def _to_date(value: Constant) -> date:
-    if isinstance(value, str) and _DATE.fullmatch(value):
-        with suppress(ValueError):
-            return date.fromisoformat(value)
-    raise NotConstant
+_DATE: Final = pa.date32()
+_LOCAL: Final = pa.timestamp("us")
+_INSTANT: Final = pa.timestamp("us", "UTC")
 
 
-def _to_moment(value: Constant) -> datetime:
-    if isinstance(value, str) and _MOMENT.fullmatch(value):
-        with suppress(ValueError):
-            return datetime.fromisoformat(value)
-    raise NotConstant
-
-
-def _to_instant(value: Constant) -> datetime:
-    if isinstance(value, str) and value.endswith(_UTC):
-        return _to_moment(value.removesuffix(_UTC)).replace(tzinfo=UTC)
+def _to_moment(value: Constant, kind: pa.DataType, ddl: str) -> Moment:
+    if isinstance(value, str) and value.endswith("Z") == (kind == _INSTANT):
+        number = spark_number(value, kind)
+        if number is not None:
+            return Moment(number, ddl)
     raise NotConstant
 
 
@@ -224,9 +224,9 @@ _CASTS: Final[Mapping[exp.DataType.Type, Callable[[Constant], Constant]]] = {
     _Kind.TEXT: _to_text,
     _Kind.DOUBLE: _to_double,
     _Kind.FLOAT: _to_float,
-    _Kind.DATE: _to_date,
-    _Kind.TIMESTAMPNTZ: _to_moment,
-    _Kind.TIMESTAMPLTZ: _to_instant,
+    _Kind.DATE: lambda value: _to_moment(value, _DATE, "date"),
+    _Kind.TIMESTAMPNTZ: lambda value: _to_moment(value, _LOCAL, "timestamp_ntz"),
+    _Kind.TIMESTAMPLTZ: lambda value: _to_moment(value, _INSTANT, "timestamp"),
 }
 
 

@@ -30,7 +30,13 @@ from typing import Final
 from sqlglot import exp
 
 from wal2lake.catalog import ColumnDef, TableDef
-from wal2lake.frontend.query.constants import Constant, NotConstant, constant, is_of
+from wal2lake.frontend.query.constants import (
+    Constant,
+    Moment,
+    NotConstant,
+    constant,
+    is_of,
+)
 from wal2lake.frontend.query.values import types as t
 
 
@@ -200,13 +206,14 @@ def plain_insert(
 
 
 def _stored(value: exp.Expression, column: ColumnDef) -> Constant:
-    """What the column stores; NotConstant also for what it refuses."""
+    """What the column stores, of dates and timestamps their number; NotConstant also for what it
+    refuses."""
     found = constant(value)
     if not is_of(found, t.spark_name(t.of_column(column))):
         raise NotConstant
     if found is None and column.not_null:
         raise NotConstant
-    return found
+    return found.number if isinstance(found, Moment) else found
 
 
 class _Other(Exception):

@@ -10,7 +10,9 @@ missing statistic costs a read, a wrong one loses rows, so whatever is not certa
 left out:
 
 - real and double: Parquet's bounds ignore NaN, which Spark sorts above everything;
-- dates and timestamps outside years 1-9999, for which Delta's text form is not defined;
+- the bound of dates or timestamps that is outside years 1-9999 or infinite: Delta's protocol does
+  not say how it is written, and not every reader knows Spark's way (``+10000-01-01``). The other
+  bound stays;
 - nested columns: their footers count elements, not rows.
 
 Source: Delta transaction log protocol, "Per-file Statistics".
@@ -66,9 +68,11 @@ def stats_for(metadata: pq.FileMetaData) -> str:
         if null_count is None:
             continue
         nulls[field.name] = null_count
-        bounds = _bounds(field.type, column)
-        if bounds is not None:
-            lows[field.name], highs[field.name] = bounds
+        low, high = _bounds(field.type, column) or (None, None)
+        if low is not None:
+            lows[field.name] = low
+        if high is not None:
+            highs[field.name] = high
     # Decimals are JSON numbers with all their digits, which json.dumps cannot write.
     return (
         f'{{"numRecords":{metadata.num_rows},"minValues":{_object(lows)},'
@@ -103,7 +107,8 @@ def _null_count(column: list[pq.Statistics | None]) -> int | None:
 def _bounds(
     kind: pa.DataType, column: list[pq.Statistics | None]
 ) -> tuple[object, object] | None:
-    """Smallest and largest value over all row groups, in Delta's JSON form."""
+    """Smallest and largest value over all row groups, in Delta's JSON form; None in place of one
+    that has none."""
     raw = _is_raw(kind)
     lows, highs = [], []
     for part in column:
@@ -137,13 +142,10 @@ def _as_json(
         return _string_bounds(low, high)
     if pa.types.is_date32(kind):
         assert isinstance(low, int) and isinstance(high, int)
-        days = _date(low), _date(high)
-        return None if None in days else days
+        return _date(low), _date(high)
     if pa.types.is_timestamp(kind):
         assert isinstance(low, int) and isinstance(high, int)
-        first = _instant(kind, low, up=False)
-        last = _instant(kind, high, up=True)
-        return None if first is None or last is None else (first, last)
+        return _instant(kind, low, up=False), _instant(kind, high, up=True)
     return None
 
 

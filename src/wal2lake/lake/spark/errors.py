@@ -150,6 +150,10 @@ _TYPE_NAMES: Final[Mapping[str, str]] = {
 }
 """PostgreSQL's, where Spark's name of the type is another."""
 
+_OVERFLOWS: Final = frozenset(("long overflow", "integer overflow"))
+"""Of Java's exact arithmetic, which Spark leaves as they are where it counts days and microseconds;
+of numbers it says ARITHMETIC_OVERFLOW."""
+
 _NOISE = re.compile(r"\s*SQLSTATE: \w{5}.*\Z")
 
 
@@ -192,6 +196,10 @@ def translate(error: BaseException, *, context: str | None = None) -> Wal2LakeEr
         if condition and state and not state.startswith("XX"):
             return _from_condition(throwable, condition, state, context)
     innermost = chain[-1]
+    if _message(innermost) in _OVERFLOWS:
+        return UsageError(
+            "date/time field value out of range", sqlstate="22008", context=context
+        )
     return InternalError(
         f"Spark failed: {_first_line(_message(innermost)) or innermost.toString()}",
         detail=str(innermost.getClass().getName()),

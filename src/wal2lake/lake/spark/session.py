@@ -73,6 +73,9 @@ REQUIRED: Final[Mapping[str, str]] = {
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Constants in filters of Parquet files go by way of the old API otherwise, whose calendar
+    # has no place for -infinity.
+    "spark.sql.datetime.java8API.enabled": "true",
 }
 
 _DEFAULTS: Final[Mapping[str, str]] = {

@@ -51,6 +51,7 @@ from wal2lake.lake.staging.convert import (
 from wal2lake.lake.staging.defaults import Fills, behind, filled
 from wal2lake.model import Coercion, Lsn, Relation, ReplicaIdentity
 from wal2lake.pgtypes import RemoteTypes, TypeMapping
+from wal2lake.pgtypes.moments import numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,7 +483,8 @@ class _Rows:
 def _differ(left: pa.Array, right: pa.Array) -> Mask:
     """Where two arrays differ; null equals null."""
     if pa.types.is_list(left.type):
-        # Arrow compares no lists.
+        # Arrow compares no lists, and Python has not all dates.
+        left, right = numbered(left), numbered(right)
         pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
         return np.fromiter((a != b for a, b in pairs), np.bool_, len(left))
     unequal = pc.fill_null(pc.not_equal(left, right), False)

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.pgtypes.moments import INFINITE_DAY, INFINITE_MICROSECOND
 
 _VERSION: Final = b"org.apache.spark.version"
 _ZONE: Final = b"org.apache.spark.timeZone"
@@ -103,7 +104,8 @@ def _moved(column: Any, before: int, move: Any) -> Any:
     if least is None or least >= before:
         return column
     values = numbers.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    old = values < before
+    infinite = INFINITE_DAY if numbers.type == pa.int32() else INFINITE_MICROSECOND
+    old = (values < before) & (values != -infinite)
     values[old] = move(values[old])
     mask = column.is_null().to_numpy(zero_copy_only=False)
     return pa.array(values, mask=mask).cast(numbers.type).cast(column.type)

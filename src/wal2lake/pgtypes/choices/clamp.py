@@ -5,8 +5,8 @@ which those that have a nearest value have it; the others keep their failure. Ca
 ``coerce``.
 
 Numbers beyond the range become its end, digits beyond the scale are rounded as PostgreSQL
-rounds numeric (half away from zero), infinite and far dates become the first or the last one,
-text is cut off at its declared length.
+rounds numeric (half away from zero), far timestamps become the last one that has a place, text is
+cut off at its declared length.
 NaN is near to nothing: NULL. A text that is not valid, a time that does not exist, an array of
 another shape has no nearest value. In arrays this is done element by element.
 """
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from types import MappingProxyType
 from typing import Final
@@ -27,10 +26,21 @@ from wal2lake.pgtypes.decode.array import decode_array
 from wal2lake.pgtypes.decode.conversion import Conversion, Failures
 from wal2lake.pgtypes.decode.text import text_to_arrow
 from wal2lake.pgtypes.mapping import Kind, TypeMapping
+from wal2lake.pgtypes.moments import (
+    FIRST_DAY,
+    FIRST_MICROSECOND,
+    LAST_DAY,
+    LAST_MICROSECOND,
+    fields_of,
+)
 
 _BEYOND: Final = frozenset(("22001", "22003", "22008"))
 """string_data_right_truncation, numeric_value_out_of_range, datetime_field_overflow."""
 _YEAR: Final = re.compile(r"(\d+)-\d\d-\d\d")
+_LAST_YEAR: Final = fields_of(LAST_DAY)[0]
+_LAST_YEAR_OF_TIMES: Final = fields_of(LAST_MICROSECOND // 86_400_000_000)[0]
+_FIRST_YEAR: Final = 4714
+"""Before Christ, of both."""
 
 
 class _NoNearest(Exception):
@@ -48,7 +58,7 @@ def clamped(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
     left = Failures()
     rows: list[int] = []
     replacements: list[object] = []
-    # A column is often full of one such value: valid_until = infinity.
+    # A column is often full of one such value.
     known: dict[bytes, object] = {}
     for failure in found.failures:
         if failure.sqlstate not in _BEYOND:
@@ -135,28 +145,26 @@ def _number(word: str) -> Decimal:
         raise _NoNearest from None
 
 
-def _is_high(word: str) -> bool:
-    if word.lstrip("-") == "infinity":
-        return word == "infinity"
+def _is_high(word: str, last_year: int) -> bool:
     match = _YEAR.match(word)
     if match is None:
         raise _NoNearest
-    if word.endswith("BC") or int(match[1]) <= 1:
-        return False
-    # The first and the last year: their zone's offset takes them out of the range.
-    if int(match[1]) < date.max.year:
+    year, before_christ = int(match[1]), word.endswith("BC")
+    if year < (_FIRST_YEAR if before_christ else last_year):
+        # No such day or time.
         raise _NoNearest
-    return True
+    return not before_christ
 
 
-def _date(word: str, mapping: TypeMapping) -> date | None:
+def _date(word: str, mapping: TypeMapping) -> int | None:
     del mapping
-    return date.max if _is_high(word) else date.min
+    return LAST_DAY if _is_high(word, _LAST_YEAR) else FIRST_DAY
 
 
-def _timestamp(word: str, mapping: TypeMapping) -> datetime | None:
-    end = datetime.max if _is_high(word) else datetime.min
-    return end if mapping.arrow_type.tz is None else end.replace(tzinfo=UTC)
+def _timestamp(word: str, mapping: TypeMapping) -> int | None:
+    del mapping
+    is_high = _is_high(word, _LAST_YEAR_OF_TIMES)
+    return LAST_MICROSECOND if is_high else FIRST_MICROSECOND
 
 
 _NEAREST: Mapping[Kind, Callable[[str, TypeMapping], object]] = MappingProxyType(

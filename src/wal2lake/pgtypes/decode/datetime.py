@@ -4,9 +4,9 @@ Comes in: a BinaryArray as a session with ``DateStyle ISO`` sends it (any TimeZo
 mapping. Goes out: a Conversion. Called by ``text`` only.
 
 Arrow's ISO 8601 parser reads everything that PostgreSQL writes for years 1 to 9999, zone
-offsets of whole minutes included. The interpreter sees what is left: offsets with seconds
-(local mean time before standard zones), and the values outside Spark's range (see
-``mapping``): infinity, BC, five-digit years. Those are bad rows, 22008 as in PostgreSQL.
+offsets of whole minutes included. The interpreter sees what is left: infinity, BC, years of more
+digits, offsets with seconds (local mean time before standard zones). A timestamp behind what a
+column holds (``moments``) is a bad row, 22008.
 
 Source: EncodeDateTime and EncodeTimezone in src/backend/utils/adt/datetime.c.
 """
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -29,15 +28,19 @@ from wal2lake.pgtypes.decode.conversion import (
     plain_by,
 )
 from wal2lake.pgtypes.mapping import TypeMapping
-
-_EPOCH = date(1970, 1, 1)
-_DAY_MICROSECONDS = 86_400_000_000
-MIN_DAY = (date.min - _EPOCH).days
-"""0001-01-01, in days since 1970."""
-MAX_DAY = (date.max - _EPOCH).days
-MIN_MICROSECOND = MIN_DAY * _DAY_MICROSECONDS
-"""0001-01-01 00:00:00, in microseconds since 1970."""
-MAX_MICROSECOND = (MAX_DAY + 1) * _DAY_MICROSECONDS - 1
+from wal2lake.pgtypes.moments import (
+    DAY_MICROSECONDS,
+    FIRST_DAY,
+    FIRST_MICROSECOND,
+    INFINITE_DAY,
+    INFINITE_MICROSECOND,
+    LAST_DAY,
+    LAST_MICROSECOND,
+    MIN_DAY,
+    MIN_MICROSECOND,
+    day_of,
+    infinite,
+)
 
 _DATE = re.compile(r"(\d{4,7})-(\d\d)-(\d\d)( BC)?\Z", re.ASCII)
 _DATE_OF_TIME = re.compile(
@@ -50,91 +53,93 @@ _PLAIN_TIMESTAMP = (
     "[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?"
 )
 _TIMESTAMP = re.compile(
-    r"(\d{4,6})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?"
+    r"(\d{4,7})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?"
     r"(?:([+-])(\d\d)(?::(\d\d)(?::(\d\d))?)?)?)?( BC)?\Z",
     re.ASCII,
 )
 
 
 def decode_date(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
-    """ISO dates, years 1 to 9999."""
+    """ISO dates; ``infinity`` and ``-infinity``."""
 
-    def interpret(text: bytes) -> date:
-        word = _word(text, "date")
+    def interpret(text: bytes) -> int:
+        word = _word(text)
+        sign = infinite(word)
+        if sign is not None:
+            return sign * INFINITE_DAY
         match = (_DATE if mapping.reads is None else _DATE_OF_TIME).match(word)
         if match is None:
             raise _invalid_syntax("date")
-        if match[4] or len(match[1]) > 4 or match[1] == "0000":
+        day = _day(match[1], match[2], match[3], match[4])
+        if not FIRST_DAY <= day <= LAST_DAY:
             raise _out_of_range("date")
-        try:
-            return date(int(match[1]), int(match[2]), int(match[3]))
-        except ValueError:
-            raise _field_out_of_range() from None
+        return day
 
     return convert(
         values,
         mapping.arrow_type,
         _parser(mapping.arrow_type),
         interpret,
-        _outside(pa.int32(), MIN_DAY, MAX_DAY),
+        _before(pa.int32(), MIN_DAY),
         plain=plain_by("[0-9]{4}-[0-9]{2}-[0-9]{2}"),
     )
 
 
 def decode_timestamp(values: pa.BinaryArray, mapping: TypeMapping) -> Conversion:
-    """timestamp (mapping without zone) and timestamptz (UTC), years 1 to 9999."""
+    """timestamp (mapping without zone) and timestamptz (UTC); infinities as of dates."""
     zoned = mapping.arrow_type.tz is not None
     shown = "timestamp with time zone" if zoned else "timestamp"
 
-    def interpret(text: bytes) -> datetime:
-        word = _word(text, shown)
+    def interpret(text: bytes) -> int:
+        word = _word(text)
+        sign = infinite(word)
+        if sign is not None:
+            return sign * INFINITE_MICROSECOND
         match = _TIMESTAMP.match(word)
         foreign = mapping.reads is not None
         if match is None or not (
             foreign or (zoned == bool(match[8]) and match[4] is not None)
         ):
             raise _invalid_syntax(shown)
-        if match[12] or len(match[1]) > 4 or match[1] == "0000":
-            # Years beside the range could come into it by their offset alone; they
-            # are refused too, for the offset is our own session's choice: UTC.
-            raise _out_of_range("timestamp")
-        try:
-            local = datetime(
-                int(match[1]),
-                int(match[2]),
-                int(match[3]),
-                int(match[4] or 0),
-                int(match[5] or 0),
-                int(match[6] or 0),
-                int((match[7] or "").ljust(6, "0")),
-                UTC if zoned else None,
-            )
-        except ValueError:
-            raise _field_out_of_range() from None
+        seconds = _seconds(match[4], match[5], match[6])
         # A timestamp has no zone, whatever its text says; the zone of one without is our
         # session's, UTC.
-        if not zoned or match[8] is None:
-            return local
-        offset = timedelta(
-            hours=int(match[9]),
-            minutes=int(match[10] or 0),
-            seconds=int(match[11] or 0),
-        )
-        try:
-            return local + offset if match[8] == "-" else local - offset
-        except OverflowError:
-            raise _out_of_range("timestamp") from None
+        if zoned and match[8] is not None:
+            offset = int(match[9]) * 3600 + int(match[10] or 0) * 60
+            offset += int(match[11] or 0)
+            seconds += offset if match[8] == "-" else -offset
+        found = _day(match[1], match[2], match[3], match[12]) * DAY_MICROSECONDS
+        found += seconds * 1_000_000 + int((match[7] or "").ljust(6, "0"))
+        if not FIRST_MICROSECOND <= found <= LAST_MICROSECOND:
+            raise _out_of_range("timestamp")
+        return found
 
     return convert(
         values,
         mapping.arrow_type,
         _parser(mapping.arrow_type),
         interpret,
-        _outside(pa.int64(), MIN_MICROSECOND, MAX_MICROSECOND),
+        _before(pa.int64(), MIN_MICROSECOND),
         plain=plain_by(
             _PLAIN_TIMESTAMP + ("[+-][0-9]{2}(:[0-9]{2})?" if zoned else "")
         ),
     )
+
+
+def _day(year: str, month: str, day: str, before_christ: str | None) -> int:
+    number = 1 - int(year) if before_christ else int(year)
+    found = day_of(number, int(month), int(day)) if int(year) else None
+    if found is None:
+        raise _field_out_of_range()
+    return found
+
+
+def _seconds(hour: str | None, minute: str | None, second: str | None) -> int:
+    hours, minutes, seconds = int(hour or 0), int(minute or 0), int(second or 0)
+    found = hours * 3600 + minutes * 60 + seconds
+    if minutes > 59 or seconds > 60 or found > 86_400:
+        raise _field_out_of_range()
+    return found
 
 
 def _parser(arrow_type: pa.DataType) -> Callable[[pa.BinaryArray], pa.Array]:
@@ -145,29 +150,26 @@ def _parser(arrow_type: pa.DataType) -> Callable[[pa.BinaryArray], pa.Array]:
     return parse
 
 
-def _outside(
-    integers: pa.DataType, low: int, high: int
+def _before(
+    integers: pa.DataType, first: int
 ) -> Callable[[pa.BinaryArray, pa.Array], Mask | None]:
-    """Rows that Arrow can hold and the target cannot (year 0, by offset 10000)."""
+    """Rows before year 1: Arrow has read a year 0, which no date of PostgreSQL's has, or an
+    offset has brought them there."""
 
     def suspects(values: pa.BinaryArray, array: pa.Array) -> Mask | None:
         del values
         numbers = array.view(integers)
-        ends = pc.min_max(numbers).as_py()
-        if ends["min"] is None or (ends["min"] >= low and ends["max"] <= high):
+        least = pc.min(numbers).as_py()
+        if least is None or least >= first:
             return None
-        filled = numbers.fill_null(0).to_numpy(zero_copy_only=False)
-        mask: Mask = (filled < low) | (filled > high)
+        mask: Mask = numbers.fill_null(0).to_numpy(zero_copy_only=False) < first
         return np.asarray(mask)
 
     return suspects
 
 
-def _word(text: bytes, shown: str) -> str:
-    word = text.decode("ascii", "replace").strip()
-    if word.lower() in ("infinity", "-infinity"):
-        raise Rejected("22008", f"{shown} infinity cannot be stored")
-    return word
+def _word(text: bytes) -> str:
+    return text.decode("ascii", "replace").strip()
 
 
 def _invalid_syntax(shown: str) -> Rejected:

@@ -20,10 +20,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.pgtypes.binary import (
     DATE_EPOCH,
     DATE_INFINITY,
@@ -37,6 +36,12 @@ from wal2lake.pgtypes.encode.ranges import ranges_to_binary
 from wal2lake.pgtypes.encode.text import arrow_to_text
 from wal2lake.pgtypes.encode.values import FROM_TEXT
 from wal2lake.pgtypes.mapping import mapping_for, result_type
+from wal2lake.pgtypes.moments import (
+    FIRST_DAY,
+    FIRST_MICROSECOND,
+    INFINITE_DAY,
+    INFINITE_MICROSECOND,
+)
 from wal2lake.pgtypes.registry.pg_type import (
     format_type,
     multirange_range,
@@ -125,13 +130,16 @@ FIXED: Mapping[int, tuple[pa.DataType, str]] = MappingProxyType(
 )
 """Fixed-width types: the Arrow type that holds their value, and its bytes."""
 
+_INFINITE_MOMENT = (INFINITE_MICROSECOND, TIMESTAMP_INFINITY, FIRST_MICROSECOND)
+
 _EPOCHS = MappingProxyType(
     {
-        _DATE: (DATE_EPOCH, DATE_INFINITY),
-        _TIMESTAMP: (TIMESTAMP_EPOCH, TIMESTAMP_INFINITY),
-        _TIMESTAMPTZ: (TIMESTAMP_EPOCH, TIMESTAMP_INFINITY),
+        _DATE: (DATE_EPOCH, INFINITE_DAY, DATE_INFINITY, FIRST_DAY),
+        _TIMESTAMP: (TIMESTAMP_EPOCH, *_INFINITE_MOMENT),
+        _TIMESTAMPTZ: (TIMESTAMP_EPOCH, *_INFINITE_MOMENT),
     }
 )
+"""2000-01-01; what is stored for infinity, what is sent for it; the calendar's first day."""
 
 
 def _fixed(array: pa.Array, type_oid: int) -> Values:
@@ -150,15 +158,7 @@ def fixed_numbers(
     """Of a type of ``FIXED``: the column's values, big-endian as they are sent, and which are
     not null. Raises FeatureNotSupportedError as ``arrow_to_binary`` does."""
     arrow, dtype = FIXED[type_oid]
-    infinite: list[tuple[NDArray[np.bool_], int]] = []
-    epoch, infinity = _EPOCHS.get(type_oid, (0, 0))
     valid = array.is_valid().to_numpy(zero_copy_only=False)
-    if epoch and _is_text(array):
-        for text, value in (("infinity", infinity), ("-infinity", ~infinity)):
-            found = pc.equal(array, text).fill_null(False)
-            if pc.any(found).as_py():
-                infinite.append((found.to_numpy(zero_copy_only=False), value))
-                array = pc.if_else(found, None, array)
     typed = _typed(array, type_oid, arrow)
     if isinstance(typed, pa.ChunkedArray):
         typed = typed.combine_chunks()
@@ -167,11 +167,20 @@ def fixed_numbers(
     numbers = typed.fill_null(False if type_oid == _BOOL else 0).to_numpy(
         zero_copy_only=False
     )
-    if epoch:
-        numbers = numbers - epoch
-        for where, value in infinite:
-            numbers[where] = value
+    if type_oid in _EPOCHS:
+        numbers = _since_2000(numbers, type_oid)
     return numbers.astype(dtype), valid
+
+
+def _since_2000(numbers: NDArray[Any], type_oid: int) -> NDArray[Any]:
+    epoch, stored, sent, first = _EPOCHS[type_oid]
+    high, low = numbers == stored, numbers == -stored
+    if ((numbers < first) & ~low).any():
+        # Somebody else has written it; what is sent would be another moment.
+        raise UsageError(f"{format_type(type_oid)} out of range", sqlstate="22008")
+    found = np.where(high | low, 0, numbers - numbers.dtype.type(epoch))
+    found[high], found[low] = sent, ~sent
+    return found
 
 
 def _is_text(array: pa.Array) -> bool:

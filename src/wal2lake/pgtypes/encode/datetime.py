@@ -4,7 +4,7 @@ Comes in: Arrow dates (days), timestamps, times and durations (microseconds). Go
 text per value, None for null. Called by ``text``.
 
 Arrow prints years 0001 to 9999, PostgreSQL's fraction without trailing zeros is joined to
-it; the other years, which a query or a session's zone can bring about, are computed here.
+it; the other years are computed here. What is stored for an infinity (``moments``) is that word.
 
 Sources: EncodeDateTime, EncodeDateOnly, EncodeTimezone, AppendSeconds and EncodeInterval in
 src/backend/utils/adt/datetime.c.
@@ -18,28 +18,55 @@ from datetime import UTC, datetime, timedelta, tzinfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal2lake.pgtypes.decode.datetime import (
+from wal2lake.pgtypes.moments import (
+    INFINITE_DAY,
+    INFINITE_MICROSECOND,
     MAX_DAY,
     MAX_MICROSECOND,
     MIN_DAY,
     MIN_MICROSECOND,
+    fields_of,
 )
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = 1_000_000
 _DAY = 86_400 * _SECOND
-_DAYS_0000_03_01 = 719_468
-"""Days from 0000-03-01, where the 400-year cycle begins, to 1970-01-01."""
+
+_CYCLE = 146_097 * _DAY
+"""400 years."""
 
 Texts = list[bytes | None]
 
 
 def dates_column(days: pa.Array) -> pa.Array | None:
-    """date32 to ``YYYY-MM-DD``, Arrow strings; None: a year has no four digits."""
-    ends = pc.min_max(days.cast(pa.int32())).as_py()
-    if ends["min"] is None or (ends["min"] >= MIN_DAY and ends["max"] <= MAX_DAY):
-        return days.cast(pa.string())
-    return None
+    """date32 to ``YYYY-MM-DD`` and infinities, Arrow strings; None: a year has no four
+    digits."""
+    numbers = days.cast(pa.int32())
+    finite, words = _without_infinities(numbers, INFINITE_DAY)
+    if not _within(finite, MIN_DAY, MAX_DAY):
+        return None
+    return _joined(finite.cast(pa.date32()).cast(pa.string()), words)
+
+
+def _without_infinities(
+    numbers: pa.Array, largest: int
+) -> tuple[pa.Array, pa.Array | None]:
+    """The numbers, null in place of infinities, and the words of these; None: there is none."""
+    ends = pc.min_max(numbers).as_py()
+    if ends["min"] is None or (ends["max"] < largest and ends["min"] > -largest):
+        return numbers, None
+    high, low = pc.equal(numbers, largest), pc.equal(numbers, -largest)
+    words = pc.if_else(high, "infinity", pc.if_else(low, "-infinity", None))
+    return pc.if_else(pc.or_(high, low), pa.scalar(None, numbers.type), numbers), words
+
+
+def _within(numbers: pa.Array, low: int, high: int) -> bool:
+    ends = pc.min_max(numbers).as_py()
+    return ends["min"] is None or (ends["min"] >= low and ends["max"] <= high)
+
+
+def _joined(texts: pa.Array, words: pa.Array | None) -> pa.Array:
+    return texts if words is None else pc.coalesce(words, texts)
 
 
 def dates_text(days: pa.Array) -> Texts:
@@ -48,9 +75,15 @@ def dates_text(days: pa.Array) -> Texts:
     if texts is not None:
         return _bytes(texts)
     return [
-        None if day is None else (date_text(day)[0] + date_text(day)[1]).encode()
+        None if day is None else _date_text(day).encode()
         for day in days.cast(pa.int32()).to_pylist()
     ]
+
+
+def _date_text(day: int) -> str:
+    if abs(day) == INFINITE_DAY:
+        return "infinity" if day > 0 else "-infinity"
+    return "".join(date_text(day))
 
 
 def timestamps_text(instants: pa.Array, zone: tzinfo | None) -> Texts:
@@ -63,23 +96,30 @@ def timestamps_text(instants: pa.Array, zone: tzinfo | None) -> Texts:
         return _local_text(numbers, None)
     if zone is UTC:
         return _local_text(numbers, "+00")
-    local: list[int | None] = []
-    suffixes: list[str | None] = []
-    for number in numbers.to_pylist():
-        if number is None:
-            local.append(None)
-            suffixes.append(None)
-            continue
-        offset = _offset(number, zone)
-        local.append(number + offset * _SECOND)
-        suffixes.append(offset_text(offset))
-    return _local_text(pa.array(local, pa.int64()), suffixes)
+    found = numbers.to_pylist()
+    offsets = [None if number is None else _offset(number, zone) for number in found]
+    local = [
+        number
+        if offset is None or abs(number) == INFINITE_MICROSECOND
+        # Near the end the local time needs more than 64 bits.
+        else number + offset * _SECOND
+        for number, offset in zip(found, offsets, strict=True)
+    ]
+    suffixes = [None if offset is None else offset_text(offset) for offset in offsets]
+    try:
+        return _local_text(pa.array(local, pa.int64()), suffixes)
+    except (OverflowError, pa.ArrowInvalid):
+        return _local_text_one_by_one(local, suffixes)
 
 
 def _offset(number: int, zone: tzinfo) -> int:
-    """Seconds east of Greenwich at an instant; outside datetime's years, at their end."""
-    inside = min(max(number, MIN_MICROSECOND + _DAY), MAX_MICROSECOND - _DAY)
-    instant = _EPOCH + timedelta(microseconds=inside)
+    """Seconds east of Greenwich at an instant. What is outside of Python's years is looked up 400
+    years, or so many times, from there: the calendar and the zones' rules are the same then."""
+    if number >= MAX_MICROSECOND - _DAY:
+        number -= ((number - MAX_MICROSECOND + _DAY) // _CYCLE + 1) * _CYCLE
+    elif number < MIN_MICROSECOND + _DAY:
+        number += ((MIN_MICROSECOND + _DAY - number) // _CYCLE + 1) * _CYCLE
+    instant = _EPOCH + timedelta(microseconds=number)
     offset = instant.astimezone(zone).utcoffset()
     assert offset is not None
     return offset.days * 86_400 + offset.seconds
@@ -103,16 +143,16 @@ def timestamps_column(instants: pa.Array, *, zoned: bool) -> pa.Array | None:
 
 def _local_text(numbers: pa.Array, suffix: str | Sequence[str | None] | None) -> Texts:
     texts = _local_column(numbers, suffix)
-    return _local_text_one_by_one(numbers, suffix) if texts is None else _bytes(texts)
+    if texts is None:
+        return _local_text_one_by_one(numbers.to_pylist(), suffix)
+    return _bytes(texts)
 
 
 def _local_column(
     numbers: pa.Array, suffix: str | Sequence[str | None] | None
 ) -> pa.Array | None:
-    ends = pc.min_max(numbers).as_py()
-    if ends["min"] is None:
-        return pa.nulls(len(numbers), pa.string())
-    if ends["min"] < MIN_MICROSECOND or ends["max"] > MAX_MICROSECOND:
+    numbers, words = _without_infinities(numbers, INFINITE_MICROSECOND)
+    if not _within(numbers, MIN_MICROSECOND, MAX_MICROSECOND):
         return None
     plain = numbers.fill_null(0).to_numpy(zero_copy_only=False)
     if (plain % _SECOND).any():
@@ -122,20 +162,23 @@ def _local_column(
     else:
         seconds = pc.divide(numbers, _SECOND)
         texts = seconds.cast(pa.timestamp("s")).cast(pa.string())
-    if suffix is None:
-        return texts
-    if not isinstance(suffix, str):
-        suffix = pa.array(suffix, pa.string())
-    return pc.binary_join_element_wise(texts, suffix, "")
+    if suffix is not None:
+        if not isinstance(suffix, str):
+            suffix = pa.array(suffix, pa.string())
+        texts = pc.binary_join_element_wise(texts, suffix, "")
+    return _joined(texts, words)
 
 
 def _local_text_one_by_one(
-    numbers: pa.Array, suffix: str | Sequence[str | None] | None
+    numbers: Sequence[int | None], suffix: str | Sequence[str | None] | None
 ) -> Texts:
     texts: Texts = []
-    for row, number in enumerate(numbers.to_pylist()):
+    for row, number in enumerate(numbers):
         if number is None:
             texts.append(None)
+            continue
+        if abs(number) == INFINITE_MICROSECOND:
+            texts.append(b"infinity" if number > 0 else b"-infinity")
             continue
         day, rest = divmod(number, _DAY)
         date, era = date_text(day)
@@ -146,17 +189,7 @@ def _local_text_one_by_one(
 
 def date_text(day: int) -> tuple[str, str]:
     """(date, `` BC`` or nothing) of days since 1970, proleptic Gregorian."""
-    era, day_of_era = divmod(day + _DAYS_0000_03_01, 146_097)
-    year_of_era = (
-        day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096
-    ) // 365
-    day_of_year = day_of_era - (
-        365 * year_of_era + year_of_era // 4 - year_of_era // 100
-    )
-    month_from_march = (5 * day_of_year + 2) // 153
-    day_of_month = day_of_year - (153 * month_from_march + 2) // 5 + 1
-    month = month_from_march + 3 if month_from_march < 10 else month_from_march - 9
-    year = year_of_era + era * 400 + (month <= 2)
+    year, month, day_of_month = fields_of(day)
     if year > 0:
         return f"{year:04d}-{month:02d}-{day_of_month:02d}", ""
     return f"{1 - year:04d}-{month:02d}-{day_of_month:02d}", " BC"

@@ -1,7 +1,7 @@
 """Whole columns of binary values to Arrow with NumPy: the hot path of binary = true.
 
 Comes in: a BinaryArray of one type's binary form and the mapping. Goes out: the typed array,
-and which rows it has no value for although they are not null (*odd* rows: infinite dates,
+and which rows it has no value for although they are not null (*odd* rows: far timestamps,
 NaN in a decimal, values of a wrong size). ``columns`` sends those through their text, so that
 they meet the same fate, in the same words, as in text format.
 
@@ -14,6 +14,7 @@ Sources: the send functions in src/backend/utils/adt.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -21,15 +22,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from wal2lake.pgtypes.binary import DATE_EPOCH, TIMESTAMP_EPOCH
-from wal2lake.pgtypes.decode.conversion import Mask, binary_array, packed, without
-from wal2lake.pgtypes.decode.datetime import (
-    MAX_DAY,
-    MAX_MICROSECOND,
-    MIN_DAY,
-    MIN_MICROSECOND,
+from wal2lake.pgtypes.binary import (
+    DATE_EPOCH,
+    DATE_INFINITY,
+    TIMESTAMP_EPOCH,
+    TIMESTAMP_INFINITY,
 )
+from wal2lake.pgtypes.decode.conversion import Mask, binary_array, packed, without
 from wal2lake.pgtypes.mapping import Kind, TypeMapping
+from wal2lake.pgtypes.moments import (
+    FIRST_DAY,
+    FIRST_MICROSECOND,
+    INFINITE_DAY,
+    INFINITE_MICROSECOND,
+    LAST_DAY,
+    LAST_MICROSECOND,
+)
 from wal2lake.pgtypes.receive.decimals import decimals
 
 Kernel = Callable[[pa.BinaryArray, TypeMapping], tuple[pa.Array, Mask | None]]
@@ -84,21 +92,55 @@ def _number(layout: str) -> Kernel:
     return read
 
 
-def _moment(layout: str, low: int, high: int, epoch: int) -> Kernel:
-    """Dates and timestamps: ``low`` and ``high`` count from 1970 as the result does."""
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """How a kind of moments is counted."""
+
+    first: int
+    """Since 1970, as ``last`` and the result."""
+    last: int
+    epoch: int
+    infinity: int
+    """As it is sent; -infinity is its complement."""
+    infinite: int
+    """As it is stored; -infinity is its negative."""
+
+
+_DAYS: Final = _Scale(FIRST_DAY, LAST_DAY, DATE_EPOCH, DATE_INFINITY, INFINITE_DAY)
+_MICROSECONDS: Final = _Scale(
+    FIRST_MICROSECOND,
+    LAST_MICROSECOND,
+    TIMESTAMP_EPOCH,
+    TIMESTAMP_INFINITY,
+    INFINITE_MICROSECOND,
+)
+
+
+def _moment(layout: str, scale: _Scale) -> Kernel:
+    """Dates and timestamps."""
 
     def read(
         values: pa.BinaryArray, mapping: TypeMapping
     ) -> tuple[pa.Array, Mask | None]:
         numbers, null, odd = _fixed(values, layout)
-        outside = (numbers < low - epoch) | (numbers > high - epoch)
+        low, high = scale.first - scale.epoch, scale.last - scale.epoch
+        outside = (numbers < low) | (numbers > high)
+        if not outside.any():
+            numbers += numbers.dtype.type(scale.epoch)
+            return pa.array(numbers, mask=null).view(mapping.arrow_type), odd
+        ends = (
+            (numbers == scale.infinity, scale.infinite),
+            (numbers == ~scale.infinity, -scale.infinite),
+        )
+        numbers[outside] = 0
+        numbers += numbers.dtype.type(scale.epoch)
+        for where, stored in ends:
+            numbers[where] = stored
+            outside &= ~where
         if outside.any():
             odd = outside if odd is None else odd | outside
             null = outside if null is None else null | outside
-            numbers[outside] = 0
-        return pa.array(numbers + numbers.dtype.type(epoch), mask=null).view(
-            mapping.arrow_type
-        ), odd
+        return pa.array(numbers, mask=null).view(mapping.arrow_type), odd
 
     return read
 
@@ -146,17 +188,17 @@ _BY_TYPE: Mapping[int, tuple[Kind, pa.DataType | None, Kernel]] = MappingProxyTy
         1082: (
             Kind.DATE,
             pa.date32(),
-            _moment(">i4", MIN_DAY, MAX_DAY, DATE_EPOCH),
+            _moment(">i4", _DAYS),
         ),
         1114: (
             Kind.TIMESTAMP,
             pa.timestamp("us"),
-            _moment(">i8", MIN_MICROSECOND, MAX_MICROSECOND, TIMESTAMP_EPOCH),
+            _moment(">i8", _MICROSECONDS),
         ),
         1184: (
             Kind.TIMESTAMPTZ,
             pa.timestamp("us", "UTC"),
-            _moment(">i8", MIN_MICROSECOND, MAX_MICROSECOND, TIMESTAMP_EPOCH),
+            _moment(">i8", _MICROSECONDS),
         ),
         1700: (Kind.DECIMAL, None, _decimal),
         2950: (Kind.TEXT, pa.string(), _uuid),

@@ -10,12 +10,14 @@ computed row by row, as for changes (``evaluate``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 
 from wal2lake.pgtypes.encode.text import arrow_to_text, plain_text
+from wal2lake.pgtypes.moments import INFINITE_DAY, INFINITE_MICROSECOND
 from wal2lake.publish.rowfilter.evaluate import Filter, spread, values_of_texts
 from wal2lake.publish.rowfilter.operators import COMPARISONS, INTEGERS, TEXTS
 from wal2lake.publish.rowfilter.tree import Expression, Node
@@ -87,10 +89,11 @@ def _values(array: pa.Array, type_oid: int) -> list[Value]:
         case kind if (kind, arrow) in _FLOATS:
             return list(array.to_pylist())
         case kind if kind == DATE and types.is_date32(arrow):
-            return _counted(array.cast(pa.int32()), EPOCH_DAYS)
+            return _counted(array.cast(pa.int32()), EPOCH_DAYS, INFINITE_DAY)
         case kind if kind in (TIMESTAMP, TIMESTAMPTZ) and types.is_timestamp(arrow):
             micros = array.cast(pa.timestamp("us", arrow.tz), safe=False)
-            return _counted(micros.cast(pa.int64()), EPOCH_DAYS * DAY_MICROSECONDS)
+            epoch = EPOCH_DAYS * DAY_MICROSECONDS
+            return _counted(micros.cast(pa.int64()), epoch, INFINITE_MICROSECOND)
     texts = plain_text(array, type_oid)
     if texts is None:
         texts = pa.array(arrow_to_text(array, type_oid), pa.large_binary())
@@ -100,8 +103,13 @@ def _values(array: pa.Array, type_oid: int) -> list[Value]:
 _FLOATS: Final = ((FLOAT4, pa.float32()), (FLOAT8, pa.float64()))
 
 
-def _counted(array: pa.Array, epoch: int) -> list[Value]:
-    return [None if one is None else one - epoch for one in array.to_pylist()]
+def _counted(array: pa.Array, epoch: int, infinite: int) -> list[Value]:
+    known: dict[int | None, Value] = {
+        None: None,
+        infinite: math.inf,
+        -infinite: -math.inf,
+    }
+    return [known[one] if one in known else one - epoch for one in array.to_pylist()]
 
 
 # ---- which files -------------------------------------------------------------------------

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.errors import Wal2LakeError
+from wal2lake.pgtypes.moments import INFINITE_DAY, INFINITE_MICROSECOND
 from wal2lake.publish.rowfilter.evaluate import spread, value_of
 from wal2lake.publish.rowfilter.operators import COMPARISONS, INTEGERS, LIKES, TEXTS
 from wal2lake.publish.rowfilter.tree import Expression, Node
@@ -75,8 +76,6 @@ _COMPARES: Final[dict[str, Callable[[Any, Any], Any]]] = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
-
-_MOST: Final = (1 << 63) - 1
 
 
 class _Compiler:
@@ -341,9 +340,14 @@ def _scalar(value: Value, type_oid: int, beside: pa.DataType | None) -> _Operand
         case _ if type_oid == BYTEA:
             stored = pa.binary()
         case _ if type_oid == DATE:
-            kind, stored, value = _DAYS, pa.int64(), _since_1970(value, EPOCH_DAYS)
+            kind, stored, value = (
+                _DAYS,
+                pa.int64(),
+                _since_1970(value, EPOCH_DAYS, INFINITE_DAY),
+            )
         case _ if type_oid in (TIMESTAMP, TIMESTAMPTZ):
-            value = _since_1970(value, EPOCH_DAYS * DAY_MICROSECONDS)
+            epoch = EPOCH_DAYS * DAY_MICROSECONDS
+            value = _since_1970(value, epoch, INFINITE_MICROSECOND)
             kind, stored = _MICROS, pa.int64()
         case _ if type_oid == NUMERIC and _fits(value, beside):
             stored = beside
@@ -357,11 +361,14 @@ def _scalar(value: Value, type_oid: int, beside: pa.DataType | None) -> _Operand
     return _Operand(kind or stored, lambda row: found, padded=type_oid == BPCHAR)
 
 
-def _since_1970(value: int | float, epoch: int) -> int:
-    """Infinity is behind every value that is stored."""
+def _since_1970(value: int | float, epoch: int, infinite: int) -> int:
+    """As it is stored."""
     if math.isinf(value):
-        return _MOST if value > 0 else -_MOST
-    return max(-_MOST, min(_MOST, int(value) + epoch))
+        return infinite if value > 0 else -infinite
+    found = int(value) + epoch
+    if abs(found) >= infinite:
+        raise _Other
+    return found
 
 
 def _fits(value: Decimal, kind: pa.DataType | None) -> bool:

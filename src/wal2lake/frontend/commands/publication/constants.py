@@ -15,10 +15,11 @@ from typing import Final
 import pyarrow as pa
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
-from wal2lake.frontend.query.values.moments import parse_timestamp
+from wal2lake.frontend.query.values.moments import parse_moment
 from wal2lake.pgtypes import format_type
 from wal2lake.pgtypes.decode.conversion import Failures
 from wal2lake.pgtypes.decode.inputs import read_as
+from wal2lake.pgtypes.encode.text import arrow_to_text
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 from wal2lake.publish.rowfilter import Expression, Node
 from wal2lake.publish.rowfilter.operators import FLOATS, INTEGERS
@@ -48,7 +49,12 @@ _FLOAT: Final = re.compile(
     r"\s*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf(?:inity)?)\s*\Z",
     re.IGNORECASE,
 )
-_INFINITE: Final = ("infinity", "-infinity")
+_MOMENTS: Final = {
+    DATE: pa.date32(),
+    TIMESTAMP: pa.timestamp("us"),
+    TIMESTAMPTZ: pa.timestamp("us", "UTC"),
+}
+"""As they are stored."""
 
 
 def number(text: str) -> Expression:
@@ -192,13 +198,8 @@ def _bytea(text: str) -> str:
 
 
 def _moment(text: str, kind: int, zone: str) -> str:
-    bare = text.strip().lower()
-    if bare in _INFINITE or bare == "+infinity":
-        return bare.lstrip("+")
-    if kind == DATE:
-        return parse_timestamp(text, None, "date")[:10]
-    shown = parse_timestamp(text, zone if kind == TIMESTAMPTZ else None)
-    moment, plus, _ = shown.partition("+")
-    if "." in moment:
-        moment = moment.rstrip("0").rstrip(".")
-    return moment + ("+00" if plus else "")
+    number = parse_moment(text, kind, zone)
+    stored = pa.array([number], _MOMENTS[kind])
+    shown = arrow_to_text(stored, kind)[0]
+    assert shown is not None
+    return shown.decode()

@@ -112,6 +112,9 @@ def _with_constants(asked: PlainWrite, rows: pa.Table) -> pa.Table:
     for (name, _), value in zip(asked.values, asked.constants, strict=True):
         place = rows.schema.get_field_index(name)
         kind = rows.schema.field(place)
+        if pa.types.is_timestamp(kind.type) and kind.type.unit != "us":
+            # The value is a number of microseconds.
+            raise _SparksToDo
         try:
             new = pa.array([value] * rows.num_rows, kind.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError):

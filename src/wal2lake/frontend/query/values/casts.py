@@ -88,7 +88,9 @@ def convert(operand: Operand, kind: Type, zone: str) -> Operand:
         return texts.read(operand, kind)
     if kind.oid == t.TIME and source.oid in (t.TIMESTAMP, t.TIMESTAMPTZ):
         local = moments.converted(operand, t.TIMESTAMP, zone)
-        return Operand(spark("substring(cast(:x as string), 12)", x=local.node), kind)
+        node = spark("split_part(cast(:x as string), ' ', 2)", x=local.node)
+        node = moments.unless_infinite(local, "cast(null as string)", node)
+        return Operand(node, kind)
     raise _impossible(source, kind)
 
 

@@ -22,12 +22,11 @@ from types import MappingProxyType
 from sqlglot import exp
 
 from wal2lake.errors import UsageError
+from wal2lake.frontend.query.values import moments
 from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.moments import (
     interval_constant,
-    parse_date,
     parse_time,
-    parse_timestamp,
 )
 from wal2lake.frontend.query.values.types import Operand, Type, cast, decimal
 from wal2lake.pgtypes.decode.jsontext import canonical_json, checked_json
@@ -50,10 +49,8 @@ def constant(text: str, kind: Type, zone: str) -> Operand:
         ]
         array = exp.Array(expressions=items)
         return Operand(cast(array, t.spark_name(kind)), kind.computed())
-    if kind.oid == t.TIMESTAMPTZ or kind.oid == t.TIMESTAMP:
-        zoned = kind.oid == t.TIMESTAMPTZ
-        value = parse_timestamp(text, zone if zoned else None)
-        return Operand(cast(exp.Literal.string(value), t.spark_name(kind)), kind)
+    if kind.oid in t.MOMENTS:
+        return moments.constant(text, kind, zone)
     read = _READERS.get(kind.oid)
     if read is None:
         raise t.refuse(f"a constant of type {kind.name}")
@@ -168,10 +165,6 @@ def _uuid(text: str, kind: Type) -> Operand:
         raise invalid(text, kind) from None
 
 
-def _date(text: str, kind: Type) -> Operand:
-    return Operand(cast(exp.Literal.string(parse_date(text)), "DATE"), kind)
-
-
 def _time(text: str, kind: Type) -> Operand:
     return Operand(exp.Literal.string(parse_time(text)), kind)
 
@@ -256,7 +249,6 @@ _READERS: Mapping[int, Callable[[str, Type], Operand]] = MappingProxyType(
         t.NUMERIC: number,
         t.FLOAT4: _float,
         t.FLOAT8: _float,
-        t.DATE: _date,
         t.TIME: _time,
         t.UUID: _uuid,
         t.TEXT: _text,

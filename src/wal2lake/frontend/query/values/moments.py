@@ -6,7 +6,10 @@ Spark expressions. Called by ``literals``, ``expressions`` and ``functions``.
 Spark's session is in UTC. What PostgreSQL does in the session's time zone (a timestamptz
 truncated to its day) is done by shifting to that zone's local time and back.
 
-Constants: ISO 8601 dates, times with or without seconds, zones as offsets or by name.
+Infinities are the ends of what Spark counts (``pgtypes.moments``); each expression that computes
+with a date or time looks for them first, where it is not a constant.
+
+Constants: ISO 8601 dates, of any year, times with or without seconds, zones as offsets or by name.
 What else PostgreSQL reads (``Jan 1 2024``, ``now``, ``yesterday``) is refused.
 
 Sources: PostgreSQL manual 8.5 and 9.9; src/backend/utils/adt/timestamp.c.
@@ -15,9 +18,10 @@ Sources: PostgreSQL manual 8.5 and 9.9; src/backend/utils/adt/timestamp.c.
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Final
 
+import pyarrow as pa
 from sqlglot import exp
 
 from wal2lake.errors import UsageError, Wal2LakeError
@@ -26,13 +30,26 @@ from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.numeric import let, spark
 from wal2lake.frontend.query.values.types import Operand, Type, cast, plain
 from wal2lake.pgtypes.encode.interval import interval_of
+from wal2lake.pgtypes.moments import (
+    DAY_MICROSECONDS,
+    FIRST_DAY,
+    FIRST_MICROSECOND,
+    INFINITE_DAY,
+    INFINITE_MICROSECOND,
+    LAST_DAY,
+    LAST_MICROSECOND,
+    day_of,
+    fields_of,
+    infinite,
+    spark_text,
+)
 from wal2lake.pgtypes.timezone import zone_for
 
 _HINT: Final = "Write it in ISO 8601: 2024-01-31 23:59:59.5+00."
-_DATE = re.compile(r"(\d{4,5})-(\d{1,2})-(\d{1,2})\Z")
+_DATE = re.compile(r"(\d{4,7})-(\d{1,2})-(\d{1,2})\Z")
 _TIME = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d)(\.\d*)?)?\Z")
 _MOMENT = re.compile(
-    r"(\d{4,5}-\d{1,2}-\d{1,2})(?:[T ]\s*(\d{1,2}:\d\d(?::\d\d(?:\.\d*)?)?)"
+    r"(\d{4,7}-\d{1,2}-\d{1,2})(?:[T ]\s*(\d{1,2}:\d\d(?::\d\d(?:\.\d*)?)?)"
     r"\s*(Z|[+-]\d\d(?::?\d\d)?(?::?\d\d)?|[A-Za-z][A-Za-z_/+-]*\d*)?)?\Z",
     re.IGNORECASE,
 )
@@ -41,11 +58,6 @@ _OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)?:?(\d\d)?\Z")
 _NONE: Final = timedelta(0)
 
 # ---- constants ------------------------------------------------------------------------
-
-
-def parse_date(text: str) -> str:
-    """A date's canonical text; the time in a longer literal is dropped."""
-    return parse_timestamp(text, None, "date")[:10]
 
 
 def parse_time(text: str) -> str:
@@ -62,45 +74,97 @@ def parse_time(text: str) -> str:
     return f"{hours:02d}:{minutes:02d}:{seconds:02d}{fraction}"
 
 
-def parse_timestamp(text: str, zone: str | None, name: str = "timestamp") -> str:
-    """Canonical text; with ``zone`` (the session's) in UTC, else any zone is ignored."""
+_ERA: Final = re.compile(r"\s+(BC|AD)\Z", re.IGNORECASE)
+
+
+def parse_moment(text: str, oid: int, zone: str) -> int:
+    """The number that a constant of a date, timestamp or timestamptz is kept as; ``zone``: the
+    session's."""
     bare = text.strip()
+    sign = infinite(bare)
+    if sign is not None:
+        return sign * (INFINITE_DAY if oid == t.DATE else INFINITE_MICROSECOND)
     if bare.lower() == "epoch":
-        return "1970-01-01 00:00:00" + ("+00:00" if zone is not None else "")
-    found = _MOMENT.match(bare)
+        return 0
+    era = _ERA.search(bare)
+    found = _MOMENT.match(bare if era is None else bare[: era.start()])
     if found is None:
-        raise _unread(name if zone is None else "timestamp with time zone", text)
-    moment = _day(found[1], text)
+        raise _unread(plain(oid).name, text)
+    day = _day(found[1], era, text)
+    if oid == t.DATE:
+        if not FIRST_DAY <= day <= LAST_DAY:
+            raise UsageError(f'date out of range: "{text}"', sqlstate="22008")
+        return day
+    number = day * DAY_MICROSECONDS
     if found[2] is not None:
         clock = _TIME.match(found[2])
         assert clock is not None
         hours, minutes, seconds, micros = _clock(clock)
         if hours > 24 or minutes > 59 or seconds > 60:
             raise _out_of_range(text)
-        moment += timedelta(
-            hours=hours, minutes=minutes, seconds=seconds, microseconds=micros
-        )
-    if zone is None:
-        return moment.isoformat(" ")
-    local = moment.replace(tzinfo=_zone(found[3] or zone))
+        number += ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + micros
+    if oid == t.TIMESTAMPTZ:
+        number -= _offset(number, _zone(found[3] or zone)) * 1_000_000
+    if not FIRST_MICROSECOND <= number <= LAST_MICROSECOND:
+        raise UsageError(f'timestamp out of range: "{text}"', sqlstate="22008")
+    return number
+
+
+def parse_timestamp(text: str, zone: str) -> str:
+    """A timestamptz of the years 1 to 9999 in ISO 8601, in UTC."""
+    number = parse_moment(text, t.TIMESTAMPTZ, zone)
     try:
-        again = local.replace(fold=1)
-        if (local.utcoffset() or _NONE) > (again.utcoffset() or _NONE):
-            # The clock goes back over this time: it is the later one (DetermineTimeZoneOffset).
-            local = again
-        return local.astimezone(UTC).isoformat(" ")
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=number)
     except OverflowError:
         raise _out_of_range(text) from None
+    return moment.isoformat(" ")
 
 
-def _day(text: str, shown: str) -> datetime:
+def _day(text: str, era: re.Match[str] | None, shown: str) -> int:
     found = _DATE.match(text)
     assert found is not None
-    try:
-        day = date(int(found[1]), int(found[2]), int(found[3]))
-    except ValueError:
-        raise _out_of_range(shown) from None
-    return datetime(day.year, day.month, day.day)
+    year = int(found[1])
+    if era is not None and era[1].upper() == "BC":
+        year = 1 - year
+    day = day_of(year, int(found[2]), int(found[3])) if int(found[1]) else None
+    if day is None:
+        raise _out_of_range(shown)
+    return day
+
+
+_CYCLE_DAYS: Final = 146_097
+"""400 years, after which the calendar and the zones' rules are the same again."""
+
+
+def _offset(local: int, zone: tzinfo) -> int:
+    """Seconds east of Greenwich at a local time."""
+    day, rest = divmod(local, DAY_MICROSECONDS)
+    year = fields_of(day)[0]
+    # Python's years end at 9999, and begin with 1.
+    far = 9600 - year // 400 * 400 if year >= 9999 else 400 - year // 400 * 400
+    moved = day if 1 < year < 9999 else day + far // 400 * _CYCLE_DAYS
+    moment = datetime(1970, 1, 1) + timedelta(days=moved, microseconds=rest)
+    here = moment.replace(tzinfo=zone)
+    again = here.replace(fold=1)
+    if (here.utcoffset() or _NONE) > (again.utcoffset() or _NONE):
+        # The clock goes back over this time: it is the later one (DetermineTimeZoneOffset).
+        here = again
+    offset = here.utcoffset() or _NONE
+    return offset.days * 86_400 + offset.seconds
+
+
+_KINDS: Final = {
+    t.DATE: pa.date32(),
+    t.TIMESTAMP: pa.timestamp("us"),
+    t.TIMESTAMPTZ: pa.timestamp("us", "UTC"),
+}
+
+
+def constant(text: str, kind: Type, zone: str) -> Operand:
+    """``'text'::kind`` of a date, timestamp or timestamptz."""
+    number = parse_moment(text, kind.oid, zone)
+    shown = spark_text(number, _KINDS[kind.oid])
+    return Operand(cast(exp.Literal.string(shown), t.spark_name(kind)), kind)
 
 
 def _clock(found: re.Match[str]) -> tuple[int, int, int, int]:
@@ -129,6 +193,71 @@ def _out_of_range(text: str) -> UsageError:
     return UsageError(f'date/time field value out of range: "{text}"', sqlstate="22008")
 
 
+# ---- infinities -------------------------------------------------------------------------
+
+
+_DAYS: Final = "datediff(:x, date '1970-01-01')"
+"""Of a date. For UNIX_DATE the parser writes a difference of timestamps, which overflows."""
+
+
+def _number(oid: int) -> str:
+    return _DAYS if oid == t.DATE else "unix_micros(cast(:x as timestamp))"
+
+
+def _infinity(oid: int, sign: int = 1) -> str:
+    if oid == t.DATE:
+        return f"date_from_unix_date({sign * INFINITE_DAY})"
+    moment = f"timestamp_micros({sign * INFINITE_MICROSECOND}L)"
+    return moment if oid == t.TIMESTAMPTZ else f"cast({moment} as timestamp_ntz)"
+
+
+def is_infinite(operand: Operand) -> exp.Expression:
+    """Whether a date or time is one of both."""
+    end = INFINITE_DAY if operand.type.oid == t.DATE else INFINITE_MICROSECOND
+    number = _number(operand.type.oid)
+    return spark(f"({number} = {end}L or {number} = {-end}L)", x=operand.node)
+
+
+def _is_finite_constant(node: exp.Expression) -> bool:
+    """What need not be looked at: a constant with a year of four digits, or now()."""
+    if isinstance(node, exp.CurrentTimestamp | exp.CurrentDate):
+        return True
+    return (
+        isinstance(node, exp.Cast)
+        and isinstance(node.this, exp.Literal)
+        and node.this.is_string
+        and node.this.name[:1] not in ("+", "-")
+    )
+
+
+def unless_infinite(
+    operand: Operand, infinite_: str | exp.Expression, finite: exp.Expression
+) -> exp.Expression:
+    """``finite``, or what there is instead of it for an infinity."""
+    if _is_finite_constant(operand.node):
+        return finite
+    return spark(
+        "if(:i, :e, :f)",
+        i=is_infinite(operand),
+        e=spark(infinite_) if isinstance(infinite_, str) else infinite_,
+        f=finite,
+    )
+
+
+def carried(operand: Operand, finite: exp.Expression, target: int) -> exp.Expression:
+    """``finite``, of type ``target``, or the same infinity of that type."""
+    if _is_finite_constant(operand.node):
+        return finite
+    oid = operand.type.oid
+    end = INFINITE_DAY if oid == t.DATE else INFINITE_MICROSECOND
+    return spark(
+        f"case {_number(oid)} when {end}L then {_infinity(target)}"
+        f" when {-end}L then {_infinity(target, -1)} else :f end",
+        x=operand.node,
+        f=finite,
+    )
+
+
 # ---- zones -------------------------------------------------------------------------------
 
 
@@ -143,19 +272,18 @@ def zone_name(zone: str) -> str:
 def at_time_zone(operand: Operand, zone: str) -> Operand:
     """``AT TIME ZONE``: local time of an instant, or the instant of a local time."""
     name = exp.Literal.string(zone_name(zone))
+    # The numbers are the same in UTC.
+    is_utc = name.name in ("UTC", "GMT")
     if operand.type.oid == t.TIMESTAMPTZ:
-        node = spark(
-            "convert_timezone('UTC', :z, cast(:x as timestamp_ntz))",
-            z=name,
-            x=operand.node,
-        )
+        node = cast(operand.node, "TIMESTAMP_NTZ")
+        if not is_utc:
+            node = spark("convert_timezone('UTC', :z, :x)", z=name, x=node)
+            node = carried(operand, node, t.TIMESTAMP)
         return Operand(node, plain(t.TIMESTAMP))
-    if name.name in ("UTC", "GMT"):
-        node = spark(
-            "cast(convert_timezone(:z, 'UTC', :x) as timestamp)", z=name, x=operand.node
-        )
-        return Operand(node, plain(t.TIMESTAMPTZ))
-    return Operand(_instant(operand.node, name.name), plain(t.TIMESTAMPTZ))
+    if is_utc:
+        return Operand(cast(operand.node, "TIMESTAMP"), plain(t.TIMESTAMPTZ))
+    node = carried(operand, _instant(operand.node, name.name), t.TIMESTAMPTZ)
+    return Operand(node, plain(t.TIMESTAMPTZ))
 
 
 def _instant(local: exp.Expression, zone: str) -> exp.Expression:
@@ -184,32 +312,78 @@ def converted(operand: Operand, target: int, zone: str) -> Operand:
     if kind == target:
         return operand
     if kind == t.DATE:
-        operand = Operand(cast(operand.node, "TIMESTAMP_NTZ"), plain(t.TIMESTAMP))
+        operand = Operand(_midnight(operand), plain(t.TIMESTAMP))
         return converted(operand, target, zone)
     if kind == t.TIMESTAMPTZ:
         operand = at_time_zone(operand, zone)
         return converted(operand, target, zone)
     if target == t.TIMESTAMPTZ:
         return at_time_zone(operand, zone)
-    return Operand(cast(operand.node, t.spark_name(wanted)), wanted)
+    node = cast(operand.node, t.spark_name(wanted))
+    return Operand(carried(operand, node, target), wanted)
+
+
+_LAST_DAY_OF_TIMES: Final = LAST_MICROSECOND // DAY_MICROSECONDS
+
+
+def _midnight(operand: Operand) -> exp.Expression:
+    """A date as timestamp."""
+    node = cast(operand.node, "TIMESTAMP_NTZ")
+    if _is_finite_constant(operand.node):
+        return node
+    error = t.failure("22008", "date out of range for timestamp")
+    node = spark(
+        f"if({_DAYS} > {_LAST_DAY_OF_TIMES}, cast({error} as timestamp_ntz), :n)",
+        x=operand.node,
+        n=node,
+    )
+    return carried(operand, node, t.TIMESTAMP)
+
+
+_ERAS: Final = (
+    "case when :s like '+%' then concat(substring(:s, 2), :z)"
+    " when :s like '-%' or :s like '0000-%' then concat(format_string('%04d', 1 +"
+    " cast(split_part(trim(leading '-' from :s), '-', 1) as int)), '-',"
+    " substring_index(split_part(:s, ' ', 1), '-', -2),"
+    " if(:s like '% %', concat(' ', split_part(:s, ' ', 2)), ''), :z, ' BC')"
+    " else concat(:s, :z) end"
+)
+"""PostgreSQL's text of Spark's, which has a sign before years of other than four digits."""
+
+
+def text_of(operand: Operand) -> exp.Expression:
+    """A date or timestamp as text."""
+    return _text(operand, cast(operand.node, "STRING"), exp.Literal.string(""))
+
+
+def _text(
+    operand: Operand, shown: exp.Expression, suffix: exp.Expression
+) -> exp.Expression:
+    if _is_finite_constant(operand.node):
+        return spark("concat(:s, :z)", s=shown, z=suffix)
+    word = spark(
+        f"if({_number(operand.type.oid)} > 0, 'infinity', '-infinity')", x=operand.node
+    )
+    return unless_infinite(operand, word, let(_ERAS, s=shown, z=suffix))
 
 
 def zoned_text(operand: Operand, zone: str) -> exp.Expression:
     """A timestamptz as text, in the session's zone: with its offset behind it."""
     if zone == "UTC":
-        return spark("concat(cast(:x as string), '+00')", x=operand.node)
+        shown = cast(cast(operand.node, "TIMESTAMP_NTZ"), "STRING")
+        return _text(operand, shown, exp.Literal.string("+00"))
     local = at_time_zone(operand, zone).node
-    return let(
-        "concat(cast(:l as string), if(:o < 0, '-', '+'), date_format("
+    offset = let(
+        "concat(if(:o < 0, '-', '+'), date_format("
         "timestamp_seconds(abs(:o)), case when :o % 60 <> 0 then 'HH:mm:ss'"
         " when :o % 3600 <> 0 then 'HH:mm' else 'HH' end))",
-        l=local,
         o=spark(
             "((unix_micros(cast(:l as timestamp)) - unix_micros(:x)) div 1000000)",
             l=local,
             x=operand.node,
         ),
     )
+    return _text(operand, cast(local, "STRING"), offset)
 
 
 _EPOCH_2000: Final = 946_684_800_000_000
@@ -226,7 +400,8 @@ def rounded(operand: Operand, kind: Type) -> Operand:
         f"timestamp_micros(cast(round({micros}, {places}) as bigint) + {_EPOCH_2000})",
         x=operand.node,
     )
-    return Operand(cast(node, t.spark_name(kind)), kind)
+    node = carried(operand, cast(node, t.spark_name(kind)), kind.oid)
+    return Operand(node, kind)
 
 
 def rounded_time(text: str, places: int) -> str:
@@ -253,17 +428,42 @@ def add(operator: str, left: Operand, right: Operand, zone: str) -> Operand:
     if operator == "+" and b.oid in t.MOMENTS and a.oid not in t.MOMENTS:
         left, right, a, b = right, left, b, a
     if a.oid == t.DATE and b.oid in (t.INT2, t.INT4):
-        template = "date_add(:a, :b)" if operator == "+" else "date_sub(:a, :b)"
-        return Operand(spark(template, a=left.node, b=right.node), plain(t.DATE))
+        error = t.failure("22008", "date out of range")
+        days = _DAYS.replace(":x", ":a")
+        moved = f"(cast({days} as bigint) {operator} (:b))"
+        node = spark(
+            f"if({moved} between {FIRST_DAY} and {LAST_DAY},"
+            f" date_from_unix_date(cast({moved} as int)), cast({error} as date))",
+            a=left.node,
+            b=right.node,
+        )
+        # Of NULL, IF takes the other branch.
+        node = spark(
+            "if(:a is null or :b is null, cast(null as date), :n)",
+            a=left.node,
+            b=right.node,
+            n=node,
+        )
+        return Operand(carried(left, node, t.DATE), plain(t.DATE))
     if a.oid in t.MOMENTS and b.oid == t.INTERVAL:
-        return _shifted(operator, left, right, zone)
+        moved_ = _shifted(operator, left, right, zone)
+        return Operand(carried(left, moved_.node, moved_.type.oid), moved_.type)
     if operator == "-" and a.oid in t.MOMENTS and b.oid in t.MOMENTS:
         if a.oid == b.oid == t.DATE:
+            error = t.failure("22008", "cannot subtract infinite dates")
             node = spark("datediff(:a, :b)", a=left.node, b=right.node)
+            for side in (left, right):
+                node = unless_infinite(side, f"cast({error} as int)", node)
             return Operand(node, plain(t.INT4))
         wide = t.TIMESTAMPTZ if t.TIMESTAMPTZ in (a.oid, b.oid) else t.TIMESTAMP
-        ends = [converted(o, wide, zone).node for o in (left, right)]
-        node = exp.Paren(this=exp.Sub(this=ends[0], expression=ends[1]))
+        ends = [converted(o, wide, zone) for o in (left, right)]
+        node = spark("(:a - :b)", a=ends[0].node, b=ends[1].node)
+        error = t.failure(
+            "0A000", "an infinite interval is not supported on lake tables"
+        )
+        for side in ends:
+            infinite_ = f"cast({error} as interval day to second)"
+            node = unless_infinite(side, infinite_, node)
         return Operand(node, Type(t.INTERVAL, duration=True))
     raise t.no_operator(a, operator, b)
 
@@ -335,10 +535,12 @@ _WITHIN_HOURS: Final = frozenset(
     ("HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND")
 )
 _FIELDS: Final = {
-    "YEAR": "year(:x)",
-    "ISOYEAR": "extract(yearofweek from :x)",
-    "DECADE": "(year(:x) div 10)",
-    "CENTURY": "((year(:x) + 99) div 100)",
+    # Spark has a year 0, which is 1 BC.
+    "YEAR": "(year(:x) - if(year(:x) <= 0, 1, 0))",
+    "ISOYEAR": "(extract(yearofweek from :x)"
+    " - if(extract(yearofweek from :x) <= 0, 1, 0))",
+    "DECADE": "if(year(:x) >= 0, year(:x) div 10, -((9 - year(:x)) div 10))",
+    "CENTURY": "if(year(:x) > 0, (year(:x) + 99) div 100, -((100 - year(:x)) div 100))",
     "QUARTER": "quarter(:x)",
     "MONTH": "month(:x)",
     "WEEK": "weekofyear(:x)",
@@ -367,9 +569,11 @@ def date_trunc(unit: str, operand: Operand, zone: str) -> Operand:
     whole = f"cast(date_trunc('{unit}', cast(:x as timestamp)) as timestamp_ntz)"
     if stays:
         past = let(f"(:x - {whole})", x=local.node)
-        return Operand(spark("(:i - :p)", i=operand.node, p=past), plain(kind))
+        node = spark("(:i - :p)", i=operand.node, p=past)
+        return Operand(carried(operand, node, kind), plain(kind))
     node = spark(whole, x=local.node)
-    return converted(Operand(node, plain(t.TIMESTAMP)), kind, zone)
+    found = converted(Operand(node, plain(t.TIMESTAMP)), kind, zone)
+    return Operand(carried(operand, found.node, kind), found.type)
 
 
 def extract(field: str, operand: Operand, zone: str) -> Operand:
@@ -379,21 +583,38 @@ def extract(field: str, operand: Operand, zone: str) -> Operand:
         return intervals.extract(field, operand)
     if operand.type.oid not in t.MOMENTS:
         raise t.refuse(f"EXTRACT from {operand.type.name}")
+    found = _extracted(field, operand, zone)
+    ddl = t.spark_name(found.type)
+    instead = f"cast(null as {ddl})"
+    if field in _GROWING:
+        error = t.failure(
+            "0A000",
+            f"EXTRACT({field.lower()} from infinity) is not supported on lake tables",
+        )
+        instead = f"cast({error} as {ddl})"
+    return Operand(unless_infinite(operand, instead, found.node), found.type)
+
+
+_GROWING: Final = frozenset(("EPOCH", "YEAR", "ISOYEAR", "DECADE", "CENTURY"))
+"""Fields that are infinite, too, where the others are NULL (NonFiniteTimestampTzPart)."""
+
+
+def _extracted(field: str, operand: Operand, zone: str) -> Operand:
     if field == "EPOCH":
         instant = operand
         if operand.type.oid == t.TIMESTAMP:
             instant = Operand(cast(operand.node, "TIMESTAMP"), plain(t.TIMESTAMPTZ))
         if operand.type.oid == t.DATE:
-            node = spark(
-                "cast(unix_date(:x) * 86400L as decimal(20,0))", x=operand.node
-            )
+            node = spark(f"cast({_DAYS} * 86400L as decimal(20,0))", x=operand.node)
             return Operand(node, t.decimal(20, 0))
         node = spark(
             "cast(cast(unix_micros(:x) as decimal(20,0)) * 0.000001BD as decimal(26,6))",
             x=instant.node,
         )
         return Operand(node, t.decimal(26, 6))
-    local = converted(operand, t.TIMESTAMP, zone)
+    # Not all dates are timestamps.
+    has_day_only = operand.type.oid == t.DATE and field not in _WITHIN_HOURS
+    local = operand if has_day_only else converted(operand, t.TIMESTAMP, zone)
     if field == "SECOND":
         if operand.type.oid == t.DATE:
             raise UsageError(

@@ -79,7 +79,7 @@ def output_of(operand: Operand, zone: str) -> exp.Expression:
     if source.oid == t.BOOL:
         return spark("left(cast(:x as string), 1)", x=node)
     if source.oid in (t.DATE, t.TIMESTAMP):
-        return cast(node, "STRING")
+        return moments.text_of(operand)
     if source.oid == t.TIMESTAMPTZ:
         return moments.zoned_text(operand, zone)
     if source.oid == t.BYTEA:

@@ -67,7 +67,8 @@ def age(name: str, operands: Sequence[Operand], zone: str) -> Operand:
         now = Operand(exp.CurrentTimestamp(), plain(t.TIMESTAMPTZ))
         today = moments.converted(now, t.DATE, zone)
         operands = [today, operands[0]]
-    a, b = (moments.converted(o, t.TIMESTAMP, zone).node for o in operands)
+    first, second = (moments.converted(o, t.TIMESTAMP, zone) for o in operands)
+    a, b = first.node, second.node
     fields = let(
         _AGE, l=spark("least(:a, :b)", a=a, b=b), h=spark("greatest(:a, :b)", a=a, b=b)
     )
@@ -82,6 +83,9 @@ def age(name: str, operands: Sequence[Operand], zone: str) -> Operand:
         b=b,
         f=fields,
     )
+    error = t.failure("0A000", "an infinite interval is not supported on lake tables")
+    for moment in (first, second):
+        signed = moments.unless_infinite(moment, error, signed)
     return intervals.of_parts(signed)
 
 

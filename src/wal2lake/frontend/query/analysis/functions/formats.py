@@ -145,7 +145,8 @@ def to_char(name: str, operands: Sequence[Operand], zone: str) -> Operand:
         raise t.refuse(f"to_char() of {operand.type.name}")
     if operand.type.oid not in t.MOMENTS:
         raise no_function(name, operand.type)
-    local = moments.converted(operand, t.TIMESTAMP, zone).node
+    moment = moments.converted(operand, t.TIMESTAMP, zone)
+    local = moment.node
     parts: list[str] = []
     for word, is_keyword, fill in _pieces(name, constant_text(name, operands[1])):
         if not is_keyword:
@@ -176,8 +177,13 @@ def to_char(name: str, operands: Sequence[Operand], zone: str) -> Operand:
         # The template is empty.
         return Operand(t.cast(exp.Null(), "STRING"), plain(t.TEXT))
     # Spark's element_at() with NULL as the place is the last element.
-    text_ = f"if(:x is null, null, concat({', '.join(parts)}))"
-    return Operand(let(text_, x=local), plain(t.TEXT))
+    error = t.failure("0A000", "to_char() of years before 1 is not supported")
+    text_ = (
+        f"if(:x is null, null, if(year(:x) < 1, cast({error} as string),"
+        f" concat({', '.join(parts)})))"
+    )
+    node = moments.unless_infinite(moment, "cast(null as string)", let(text_, x=local))
+    return Operand(node, plain(t.TEXT))
 
 
 def _quoted(word: str) -> str:
