@@ -176,8 +176,8 @@ insert into k values ('infinity', '-infinity', 1), ('-infinity', 'infinity', 2)
 update k set d = '10000-01-01' where d = 'infinity'
 delete from k where z = 'infinity'
 insert into k values ('4714-11-24 BC', '4714-11-24 00:00:00+00 BC', 3)
-create table p (id int, d date, z timestamp, v int) with (partition_columns = 'd, z')
-insert into p select id, d, t, 0 from t where id in (1, 2, 3, 5, 6)
+create table p (id int, d date, z timestamptz, v int) with (partition_columns = 'd, z')
+insert into p select id, d, z, 0 from t where id in (1, 2, 3, 5, 6)
 insert into p values (30, 'infinity', '-infinity', 0)
 update p set v = id + 1 where d = 'infinity'
 update p set v = id where z < '0001-01-01'

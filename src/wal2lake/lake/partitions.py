@@ -6,8 +6,12 @@ without the columns that all of them have in common, or those columns again.
 Delta keeps a partition's values as text beside each file, and an empty text means NULL there, for
 every type. So text, whose '' would come back as NULL, is no type to partition by
 (``port.can_partition``). What is left has one text for each value and is read back exactly, years
-before 1 and after 9999 included. But of a timestamp with time zone before year 1 Delta's writer in
-Spark drops the era, so nobody writes such a partition here.
+before 1 and after 9999 included.
+
+Delta's writer in Spark has no era in its texts of timestamps with time zone, so it would make 44 AD
+of 44 BC. Our sessions let it write them as texts in their own zone, which is UTC and which have a
+sign; what such a commit adds says so before it is the table's (``zoned``), because elsewhere a text
+without zone is one of the reader's.
 
 Sources: Delta transaction log protocol, "Partition Value Serialization"; Spark SQL's
 datetime patterns for casts.
@@ -15,19 +19,43 @@ datetime patterns for casts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from wal2lake.errors import FeatureNotSupportedError, InternalError, StorageError
-from wal2lake.pgtypes.moments import MIN_MICROSECOND, spark_number, spark_text
+from wal2lake.errors import InternalError, StorageError
+from wal2lake.lake.port import PhysicalField
+from wal2lake.pgtypes.moments import spark_number, spark_text
 
 Values = tuple[str | None, ...]
 """Of one partition, in the order of the table's columns."""
+
+
+def instants(fields: Sequence[PhysicalField]) -> frozenset[str]:
+    """Physical names of columns of timestamps with time zone that divide a table."""
+    return frozenset(
+        field.physical_name
+        for field in fields
+        if field.is_partition and field.spark_ddl.lower() == "timestamp"
+    )
+
+
+def zoned(add: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    """An ``add`` of our Spark's, whose timestamps of the columns ``names`` say that they are in
+    UTC."""
+    values = dict(add.get("partitionValues") or {})
+    for name in names.intersection(values):
+        number = value_of(values[name], _INSTANT)
+        if number is not None:
+            values[name] = spark_text(number, _INSTANT)
+    return {**add, "partitionValues": values}
+
+
+_INSTANT: Final = pa.timestamp("us", "UTC")
 
 
 def by_partition(
@@ -124,13 +152,5 @@ def _text(value: pa.Scalar, kind: pa.DataType) -> str | None:
     if pa.types.is_date32(kind):
         return spark_text(value.cast(pa.int32()).as_py(), kind)
     if pa.types.is_timestamp(kind) and kind.unit == "us":
-        number = value.cast(pa.int64()).as_py()
-        if kind.tz is not None and number < MIN_MICROSECOND:
-            raise FeatureNotSupportedError(
-                "a timestamp with time zone before 0001-01-01 cannot be the value of a"
-                " partition",
-                detail="Spark writes such partitions as years after Christ.",
-                hint="Partition the table by a date or by a timestamp without time zone.",
-            )
-        return spark_text(number, kind)
+        return spark_text(value.cast(pa.int64()).as_py(), kind)
     raise InternalError(f"type {kind} does not partition a table")

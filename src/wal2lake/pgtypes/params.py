@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from typing import Any
 
 import pyarrow as pa
 
@@ -45,13 +46,22 @@ def text_param_to_python(
     if found.bad is not None and type_oid == _TIMESTAMPTZ:
         local = text_to_arrow(values, mapping_for(_TIMESTAMP))
         if local.bad is None:
-            naive: datetime = local.array[0].as_py()
+            naive: datetime = _python(local.array, text)
             return naive.replace(tzinfo=zone_for(timezone)[1]).astimezone(UTC)
     if found.bad is not None:
         failure = found.failures[0]
         raise UsageError(f'{failure.message}: "{text}"', sqlstate=failure.sqlstate)
-    value: object = found.array[0].as_py()
-    return value
+    return _python(found.array, text)
+
+
+def _python(array: pa.Array, text: str) -> Any:
+    try:
+        return array[0].as_py()
+    except (OverflowError, ValueError):
+        # Python's years are 1 to 9999.
+        raise UsageError(
+            f'date/time value "{text}" is not supported here', sqlstate="0A000"
+        ) from None
 
 
 def _decimal(text: str) -> Decimal:

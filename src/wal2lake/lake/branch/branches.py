@@ -40,6 +40,7 @@ from wal2lake.lake.delta.log.place import dump
 from wal2lake.lake.delta.log.version import Version, read_version
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.origins import COLUMNS, with_marks
+from wal2lake.lake.partitions import instants
 from wal2lake.lake.port import TableState
 from wal2lake.lake.query import Queries, relation
 from wal2lake.lake.tablefiles import DataFile
@@ -191,9 +192,9 @@ class Branches:
 
     def net_change(self, branch: Branch) -> NetChange:
         """What it has become, as actions for its table; 0A000 if that cannot be said."""
-        newest = self.state(branch).version
-        commits = self._tables.actions(branch.location, 1, newest)
-        return net_change(commits, branch.table)
+        state = self.state(branch)
+        commits = self._tables.actions(branch.location, 1, state.version)
+        return net_change(commits, branch.table, instants(state.physical_fields))
 
     def cut_back(self, branch: Branch, version: int) -> None:
         """Undo what came after a version: remove those above it, from the top."""

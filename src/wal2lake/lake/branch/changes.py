@@ -23,6 +23,7 @@ from urllib.parse import quote, unquote
 
 from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.lake.delta.z85 import decode_z85, encode_z85
+from wal2lake.lake.partitions import zoned
 
 Action = Mapping[str, Any]
 """Delta's action as JSON: its name, and the object below it."""
@@ -74,8 +75,13 @@ class _File:
     add: Action | None
 
 
-def net_change(commits: Iterable[Sequence[Action]], location: str) -> NetChange:
-    """Of the table at ``location``; 0A000 if the branch has changed more than rows."""
+def net_change(
+    commits: Iterable[Sequence[Action]],
+    location: str,
+    instants: frozenset[str] = frozenset(),
+) -> NetChange:
+    """Of the table at ``location``; 0A000 if the branch has changed more than rows. ``instants``:
+    see ``partitions``."""
     found: dict[str, _File] = {}
     for commit in commits:
         for action in commit:
@@ -110,6 +116,7 @@ def net_change(commits: Iterable[Sequence[Action]], location: str) -> NetChange:
             add = table.own(file.add)
             if file.removed is None:
                 add = {k: v for k, v in add.items() if k not in _OF_ROW_TRACKING}
+                add = zoned(add, instants) if instants else add
             actions.append({"add": {**add, "dataChange": True}})
             # Of the branch's own names: those of the table are paths here.
             written = None if vector is None else vector_file(vector)

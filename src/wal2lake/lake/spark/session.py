@@ -76,6 +76,8 @@ REQUIRED: Final[Mapping[str, str]] = {
     # Constants in filters of Parquet files go by way of the old API otherwise, whose calendar
     # has no place for -infinity.
     "spark.sql.datetime.java8API.enabled": "true",
+    # What Delta writes otherwise has no era; see lake/partitions.py.
+    "spark.databricks.delta.write.utcTimestampPartitionValues": "false",
 }
 
 _DEFAULTS: Final[Mapping[str, str]] = {

@@ -69,10 +69,13 @@ from wal2lake.lake.branch.changes import Action
 from wal2lake.lake.capture.commits import updated_by
 from wal2lake.lake.capture.messages import Emitted, More, OriginMark
 from wal2lake.lake.capture.moves import MOST_ROWS, Moved, Moves
+from wal2lake.lake.partitions import instants
 from wal2lake.model import Oid
 from wal2lake.pg import Check
 from wal2lake.pgtypes.encode.text import arrow_to_text
 from wal2lake.publish.capture.statements import Statement
+
+_TIMESTAMPTZ = 1184
 
 
 class DefinitionChanged(Exception):
@@ -218,6 +221,7 @@ class LocalTransaction:
             checked = (brings_keys and (tables[0].key or counts)) or tracked or says
             # What it moves is told with its commit.
             checked = checked or (moves and is_read(self._node))
+            checked = checked or self._divides_by_instants(tables[0])
             if len(tables) == 1 and not checked:
                 return list(tables)
         for table in tables:
@@ -233,6 +237,13 @@ class LocalTransaction:
             replace(table, location=self._branches[table.storage].branch.location)
             for table in tables
         ]
+
+    def _divides_by_instants(self, table: TableDef) -> bool:
+        """Whether what Spark says of its files is not as it is to be said."""
+        if all(column.type_oid != _TIMESTAMPTZ for column in table.columns):
+            return False
+        state = self._node.tables.state(table.location)
+        return bool(instants(state.physical_fields))
 
     def run(self, write: SparkWrite, rendering: Rendering, job_group: str) -> int:
         """Execute a statement on a table of ``targets``; how many rows it has written.
