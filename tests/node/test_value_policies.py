@@ -120,7 +120,8 @@ def test_options_that_cannot_be_are_refused_before_anything_is_made(
 ) -> None:
     pg18.psql(
         "create schema vp_no; create type vp_no.mood as enum ('sad');"
-        "create table vp_no.t (id int primary key, m vp_no.mood, d date not null);"
+        "create table vp_no.t (id int primary key, m vp_no.mood, d date not null,"
+        " n numeric(6,2));"
         "create publication vp_no for tables in schema vp_no"
     )
 
@@ -152,7 +153,9 @@ def test_options_that_cannot_be_are_refused_before_anything_is_made(
         policy.format("null", "d")
     )
     node.sql("create schema if not exists vp_no")
-    node.sql("create table vp_no.t (id int primary key, m text, d date)")
+    node.sql(
+        "create table vp_no.t (id int primary key, m text, d date, n numeric(6,2))"
+    )
     assert refused("type_mappings = 'date = string'") == (
         "55000",
         'column "d" of table "vp_no.t" is of type date (DATE), not text (STRING) as'
@@ -160,9 +163,9 @@ def test_options_that_cannot_be_are_refused_before_anything_is_made(
         "Drop the table and let the subscription create it, or leave the column out of"
         " the option.",
     )
-    assert refused("value_policies = 'date = lossless'")[1] == (
-        'column "d" of table "vp_no.t" is of type date (DATE), not text (STRING) as'
-        " value_policies say"
+    assert refused("value_policies = 'numeric = text'")[1] == (
+        'column "n" of table "vp_no.t" is of type numeric(6,2) (DECIMAL(6,2)), not text'
+        " (STRING) as value_policies say"
     )
     assert node.sql("select 1 from pg_subscription where subname = 'vp_no'") == []
     node.sql("drop schema vp_no cascade")
