@@ -2,7 +2,7 @@
 
 One wide table, a column for each type and a row for each value, copied and streamed, in text and
 in binary format. Values that the default mappings cannot hold are in subscriptions whose policy is
-``lossless``.
+``text``.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Variant:
 VARIANTS = [
     Variant("ty_text", "", False, False),
     Variant("ty_binary", "with (binary = true)", False, True),
-    Variant("ty_whole", "with (value_policies = '* = lossless')", True, False),
+    Variant("ty_whole", "with (value_policies = '* = text')", True, False),
     Variant(
         "ty_whole_binary",
-        "with (value_policies = '* = lossless', binary = true)",
+        "with (value_policies = '* = text', binary = true)",
         True,
         True,
     ),
