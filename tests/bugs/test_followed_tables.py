@@ -139,7 +139,8 @@ class Mirror:
         subscription = self.catalog.subscription(SUB)
         assert subscription is not None
         self.follower.refresh(subscription)
-        due = self.follower.due(self.catalog.rels(SUB), Lsn(1000))
+        rels = self.catalog.rels(SUB)
+        due = self.follower.relabelled(rels) or self.follower.due(rels, Lsn(1000))
         if due is None:
             return False
         self.follower.adopt(subscription, due, table)

@@ -258,7 +258,8 @@ class ApplyWorker:
             at_least=floor if catching_up else ahead,
         )
         end = chosen[-1].sealed_lsn
-        due = self._schemas.due([t.rel for t in self._tables], end)
+        rels = [t.rel for t in self._tables]
+        due = self._schemas.relabelled(rels) or self._schemas.due(rels, end)
         if due is not None and due.at <= start:
             self._follow(subscription, due)
             return True
@@ -307,7 +308,9 @@ class ApplyWorker:
         """Where nothing is left to apply below ``reached``: columns that become NOT NULL, and
         what the receiver has noticed without a row."""
         self._schemas.refresh(subscription)
-        due = self._schemas.due([t.rel for t in self._tables], Lsn(reached + 1))
+        rels = [t.rel for t in self._tables]
+        due = self._schemas.relabelled(rels)
+        due = due or self._schemas.due(rels, Lsn(reached + 1))
         if due is None:
             return False
         self._follow(subscription, due)

@@ -149,6 +149,17 @@ class SchemaFollower:
             one.at < min(floor, newest[one.relation.relid]) for one in self._sent
         )
 
+    def relabelled(self, rels: Sequence[SubscriptionRel]) -> Due | None:
+        """One of the tables whose rows have labels that the publisher has renamed. Asked between
+        batches: a table that is copied anew takes no part in one."""
+        if self._renames:
+            for rel in rels:
+                followed = self._followed.get(rel.relid)
+                renames = () if followed is None else self._renamed(rel.relid, followed)
+                if renames:
+                    return Due(rel, None, INVALID_LSN, renames)
+        return None
+
     def due(self, rels: Sequence[SubscriptionRel], end: Lsn) -> Due | None:
         """The first that a batch of these tables, up to ``end``, cannot do without."""
         by_name: defaultdict[tuple[str, str], list[SubscriptionRel]] = defaultdict(list)
@@ -156,11 +167,6 @@ class SchemaFollower:
             by_name[rel.remote_namespace, rel.remote_name].append(rel)
         by_relid = {rel.relid: rel for rel in rels}
         owners = {one.schema.relid: ours for ours, one in self._followed.items()}
-        if self._renames:
-            for relid, followed in self._followed.items():
-                renames = self._renamed(relid, followed)
-                if renames and relid in by_relid:
-                    return Due(by_relid[relid], None, INVALID_LSN, renames)
         first: Due | None = None
         for relid, followed in self._followed.items():
             at = followed.settles
