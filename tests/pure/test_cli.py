@@ -250,6 +250,37 @@ def test_a_start_that_cannot_be_is_one_error(tmp_path):
     assert 'invalid argument for option --listen: "nonsense"' in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (None, "none is on PATH"),
+        ("echo 'openjdk version \"11.0.2\"' >&2", "java on PATH is version 11"),
+        ("echo 'java version \"1.8.0_392\"' >&2", "java on PATH is version 8"),
+        ("exit 1", "java on PATH does not run"),
+    ],
+)
+def test_a_start_without_java_is_one_line_that_names_it(tmp_path, script, told):
+    directory, programs = tmp_path / "node", tmp_path / "bin"
+    assert run_cli("init", "-D", directory).returncode == 0
+    programs.mkdir()
+    if script is not None:
+        java = programs / "java"
+        java.write_text(f"#!/bin/sh\n{script}\n")
+        java.chmod(0o755)
+    environ = {"PATH": str(programs), "JAVA_HOME": ""}
+    done = run_cli("start", "-D", directory, environ=environ)
+    assert done.returncode == 1
+    (line,) = [one for one in done.stderr.splitlines() if "running as root" not in one]
+    assert line == (
+        f"wal2lake: error: Java 17 or 21 is needed and {told}:"
+        " install it, or set JAVA_HOME to where it is"
+    )
+    environ = {"JAVA_HOME": str(tmp_path / "nowhere")}
+    done = run_cli("start", "-D", directory, environ=environ)
+    assert done.returncode == 1
+    assert f'there is no "{tmp_path}/nowhere/bin/java" (JAVA_HOME)' in done.stderr
+
+
 def test_a_closed_pipe_ends_quietly(tmp_path):
     directory = tmp_path / "node"
     assert run_cli("init", "-D", directory).returncode == 0

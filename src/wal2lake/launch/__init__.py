@@ -9,6 +9,7 @@ a connection, reads a table.
     plan                              what to start, stop and kill: pure
     children/                         the other processes; what each does first
     processes                         which processes belong to a node
+    java                              the Java that Spark needs: is it there?
     listeners                         the sockets, which outlive the engine
     directory/                        what others read: lock file, passfile, status
 

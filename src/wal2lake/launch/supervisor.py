@@ -10,7 +10,8 @@ engine or a JVM dies, this process and the receivers go on.
     SIGQUIT           immediate shutdown  SIGUSR1   look at the catalog now
     SIGUSR2           smart shutdown      SIGCHLD   look at the children now
 
-Exit codes: 0 after any shutdown that was asked for, 1 if the node could not start.
+Exit codes: 0 after any shutdown that was asked for, 1 if the node could not start (a port in use,
+no Java).
 
 Called by: ``wal2lake start``. Sources: postmaster.c (order of shutdown, texts), launcher.c.
 """
@@ -44,6 +45,7 @@ from wal2lake.launch.children.group import (
 from wal2lake.launch.children.guardian import start_guardian
 from wal2lake.launch.directory.lockfile import LockFacts, LockFile
 from wal2lake.launch.directory.status import NodeStatus, write_status
+from wal2lake.launch.java import check_java
 from wal2lake.launch.plan import (
     ENGINE,
     Desired,
@@ -488,6 +490,7 @@ def run_node(
     """
     configure("supervisor")
     settings = load(directory, environ, overrides)
+    check_java(environ)
     inherited = {
         **environ,
         **fixed_at_start(settings),

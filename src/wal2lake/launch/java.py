@@ -1,0 +1,61 @@
+"""The Java that Spark will be started with, looked at before the node listens.
+
+In: the environment of the node. Out: nothing, or ConfigurationError with the one line that says
+what to install. Without this each engine would fail at its start, and be started again for ever.
+
+Source: Spark's bin/spark-class, which takes JAVA_HOME before PATH.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from wal2lake.errors import ConfigurationError
+
+OLDEST: Final = 17
+"""What Spark 4 needs. A newer Java than 21 is not refused: Spark may be newer than we know."""
+
+_TIMEOUT_SECONDS: Final = 60.0
+"""It answers in 0.1 seconds; on a machine that has just started it may take long. A guess."""
+
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+"""``version "17.0.15"``; before 9 it is ``version "1.8.0_392"``."""
+
+_NEEDED: Final = "Java 17 or 21 is needed"
+_REMEDY: Final = "install it, or set JAVA_HOME to where it is"
+
+
+def check_java(environ: Mapping[str, str]) -> None:
+    """Raise ConfigurationError unless Spark would find a Java that is new enough."""
+    home = environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else "java"
+    where = f'"{java}"' if home else "java on PATH"
+    try:
+        done = subprocess.run(
+            [java, "-version"],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_SECONDS,
+        )
+    except FileNotFoundError:
+        place = f'there is no "{java}" (JAVA_HOME)' if home else "none is on PATH"
+        raise ConfigurationError(f"{_NEEDED} and {place}: {_REMEDY}") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigurationError(
+            f"{_NEEDED} and {where} does not run ({error}): {_REMEDY}"
+        ) from None
+    found = _VERSION.search(done.stderr + done.stdout)
+    if done.returncode != 0 or found is None:
+        raise ConfigurationError(f"{_NEEDED} and {where} does not run: {_REMEDY}")
+    version = int(found[1])
+    if version < OLDEST:
+        raise ConfigurationError(
+            f"{_NEEDED} and {where} is version {version}: {_REMEDY}"
+        )
