@@ -57,6 +57,12 @@ class World:
     """Commits that took the place of all rows: of what, and on which version."""
     taken: set[str] = field(default_factory=set)
     """Locations that have rows of the copied keys."""
+    unique: bool = True
+    """The publisher's tables have a unique index of their keys, in the snapshot."""
+    twice: set[str] = field(default_factory=set)
+    """Locations whose copied rows have a key twice."""
+    compared: list[str] = field(default_factory=list)
+    """Locations whose copied rows were looked into for that."""
     reading: Callable[[str], None] = lambda table: None
     checking: Callable[[str], None] = lambda location: None
     committing: Callable[[str], None] = lambda location: None
@@ -119,6 +125,13 @@ class World:
             if name in self.pages
         }
 
+    def unique_columns(
+        self, relids: Sequence[Oid], snapshot: str
+    ) -> dict[Oid, tuple[frozenset[str], ...]]:
+        if not self.unique:
+            return {}
+        return {relid: (frozenset({"id"}),) for relid in relids}
+
     # ---- the executors
 
     def run(
@@ -149,6 +162,10 @@ class World:
     def any_key_taken(self, state: TableState, adds: object, key: object) -> bool:
         self.checking(state.location)
         return state.location in self.taken
+
+    def any_key_twice(self, state: TableState, adds: object, key: object) -> bool:
+        self.compared.append(state.location)
+        return state.location in self.twice
 
     def commit_files(
         self,
@@ -267,6 +284,7 @@ class _Port:
     def __init__(self, world: World) -> None:
         self.state = world.state
         self.any_key_taken = world.any_key_taken
+        self.any_key_twice = world.any_key_twice
         self.commit_files = world.commit_files
         self.sync = world.sync_to
         self.writing = world.writing

@@ -215,6 +215,31 @@ def test_refresh_takes_tables_that_were_added_and_is_refused_while_disabled(
     mirror.assert_equal(["a2.t", "a2.later"])
 
 
+def test_a_table_that_comes_without_a_copy_begins_with_what_comes_afterwards(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    """As in PostgreSQL 18, whose worker has passed the rows by; here whether it has or not."""
+    publish(pg18, "a6")
+    mirror = subscribe(pg18, "a6")
+    mirror.synced()
+    node.sql("create table a6.later (id int primary key)")
+    pg18.psql(
+        "create table a6.later (id int primary key); alter publication a6 add table a6.later"
+    )
+    pg18.psql("insert into a6.later values (1); insert into a6.t values (10)")
+    node.wait_for("select 1 from a6.t where id = 10")
+    # One that has not been received yet, perhaps.
+    pg18.psql("insert into a6.later values (2)")
+    node.sql("alter subscription a6 refresh publication with (copy_data = false)")
+    pg18.psql("insert into a6.later values (3)")
+    node.wait_for("select 1 from a6.later where id = 3")
+    assert node.sql("select id from a6.later") == [("3",)]
+    assert node.sql(
+        "select srsubstate, srsublsn from pg_subscription_rel"
+        " where srrelid = 'a6.later'::regclass"
+    ) == [("r", None)]
+
+
 def test_what_is_not_there_or_not_yet_possible_is_refused_in_postgresqls_words(
     pg18: Database, node: Node, subscribe: Subscribe
 ) -> None:

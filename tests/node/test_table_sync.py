@@ -122,6 +122,76 @@ def test_a_value_that_does_not_fit_stops_its_table_until_a_new_snapshot(
     mirror.assert_equal(["s2.a", "s2.b"])
 
 
+def test_rows_of_the_source_that_have_one_key_here_are_not_copied(
+    pg18: Database, quick: Node, subscribe: Subscribe
+) -> None:
+    """PostgreSQL 18 says 23505 of each of them; disable_on_error disables."""
+    pg18.psql(
+        "create schema s10;"
+        " create table s10.same (i int); insert into s10.same values (1), (1), (2);"
+        " create table s10.narrow (i int, j int, primary key (i, j));"
+        "   insert into s10.narrow values (1, 1), (1, 2);"
+        " create table s10.equal (i numeric); insert into s10.equal values (1.0), (1.00);"
+        " create table s10.spelled (i text primary key);"
+        "   insert into s10.spelled values ('1'), ('01');"
+        " create table s10.part (i int);"
+        "   create unique index on s10.part (i) where i > 1;"
+        "   insert into s10.part values (1), (1);"
+        " create table s10.unequal (i int); insert into s10.unequal values (1), (2);"
+        " create publication s10 for tables in schema s10"
+    )
+    tables = ("equal", "narrow", "part", "same", "spelled")
+    quick.sql("create schema s10")
+    for table in (*tables, "unequal"):
+        kind = "numeric" if table == "equal" else "int"
+        more = ", j int" if table == "narrow" else ""
+        quick.sql(f"create table s10.{table} (i {kind} primary key{more})")
+    mirror = subscribe(pg18, "s10")
+    for table in tables:
+        fails(quick, "s10", table, "duplicate key value violates unique constraint")
+        assert quick.sql(f"select count(*) from s10.{table}") == [("0",)]
+    assert quick.sql(
+        "select distinct sqlstate from wal2lake.subscription_errors"
+        " where subname = 's10'"
+    ) == [("23505",)]
+    reaches(quick, "s10", dict.fromkeys(tables, "d") | {"unequal": "r"})
+    quick.sql("alter subscription s10 set (disable_on_error = true)")
+    quick.wait_for(
+        "select 1 from pg_subscription where subname = 's10' and not subenabled"
+    )
+    # As the HINT says.
+    pg18.psql(
+        "delete from s10.same where ctid = '(0,1)'; delete from s10.equal where"
+        " ctid = '(0,1)'; delete from s10.part where ctid = '(0,1)';"
+        " delete from s10.narrow where j = 2; delete from s10.spelled where i = '01'"
+    )
+    quick.sql("alter subscription s10 enable")
+    mirror.synced()
+    assert quick.sql("select i from s10.same order by i") == [("1",), ("2",)]
+    assert quick.sql("select i from s10.spelled") == [("1",)]
+
+
+def test_rows_of_a_table_that_has_taken_the_name_of_the_copied_one_are_compared(
+    pg18: Database, quick: Node, subscribe: Subscribe
+) -> None:
+    """PostgreSQL 18 says 23505, insert_exists."""
+    publish(pg18, "s11", "t")
+    mirror = subscribe(pg18, "s11")
+    mirror.synced()
+    pg18.psql(
+        "begin; alter table s11.t rename to old;"
+        " create table s11.t (like s11.old including all);"
+        " insert into s11.t values (1, 'new'); commit"
+    )
+    quick.wait_for(
+        "select sqlstate from wal2lake.subscription_errors where subname = 's11'",
+        lambda rows: ("23505",) in rows,
+    )
+    assert quick.sql("select count(*) from s11.t where id = 1") == [("1",)]
+    quick.sql("delete from s11.t where id = 1")
+    quick.wait_for("select 1 from s11.t where id = 1 and v = 'new'")
+
+
 def test_two_subscriptions_copy_at_the_same_time_and_one_that_fails_harms_nobody(
     pg18: Database,
     pg16: Database,

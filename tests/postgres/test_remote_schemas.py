@@ -391,3 +391,34 @@ def test_a_message_may_be_newer_than_the_catalog(source: Source) -> None:
         source.before, SentSchema(Lsn(1), message, stale.published(message))
     )
     assert found.unknown is not None
+
+
+def test_indexes_by_which_the_rows_of_a_snapshot_are_unique(source: Source) -> None:
+    source.database.psql(
+        "create table x (a int, b int, c int, d int);"
+        " create unique index on x (a, b) include (c);"
+        " create unique index on x (b);"
+        " create unique index on x (c) where c > 0;"
+        " create unique index on x ((d + 1));"
+        " create index on x (c);"
+        " alter table x add unique (d) deferrable;"
+        " create table y (a int)"
+    )
+    source.database.psql("insert into x (c) values (1); insert into y values (1), (1)")
+    with (
+        connect(source.database.conninfo(), application_name="test") as holder,
+        connect(source.database.conninfo(), application_name="test") as session,
+    ):
+        holder.execute("begin isolation level repeatable read read only")
+        snapshot = str(holder.value("select pg_export_snapshot()"))
+        # After the snapshot: of its rows this says nothing.
+        source.database.psql(
+            "delete from y where ctid = '(0,1)'; create unique index on y (a)"
+        )
+        relids = [
+            Oid(int(str(holder.value(f"select 'public.{name}'::regclass::oid"))))
+            for name in ("x", "y")
+        ]
+        found = Publisher(session).unique_columns(relids, snapshot)
+    assert set(found) == {relids[0]}
+    assert sorted(map(sorted, found[relids[0]])) == [["a", "b"], ["b"]]

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from wal2lake.apply.relationmap import RelationUse, check_target, error_context
+from wal2lake.apply.relationmap import (
+    RelationUse,
+    check_target,
+    error_context,
+    has_unique_key,
+)
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import ApplyError
-from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
+from wal2lake.model import Column, Domain, Lsn, Oid, Relation, ReplicaIdentity
+from wal2lake.pgtypes.registry.pg_type import numeric_typmod
 
 INT, TEXT = Oid(23), Oid(25)
 
@@ -139,3 +145,80 @@ def test_the_context_says_as_much_as_is_known_as_postgresql_does() -> None:
         error_context(origin="pg_16394", relation="public.t", finish_lsn=Lsn(16))
         == f'{origin} for replication target relation "public.t", finished at 0/10'
     )
+
+
+@pytest.mark.parametrize(
+    ("relation", "table", "unique"),
+    [
+        (source(), target(), True),
+        (source("a b", "a"), target("a b", "a b"), True),
+        (source("a b", "a b"), target("a b", "a"), False),
+        (source(key=""), target(), False),
+        (source("id v", "id v", FULL), target(), False),
+        (source(key="", identity=NOTHING), target(), False),
+        (source("id v", "id", INDEX), target(), True),
+    ],
+)
+def test_a_replica_identity_within_the_key_makes_it_unique(
+    relation: Relation, table: TableDef, unique: bool
+) -> None:
+    assert has_unique_key(relation, table) is unique
+
+
+INT8, NUMERIC, VARCHAR, TIMESTAMP, FLOAT8 = map(Oid, (20, 1700, 1043, 1114, 701))
+UUID, CHAR, FOREIGN = map(Oid, (2950, 1042, 20000))
+
+
+@pytest.mark.parametrize(
+    ("sent", "column", "apart"),
+    [
+        ((INT, -1), ColumnDef("id", INT), True),
+        ((INT, -1), ColumnDef("id", INT8), True),
+        ((INT8, -1), ColumnDef("id", INT), False),
+        ((INT, -1), ColumnDef("id", NUMERIC), True),
+        ((INT, -1), ColumnDef("id", NUMERIC, numeric_typmod(9, -2)), False),
+        ((TEXT, -1), ColumnDef("id", NUMERIC), False),
+        ((TEXT, -1), ColumnDef("id", CHAR), False),
+        ((TEXT, -1), ColumnDef("id", VARCHAR, 14), False),
+        ((TEXT, -1), ColumnDef("id", VARCHAR), True),
+        ((VARCHAR, 9), ColumnDef("id", VARCHAR, 9), True),
+        ((NUMERIC, -1), ColumnDef("id", TEXT), True),
+        ((UUID, -1), ColumnDef("id", TEXT), True),
+        ((NUMERIC, numeric_typmod(5, 2)), ColumnDef("id", NUMERIC), True),
+        (
+            (NUMERIC, numeric_typmod(5, 2)),
+            ColumnDef("id", NUMERIC, numeric_typmod(9, 2)),
+            True,
+        ),
+        (
+            (NUMERIC, numeric_typmod(5, 2)),
+            ColumnDef("id", NUMERIC, numeric_typmod(9, 1)),
+            False,
+        ),
+        ((NUMERIC, -1), ColumnDef("id", NUMERIC, numeric_typmod(9, 1)), False),
+        ((TIMESTAMP, -1), ColumnDef("id", TIMESTAMP), True),
+        ((TIMESTAMP, -1), ColumnDef("id", TIMESTAMP, 0), False),
+        ((FLOAT8, -1), ColumnDef("id", INT), False),
+        # An enum; a citext of ours, which finds more texts equal.
+        ((FOREIGN, -1), ColumnDef("id", TEXT), True),
+        ((FOREIGN, -1), ColumnDef("id", TEXT, type_name="public.citext"), True),
+        ((TEXT, -1), ColumnDef("id", TEXT, type_name="public.citext"), False),
+        # A domain; of one that nobody has described nothing is known.
+        ((FOREIGN, -1), ColumnDef("id", INT, domain=Domain("public.d", INT)), True),
+        ((FOREIGN, -1), ColumnDef("id", INT8, domain=Domain("public.d", INT)), True),
+        ((FOREIGN, -1), ColumnDef("id", INT, domain=Domain("public.d", INT8)), False),
+        ((FOREIGN, -1), ColumnDef("id", INT), False),
+    ],
+)
+def test_values_that_our_type_may_find_equal_make_no_unique_key(
+    sent: tuple[Oid, int], column: ColumnDef, apart: bool
+) -> None:
+    relation = Relation(
+        Oid(1),
+        "shop",
+        "orders",
+        ReplicaIdentity.DEFAULT,
+        (Column("id", *sent, is_key=True),),
+    )
+    table = TableDef(Oid(2), "shop", "orders", Oid(10), (column,), ("id",), "/x")
+    assert has_unique_key(relation, table) is apart

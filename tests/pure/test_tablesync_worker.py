@@ -149,6 +149,32 @@ def test_an_error_stays_visible_while_the_copy_is_tried_again(world: World) -> N
     assert world.rel(1, 101).error is None
 
 
+def test_rows_of_which_no_index_says_that_they_are_unique_are_compared(
+    world: World,
+) -> None:
+    world.unique = False
+    world.twice.add("/t101")
+    world.subscribe(1, {101: SMALL, 102: LARGE})
+    world.catalog.update_rel(Oid(1), Oid(101), replaces=1)
+    world.hold(1, "a", 500)
+    world.start()
+    world.reaches(1, {101: "d", 102: "f"})
+    world.fails(1, 101, "duplicate key value violates unique constraint")
+    assert set(world.compared) == {"/t101", "/t102"}
+    assert "/t101" not in world.versions
+    world.twice.clear()
+    world.reaches(1, {101: "f", 102: "f"})
+
+
+def test_an_index_of_the_publisher_spares_the_comparison(world: World) -> None:
+    world.twice.add("/t101")
+    world.subscribe(1, {101: SMALL})
+    world.hold(1, "a", 500)
+    world.start()
+    world.reaches(1, {101: "f"})
+    assert not world.compared
+
+
 def test_a_table_that_is_gone_at_the_publisher_is_its_own_error(world: World) -> None:
     world.subscribe(1, {101: SMALL, 102: SMALL})
     del world.pages["t101"]

@@ -308,6 +308,9 @@ def test_files_that_bring_a_key_that_is_there_are_found(
     assert not lake.any_key_taken(state, [two], key)
     three = added("3.parquet", 5, 2)
     assert lake.any_key_taken(state, [two, three], key)
+    assert not lake.any_key_twice(state, [], key)
+    assert not lake.any_key_twice(state, [one, two], key)
+    assert lake.any_key_twice(state, [one, two, three], key)
     # Rows that are gone do not count.
     spark_session.sql(f"delete from {relation(location)} where `the id` = 2")
     assert not lake.any_key_taken(lake.state(location), [two, three], key)

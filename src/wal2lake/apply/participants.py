@@ -8,12 +8,14 @@ may meet a row. What is known of a table (``Participant``), and who changes it:
     cursor       refresh: read from the table              committed: end of the batch
     decided      refresh: the vector's LSN, if readers     passed: end of a batch that it took
                  see the table; where it stands, if it     part in, with changes or without
-                 comes back
+                 comes back; where it begins, if it came
+                 without a copy
     version      refresh: the newest found                 committed: the one made; look (before
                                                            a batch is staged, and before it is
                                                            published): the newest, under the lock
     trusted      catalog, on the way in; refresh, if all   distrust, before a vector has what
-                 above the published version is ours       others wrote; DML; REFRESH
+                 above the published version is ours       others wrote; DML; REFRESH; rows of
+                                                           another table at the publisher
     unpublished  refresh: the found version is not the     published
                  vector's, or the cursor is above the
                  floor; committed
@@ -36,7 +38,7 @@ Source: DESIGN 6 (Apply), invariants 1, 2, 6; worker.c.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -226,6 +228,17 @@ class Participants:
         if participant.rel.trusted:
             self._catalog.update_rel(self._subid, participant.rel.relid, trusted=False)
 
+    def look_at_sources(
+        self, participant: Participant, sources: Collection[Oid]
+    ) -> None:
+        """Distrust a table whose rows come from another table of the publisher than its copy.
+
+        Another table of the same name has not the rows that were copied, so its key says nothing
+        of them. ``sources``: the OIDs that a batch's rows name."""
+        copied = participant.rel.copied_from
+        if copied is not None and any(relid != copied for relid in sources):
+            self.distrust(participant)
+
     def refresh(self, subscription: Subscription) -> None:
         """Take over relation states, and read the cursors of tables that are new."""
         known, self._known = self._known, {}
@@ -271,6 +284,8 @@ class Participants:
                 table.passed(seen)
             elif rel.rejoins and rel.lsn is not None:
                 table.passed(rel.lsn)
+            if rel.begins is not None:
+                table.passed(rel.begins)
             if rel.trusted and not self._is_ours(
                 definition.location, expected, state.version, name
             ):

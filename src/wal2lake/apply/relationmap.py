@@ -9,9 +9,9 @@ Source: relation.c (logicalrep_rel_open, logicalrep_rel_mark_updatable), referen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from wal2lake.apply.schema.samekeys import keeps_apart
 from wal2lake.catalog import TableDef
 from wal2lake.errors import ApplyError
 from wal2lake.model import Relation, ReplicaIdentity
@@ -84,17 +84,18 @@ def check_target(use: RelationUse, table: TableDef | None) -> None:
         )
 
 
-def has_unique_key(relation: Relation, key: Sequence[str]) -> bool:
-    """Whether no two rows of the publisher can have one value of ``key``, as far as the stream
+def has_unique_key(relation: Relation, table: TableDef) -> bool:
+    """Whether no two rows of the publisher can have one key in ``table``, as far as the stream
     tells.
 
     An index that is a replica identity is unique, and whatever contains its columns. With
     FULL or NOTHING it is not known: a primary key may be gone at any time, without a word.
+    A type of ours may find values equal that the publisher's tells apart.
     """
     if relation.identity not in (ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX):
         return False
-    identity = {relation.columns[i].name for i in relation.key_positions}
-    return bool(identity) and identity <= set(key)
+    sent = [relation.columns[i] for i in relation.key_positions]
+    return keeps_apart({c.name: (c.type_oid, c.typmod) for c in sent}, table)
 
 
 def error_context(

@@ -37,7 +37,7 @@ def restart(
     connection.execute(
         "update subscription_rel set state = ?, lsn = null, epoch = ?, rows_copied = 0,"
         " rows_expected = null, bytes_copied = 0, error = null, copy_plan = null,"
-        " trusted = ?, replaces = 1, paused_at = ?, rejoins = 0"
+        " trusted = ?, replaces = 1, paused_at = ?, rejoins = 0, begins = null"
         " where subid = ? and relid = ?",
         (
             SyncState.INIT.value,
@@ -116,12 +116,13 @@ def begin_copy(connection: sqlite3.Connection, rel: SubscriptionRel) -> None:
     ).fetchone()[0]
     connection.execute(
         "update subscription_rel set copy_plan = ?, rows_expected = ?, lsn = ?,"
-        " rows_copied = ?, bytes_copied = case when ? then 0 else bytes_copied end"
+        " copied_from = ?, rows_copied = ?, bytes_copied = case when ? then 0 else bytes_copied end"
         " where subid = ? and relid = ? and epoch = ?",
         (
             rel.copy_plan,
             rel.rows_expected,
             rel.lsn,
+            rel.copied_from,
             rows or 0,
             rows is None,
             rel.subid,

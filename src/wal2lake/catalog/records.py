@@ -474,6 +474,10 @@ class SubscriptionRel:
     rejoins: bool = False
     """In f it waits to come back to the common snapshot, not to come in: it is complete below
     ``lsn``, whatever its cursor says, and it may have none."""
+    copied_from: Oid | None = None
+    """The publisher's OID of the table that was copied; None: not known."""
+    begins: Lsn | None = None
+    """What has committed below it is not wanted (copy_data = false); None: all of the stream is."""
 
     @property
     def paused(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 23
+VERSION: Final = 24
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -295,6 +295,12 @@ create table restart_pending (
 """``found``: the sequence's last value when the restart was written down; ``last``: what it has
 after the restart. Null: no value was taken."""
 
+_COPIED_24: Final = """
+alter table subscription_rel add column copied_from integer;
+alter table subscription_rel add column begins integer;
+"""
+"""``copied_from``: null, copied by an older version, or not at all."""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -316,6 +322,7 @@ LATER: Final = (
     _SEQUENCES_21,
     _DEFINITIONS_22,
     _RESTARTS_23,
+    _COPIED_24,
 )
 """What came after version 3, in order. A column of a table whose rows are in definition_history
 (``definitions.historic``) is added to those, too: json_set()."""
@@ -384,6 +391,7 @@ alter table relation add column partition_of integer;
     21: LATER[17],
     22: LATER[18],
     23: LATER[19],
+    24: LATER[20],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

@@ -322,7 +322,7 @@ def add_rels(connection: sqlite3.Connection, added: Sequence[SubscriptionRel]) -
     connection.executemany(
         "insert into subscription_rel (subid, relid, remote_namespace, remote_name, state,"
         " lsn, epoch, rows_copied, rows_expected, bytes_copied, error, copy_plan, trusted,"
-        " replaces) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " replaces, begins) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (
                 rel.subid,
@@ -339,6 +339,7 @@ def add_rels(connection: sqlite3.Connection, added: Sequence[SubscriptionRel]) -
                 rel.copy_plan,
                 int(rel.trusted),
                 int(rel.replaces),
+                rel.begins,
             )
             for rel in added
         ],
@@ -458,4 +459,6 @@ def _rel(row: sqlite3.Row) -> SubscriptionRel:
         replaces=bool(row["replaces"]),
         paused_at=row["paused_at"],
         rejoins=bool(row["rejoins"]),
+        copied_from=None if row["copied_from"] is None else Oid(row["copied_from"]),
+        begins=None if row["begins"] is None else Lsn(row["begins"]),
     )

@@ -279,6 +279,12 @@ class TablePort(Protocol):
         """
         ...
 
+    def any_key_twice(
+        self, state: TableState, adds: Sequence[AddedFile], key: Sequence[str]
+    ) -> bool:
+        """Whether two rows of files that would be added have one key, whatever is there."""
+        ...
+
     def commit_files(
         self,
         location: str,

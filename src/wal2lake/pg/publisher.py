@@ -18,7 +18,12 @@ from wal2lake.errors import PublisherError
 from wal2lake.model import EnumColumns, Lsn, Oid, RemoteSchema
 from wal2lake.pg.connection import Session
 from wal2lake.pg.quoting import quote_ident, quote_literal, quote_literals
-from wal2lake.pg.tables import RemoteTable, describe_schemas, describe_tables
+from wal2lake.pg.tables import (
+    RemoteTable,
+    describe_schemas,
+    describe_tables,
+    unique_columns,
+)
 from wal2lake.pg.types import describe_enums, describe_types
 from wal2lake.pgtypes import RemoteType
 
@@ -382,6 +387,12 @@ class Publisher:
     ) -> dict[tuple[str, str], RemoteTable]:
         """The same of many, (schema, table), by their names: those that are there."""
         return describe_tables(self.session, names, publications)
+
+    def unique_columns(
+        self, relids: Sequence[Oid], snapshot: str
+    ) -> dict[Oid, tuple[frozenset[str], ...]]:
+        """By which columns the rows of tables, by OID, are unique in a snapshot."""
+        return unique_columns(self.session, relids, snapshot)
 
     def schemas(self, relids: Sequence[Oid]) -> dict[Oid, RemoteSchema]:
         """Tables by OID, those that are there: what following their changes takes. Waits for

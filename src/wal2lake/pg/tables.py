@@ -112,6 +112,8 @@ class RemoteTable:
     """pg_class.relnatts: dropped columns count."""
     storage: tuple[str, ...] = ()
     """See ``RemoteSchema.storage``."""
+    unique: tuple[frozenset[str], ...] = ()
+    """Columns of each index by which rows of a snapshot are unique: see ``unique_columns``."""
 
     @property
     def qualified(self) -> str:
@@ -433,6 +435,43 @@ def _index_columns(
         relid: (tuple(keys.get(relid, ())), tuple(identities.get(relid, ())))
         for relid in relids
     }
+
+
+def unique_columns(
+    session: Session, relids: Sequence[Oid], snapshot: str
+) -> dict[Oid, tuple[frozenset[str], ...]]:
+    """Columns of each unique index that has every row of the table, and looks at each at once: no
+    two rows without nulls share their values.
+
+    Asked under ``snapshot``: an index that was made after it says nothing of the snapshot's rows.
+    The session is in no transaction, before and afterwards.
+    """
+    if not relids:
+        return {}
+    session.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        session.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot)}")
+        rows = session.query(
+            "SELECT i.indrelid, i.indexrelid, a.attname"
+            " FROM pg_catalog.pg_index i,"
+            " pg_catalog.unnest(i.indkey::pg_catalog.int2[])"
+            " WITH ORDINALITY AS k(attnum, position),"
+            " pg_catalog.pg_attribute a"
+            f" WHERE i.indrelid IN ({_numbers(relids)})"
+            " AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indislive"
+            " AND i.indpred IS NULL AND i.indexprs IS NULL"
+            " AND k.position <= i.indnkeyatts AND a.attrelid = i.indrelid"
+            " AND a.attnum = k.attnum"
+        )
+    finally:
+        session.execute("ROLLBACK")
+    by_index: dict[tuple[Oid, str], set[str]] = {}
+    for relid, index, name in rows:
+        by_index.setdefault((_oid(relid), str(index)), set()).add(str(name))
+    found: dict[Oid, list[frozenset[str]]] = {}
+    for (oid, _), names in by_index.items():
+        found.setdefault(oid, []).append(frozenset(names))
+    return {relid: tuple(names) for relid, names in found.items()}
 
 
 def _published(

@@ -9,7 +9,8 @@ error of one of them is its own.
     plan     columns, ranges; what is read already
     begin    plans and the S of their commits    ONE catalog transaction
     read     bundles of ranges, a Spark task each; finished ones are recorded
-    commit   per table: keys, then ONE commit, all files, cursor S
+    commit   per table: keys of the copied rows, and of those that are there;
+             then ONE commit, all files, cursor S
     finish   d -> f                              ONE catalog transaction
 
 From begin on the catalog knows the S that a commit may have (``lsn`` of a table in d), and the
@@ -28,6 +29,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from wal2lake.apply.schema.follow import AlterTable, SchemaFollower
+from wal2lake.apply.schema.samekeys import keeps_apart
 from wal2lake.catalog import Catalog, CopyRange, TableDef
 from wal2lake.catalog.access.targets import INSERT, TRUNCATE
 from wal2lake.errors import ApplyError, PublisherError, Wal2LakeError
@@ -218,6 +220,7 @@ class GroupCopy:
             lsn=snapshot.lsn,
             copy_plan=encode_plan(snapshot.identity, ranges),
             rows_expected=remote.estimated_rows,
+            copied_from=remote.oid,
         )
         cursor = Cursor(name, int(snapshot.lsn))
         copied = {c.name for c in remote.columns}
@@ -379,6 +382,7 @@ class GroupCopy:
         files: list[AddedFile] = []
         for done in finished.values():
             files.extend(files_from_json(done.files))
+        self._check_unique(one, files)
         for _ in range(_TIMES_SECOND):
             try:
                 self._commit_files(one, files)
@@ -451,6 +455,22 @@ class GroupCopy:
             )
         return version
 
+    def _check_unique(self, one: _Planned, files: Sequence[AddedFile]) -> None:
+        """No two copied rows have one key. What a unique index of the publisher says of the
+        snapshot's rows is not looked for again."""
+        table = one.table
+        if not table.key or _is_unique(one.remote, table):
+            return
+        if self._port.any_key_twice(one.state, files, table.key):
+            raise ApplyError(
+                f'duplicate key value violates unique constraint "{table.index_name}"',
+                sqlstate="23505",
+                detail="Rows of the publisher's table have the same key here.",
+                hint="Remove all but one of them at the publisher, then ALTER SUBSCRIPTION ..."
+                " DISABLE and ENABLE: the copy begins anew with what is there then.",
+                context=f"COPY {table.name}",
+            )
+
     def _check_keys(self, table: TableDef, files: Sequence[AddedFile]) -> int | None:
         """The version in which no row has the key of a copied one; None: there is no key.
 
@@ -506,6 +526,15 @@ def _is_faster_in_binary(
     return all(
         decodes_whole_in_binary(targets[c.name], c.type_oid, c.typmod, types)
         for c in remote.columns
+    )
+
+
+def _is_unique(remote: RemoteTable, table: TableDef) -> bool:
+    """Whether an index of the publisher lets no two rows have one key of ours."""
+    sent = {c.name: (c.type_oid, c.typmod) for c in remote.columns}
+    return any(
+        index <= sent.keys() and keeps_apart({n: sent[n] for n in index}, table)
+        for index in remote.unique
     )
 
 

@@ -37,7 +37,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from wal2lake.apply.schema.follow import AlterTable
@@ -336,13 +337,17 @@ class TableSync:
         snapshot: SyncSnapshot,
         rels: Sequence[SubscriptionRel],
     ) -> None:
-        found = Publisher(session).tables(
+        publisher = Publisher(session)
+        found = publisher.tables(
             [(rel.remote_namespace, rel.remote_name) for rel in rels],
             subscription.publications,
         )
+        unique = _unique_columns(publisher, found.values(), snapshot)
         with self._guard:
             for rel in rels:
                 remote = found.get((rel.remote_namespace, rel.remote_name))
+                if remote is not None:
+                    remote = replace(remote, unique=unique.get(remote.oid, ()))
                 self._described[_key(rel)] = (snapshot, remote)
 
     def _not_described(
@@ -462,6 +467,17 @@ class TableSync:
             self._events.info(
                 f'copy of table "{one.name}" gives way and begins again: {one.error}'
             )
+
+
+def _unique_columns(
+    publisher: Publisher, tables: Iterable[RemoteTable], snapshot: SyncSnapshot
+) -> Mapping[Oid, tuple[frozenset[str], ...]]:
+    """By which columns the tables' rows are unique in the snapshot. Of a snapshot that cannot be
+    asked nothing is known: the copied keys are compared then."""
+    try:
+        return publisher.unique_columns([t.oid for t in tables], snapshot.snapshot)
+    except PublisherError:
+        return {}
 
 
 def _key(rel: SubscriptionRel) -> Key:

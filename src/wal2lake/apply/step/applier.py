@@ -475,6 +475,7 @@ class BatchApplier:
         known = self._tables[part.relid]
         state = self._tables.look(known)
         definition = known.definition
+        self._tables.look_at_sources(known, {f.relation.relid for f in part.files})
         # What the publisher's own constraint does not rule out is looked up.
         trusted = known.trusted and _is_unique(part, definition)
         files = part.files
@@ -611,4 +612,4 @@ class BatchApplier:
 
 def _is_unique(part: TableChanges, table: TableDef) -> bool:
     """The publisher's own constraint has the table's key."""
-    return all(has_unique_key(f.relation, table.key) for f in part.files)
+    return all(has_unique_key(f.relation, table) for f in part.files)

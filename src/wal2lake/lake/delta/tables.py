@@ -57,7 +57,7 @@ from wal2lake.lake.delta.durability import (
     vector_file,
 )
 from wal2lake.lake.delta.joining.fit import check_files
-from wal2lake.lake.delta.joining.uniqueness import any_key_taken
+from wal2lake.lake.delta.joining.uniqueness import any_key_taken, any_key_twice
 from wal2lake.lake.delta.jvm import DeltaJvm
 from wal2lake.lake.delta.log.beside import Beside
 from wal2lake.lake.delta.log.checkpoints import is_due
@@ -304,6 +304,15 @@ class DeltaTables:
             return False
         with self._delta.calling(state.location):
             return any_key_taken(self._spark, state, adds, key)
+
+    def any_key_twice(
+        self, state: TableState, adds: Sequence[AddedFile], key: Sequence[str]
+    ) -> bool:
+        """See TablePort."""
+        if not adds:
+            return False
+        with self._delta.calling(state.location):
+            return any_key_twice(self._spark, state, adds, key)
 
     def commit_files(
         self,

@@ -73,7 +73,7 @@ from wal2lake.frontend.grammar.statements import (
     PublicationChange,
 )
 from wal2lake.frontend.preflight.server import Needs
-from wal2lake.model import Oid, SyncState
+from wal2lake.model import Lsn, Oid, SyncState
 from wal2lake.pg import Publisher
 
 _PREREQUISITE: Final = "55000"
@@ -255,11 +255,21 @@ def _refresh(
             )
             _tell_paused(node, caller, subscription)
             return
+        # What was there before is neither copied nor applied. The receiver may have it already,
+        # or may still get it.
+        begins = None if copy_data else publisher.position()
     with (
         node.ddl_lock,
         _made(node, caller, subscription, wanted) as targets,
     ):
-        gone = _take(node, subscription, publications, targets, copy_data=copy_data)
+        gone = _take(
+            node,
+            subscription,
+            publications,
+            targets,
+            copy_data=copy_data,
+            begins=begins,
+        )
     node.changed()
     if gone:
         end_copies(node, caller, subscription, gone)
@@ -312,6 +322,7 @@ def _take(
     targets: Sequence[Target],
     *,
     copy_data: bool,
+    begins: Lsn | None,
 ) -> Collection[Oid]:
     """From now on these are the subscription's tables; returns those that were and are not
     any more."""
@@ -323,7 +334,9 @@ def _take(
             node.catalog.set_publications(
                 subscription.oid,
                 publications,
-                added=new_rels(node, subscription.oid, new, copy_data=copy_data),
+                added=new_rels(
+                    node, subscription.oid, new, copy_data=copy_data, begins=begins
+                ),
                 versions=present_versions(node, new),
                 removed=gone,
                 distrusted={t.table.oid for t in targets if not t.whole},

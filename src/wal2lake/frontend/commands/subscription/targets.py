@@ -29,7 +29,7 @@ from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.access import check_database_create, check_schema
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.table import NewTable, make_tables
-from wal2lake.model import Oid, RemoteSchema, ReplicaIdentity, SyncState
+from wal2lake.model import Lsn, Oid, RemoteSchema, ReplicaIdentity, SyncState
 from wal2lake.pg import Publisher, RemoteTable
 from wal2lake.pgtypes import (
     TYPE_MAPPINGS,
@@ -417,9 +417,16 @@ def held_still(node: Node, targets: Sequence[Target]) -> Iterator[None]:
 
 
 def new_rels(
-    node: Node, subid: Oid, targets: Sequence[Target], *, copy_data: bool
+    node: Node,
+    subid: Oid,
+    targets: Sequence[Target],
+    *,
+    copy_data: bool,
+    begins: Lsn | None = None,
 ) -> list[SubscriptionRel]:
-    """The first relation states of tables that are ``held_still``."""
+    """The first relation states of tables that are ``held_still``.
+
+    ``begins``: without a copy, what has committed below it is not wanted."""
     return [
         SubscriptionRel(
             subid=subid,
@@ -430,6 +437,7 @@ def new_rels(
             lsn=None,
             epoch=int(epoch),
             trusted=copy_data and target.whole and _is_empty(node, target.table),
+            begins=begins,
         )
         for target, epoch in zip(
             targets, node.catalog.new_oids(len(targets)), strict=True

@@ -1,9 +1,9 @@
-"""Do files that are about to join a table bring a key that it has?
+"""Do files that are about to join a table bring a key that it has, or one key twice?
 
 Comes in: a version of a table, finished files below its location, the key. Goes out: yes or no.
 Delta enforces no key, so whoever adds rows that may meet others has to look first. The changes
 of a stream are looked up row by row where they are staged (``lake.upsert``, ``lake.merge``);
-this is for a whole copy: one join of the key columns, on the executors.
+this is for a whole copy: one join or one grouping of the key columns, on the executors.
 
 Called by ``tables``.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from wal2lake.lake.delta.joining.rows import rows_of_files
 from wal2lake.lake.port import TableState
@@ -27,15 +27,46 @@ def any_key_taken(
     key: Sequence[str],
 ) -> bool:
     """Whether some row of ``adds`` has the key of a row in that version."""
-    names = [f"k{i}" for i in range(len(key))]
-    files = {file.path: dict(file.partition) for file in adds}
-    alike = alike_key(state.fields, key)
-    compared = [f"{sql} AS {name}" for sql, name in zip(alike, names, strict=True)]
-    coming = rows_of_files(spark, state, files, key).selectExpr(*compared)
+    compared = _compared(state, key)
+    coming = _keys_of_files(spark, state, adds, key)
     stored = (
         spark.read.format("delta")
         .option("versionAsOf", state.version)
         .load(state.location)
         .selectExpr(*compared)
     )
-    return bool(coming.join(stored, names, "left_semi").head(1))
+    return bool(coming.join(stored, _names(key), "left_semi").head(1))
+
+
+def any_key_twice(
+    spark: SparkSession,
+    state: TableState,
+    adds: Sequence[AddedFile],
+    key: Sequence[str],
+) -> bool:
+    """Whether two rows of ``adds`` have one key."""
+    coming = _keys_of_files(spark, state, adds, key)
+    repeated = coming.groupBy(*_names(key)).count().where("`count` > 1")
+    return bool(repeated.head(1))
+
+
+def _keys_of_files(
+    spark: SparkSession,
+    state: TableState,
+    adds: Sequence[AddedFile],
+    key: Sequence[str],
+) -> DataFrame:
+    files = {file.path: dict(file.partition) for file in adds}
+    frame = rows_of_files(spark, state, files, key)
+    return frame.selectExpr(*_compared(state, key))
+
+
+def _names(key: Sequence[str]) -> list[str]:
+    """Names that need no quotes, for the compared columns."""
+    return [f"k{i}" for i in range(len(key))]
+
+
+def _compared(state: TableState, key: Sequence[str]) -> list[str]:
+    """The key's columns, equal values made identical."""
+    alike = alike_key(state.fields, key)
+    return [f"{sql} AS {name}" for sql, name in zip(alike, _names(key), strict=True)]
