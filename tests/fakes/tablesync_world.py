@@ -59,6 +59,9 @@ class World:
     """Locations that have rows of the copied keys."""
     unique: bool = True
     """The publisher's tables have a unique index of their keys, in the snapshot."""
+    marks: tuple[str, str] = ("p1", "p1")
+    """Of the publications: in a snapshot, and now."""
+    in_snapshot: bool = False
     twice: set[str] = field(default_factory=set)
     """Locations whose copied rows have a key twice."""
     compared: list[str] = field(default_factory=list)
@@ -125,8 +128,20 @@ class World:
             if name in self.pages
         }
 
+    @contextmanager
+    def seeing(self, snapshot: str) -> Iterator[None]:
+        self.in_snapshot = True
+        yield
+        self.in_snapshot = False
+
+    def publication_marks(
+        self, relids: Sequence[Oid], publications: tuple[str, ...]
+    ) -> dict[Oid, str]:
+        mark = self.marks[0 if self.in_snapshot else 1]
+        return dict.fromkeys(relids, mark)
+
     def unique_columns(
-        self, relids: Sequence[Oid], snapshot: str
+        self, relids: Sequence[Oid]
     ) -> dict[Oid, tuple[frozenset[str], ...]]:
         if not self.unique:
             return {}

@@ -138,6 +138,9 @@ def test_rows_of_the_source_that_have_one_key_here_are_not_copied(
         "   create unique index on s10.part (i) where i > 1;"
         "   insert into s10.part values (1), (1);"
         " create table s10.unequal (i int); insert into s10.unequal values (1), (2);"
+        " alter table s10.same replica identity full;"
+        " alter table s10.equal replica identity full;"
+        " alter table s10.part replica identity full;"
         " create publication s10 for tables in schema s10"
     )
     tables = ("equal", "narrow", "part", "same", "spelled")
@@ -190,6 +193,49 @@ def test_rows_of_a_table_that_has_taken_the_name_of_the_copied_one_are_compared(
     assert quick.sql("select count(*) from s11.t where id = 1") == [("1",)]
     quick.sql("delete from s11.t where id = 1")
     quick.wait_for("select 1 from s11.t where id = 1 and v = 'new'")
+
+
+def test_rows_are_compared_once_a_publication_has_kept_changes_back(
+    pg18: Database, quick: Node, subscribe: Subscribe
+) -> None:
+    """Without a REFRESH. PostgreSQL 18 says 23505, insert_exists."""
+    pg18.psql(
+        "create schema s12; create table s12.out (id int primary key, v text);"
+        " create table s12.filtered (id int primary key, v text);"
+        " create table s12.same (id int primary key, v text);"
+        " insert into s12.out values (1, 'a'); insert into s12.filtered values (1, 'a');"
+        " create publication s12 for table s12.out, s12.filtered, s12.same"
+    )
+    mirror = subscribe(pg18, "s12")
+    mirror.synced()
+    pg18.psql(
+        "alter publication s12 drop table s12.out; delete from s12.out;"
+        " alter publication s12 add table s12.out"
+    )
+    pg18.psql(
+        "insert into s12.out values (1, 'again'); insert into s12.same values (1)"
+    )
+
+    def stands(table: str) -> None:
+        quick.wait_for(
+            "select error from wal2lake.subscription_errors where subname = 's12'",
+            lambda rows: any(f's12.{table}"' in str(row) for row in rows),
+        )
+        assert quick.sql(f"select v from s12.{table} where id = 1") == [("a",)]
+        quick.sql(f"delete from s12.{table} where id = 1")
+        quick.wait_for(f"select 1 from s12.{table} where id = 1 and v = 'again'")
+
+    stands("out")
+    pg18.psql(
+        "alter publication s12 set table s12.out, s12.same,"
+        " s12.filtered where (id > 1); delete from s12.filtered"
+    )
+    pg18.psql(
+        "alter publication s12 set table s12.out, s12.same, s12.filtered;"
+        " insert into s12.filtered values (1, 'again')"
+    )
+    stands("filtered")
+    assert quick.sql("select count(*) from s12.same") == [("1",)]
 
 
 def test_two_subscriptions_copy_at_the_same_time_and_one_that_fails_harms_nobody(

@@ -419,6 +419,49 @@ def test_indexes_by_which_the_rows_of_a_snapshot_are_unique(source: Source) -> N
             Oid(int(str(holder.value(f"select 'public.{name}'::regclass::oid"))))
             for name in ("x", "y")
         ]
-        found = Publisher(session).unique_columns(relids, snapshot)
+        publisher = Publisher(session)
+        with publisher.seeing(snapshot):
+            found = publisher.unique_columns(relids)
+        assert relids[1] in publisher.unique_columns(relids)
     assert set(found) == {relids[0]}
     assert sorted(map(sorted, found[relids[0]])) == [["a", "b"], ["b"]]
+
+
+def test_publications_have_other_marks_after_each_change(source: Source) -> None:
+    """Also if it is taken back; a VACUUM, a TRUNCATE and other tables change nothing."""
+
+    def marks() -> str | None:
+        with connect(source.database.conninfo(), application_name="test") as session:
+            found = Publisher(session).publication_marks((source.relid,), ("p", "q"))
+        return found.get(source.relid)
+
+    psql = source.database.psql
+    before = marks()
+    assert before is not None
+    psql("create table other (i int); alter publication p add table other")
+    psql("vacuum full t; truncate t; alter table t add z int; analyze t")
+    psql("vacuum full pg_publication; vacuum freeze pg_publication_rel")
+    assert marks() == before
+    changes = [
+        "alter publication p set (publish = 'insert')",
+        "alter publication p set (publish = 'insert, update, delete, truncate')",
+        "alter publication p drop table t; alter publication p add table t",
+        "create publication q for table t; drop publication q",
+    ]
+    if int(psql("show server_version_num")) >= 150000:
+        changes += [
+            "alter publication p set table t where (id > 1), other",
+            "alter publication p set table t, other",
+            "alter publication p add tables in schema public",
+            "alter publication p drop tables in schema public",
+        ]
+    seen = [before]
+    for sql in changes:
+        psql(sql)
+        now = marks()
+        if "q" in sql.split()[2]:
+            assert now == seen[-1]
+        else:
+            seen.append(now or "")
+    # A schema that came and went has left the table as it was published.
+    assert len(set(seen)) >= len(seen) - 1

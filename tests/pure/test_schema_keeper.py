@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from tests.fakes.publisher import relation
 
-from wal2lake.catalog import Catalog, Subscription
-from wal2lake.model import Lsn, Oid, Relation, RemoteSchema, SentSchema, Xid
+from wal2lake.catalog import Catalog, Subscription, SubscriptionRel
+from wal2lake.errors import PublisherError
+from wal2lake.model import Lsn, Oid, Relation, RemoteSchema, SentSchema, SyncState, Xid
 from wal2lake.receive.gulps import Gulp
-from wal2lake.receive.source import schemas
+from wal2lake.receive.source import publications, schemas
+from wal2lake.receive.source.publications import PublicationKeeper
 from wal2lake.receive.source.schemas import SchemaKeeper
 from wal2lake.wire.copyboth import XLogData, write_xlogdata
 from wal2lake.wire.pgoutput import (
@@ -218,3 +220,80 @@ def test_relations_are_kept_as_they_were_sent() -> None:
 
     sent: Relation = relation(5, 3)
     assert relation_from_json(relation_as_json(sent)) == sent
+
+
+class Published:
+    """A catalog of tables 101 to 104 and the publisher that they come from."""
+
+    def __init__(self) -> None:
+        self.marks = {Oid(n): "p1" for n in (1, 2, 3)}
+        self.asked: list[set[Oid]] = []
+        self.distrusted: list[Oid] = []
+        self.unreachable = False
+
+    def rels(self, subid: Oid) -> list[SubscriptionRel]:
+        made = [
+            SubscriptionRel(
+                subid,
+                Oid(100 + n),
+                "public",
+                f"t{n}",
+                SyncState.READY,
+                None,
+                7,
+                trusted=Oid(100 + n) not in self.distrusted,
+                copied_from=Oid(n),
+                published_as="p1",
+            )
+            for n in (1, 2, 3)
+        ]
+        return [*made, replace(made[0], relid=Oid(104), published_as=None)]
+
+    def update_rel(self, subid: Oid, relid: Oid, *, trusted: bool) -> None:
+        assert not trusted
+        self.distrusted.append(relid)
+
+    def publication_marks(
+        self, relids: Sequence[Oid], names: tuple[str, ...]
+    ) -> dict[Oid, str]:
+        assert names == ("p",)
+        self.asked.append(set(relids))
+        if self.unreachable:
+            raise PublisherError("too many clients already")
+        return {relid: self.marks[relid] for relid in relids if relid in self.marks}
+
+
+def test_a_relation_message_has_the_publications_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    published = Published()
+    monkeypatch.setattr(publications, "Publisher", lambda session: published)
+
+    @contextmanager
+    def session() -> Iterator[None]:
+        yield
+
+    subscription = Subscription(Oid(1), "s", Oid(10), True, "", "s", ("p",))
+    keeper = PublicationKeeper(
+        cast(Catalog, published), subscription, cast(Any, session)
+    )
+    begin, commit = Begin(Lsn(500), 0, X), Commit(Lsn(500), END, 0)
+    plain, streamed = described(1), described(2, X)
+    keeper.note(gulp(begin, plain, commit))
+    assert published.asked == [{Oid(1)}]
+    assert not published.distrusted
+    keeper.note(gulp(begin, commit))
+    assert len(published.asked) == 1, "nothing was said of a relation"
+    published.marks[Oid(2)] = "p2"
+    keeper.note(gulp(StreamStart(X, True), streamed, StreamStop(), plain))
+    assert published.distrusted == [Oid(102)]
+    # Whom nobody trusts nobody asks about; one that is gone is another one.
+    keeper.note(gulp(StreamStart(X, True), streamed, StreamStop()))
+    assert len(published.asked) == 2
+    del published.marks[Oid(1)]
+    keeper.note(gulp(plain))
+    assert published.distrusted == [Oid(102), Oid(101)]
+    # Of a server that cannot be asked the worst is assumed, and the stream goes on.
+    published.unreachable = True
+    keeper.note(gulp(described(3)))
+    assert published.distrusted == [Oid(102), Oid(101), Oid(103)]

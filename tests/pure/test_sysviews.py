@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import cast
 
 import pytest
 from tests.fakes.catalog_source import OBJECTS, FakeSource, rel, session, table
@@ -13,6 +14,7 @@ from tests.fakes.catalog_source import OBJECTS, FakeSource, rel, session, table
 from wal2lake.catalog import (
     Comment,
     Progress,
+    Publication,
     Role,
     RoleMember,
     SnapshotVector,
@@ -31,6 +33,8 @@ from wal2lake.frontend.sysviews import (
 )
 from wal2lake.lake.methods import Method, Total
 from wal2lake.model import ConflictType, Lsn, Oid, SyncState, Xid
+from wal2lake.pg import Session
+from wal2lake.pg.tables import publication_marks, unique_columns
 from wal2lake.tablesync.attempt import RunningCopy
 from wal2lake.wire.frontback import Format
 
@@ -705,3 +709,25 @@ def test_functions_that_change_something_do_it_once_a_row_and_for_superusers(
             catalog.query(sql, (), somebody)
         assert caught.value.sqlstate == "42501"
     assert (source.resets, source.reloads) == ([SUB, None], 1)
+
+
+def test_a_nodes_own_publications_are_published_the_same_way_always(
+    catalog: SystemCatalog, source: FakeSource
+) -> None:
+    """What our subscriber asks before a copy is answered by a node, too; its rows have no
+    versions."""
+
+    class Asked:
+        server_version = 180000
+
+        def query(self, sql: str) -> list[tuple[str | None, ...]]:
+            return _rows(catalog, sql)
+
+    source.publication_list = [Publication(Oid(90000), "p", Oid(10), all_tables=True)]
+    found = _rows(catalog, "select oid from pg_class where relname = 'orders'")
+    relids = [Oid(int(str(oid))) for (oid,) in found]
+    asking = cast(Session, Asked())
+    marks = publication_marks(asking, relids, ("p",))
+    assert set(marks) == set(relids)
+    assert marks == publication_marks(asking, relids, ("p",))
+    assert set(unique_columns(asking, relids)) <= set(relids)

@@ -175,6 +175,25 @@ def test_an_index_of_the_publisher_spares_the_comparison(world: World) -> None:
     assert not world.compared
 
 
+def test_a_publication_that_was_altered_behind_the_snapshot_ends_the_trust(
+    world: World,
+) -> None:
+    world.subscribe(1, {101: SMALL})
+    world.subscribe(2, {102: SMALL})
+    world.hold(1, "a", 500)
+    world.start()
+    world.reaches(1, {101: "f"})
+    world.marks = ("p1", "p2")
+    world.hold(2, "b", 500)
+    world.reaches(2, {102: "f"})
+    found = world.rel(1, 101), world.rel(2, 102)
+    assert [(one.trusted, one.published_as) for one in found] == [
+        (True, "p1"),
+        (False, "p1"),
+    ]
+    assert [one.copied_from for one in found] == [Oid(1), Oid(1)]
+
+
 def test_a_table_that_is_gone_at_the_publisher_is_its_own_error(world: World) -> None:
     world.subscribe(1, {101: SMALL, 102: SMALL})
     del world.pages["t101"]

@@ -116,13 +116,16 @@ def begin_copy(connection: sqlite3.Connection, rel: SubscriptionRel) -> None:
     ).fetchone()[0]
     connection.execute(
         "update subscription_rel set copy_plan = ?, rows_expected = ?, lsn = ?,"
-        " copied_from = ?, rows_copied = ?, bytes_copied = case when ? then 0 else bytes_copied end"
+        " copied_from = ?, published_as = ?, trusted = min(trusted, ?), rows_copied = ?,"
+        " bytes_copied = case when ? then 0 else bytes_copied end"
         " where subid = ? and relid = ? and epoch = ?",
         (
             rel.copy_plan,
             rel.rows_expected,
             rel.lsn,
             rel.copied_from,
+            rel.published_as,
+            rel.trusted,
             rows or 0,
             rows is None,
             rel.subid,

@@ -462,22 +462,21 @@ class SubscriptionRel:
     sqlstate: str | None = None
     """Of the error."""
     copy_plan: str | None = None
-    """JSON: the snapshot and the page bounds that the running copy was divided by; the
-    ranges of a resumed copy must be those, however the table has grown."""
+    """JSON: the snapshot and the page bounds of the running copy, which a resumed one keeps."""
     trusted: bool = True
-    """Nobody but the subscription has written the table since its copy, so an INSERT
-    cannot meet a row that the publisher does not know."""
+    """Its rows are the publisher's: an INSERT cannot meet one that the publisher does not know."""
     replaces: bool = False
     """The copy of this epoch takes the place of all rows that the table has."""
     paused_at: str | None = None
     """ISO 8601, UTC: since when the table takes no part, in f at ``lsn``; None: it does."""
     rejoins: bool = False
-    """In f it waits to come back to the common snapshot, not to come in: it is complete below
-    ``lsn``, whatever its cursor says, and it may have none."""
+    """In f it waits to come back: it is complete below ``lsn``, whatever its cursor says."""
     copied_from: Oid | None = None
     """The publisher's OID of the table that was copied; None: not known."""
     begins: Lsn | None = None
     """What has committed below it is not wanted (copy_data = false); None: all of the stream is."""
+    published_as: str | None = None
+    """The publisher's marks of its publications at the copy; None: they cannot be watched."""
 
     @property
     def paused(self) -> bool:
@@ -485,8 +484,7 @@ class SubscriptionRel:
         return self.paused_at is not None
 
     def cursor_name(self, node: int) -> str:
-        """The application id of the table's cursor (invariant 2); ``node`` is the node's
-        system identifier."""
+        """The application id of the table's cursor; ``node`` is the node's system identifier."""
         return f"wal2lake:{node}:{self.subid}:{self.epoch}"
 
 

@@ -298,6 +298,7 @@ after the restart. Null: no value was taken."""
 _COPIED_24: Final = """
 alter table subscription_rel add column copied_from integer;
 alter table subscription_rel add column begins integer;
+alter table subscription_rel add column published_as text;
 """
 """``copied_from``: null, copied by an older version, or not at all."""
 

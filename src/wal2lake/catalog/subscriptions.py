@@ -461,4 +461,5 @@ def _rel(row: sqlite3.Row) -> SubscriptionRel:
         rejoins=bool(row["rejoins"]),
         copied_from=None if row["copied_from"] is None else Oid(row["copied_from"]),
         begins=None if row["begins"] is None else Lsn(row["begins"]),
+        published_as=row["published_as"],
     )

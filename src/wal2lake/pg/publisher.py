@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -22,6 +23,7 @@ from wal2lake.pg.tables import (
     RemoteTable,
     describe_schemas,
     describe_tables,
+    publication_marks,
     unique_columns,
 )
 from wal2lake.pg.types import describe_enums, describe_types
@@ -389,10 +391,28 @@ class Publisher:
         return describe_tables(self.session, names, publications)
 
     def unique_columns(
-        self, relids: Sequence[Oid], snapshot: str
+        self, relids: Sequence[Oid]
     ) -> dict[Oid, tuple[frozenset[str], ...]]:
-        """By which columns the rows of tables, by OID, are unique in a snapshot."""
-        return unique_columns(self.session, relids, snapshot)
+        """By which columns the rows of tables, by OID, are unique in the session's snapshot."""
+        return unique_columns(self.session, relids)
+
+    @contextmanager
+    def seeing(self, snapshot: str) -> Iterator[None]:
+        """A transaction that sees an exported snapshot; the session is in none before and
+        afterwards."""
+        session = self.session
+        session.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            session.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot)}")
+            yield
+        finally:
+            session.execute("ROLLBACK")
+
+    def publication_marks(
+        self, relids: Sequence[Oid], publications: tuple[str, ...]
+    ) -> dict[Oid, str]:
+        """Of tables, by OID, that are there: how they are published; see the function."""
+        return publication_marks(self.session, relids, publications)
 
     def schemas(self, relids: Sequence[Oid]) -> dict[Oid, RemoteSchema]:
         """Tables by OID, those that are there: what following their changes takes. Waits for

@@ -114,6 +114,10 @@ class RemoteTable:
     """See ``RemoteSchema.storage``."""
     unique: tuple[frozenset[str], ...] = ()
     """Columns of each index by which rows of a snapshot are unique: see ``unique_columns``."""
+    published_as: str | None = None
+    """``publication_marks`` of a snapshot; None: not known."""
+    published_since: bool = True
+    """They are the same now."""
 
     @property
     def qualified(self) -> str:
@@ -438,33 +442,28 @@ def _index_columns(
 
 
 def unique_columns(
-    session: Session, relids: Sequence[Oid], snapshot: str
+    session: Session, relids: Sequence[Oid]
 ) -> dict[Oid, tuple[frozenset[str], ...]]:
     """Columns of each unique index that has every row of the table, and looks at each at once: no
     two rows without nulls share their values.
 
-    Asked under ``snapshot``: an index that was made after it says nothing of the snapshot's rows.
-    The session is in no transaction, before and afterwards.
+    Of rows of an exported snapshot this is true if the session sees that one: an index that was
+    made later says nothing of them.
     """
     if not relids:
         return {}
-    session.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    try:
-        session.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot)}")
-        rows = session.query(
-            "SELECT i.indrelid, i.indexrelid, a.attname"
-            " FROM pg_catalog.pg_index i,"
-            " pg_catalog.unnest(i.indkey::pg_catalog.int2[])"
-            " WITH ORDINALITY AS k(attnum, position),"
-            " pg_catalog.pg_attribute a"
-            f" WHERE i.indrelid IN ({_numbers(relids)})"
-            " AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indislive"
-            " AND i.indpred IS NULL AND i.indexprs IS NULL"
-            " AND k.position <= i.indnkeyatts AND a.attrelid = i.indrelid"
-            " AND a.attnum = k.attnum"
-        )
-    finally:
-        session.execute("ROLLBACK")
+    rows = session.query(
+        "SELECT i.indrelid, i.indexrelid, a.attname"
+        " FROM pg_catalog.pg_index i,"
+        " pg_catalog.unnest(i.indkey::pg_catalog.int2[])"
+        " WITH ORDINALITY AS k(attnum, position),"
+        " pg_catalog.pg_attribute a"
+        f" WHERE i.indrelid IN ({_numbers(relids)})"
+        " AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indislive"
+        " AND i.indpred IS NULL AND i.indexprs IS NULL"
+        " AND k.position <= i.indnkeyatts AND a.attrelid = i.indrelid"
+        " AND a.attnum = k.attnum"
+    )
     by_index: dict[tuple[Oid, str], set[str]] = {}
     for relid, index, name in rows:
         by_index.setdefault((_oid(relid), str(index)), set()).add(str(name))
@@ -472,6 +471,47 @@ def unique_columns(
     for (oid, _), names in by_index.items():
         found.setdefault(oid, []).append(frozenset(names))
     return {relid: tuple(names) for relid, names in found.items()}
+
+
+def publication_marks(
+    session: Session, relids: Sequence[Oid], publications: tuple[str, ...]
+) -> dict[Oid, str]:
+    """Of tables that are there: a mark that is another one after each ALTER PUBLICATION that
+    concerns the table, taken back or not.
+
+    It is made of the versions of the catalog's rows about it: its publications', its own in them
+    (columns, row filter) and its schema's; of a partition its ancestors', too. Empty: the
+    publisher is a node, whose rows have no versions.
+    """
+    if not relids:
+        return {}
+    schemas = (
+        " UNION ALL SELECT up.leaf, 'n' || pn.oid || ':' || pn.xmin"
+        " FROM up JOIN pg_catalog.pg_class c ON c.oid = up.relid"
+        " JOIN pg_catalog.pg_publication_namespace pn ON pn.pnnspid = c.relnamespace"
+        " JOIN pubs ON pubs.oid = pn.pnpubid"
+        if session.server_version >= 150000
+        else ""
+    )
+    rows = session.query(
+        "WITH RECURSIVE up(leaf, relid) AS ("
+        "SELECT c.oid, c.oid FROM pg_catalog.pg_class c"
+        f" WHERE c.oid IN ({_numbers(relids)})"
+        " UNION ALL SELECT up.leaf, i.inhparent FROM up"
+        " JOIN pg_catalog.pg_inherits i ON i.inhrelid = up.relid"
+        " JOIN pg_catalog.pg_class p ON p.oid = i.inhparent AND p.relkind = 'p'),"
+        " pubs AS (SELECT p.oid, p.xmin AS version FROM pg_catalog.pg_publication p"
+        f" WHERE p.pubname IN ({quote_literals(publications)})),"
+        " marks(leaf, mark) AS ("
+        "SELECT c.oid, 'p' || pubs.oid || ':' || pubs.version"
+        f" FROM pg_catalog.pg_class c, pubs WHERE c.oid IN ({_numbers(relids)})"
+        " UNION ALL SELECT up.leaf, 'r' || pr.oid || ':' || pr.xmin"
+        " FROM up JOIN pg_catalog.pg_publication_rel pr ON pr.prrelid = up.relid"
+        f" JOIN pubs ON pubs.oid = pr.prpubid{schemas})"
+        " SELECT leaf, pg_catalog.string_agg(mark, ' ' ORDER BY mark)"
+        " FROM marks GROUP BY leaf"
+    )
+    return {_oid(relid): mark or "" for relid, mark in rows}
 
 
 def _published(

@@ -49,9 +49,10 @@ from wal2lake.pg import (
     connect,
 )
 from wal2lake.receive.feedback import Feedback
-from wal2lake.receive.gulps import divide
+from wal2lake.receive.gulps import Gulp, divide
 from wal2lake.receive.negotiation import negotiate
 from wal2lake.receive.remotetypes import RemoteTypesKeeper
+from wal2lake.receive.source.publications import PublicationKeeper
 from wal2lake.receive.source.schemas import SchemaKeeper
 from wal2lake.receive.source.source import Source
 from wal2lake.receive.threads.labels import LabelWatch
@@ -110,16 +111,22 @@ class WalReceiver:
         self._schemas = SchemaKeeper(
             catalog, subscription, self._session, self._labels.look
         )
+        self._publications = PublicationKeeper(catalog, subscription, self._session)
         self._writer = LogWriter(
             log,
             self._pauses,
             stop=self._stop,
             wake=self._wake,
-            before=self._schemas.note,
+            before=self._note,
         )
         self._types = RemoteTypesKeeper(catalog, subscription)
         self._two_phase = TwoPhase(catalog, subscription)
         self._events = get_logger()
+
+    def _note(self, gulp: Gulp) -> None:
+        """What the catalog must have before the log has these messages."""
+        self._publications.note(gulp)
+        self._schemas.note(gulp)
 
     # ---- the run -----------------------------------------------------------------
 

@@ -221,6 +221,9 @@ class GroupCopy:
             copy_plan=encode_plan(snapshot.identity, ranges),
             rows_expected=remote.estimated_rows,
             copied_from=remote.oid,
+            published_as=remote.published_as,
+            # Altered since CREATE or REFRESH has looked, or since the snapshot.
+            trusted=rel.trusted and remote.published_since and not remote.row_filters,
         )
         cursor = Cursor(name, int(snapshot.lsn))
         copied = {c.name for c in remote.columns}

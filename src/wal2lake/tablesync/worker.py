@@ -37,7 +37,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -342,12 +342,10 @@ class TableSync:
             [(rel.remote_namespace, rel.remote_name) for rel in rels],
             subscription.publications,
         )
-        unique = _unique_columns(publisher, found.values(), snapshot)
+        seen = _as_of(publisher, found, subscription.publications, snapshot.snapshot)
         with self._guard:
             for rel in rels:
-                remote = found.get((rel.remote_namespace, rel.remote_name))
-                if remote is not None:
-                    remote = replace(remote, unique=unique.get(remote.oid, ()))
+                remote = seen.get((rel.remote_namespace, rel.remote_name))
                 self._described[_key(rel)] = (snapshot, remote)
 
     def _not_described(
@@ -469,15 +467,35 @@ class TableSync:
             )
 
 
-def _unique_columns(
-    publisher: Publisher, tables: Iterable[RemoteTable], snapshot: SyncSnapshot
-) -> Mapping[Oid, tuple[frozenset[str], ...]]:
-    """By which columns the tables' rows are unique in the snapshot. Of a snapshot that cannot be
-    asked nothing is known: the copied keys are compared then."""
+def _as_of(
+    publisher: Publisher,
+    tables: Mapping[tuple[str, str], RemoteTable],
+    publications: tuple[str, ...],
+    snapshot: str,
+) -> dict[tuple[str, str], RemoteTable]:
+    """The tables, and what a snapshot says of the rows in it: by which columns they are unique, and
+    how they were published. Of a snapshot that cannot be asked nothing is known: the copied
+    keys are compared then, and so are those of later inserts."""
+    relids = [table.oid for table in tables.values()]
+    now = publisher.publication_marks(relids, publications)
+    unique: dict[Oid, tuple[frozenset[str], ...]] = {}
+    marks: dict[Oid, str] = {}
     try:
-        return publisher.unique_columns([t.oid for t in tables], snapshot.snapshot)
+        with publisher.seeing(snapshot):
+            unique = publisher.unique_columns(relids)
+            marks = publisher.publication_marks(relids, publications)
     except PublisherError:
-        return {}
+        unique, marks = {}, {}
+    return {
+        name: replace(
+            table,
+            unique=unique.get(table.oid, ()),
+            published_as=marks.get(table.oid) or None,
+            published_since=table.oid in marks
+            and marks[table.oid] == now.get(table.oid),
+        )
+        for name, table in tables.items()
+    }
 
 
 def _key(rel: SubscriptionRel) -> Key:
