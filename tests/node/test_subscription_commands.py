@@ -312,6 +312,141 @@ def test_what_is_not_there_or_not_yet_possible_is_refused_in_postgresqls_words(
     ]
 
 
+# ---- transaction blocks -------------------------------------------------------------
+
+LIST = (
+    "select subname, subenabled, subslotname, subbinary, subpublications, rolname,"
+    " obj_description(s.oid, 'pg_subscription') from pg_subscription s"
+    " join pg_roles r on r.oid = subowner where subname like 'blk%' order by 1"
+)
+PUBLISHED = (
+    "select pubname, puballtables, pubinsert, pubdelete, prattrs, relname"
+    " from pg_publication p left join pg_publication_rel r on prpubid = p.oid"
+    " left join pg_class c on c.oid = prrelid where pubname like 'blk%' order by 1, 6"
+)
+BLOCKS = [
+    # Each ends in COMMIT or ROLLBACK; the lists are compared after each statement.
+    ["create subscription blk {c} publication p with (connect = false)", "rollback"],
+    [
+        "create subscription blk {c} publication p with (connect = false)",
+        "comment on subscription blk is 'first'",
+        "savepoint a",
+        "create subscription blk2 {c} publication p with (connect = false)",
+        "alter subscription blk rename to blk3",
+        "rollback to a",
+        "alter subscription blk add publication q with (refresh = false)",
+        "commit",
+    ],
+    ["create subscription blk {c} publication p with (connect = false)", "commit"],
+    ["alter subscription blk set (binary = true)", "rollback"],
+    [
+        "alter subscription blk set (binary = true)",
+        "alter subscription blk set publication r with (refresh = false)",
+        "alter subscription blk drop publication q with (refresh = false)",
+        "rollback",
+    ],
+    [
+        "alter subscription blk set publication r, s with (refresh = false)",
+        "alter subscription blk drop publication s with (refresh = false)",
+        "alter subscription blk owner to blk_owner",
+        "alter subscription blk rename to blk4",
+        "alter subscription blk4 connection 'dbname=elsewhere'",
+        "alter subscription blk4 skip (lsn = '0/123456')",
+        "commit",
+    ],
+    ["alter subscription blk4 enable", "alter subscription blk4 disable", "rollback"],
+    ["drop subscription blk4", "commit"],
+    ["alter subscription blk4 refresh publication", "rollback"],
+    ["alter subscription blk4 set (failover = true)", "rollback"],
+    ["alter subscription blk4 set (two_phase = false)", "rollback"],
+    ["alter subscription blk4 set publication r", "rollback"],
+    ["create subscription blk5 {c} publication p", "rollback"],
+    [
+        "alter subscription blk4 set (slot_name = none)",
+        "drop subscription blk4",
+        "rollback",
+    ],
+    [
+        "alter subscription blk4 set (slot_name = none)",
+        "drop subscription blk4",
+        "create subscription blk4 {c} publication z with (connect = false)",
+        "alter subscription blk4 set (slot_name = none)",
+        "commit",
+    ],
+    ["drop subscription blk4", "rollback"],
+    ["drop subscription blk4", "drop subscription blk4", "rollback"],
+    ["drop subscription blk4", "commit"],
+    [
+        "create subscription blk6 {c} publication blk_source with"
+        " (create_slot = false, slot_name = none, enabled = false, copy_data = false)",
+        "rollback",
+    ],
+    [
+        "create subscription blk6 {c} publication blk_source with"
+        " (create_slot = false, slot_name = none, enabled = false, copy_data = false)",
+        "drop subscription blk6",
+        "create subscription blk6 {c} publication blk_source with"
+        " (create_slot = false, slot_name = none, enabled = false, copy_data = false)",
+        "commit",
+    ],
+    ["drop subscription blk6", "commit"],
+    ["create publication blk for table blk.t", "rollback"],
+    [
+        "create publication blk for table blk.t",
+        "alter publication blk set table blk.t (id)",
+        "alter publication blk set (publish = 'insert')",
+        "savepoint a",
+        "drop publication blk",
+        "rollback to savepoint a",
+        "alter publication blk rename to blk7",
+        "alter publication blk7 owner to blk_owner",
+        "commit",
+    ],
+    ["alter publication blk7 drop table blk.t", "rollback"],
+    ["drop publication blk7", "create publication blk7 for all tables", "commit"],
+    ["drop publication blk7", "drop publication blk7", "commit"],
+    ["drop publication blk7", "commit"],
+]
+
+
+def test_blocks_end_as_postgresqls(pg18: Database, node: Node) -> None:
+    """The same blocks at PostgreSQL: what each statement answers, what its own session and
+    another one see after it."""
+    pg18.psql(
+        "create schema blk; create table blk.t (id int primary key, v text);"
+        " create publication blk_source for table blk.t; create role blk_owner superuser"
+    )
+    node.sql(
+        "create schema blk; create table blk.t (id int primary key, v text);"
+        " create publication blk_source for table blk.t;"
+        " create role blk_owner superuser"
+    )
+    connection = f"connection {quote_literal(pg18.conninfo())}"
+    found = []
+    for conninfo in (pg18.conninfo(), node.conninfo()):
+        told: list[object] = []
+        with Client(conninfo) as mine, Client(conninfo) as others:
+
+            def run(client: Client, sql: str) -> object:
+                try:
+                    return client.rows(sql)
+                except PublisherError as error:
+                    return error.sqlstate, error.message
+
+            for block in BLOCKS:
+                run(mine, "begin")
+                for statement in block:
+                    told.append((block, run(mine, statement.format(c=connection))))
+                    for client in (mine, others):
+                        told.extend(run(client, sql) for sql in (LIST, PUBLISHED))
+            assert run(others, LIST) == []
+            run(mine, "drop publication blk_source; drop role blk_owner")
+        found.append(told)
+    for theirs, ours in zip(*found, strict=True):
+        assert ours == theirs
+    node.sql("drop schema blk cascade")
+
+
 # ---- DROP ---------------------------------------------------------------------------
 
 

@@ -86,7 +86,12 @@ class FakeQueries:
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    catalog = Catalog.create(tmp_path / "catalog.sqlite", "postgres", None)
+    return new_catalog(tmp_path / "catalog.sqlite")
+
+
+def new_catalog(path: Path) -> Catalog:
+    """With a table and a subscription."""
+    catalog = Catalog.create(path, "postgres", None)
     columns = (ColumnDef("a", Oid(23)),)
     catalog.create_table(
         TableDef(Oid(30000), "public", "t", Oid(10), columns, (), "/t")
@@ -118,13 +123,15 @@ def backend(
         # Spark's.
         plainly_read=lambda location, version: None,
     )
+    workers: Any = SimpleNamespace(halt=lambda *oid, **bounds: True)
+    (tmp_path / "run").mkdir()
     node = Node(
         catalog=catalog,
         settings=Settings(directory=tmp_path),
         tables=tables,
         queries=below,
-        apply=unused,
-        sync=unused,
+        apply=workers,
+        sync=workers,
         locks=unused,
         branches=unused,
         keys=unused,
@@ -230,19 +237,9 @@ REFUSED = [
         " transaction block",
     ),
     (
-        "create subscription x connection 'host=p' publication p with (connect = false)",
-        "0A000",
-        "CREATE SUBSCRIPTION inside a transaction block is not supported by this version",
-    ),
-    (
         "drop subscription s",
         "25001",
         "DROP SUBSCRIPTION cannot run inside a transaction block",
-    ),
-    (
-        "drop subscription without",
-        "0A000",
-        "DROP SUBSCRIPTION inside a transaction block is not supported by this version",
     ),
     (
         "alter subscription s refresh publication",
@@ -270,28 +267,6 @@ REFUSED = [
         "alter subscription off set (failover = true)",
         "25001",
         "ALTER SUBSCRIPTION ... SET (failover) cannot run inside a transaction block",
-    ),
-    *(
-        (
-            f"alter subscription {form}",
-            "0A000",
-            "ALTER SUBSCRIPTION inside a transaction block is not supported by this"
-            " version",
-        )
-        for form in (
-            "s disable",
-            "s connection 'host=other'",
-            "s add publication r with (refresh = false)",
-            "s set (binary = true)",
-            "off set (two_phase = true)",
-            "s skip (lsn = none)",
-            "s rename to t",
-        )
-    ),
-    (
-        "comment on subscription s is 'x'",
-        "0A000",
-        "COMMENT inside a transaction block is not supported by this version",
     ),
     # What PostgreSQL finds first.
     (
@@ -321,6 +296,160 @@ def test_a_block_refuses_what_cannot_be_rolled_back_and_nothing_happens(
         backend.execute(backend.prepare(sql, ()), (), ())
     assert (caught.value.sqlstate, caught.value.message) == (sqlstate, message)
     assert catalog.change_counter == before
+
+
+ROLLED_BACK = [
+    "create subscription x connection 'host=p' publication p with (connect = false)",
+    "drop subscription without",
+    "drop subscription without; create subscription without connection 'host=p'"
+    " publication p with (connect = false)",
+    "alter subscription off enable; alter subscription off disable",
+    "alter subscription off connection 'host=other'",
+    "alter subscription off add publication r with (refresh = false)",
+    "alter subscription off set (slot_name = none); drop subscription off",
+    "alter subscription off set (binary = true)",
+    "alter subscription off set (two_phase = true)",
+    "alter subscription off skip (lsn = '0/12345678')",
+    "alter subscription off rename to t; alter subscription t rename to u",
+    "comment on subscription off is 'x'",
+    "create publication p for table t; alter publication p set table t (a);"
+    " alter publication p drop table t",
+    "create publication p; alter publication p add table t where (a > 1);"
+    " alter publication p set (publish = insert); comment on publication p is 'x'",
+    "alter publication known rename to other; drop publication other",
+    "drop publication known; create publication known for all tables",
+]
+
+
+def definitions(catalog: Catalog) -> dict[str, Any]:
+    """What commands define, without the numbers that say which of two was first."""
+    return {
+        "subscriptions": [replace(one, oid=Oid(0)) for one in catalog.subscriptions()],
+        "publications": [
+            replace(
+                one,
+                oid=Oid(0),
+                tables=tuple(replace(t, oid=Oid(0)) for t in one.tables),
+            )
+            for one in catalog.publications()
+        ],
+        "comments": [one.description for one in catalog.comments()],
+    }
+
+
+def define(backend: LakeBackend, catalog: Catalog) -> None:
+    """Subscriptions that do not run, and a publication."""
+    for oid, name, slot in ((20001, "off", "off"), (20002, "without", None)):
+        catalog.create_subscription(
+            Subscription(Oid(oid), name, Oid(10), False, "host=p", slot, ("p",)), []
+        )
+    run(backend, "create publication known for table t")
+
+
+@pytest.mark.parametrize("script", ROLLED_BACK)
+def test_a_blocks_definitions_wait_for_commit_and_go_with_rollback(
+    backend: LakeBackend, catalog: Catalog, tmp_path: Path, script: str
+) -> None:
+    statements = script.split("; ")
+    define(backend, catalog)
+    before = definitions(catalog)
+
+    def block() -> None:
+        backend.begin(TransactionKind.BLOCK)
+        for sql in statements:
+            run(backend, sql)
+
+    block()
+    assert definitions(catalog) == before
+    backend.rollback()
+    assert definitions(catalog) == before
+    block()
+    assert definitions(catalog) == before
+    backend.commit()
+    # The same, one by one, at another node.
+    other = new_catalog(tmp_path / "other.sqlite")
+    node = replace(backend._node, catalog=other)
+    alone = LakeBackend(node, backend._system, session())
+    define(alone, other)
+    for sql in statements:
+        run(alone, sql)
+    assert definitions(catalog) == definitions(other)
+
+
+def test_blocks_beside_others(backend: LakeBackend, catalog: Catalog) -> None:
+    """Savepoints, numbers that others take meanwhile, objects that go, names that are taken."""
+    define(backend, catalog)
+    other = LakeBackend(backend._node, backend._system, session())
+    backend.begin(TransactionKind.BLOCK)
+    run(backend, "create publication p")
+    backend.savepoint(1)
+    run(backend, "create publication lost")
+    backend.rollback_to(1)
+    run(backend, "alter publication p add table t")
+    run(other, "create publication beside for table t")
+    run(backend, "alter publication p drop table t")
+    run(backend, "alter publication p add table t (a)")
+    run(backend, "alter subscription off rename to renamed")
+    # What a worker does meanwhile is kept.
+    catalog.set_options(Oid(20001), {"two_phase": "e"})
+    backend.commit()
+    names = [one.name for one in catalog.publications()]
+    assert sorted(names) == ["beside", "known", "p"]
+    found = catalog.publication_named("p")
+    assert found is not None and len(found.tables) == 1
+    renamed = catalog.subscription(Oid(20001))
+    assert renamed is not None
+    assert (renamed.name, renamed.options["two_phase"]) == ("renamed", "e")
+
+    # Others wait for a subscription, and for a publication, of an open block.
+    class Waiting(Exception):
+        """It does not end by itself."""
+
+    def check() -> None:
+        raise Waiting
+
+    backend.begin(TransactionKind.BLOCK)
+    run(backend, "alter publication p set (publish = insert)")
+    run(backend, "alter subscription renamed set (binary = true)")
+    for sql in ("drop publication p", "drop subscription renamed"):
+        other._check_cancelled = check  # type: ignore[method-assign]
+        with pytest.raises(Waiting):
+            run(other, sql)
+        del other._check_cancelled
+    backend.rollback()
+    run(other, "alter publication p set (publish = insert)")
+
+    # At COMMIT: a name that is taken, a table that has gone.
+    for mine, theirs in (
+        ("create publication q", "create publication q"),
+        ("create publication r for table t", None),
+    ):
+        backend.begin(TransactionKind.BLOCK)
+        run(backend, mine)
+        if theirs is None:
+            catalog.drop_table(Oid(30000))
+        else:
+            run(other, theirs)
+        with pytest.raises(Wal2LakeError) as caught:
+            backend.commit()
+        assert caught.value.sqlstate == "40001"
+    assert catalog.publication_named("r") is None
+    run(backend, "create publication r")
+
+
+def test_a_block_that_defines_writes_no_table(
+    backend: LakeBackend, catalog: Catalog
+) -> None:
+    define(backend, catalog)
+    backend.begin(TransactionKind.BLOCK)
+    run(backend, "alter publication known rename to other")
+    for sql in ("insert into t values (1)", "truncate t", "delete from t"):
+        with pytest.raises(Wal2LakeError) as caught:
+            run(backend, sql)
+        assert caught.value.sqlstate == "0A000"
+        assert "cannot both write tables and define" in caught.value.message
+    backend.rollback()
+    assert catalog.publication_named("known") is not None
 
 
 # ---- SKIP ---------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ are in ``progress``), connects to anything, imports Spark or NumPy.
 
     store              ``Catalog``: what callers may rely on, a transaction a method
     parts/             its methods, by what they are about
+    uncommitted        ``UncommittedCatalog``: the same as a transaction block sees it
     records            the rows as values
     database, schema   the SQLite file, its transactions and tables
     namespaces, tables, comments, subscriptions, copies, published/, remote/    the SQL of each
@@ -90,6 +91,7 @@ from wal2lake.catalog.remote.schemas import (
 )
 from wal2lake.catalog.schema import PUBLICATION_CATALOG, SUBSCRIPTION_CATALOG
 from wal2lake.catalog.store import Catalog
+from wal2lake.catalog.uncommitted import UncommittedCatalog
 
 __all__ = [
     "DATABASE_OWNER",
@@ -157,6 +159,7 @@ __all__ = [
     "TableChange",
     "TableDef",
     "TargetRights",
+    "UncommittedCatalog",
     "Worker",
     "local_writer",
     "plan_changes",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,14 +31,39 @@ _PRIMARY: Final = 0xFF
 """SQLite's extended result codes have the primary one in the lowest byte."""
 
 
+class OidsWanted(Exception):
+    """A change of a transaction block needs one more OID than it has been given."""
+
+
+class BlockConnection(sqlite3.Connection):
+    """Of a transaction block, whose changes are made several times with the same OIDs."""
+
+    _oids: Iterator[Oid] = iter(())
+
+    @contextmanager
+    def giving(self, oids: Iterable[Oid]) -> Iterator[None]:
+        """Within, these are what ``take_oid`` takes."""
+        self._oids = iter(oids)
+        try:
+            yield
+        finally:
+            self._oids = iter(())
+
+    def take_oid(self) -> Oid:
+        """The next one; raises OidsWanted."""
+        found = next(self._oids, None)
+        if found is None:
+            raise OidsWanted
+        return found
+
+
 class Database:
     """One catalog file, as one process uses it."""
 
     def __init__(self, path: Path, *, migrate: bool = False) -> None:
         """Open an existing file; ConfigurationError if missing or of another version. An
         older one becomes today's if the caller may ``migrate`` it: nobody else has it open."""
-        self._path = path
-        self._local = threading.local()
+        self._attach(path)
         if not path.exists():
             raise ConfigurationError(
                 f'catalog "{path}" does not exist',
@@ -59,6 +84,15 @@ class Database:
                     hint="Stop the node, and start it with this version of wal2lake.",
                 )
             self._migrate()
+
+    def _attach(self, path: Path) -> None:
+        self._path = path
+        self._local = threading.local()
+
+    @property
+    def path(self) -> Path:
+        """Of the file."""
+        return self._path
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -98,7 +132,9 @@ class Database:
             del self._local.connection
             del self._local.owner
 
-    def _connection(self) -> sqlite3.Connection:
+    def _connection(
+        self, factory: type[sqlite3.Connection] = sqlite3.Connection
+    ) -> sqlite3.Connection:
         owner = (os.getpid(), threading.get_ident())
         if getattr(self._local, "owner", None) != owner:
             connection = sqlite3.connect(
@@ -106,6 +142,7 @@ class Database:
                 timeout=_BUSY_TIMEOUT_SECONDS,
                 isolation_level=None,
                 check_same_thread=False,
+                factory=factory,
             )
             connection.row_factory = sqlite3.Row
             connection.execute("pragma synchronous = full")
@@ -192,6 +229,8 @@ def _run(connection: sqlite3.Connection, script: str) -> None:
 
 def take_oid(connection: sqlite3.Connection) -> Oid:
     """A number that no object of this node had before; part of a transaction."""
+    if isinstance(connection, BlockConnection):
+        return connection.take_oid()
     row = connection.execute(
         "update meta set value = value + 1 where key = 'next_oid' returning value - 1"
     ).fetchone()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wal2lake.catalog import subscriptions
-from wal2lake.catalog.parts.part import Part
+from wal2lake.catalog.parts.part import Part, change
 from wal2lake.catalog.records import (
     SubscriptionError,
     SubscriptionStats,
@@ -46,6 +46,7 @@ class Attempts(Part):
                 raise
             get_logger().error("could not note an error", error=error)
 
+    @change
     def set_skip(self, oid: Oid, lsn: Lsn) -> None:
         """ALTER SUBSCRIPTION ... SKIP; 0: none. UsageError (55006) if another transaction is
         being left out at this moment: some tables may be beyond it already."""

@@ -11,7 +11,7 @@ from wal2lake.catalog.access.authority import Authority
 from wal2lake.catalog.access.targets import TargetRights
 from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.definitions import history, publications
-from wal2lake.catalog.parts.part import Part
+from wal2lake.catalog.parts.part import Part, change
 from wal2lake.catalog.records import (
     Altered,
     Comment,
@@ -134,6 +134,7 @@ class Objects(Part):
         with self._database.reading() as connection:
             return namespaces.all_namespaces(connection)
 
+    @change
     def create_namespace(self, name: str, owner: Oid) -> Namespace:
         """42P06 if it exists."""
         with self._database.transaction() as transaction:
@@ -185,6 +186,7 @@ class Objects(Part):
             found = tables.table_by_oid(connection, table.oid) or table
             return history.as_of(connection, found, version)
 
+    @change
     def create_table(
         self, *made: TableDef, owning: Sequence[OwnedSequence] = ()
     ) -> None:
@@ -252,6 +254,7 @@ class Objects(Part):
         with self._database.reading() as connection:
             return comments.all_comments(connection)
 
+    @change
     def set_comment(self, classid: Oid, objid: Oid, text: str | None) -> None:
         """COMMENT ON; None or an empty text deletes it."""
         with self._database.transaction() as transaction:

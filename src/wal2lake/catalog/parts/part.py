@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
 from wal2lake.catalog.database import Database
+
+M = TypeVar("M", bound=Callable[..., Any])
 
 
 class Part:
@@ -14,3 +21,24 @@ class Part:
     def change_counter(self) -> int:
         """Grows with every commit; equal numbers mean nothing has changed."""
         return int(self._database.meta("counter"))
+
+    @property
+    def path(self) -> Path:
+        """Of the file."""
+        return self._database.path
+
+    def _change(
+        self, method: Callable[..., Any], arguments: tuple[Any, ...], named: Any
+    ) -> Any:
+        """Make a change; a transaction block also remembers it."""
+        return method(self, *arguments, **named)
+
+
+def change(method: M) -> M:
+    """Mark a method as a change that a transaction block can make; see ``uncommitted``."""
+
+    @wraps(method)
+    def run(self: Part, *arguments: Any, **named: Any) -> Any:
+        return self._change(method, arguments, named)
+
+    return cast(M, run)

@@ -13,7 +13,7 @@ from wal2lake.catalog.definitions.publications import (
     PublishedSchema,
     PublishedTable,
 )
-from wal2lake.catalog.parts.part import Part
+from wal2lake.catalog.parts.part import Part, change
 from wal2lake.catalog.schema import PUBLICATION_CATALOG
 from wal2lake.model import Lsn, Oid
 
@@ -31,17 +31,20 @@ class Publications(Part):
         found = (one for one in self.publications() if one.name == name)
         return next(found, None)
 
+    @change
     def create_publication(self, publication: Publication) -> None:
         """With its tables and schemas; 42710 if the name is taken."""
         with self._database.transaction() as transaction:
             publications.create_publication(transaction, publication)
 
+    @change
     def update_publication(self, oid: Oid, **changes: Any) -> None:
         """Fields of its own row: ``name``, ``owner``, ``publishes``, ``via_root``,
         ``generated_columns``; 42710 if a new name is taken."""
         with self._database.transaction() as transaction:
             publications.update_publication(transaction, oid, changes)
 
+    @change
     def change_objects(
         self,
         pubid: Oid,
@@ -54,6 +57,7 @@ class Publications(Part):
             publications.remove_objects(transaction, removed)
             publications.add_objects(transaction, pubid, tables, schemas)
 
+    @change
     def drop_publications(self, oids: Collection[Oid]) -> None:
         """All of them, with their comments."""
         with self._database.transaction() as transaction:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from wal2lake.catalog import subscriptions
 from wal2lake.catalog.parts.copies import copy_anew
-from wal2lake.catalog.parts.part import Part
+from wal2lake.catalog.parts.part import Part, change
 from wal2lake.catalog.remote import schemas
 from wal2lake.catalog.remote.schemas import (
     FollowedSchema,
@@ -77,6 +77,7 @@ class Schemas(Part):
         with self._database.reading() as connection:
             return schemas.followed_schemas(connection, subid)
 
+    @change
     def start_following(
         self, subid: Oid, found: Mapping[Oid, RemoteSchema], begins: Lsn
     ) -> None:

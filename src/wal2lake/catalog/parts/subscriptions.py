@@ -8,7 +8,7 @@ from typing import Any
 
 from wal2lake.catalog import comments, copies, subscriptions
 from wal2lake.catalog.database import take_oid
-from wal2lake.catalog.parts.part import Part
+from wal2lake.catalog.parts.part import Part, change
 from wal2lake.catalog.published import snapshot_vectors
 from wal2lake.catalog.records import (
     REMOTE_TYPES,
@@ -42,6 +42,7 @@ class Subscriptions(Part):
         with self._database.reading() as connection:
             return subscriptions.subscription_named(connection, name)
 
+    @change
     def create_subscription(
         self,
         subscription: Subscription,
@@ -79,6 +80,7 @@ class Subscriptions(Part):
         with self._database.transaction() as transaction:
             subscriptions.forget_planned(transaction, planned)
 
+    @change
     def update_subscription(
         self, oid: Oid, *, bump: bool = False, **changes: Any
     ) -> Subscription:
@@ -92,6 +94,7 @@ class Subscriptions(Part):
                 transaction, oid, changes, bump=bump
             )
 
+    @change
     def set_connection(self, oid: Oid, conninfo: str) -> Subscription:
         """Another publisher, or another way to it: the next generation. No snapshot of the
         one before is taken for one of this one; 42704 if the subscription is gone."""
@@ -108,6 +111,7 @@ class Subscriptions(Part):
                 transaction, oid, {}, options=changes, bump=False
             )
 
+    @change
     def alter_subscription(
         self,
         oid: Oid,
@@ -125,6 +129,7 @@ class Subscriptions(Part):
                 transaction, oid, changes, options=options, bump=True
             )
 
+    @change
     def set_publications(
         self,
         oid: Oid,
@@ -228,6 +233,7 @@ class Subscriptions(Part):
                     transaction, oid, {"floor": lsn}, bump=True
                 )
 
+    @change
     def drop_subscription(self, oid: Oid) -> None:
         """Forget it, its relation states, ranges, vectors and comment."""
         with self._database.transaction() as transaction:

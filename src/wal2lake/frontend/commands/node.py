@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from wal2lake.apply.launcher import ApplyLauncher
 from wal2lake.catalog import Catalog, Namespace, Role, Subscription, TableDef
@@ -16,6 +17,7 @@ from wal2lake.frontend.commands.concurrency.activeorigins import (
     ActiveOrigins,
     SessionOrigin,
 )
+from wal2lake.frontend.commands.concurrency.blocks import OpenBlock
 from wal2lake.frontend.commands.concurrency.heldtables import HeldTables
 from wal2lake.frontend.commands.concurrency.sequences import (
     SequenceLocks,
@@ -38,6 +40,8 @@ from wal2lake.settings import Settings
 from wal2lake.tablesync.worker import TableSync
 
 PERMISSION_DENIED: Final = "42501"
+
+K = TypeVar("K", bound=Hashable)
 
 
 class SubscriptionLocks:
@@ -134,6 +138,15 @@ class Caller:
     """What they have taken."""
     job_group: str = "command"
     """Of Spark, for what is run for them."""
+    block: OpenBlock | None = None
+    """Of a command that defines something in a block: what waits for its end."""
+
+    def turn(self, turns: Turns[K], key: K) -> AbstractContextManager[None]:
+        """Wait for a turn; it is held to the end of the block, if the command is in one."""
+        if self.block is None:
+            return turns.hold(key, self.check)
+        self.block.keep(turns, key, self.check)
+        return nullcontext()
 
     @property
     def session_role(self) -> Role:

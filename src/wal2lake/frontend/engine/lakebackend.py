@@ -55,12 +55,14 @@ from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.frontend.commands.publication.dependents import check_writable
 from wal2lake.frontend.commands.transaction.commit import wait_for_standbys
+from wal2lake.frontend.commands.transaction.definitions import refuse_mixture
 from wal2lake.frontend.commands.transaction.local import (
     DefinitionChanged,
     LocalTransaction,
 )
 from wal2lake.frontend.commands.transaction.messages import emit
 from wal2lake.frontend.commands.transaction.prepared import Preparing, finish_prepared
+from wal2lake.frontend.engine.blockdefinitions import BlockDefinitions
 from wal2lake.frontend.engine.copies import copied
 from wal2lake.frontend.engine.rows.answers import Wanted, answered
 from wal2lake.frontend.engine.rows.filtered import FilteredRead
@@ -113,8 +115,10 @@ _DEFINITIONS: Final = {
     **tables.COMMANDS,
     **altertable.COMMANDS,
     **roles.COMMANDS,
-    **publication.COMMANDS,
 }
+
+_OF_BLOCKS: Final = {**subscriptions.COMMANDS, **publication.COMMANDS}
+"""What a transaction block can define and roll back."""
 
 
 @dataclass(slots=True)
@@ -158,6 +162,7 @@ class LakeBackend:
             node.catalog, node.sequences, lambda: self._transaction.sequences
         )
         self._renew()
+        self._definitions = BlockDefinitions(node, system)
         self._guard = threading.Lock()
         self._roles = SessionRoles(node.catalog, context)
 
@@ -214,18 +219,32 @@ class LakeBackend:
                 lambda sql, options: self._copied_rows(caller, sql, options),
             )
         if isinstance(statement, Truncate):
+            self._definitions.refuse_writes()
             return Outcome(self._truncate(caller, statement))
         # What a string of statements has written before cannot wait: DDL has no rollback.
         if not caller.in_block:
             self._commit_so_far()
-        command = subscriptions.COMMANDS.get(type(statement))
+        command = _OF_BLOCKS.get(type(statement))
         if command is not None:
-            return Outcome(command(self._node, caller, statement))
+            return Outcome(self._define(caller, command, statement))
         self._refuse_in_block(prepared.sql)
         command = _DEFINITIONS[type(statement)]
         with self._job() as group:
             caller = replace(caller, job_group=group)
             return Outcome(command(self._node, caller, statement))
+
+    def _define(
+        self,
+        caller: Caller,
+        command: Callable[[Node, Caller, Any], str],
+        statement: Any,
+    ) -> str:
+        if not caller.in_block:
+            return command(self._node, caller, statement)
+        if self._transaction.has_written:
+            raise refuse_mixture()
+        publishes = type(statement) in publication.COMMANDS
+        return self._definitions.run(caller, command, statement, publishes=publishes)
 
     def begin(self, kind: TransactionKind) -> None:
         """An implicit transaction that is open becomes a block, or ends with what follows."""
@@ -237,6 +256,11 @@ class LakeBackend:
         """All tables, or none."""
         self._cancelled.clear()
         self._node.snapshots.withdraw(self._context.pid)
+        try:
+            self._definitions.commit(self._check_cancelled)
+        except BaseException:
+            self.rollback()
+            raise
         self._commit_so_far()
         committed = self._transaction.committed
         self.rollback()
@@ -249,6 +273,11 @@ class LakeBackend:
         self._node.snapshots.withdraw(self._context.pid)
         caller = self._caller()
         try:
+            if self._definitions.there:
+                raise FeatureNotSupportedError(
+                    "cannot PREPARE a transaction that has defined subscriptions or"
+                    " publications"
+                )
             with self._job() as group:
                 who = Preparing(
                     gid, caller.role.oid, self._rendering(), group, caller.check
@@ -277,6 +306,7 @@ class LakeBackend:
             self._transaction.rollback()
         finally:
             self._renew()
+            self._definitions.end()
 
     def import_snapshot(self, name: str) -> None:
         """From then on the transaction's statements have it."""
@@ -286,14 +316,17 @@ class LakeBackend:
     def savepoint(self, depth: int) -> None:
         """See ``LocalTransaction``."""
         self._transaction.savepoint(depth)
+        self._definitions.savepoint(depth)
 
     def rollback_to(self, depth: int) -> None:
         """See ``LocalTransaction``."""
         self._transaction.rollback_to(depth)
+        self._definitions.rollback_to(depth)
 
     def release(self, depth: int) -> None:
         """See ``LocalTransaction``."""
         self._transaction.release(depth)
+        self._definitions.release(depth)
 
     def _renew(self) -> None:
         self._transaction = LocalTransaction(
@@ -319,7 +352,7 @@ class LakeBackend:
     def cancel(self) -> None:
         """End the running statement, wherever it runs."""
         self._cancelled.set()
-        self._system.cancel(self._context.pid)
+        self._definitions.cancel(self._context.pid)
         with self._guard:
             group = self._running
         if group is not None:
@@ -344,7 +377,7 @@ class LakeBackend:
             return None
         nulls = tuple(BoundParameter(None, oid) for oid in prepared.param_oids)
         if prepared.system:
-            return self._system.describe(prepared.sql, nulls, self._context)
+            return self._definitions.seen().describe(prepared.sql, nulls, self._context)
         query = self._translated(prepared.sql, nulls, self._resolver(self._caller()))
         return fields_of(self._node.queries.describe(query.sql), query)
 
@@ -358,7 +391,7 @@ class LakeBackend:
     ) -> Outcome:
         if statement.kind in _QUERIES:
             if prepared.system:
-                return self._system.execute(
+                return self._definitions.seen().execute(
                     prepared.sql,
                     bound,
                     self._context,
@@ -368,6 +401,7 @@ class LakeBackend:
             return self._query(caller, prepared.sql, bound, wanted)
         if statement.kind in _WRITES:
             self._refuse_in_read_only(statement.kind.name)
+            self._definitions.refuse_writes()
             return Outcome(self._write(caller, prepared.sql, bound))
         raise FeatureNotSupportedError(
             f"{statement.command} is not supported by this version"
@@ -390,6 +424,7 @@ class LakeBackend:
         if request.function == "pg_export_snapshot":
             return self._export_snapshot()
         if request.function == "pg_logical_emit_message":
+            self._definitions.refuse_writes()
             given: Sequence[Any] = request.arguments[1:]
             return emit(self._node, self._transaction.emit, *given)
         if request.function not in calls.READS:

@@ -7,6 +7,7 @@ is kept for the same reason.
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -97,6 +98,12 @@ class ViewSource:
         """Of the directories that these are of: a re-copy may begin another log."""
         self._guard = threading.Lock()
         self._started_at = datetime.now(UTC)
+
+    def over(self, catalog: Catalog) -> ViewSource:
+        """The same with the facts of a transaction block's catalog."""
+        other = copy.copy(self)
+        other._catalog = catalog
+        return other
 
     def reload(self, settings: Settings) -> None:
         """Obey these from now on."""

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Protocol
 
 from wal2lake.catalog import (
+    Catalog,
     CoercionTotal,
     Comment,
     Namespace,
@@ -118,6 +119,10 @@ class CatalogSource(Protocol):
     @property
     def change_counter(self) -> int:
         """Grows whenever a durable fact changes; equal numbers mean equal facts."""
+        ...
+
+    def over(self, catalog: Catalog) -> CatalogSource:
+        """The same with the durable facts of another catalog: of a transaction block."""
         ...
 
     @property

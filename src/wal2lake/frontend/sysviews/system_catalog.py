@@ -21,6 +21,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
+from wal2lake.catalog import Catalog
 from wal2lake.errors import (
     FeatureNotSupportedError,
     InternalError,
@@ -113,6 +114,10 @@ class SystemCatalog:
         self._made: dict[str, int] = {}
         self._call: Call | None = None
         self._running: int | None = None
+
+    def over(self, catalog: Catalog) -> SystemCatalog:
+        """Another one, of the same node with the facts of this catalog."""
+        return SystemCatalog(self._source.over(catalog))
 
     def describe(
         self, sql: str, parameters: Sequence[Parameter], context: SessionContext

@@ -35,7 +35,6 @@ from wal2lake.frontend.commands.concurrency.activeorigins import (
     is_active,
 )
 from wal2lake.frontend.commands.node import Caller, Node
-from wal2lake.frontend.commands.subscription.blocks import outside_block
 from wal2lake.frontend.commands.subscription.owner import altering
 from wal2lake.frontend.commands.subscription.steps.drop import (
     WORKER_STOP_SECONDS,
@@ -145,7 +144,6 @@ def advance_origin(node: Node, caller: Caller, name: str, lsn: int) -> None:
     number, found = _origin(node.catalog, name)
     with altering(node, caller, found.name) as sub:
         refuse_dropping(sub)
-        outside_block(caller, f"{_FUNCTION}()", refused_as=None)
         if sub.enabled or sub.recopying is not Recopy.NO:
             raise _in_use(node, sub, number)
         await_workers(node, sub, WORKER_STOP_SECONDS, caller.check)

@@ -160,8 +160,7 @@ def _member(
                 sqlstate=_PREREQUISITE,
                 hint="Wait until the ALTER SUBSCRIPTION has ended.",
             )
-        shown = f"wal2lake.{function}()"
-        outside_block(caller, shown, refused_as=shown)
+        outside_block(caller, f"wal2lake.{function}()")
         yield sub, _rel(node, sub.oid, table), table
 
 

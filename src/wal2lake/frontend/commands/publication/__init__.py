@@ -16,6 +16,7 @@ Source: publicationcmds.c, pg_publication.c (order, texts, SQLSTATEs).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any, Final
 
 from wal2lake.frontend.commands.node import Caller, Node
@@ -39,29 +40,46 @@ from wal2lake.frontend.grammar.publishing.statements import (
     CreatePublication,
     DropPublication,
 )
+from wal2lake.model import Oid
 
 _Command = Callable[[Node, Caller, Any], str]
 
 
-def _from_here_on(command: _Command) -> _Command:
-    """What it changes holds for what is committed behind it, and for nothing before."""
+def _in_turn(command: _Command, *, publishes: bool = True) -> _Command:
+    """Nobody else changes the publication meanwhile. What it ``publishes`` by the command holds
+    for what is committed behind it, and for nothing before."""
 
     def run(node: Node, caller: Caller, statement: Any) -> str:
-        with node.ddl_lock:
-            node.capture_before(caller.check)
+        with ExitStack() as held:
+            for oid in _named(node, statement):
+                held.enter_context(caller.turn(node.altering, oid))
+            held.enter_context(node.ddl_lock)
+            if publishes and caller.block is None:
+                node.capture_before(caller.check)
             return command(node, caller, statement)
 
     return run
 
 
+def _named(node: Node, statement: Any) -> list[Oid]:
+    """The publications that a statement changes; two commands take them in one order. A block
+    holds them to its end, and others wait before they take the DDL lock."""
+    if isinstance(statement, CreatePublication):
+        return []
+    names = set(
+        statement.names if isinstance(statement, DropPublication) else [statement.name]
+    )
+    return sorted(one.oid for one in node.catalog.publications() if one.name in names)
+
+
 COMMANDS: Final[Mapping[type, _Command]] = {
-    CreatePublication: _from_here_on(create_publication),
-    AlterPublicationObjects: _from_here_on(alter_objects),
-    AlterPublicationSet: _from_here_on(alter_set),
-    AlterPublicationOwner: alter_owner,
-    AlterPublicationRename: _from_here_on(alter_rename),
-    DropPublication: _from_here_on(drop_publication),
-    CommentOnPublication: comment_on_publication,
+    CreatePublication: _in_turn(create_publication),
+    AlterPublicationObjects: _in_turn(alter_objects),
+    AlterPublicationSet: _in_turn(alter_set),
+    AlterPublicationOwner: _in_turn(alter_owner, publishes=False),
+    AlterPublicationRename: _in_turn(alter_rename),
+    DropPublication: _in_turn(drop_publication),
+    CommentOnPublication: _in_turn(comment_on_publication, publishes=False),
 }
 
 __all__ = ["COMMANDS"]

@@ -21,7 +21,6 @@ from wal2lake.errors import (
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.access import check_database_create
 from wal2lake.frontend.commands.node import Caller, Node
-from wal2lake.frontend.commands.subscription.blocks import outside_block
 from wal2lake.frontend.commands.subscription.expressions import check_expressions
 from wal2lake.frontend.commands.subscription.owner import (
     altering,
@@ -70,7 +69,6 @@ def alter_enabled(
                     "cannot enable subscription that does not have a slot name",
                     sqlstate=_PREREQUISITE,
                 )
-        outside_block(caller, _COMMAND, refused_as=None)
         node.catalog.update_subscription(
             subscription.oid, enabled=statement.enabled, bump=True
         )
@@ -100,7 +98,6 @@ def alter_connection(
         # The slot that is still to be dropped is at the old one.
         refuse_dropping(subscription)
         refuse_given_up(subscription)
-        outside_block(caller, _COMMAND, refused_as=None)
         node.catalog.set_connection(subscription.oid, statement.conninfo)
         node.changed()
         end_copies(node, caller, subscription)
@@ -118,7 +115,6 @@ def alter_rename(node: Node, caller: Caller, statement: AlterSubscriptionRename)
                 raise DuplicateObjectError(
                     f'subscription "{statement.new_name}" already exists'
                 )
-            outside_block(caller, _COMMAND, refused_as=None)
             node.catalog.update_subscription(
                 subscription.oid, name=statement.new_name, bump=True
             )
@@ -135,7 +131,6 @@ def alter_skip(node: Node, caller: Caller, statement: AlterSubscriptionSkip) -> 
                 f"skip WAL location (LSN {lsn}) must be greater than origin LSN"
                 f" {subscription.floor}"
             )
-        outside_block(caller, _COMMAND, refused_as=None)
         node.catalog.set_skip(subscription.oid, lsn)
     return _COMMAND
 
@@ -177,7 +172,6 @@ def _set(
         asked["two_phase"] = "p" if options.two_phase else "d"
     if "failover" in options.given:
         check_failover(caller, subscription)
-    outside_block(caller, _COMMAND, refused_as=None)
     alter_slot(node, caller, subscription, options)
     if asked.get("schema_changes") == "follow" and not subscription.follows_schema:
         # The receiver records the columns as they are when it begins to stream.

@@ -1,9 +1,9 @@
 """What may not run inside BEGIN ... COMMIT.
 
-Every command calls ``outside_block`` once: after PostgreSQL's own checks, before its first effect.
-Where PostgreSQL refuses, because a replication slot cannot be rolled back, the words and the
-SQLSTATE are its own. The rest it would roll back; this node cannot, and refuses as it does
-all other statements that define something (decision 0002).
+A command calls ``outside_block`` where PostgreSQL refuses, because a replication slot cannot be
+rolled back: after PostgreSQL's own checks, before its first effect. The words and the SQLSTATE are
+PostgreSQL's. All else that a command changes waits for COMMIT (``transaction.definitions``). DDL of
+tables and roles is refused in a block as a whole (decision 0002).
 
 Several statements in one string are accepted, though PostgreSQL takes them for a block, too: what
 was written before is committed first (decision 0009).
@@ -19,17 +19,13 @@ from wal2lake.frontend.commands.node import Caller
 _ACTIVE_TRANSACTION = "25001"
 
 
-def outside_block(caller: Caller, command: str, *, refused_as: str | None) -> None:
-    """Raise if the caller is in a block: 25001 if PostgreSQL refuses, with what it calls
-    the command, else 0A000."""
-    if not caller.in_block:
-        return
-    if refused_as is not None:
+def outside_block(caller: Caller, shown: str) -> None:
+    """Raise 25001 if the caller is in a block; ``shown``: what PostgreSQL calls the command."""
+    if caller.in_block:
         raise UsageError(
-            f"{refused_as} cannot run inside a transaction block",
+            f"{shown} cannot run inside a transaction block",
             sqlstate=_ACTIVE_TRANSACTION,
         )
-    raise block_not_supported(command)
 
 
 def block_not_supported(command: str) -> FeatureNotSupportedError:

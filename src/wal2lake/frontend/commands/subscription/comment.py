@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from wal2lake.catalog import SUBSCRIPTION_CATALOG
 from wal2lake.frontend.commands.node import Caller, Node
-from wal2lake.frontend.commands.subscription.blocks import outside_block
 from wal2lake.frontend.commands.subscription.owner import owned_subscription
 from wal2lake.frontend.grammar.statements import CommentOnSubscription
 
@@ -20,6 +19,5 @@ def comment_on_subscription(
 ) -> str:
     """COMMENT ON SUBSCRIPTION; NULL and an empty text take it away."""
     subscription = owned_subscription(node, caller, statement.name, connects=False)
-    outside_block(caller, "COMMENT", refused_as=None)
     node.catalog.set_comment(SUBSCRIPTION_CATALOG, subscription.oid, statement.text)
     return "COMMENT"

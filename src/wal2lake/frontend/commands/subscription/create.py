@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 from wal2lake.catalog import (
     MADE_SLOT,
@@ -67,6 +68,7 @@ from wal2lake.frontend.commands.subscription.targets import (
     made_targets,
     new_rels,
     present_versions,
+    still_there,
 )
 from wal2lake.frontend.grammar import (
     OptionSet,
@@ -92,15 +94,10 @@ def create_subscription(
         tracked=node.settings.apply.track_commit_timestamp,
     )
     check_expressions(node, options.conflict_resolution)
-    outside_block(
-        caller,
-        "CREATE SUBSCRIPTION",
-        refused_as="CREATE SUBSCRIPTION ... WITH (create_slot = true)"
-        if options.create_slot
-        else None,
-    )
+    if options.create_slot:
+        outside_block(caller, "CREATE SUBSCRIPTION ... WITH (create_slot = true)")
     check_may_create(node, caller, options)
-    with node.creating.hold(statement.name, caller.check):
+    with caller.turn(node.creating, statement.name):
         _check_name(node, statement.name)
         parse_conninfo(statement.conninfo)
         must_use_password = check_conninfo(
@@ -273,7 +270,7 @@ def _create_with_slot(
 
 def _turn(node: Node, caller: Caller, slot: str | None) -> AbstractContextManager[None]:
     """So that nobody drops, as another command's left-over, what this one makes or takes."""
-    return nullcontext() if slot is None else node.making.hold(slot, caller.check)
+    return nullcontext() if slot is None else caller.turn(node.making, slot)
 
 
 def _take_effect(
@@ -457,8 +454,9 @@ def _record(
         },
     )
     with held_still(node, targets):
+        present = present_versions(node, targets)
         rels = new_rels(node, oid, targets, copy_data=options.copy_data)
-        node.catalog.create_subscription(
-            subscription, rels, present_versions(node, targets)
-        )
+        node.catalog.create_subscription(subscription, rels, present)
+    if caller.block is not None:
+        caller.block.under_lock.append(partial(still_there, targets, present))
     follow_from(node, oid, targets)

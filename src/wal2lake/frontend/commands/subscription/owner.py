@@ -32,7 +32,6 @@ from wal2lake.frontend.commands.roles.names import (
     denied,
     need_role,
 )
-from wal2lake.frontend.commands.subscription.blocks import outside_block
 from wal2lake.frontend.grammar import SubscriptionOptions
 from wal2lake.frontend.grammar.statements import AlterSubscriptionOwner
 from wal2lake.pg import check_password_given
@@ -75,7 +74,7 @@ def altering(
     (LockSharedObject)."""
     while True:
         named = owned_subscription(node, caller, name, connects=connects)
-        with node.altering.hold(named.oid, caller.check):
+        with caller.turn(node.altering, named.oid):
             found = owned_subscription(node, caller, name, connects=connects)
             if found.oid == named.oid:
                 yield found
@@ -120,7 +119,6 @@ def alter_owner(node: Node, caller: Caller, statement: AlterSubscriptionOwner) -
         owner = need_role(authority, caller, statement.owner)
         check_can_set_role(authority, caller, owner)
         check_database_create(node, caller)
-        outside_block(caller, _COMMAND, refused_as=None)
         node.catalog.update_subscription(subscription.oid, owner=owner.oid, bump=True)
         node.changed()
     return _COMMAND

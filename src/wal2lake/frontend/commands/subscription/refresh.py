@@ -94,7 +94,7 @@ def alter_refresh(
             refuse_dropping(subscription)
         else:
             _check_enabled(subscription)
-        outside_block(caller, _COMMAND, refused_as="ALTER SUBSCRIPTION ... REFRESH")
+        outside_block(caller, "ALTER SUBSCRIPTION ... REFRESH")
         _refresh(
             node,
             caller,
@@ -123,14 +123,11 @@ def alter_publication(
         options = subscription_options(statement.options, OptionSet.PUBLICATION)
         publications = _changed(subscription, statement)
         if not options.refresh:
-            outside_block(caller, _COMMAND, refused_as=None)
             node.catalog.set_publications(subscription.oid, publications)
             node.changed()
         else:
             _check_refresh(subscription, statement.change)
-            outside_block(
-                caller, _COMMAND, refused_as="ALTER SUBSCRIPTION with refresh"
-            )
+            outside_block(caller, "ALTER SUBSCRIPTION with refresh")
             dropping = statement.change is PublicationChange.DROP
             _refresh(
                 node,

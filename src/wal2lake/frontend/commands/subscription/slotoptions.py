@@ -111,11 +111,7 @@ def _check(
             " name",
             sqlstate=_PREREQUISITE,
         )
-    outside_block(
-        caller,
-        "ALTER SUBSCRIPTION",
-        refused_as=f"ALTER SUBSCRIPTION ... SET ({option})",
-    )
+    outside_block(caller, f"ALTER SUBSCRIPTION ... SET ({option})")
 
 
 def _recover(node: Node, directory: Path) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from wal2lake.apply.schema.columns import column_like, source_column
@@ -29,6 +30,7 @@ from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.access import check_database_create, check_schema
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.table import NewTable, make_tables
+from wal2lake.lake import CommitConflict
 from wal2lake.model import Lsn, Oid, RemoteSchema, ReplicaIdentity, SyncState
 from wal2lake.pg import Publisher, RemoteTable
 from wal2lake.pgtypes import (
@@ -139,6 +141,10 @@ def made_targets(
     planned = _plan(node, caller, maker or caller, wanted)
     missing = [table for table in planned if isinstance(table, NewTable)]
     made = _make_tables(node, maker or caller, missing)
+    block = caller.block
+    if block is not None:
+        for one in made:
+            block.on_rollback(partial(node.tables.drop, one.location))
     new = {(table.namespace, table.name): table for table in made}
     try:
         yield [
@@ -156,7 +162,8 @@ def made_targets(
             )
         ]
     except BaseException:
-        _drop_made(node, made)
+        if block is None:
+            _drop_made(node, made)
         raise
 
 
@@ -413,6 +420,22 @@ def held_still(node: Node, targets: Sequence[Target]) -> Iterator[None]:
         for target in targets:
             name = target.table.name
             node.prepared.refuse_held(target.table, f'replicate into table "{name}"')
+        yield
+
+
+@contextmanager
+def still_there(
+    targets: Sequence[Target], versions: Mapping[int, int], node: Node
+) -> Iterator[None]:
+    """The same at the commit of a block, which has found tables at these versions; 40001 if
+    they have changed since."""
+    with held_still(node, targets):
+        if present_versions(node, targets) != versions:
+            raise CommitConflict(
+                "could not serialize access due to concurrent update",
+                detail="A table of the new subscription has changed.",
+                hint="The transaction might succeed if retried.",
+            )
         yield
 
 

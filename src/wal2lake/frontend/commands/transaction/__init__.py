@@ -8,6 +8,7 @@ commit. Never: knows SQL beyond Spark's text that it is given.
     uniqueness  23505
     commit      from branches into tables, all or none
     recovery    what a crash has left of commits
+    definitions what a block has defined of subscriptions and publications
 
 Decision 0009.
 """

@@ -23,6 +23,8 @@ import os
 import shutil
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -58,15 +60,38 @@ def drop_subscription(node: Node, caller: Caller, statement: DropSubscription) -
         caller.notice(Notice(f"{text}, skipping"))
         return "DROP SUBSCRIPTION"
     with altering(node, caller, statement.name, connects=False) as subscription:
-        outside_block(
-            caller,
-            "DROP SUBSCRIPTION",
-            refused_as="DROP SUBSCRIPTION" if subscription.slot_name else None,
-        )
-        if _drop(node, caller, subscription):
+        if subscription.slot_name:
+            outside_block(caller, "DROP SUBSCRIPTION")
+        if caller.block is not None:
+            node.catalog.drop_subscription(subscription.oid)
+            caller.block.before.append(partial(_stopped, subscription.oid, caller))
+            caller.block.afterwards.append(partial(_remove_log, subscription.oid))
+        elif _drop(node, caller, subscription):
             slot = subscription.slot_name
             caller.notice(Notice(f'dropped replication slot "{slot}" on publisher'))
     return "DROP SUBSCRIPTION"
+
+
+@contextlib.contextmanager
+def _stopped(oid: Oid, caller: Caller, node: Node) -> Iterator[None]:
+    """At the commit of a block that drops a subscription without a slot: its workers do not run
+    within, nor afterwards unless the commit fails."""
+    found = node.catalog.subscription(oid)
+    if found is None:
+        # The block itself has created it.
+        yield
+        return
+    if found.enabled:
+        node.catalog.update_subscription(oid, enabled=False, bump=True)
+        node.changed()
+    try:
+        await_workers(node, found, WORKER_STOP_SECONDS, caller.check)
+        yield
+    except BaseException:
+        if found.enabled and node.catalog.subscription(oid) is not None:
+            node.catalog.update_subscription(oid, enabled=True, bump=True)
+            node.changed()
+        raise
 
 
 def _drop(node: Node, caller: Caller, subscription: Subscription) -> bool:
@@ -163,14 +188,18 @@ def _forget_slot(node: Node, subscription: Subscription) -> None:
 def _forget(node: Node, subscription: Subscription) -> None:
     """The log goes first: without its subscription nobody would know of it."""
     failpoint("subscription.slot_dropped")
-    directory = node.settings.log_directory / str(int(subscription.oid))
-    # A re-copy that gave its log up may have been interrupted, too.
-    for gone in (directory, given_up(directory)):
-        shutil.rmtree(gone, ignore_errors=True)
-    progress_path(node.settings.run_directory, subscription.oid).unlink(missing_ok=True)
+    _remove_log(subscription.oid, node)
     failpoint("subscription.log_removed")
     node.catalog.drop_subscription(subscription.oid)
     node.changed()
+
+
+def _remove_log(oid: Oid, node: Node) -> None:
+    directory = node.settings.log_directory / str(int(oid))
+    # A re-copy that gave its log up may have been interrupted, too.
+    for gone in (directory, given_up(directory)):
+        shutil.rmtree(gone, ignore_errors=True)
+    progress_path(node.settings.run_directory, oid).unlink(missing_ok=True)
 
 
 def given_up(directory: Path) -> Path:
@@ -243,7 +272,14 @@ def end_copies(
     subscription: Subscription,
     relids: Collection[Oid] | None = None,
 ) -> None:
-    """The same for a command that has taken effect already: it only warns."""
+    """The same for a command that has taken effect already: it only warns. A command in a block
+    takes effect at COMMIT."""
+    if caller.block is not None:
+        outside = replace(caller, block=None)
+        caller.block.afterwards.append(
+            lambda node: end_copies(node, outside, subscription, relids)
+        )
+        return
     if not node.sync.halt(
         subid=subscription.oid, relids=relids, timeout_seconds=WORKER_STOP_SECONDS
     ):

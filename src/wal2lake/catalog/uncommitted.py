@@ -1,0 +1,174 @@
+"""The catalog as one transaction block sees it: what is committed, and what the block has changed.
+
+In: calls of ``Catalog``'s methods. Out: their answers. A method marked as a ``change`` is carried
+out on the file, its result is kept and its effect is rolled back; the call is remembered. Each
+later call first makes the block's changes again, inside of a transaction of SQLite that ends with
+it. So the block holds no lock of the file between two statements, and what others commit meanwhile
+is neither hidden nor overwritten. ``commit`` makes all changes in one durable transaction.
+
+A change takes the same OIDs each time. They come from the file once and for all, as a sequence's
+values do, so nobody else has them.
+
+Called by: ``frontend.commands.transaction.definitions``, from the session's thread.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from wal2lake.catalog.database import BlockConnection, Database, OidsWanted
+from wal2lake.catalog.store import Catalog
+from wal2lake.errors import UsageError, Wal2LakeError
+from wal2lake.model import Oid
+
+_SERIALIZATION_FAILURE: Final = "40001"
+
+_REFERENCES: Final = (
+    ("subscription", "owner", "role", "oid"),
+    ("subscription_rel", "relid", "relation", "oid"),
+    ("publication", "owner", "role", "oid"),
+    ("publication_rel", "relid", "relation", "oid"),
+    ("publication_namespace", "nspid", "namespace", "oid"),
+)
+"""What must still be there at the commit. PostgreSQL locks it."""
+
+
+@dataclass(slots=True)
+class _Change:
+    """One call, to be made again and again."""
+
+    method: Callable[..., Any]
+    arguments: Sequence[Any]
+    named: Mapping[str, Any]
+    oids: list[Oid] = field(default_factory=list)
+
+
+class _BlockDatabase(Database):
+    """One transaction of SQLite around several of the catalog's methods."""
+
+    def __init__(self, path: Path, prepare: Callable[[], None]) -> None:
+        """``prepare`` makes the block's changes, at the beginning of each transaction."""
+        self._attach(path)
+        self._prepare = prepare
+        self._depth = 0
+
+    @contextmanager
+    def joined(self, *, keep: bool = False) -> Iterator[BlockConnection]:
+        """The block's changes are made within; they stay with ``keep``."""
+        with self._translated("write"):
+            connection = self.connection()
+            connection.execute("begin immediate")
+            self._depth += 1
+            try:
+                self._prepare()
+                yield connection
+                if keep:
+                    connection.execute("commit")
+            finally:
+                self._depth -= 1
+                if connection.in_transaction:
+                    connection.execute("rollback")
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        if self._depth:
+            yield self.connection()
+            return
+        with self.joined() as connection:
+            yield connection
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        assert self._depth, "not a change that a block can make"
+        connection = self.connection()
+        yield connection
+        connection.execute("update meta set value = value + 1 where key = 'counter'")
+
+    def connection(self) -> BlockConnection:
+        """The session's own."""
+        found = self._connection(BlockConnection)
+        assert isinstance(found, BlockConnection)
+        return found
+
+
+class UncommittedCatalog(Catalog):
+    """See the module."""
+
+    def __init__(self, committed: Catalog) -> None:
+        """``committed``: what others see."""
+        self._committed = committed
+        self._changes: list[_Change] = []
+        self._block = _BlockDatabase(committed.path, self._replay)
+        self._database = self._block
+        self._authority = None
+
+    def new_oids(self, count: int) -> list[Oid]:
+        """Taken for good, whatever becomes of the block."""
+        return self._committed.new_oids(count)
+
+    def mark(self) -> int:
+        """For ``back_to``."""
+        return len(self._changes)
+
+    def back_to(self, mark: int) -> None:
+        """Forget the changes made since."""
+        del self._changes[mark:]
+        self._authority = None
+
+    def commit(self) -> None:
+        """Make the changes durable and visible, all of them at once. 40001 if what others have
+        committed does not let one of them be made."""
+        with self._block.joined(keep=True) as connection:
+            if _dangling(connection):
+                raise _conflict("An object that it refers to has been dropped.")
+
+    def _change(
+        self, method: Callable[..., Any], arguments: Sequence[Any], named: Any
+    ) -> Any:
+        if self._block.connection().in_transaction:
+            return method(self, *arguments, **named)
+        change = _Change(method, arguments, named)
+        while True:
+            try:
+                with self._block.joined():
+                    result = self._make(change)
+                break
+            except OidsWanted:
+                change.oids += self._committed.new_oids(len(change.oids) + 1)
+        self._changes.append(change)
+        return result
+
+    def _make(self, change: _Change) -> Any:
+        with self._block.connection().giving(change.oids):
+            return change.method(self, *change.arguments, **change.named)
+
+    def _replay(self) -> None:
+        for change in self._changes:
+            try:
+                self._make(change)
+            except (Wal2LakeError, sqlite3.IntegrityError) as error:
+                raise _conflict(f"{error}.".replace("..", ".")) from error
+
+
+def _dangling(connection: sqlite3.Connection) -> bool:
+    return any(
+        connection.execute(
+            f"select 1 from {table} where {column} not in"
+            f" (select {target} from {referred})"
+        ).fetchone()
+        for table, column, referred, target in _REFERENCES
+    )
+
+
+def _conflict(detail: str) -> UsageError:
+    return UsageError(
+        "could not serialize access due to concurrent update",
+        sqlstate=_SERIALIZATION_FAILURE,
+        detail=detail,
+        hint="The transaction might succeed if retried.",
+    )
