@@ -101,6 +101,7 @@ class FakeSession:
     client_port: int = 5555
     started_at: float = 1_000_000_000.0
     state: str = "active"
+    query: str = "select 1"
 
 
 @dataclass

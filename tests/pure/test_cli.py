@@ -98,6 +98,16 @@ def test_init_uses_an_empty_directory_and_refuses_a_full_one(tmp_path, capsys):
     assert sorted(p.name for p in empty.iterdir()) == before
 
 
+def test_init_refuses_a_place_inside_of_another_node(tmp_path, capsys):
+    outer = tmp_path / "outer"
+    assert cli.main(["init", "-D", str(outer)]) == 0
+    inner = outer / "warehouse" / "inner"
+    assert cli.main(["init", "-D", str(inner)]) == 1
+    error = capsys.readouterr().err
+    assert f'"{inner}" is inside the directory of another node, "{outer}"' in error
+    assert not inner.exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

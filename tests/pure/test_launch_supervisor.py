@@ -50,6 +50,26 @@ def test_a_node_starts_its_engine_and_one_receiver_per_enabled_subscription(fake
     assert "database system is ready to accept connections" in fake.log_text()
 
 
+def test_a_node_says_that_it_listens_when_it_is_ready(fake):
+    fake.start()
+    told = fake.log_text()
+    assert told.index("listening on") > told.index("starting wal2lake")
+    assert told.index("listening on") < told.index("is ready to accept connections")
+
+
+def test_a_warehouse_that_cannot_be_written_is_found_before_anybody_connects(tmp_path):
+    in_the_way = tmp_path / "file"
+    in_the_way.touch()
+    fake = FakeNode(tmp_path, spark__warehouse=str(in_the_way / "warehouse"))
+    fake.process = fake.launch()
+    assert fake.wait_end() == 1
+    told = fake.log_text()
+    assert f'could not write to the warehouse "{in_the_way}/warehouse"' in told
+    assert 'Set "warehouse" of [spark]' in told
+    assert "listening on" not in told
+    fake.close()
+
+
 def test_a_second_start_is_refused_and_names_the_first(fake):
     fake.start()
     second = fake.launch()
@@ -105,11 +125,19 @@ def test_a_killed_receiver_comes_back_alone(fake):
     assert is_alive(engine)
 
 
+def starts(fake: FakeNode) -> int:
+    """How often the one receiver was started, as ``wal2lake status`` says it."""
+    status = read_status(fake.directory / "run")
+    assert status is not None
+    return max((w.starts for w in status.workers if w.role == "receiver"), default=0)
+
+
 def test_a_receiver_that_always_fails_is_started_again_and_again(fake):
     subid = fake.subscribe(1)
     (fake.directory / "fake" / f"receiver{subid}.exit").write_text("1")
     fake.start()
     fake.wait_events(f"receiver{subid}", 3, "start")
+    wait_until(lambda: starts(fake) >= 3)
     assert 'receiver process for subscription "s1" (PID' in fake.log_text()
     assert "exited with exit code 1" in fake.log_text()
 
@@ -136,6 +164,7 @@ def test_an_altered_subscription_restarts_its_receiver_unthrottled(tmp_path):
     fake.change(subid, bump=True)
     second = fake.wait_events(f"receiver{subid}", 2)[1]
     assert not is_alive(first)
+    wait_until(lambda: starts(fake) == 1, describe="an ALTER is no restart")
     fake.change(subid, enabled=False)
     wait_until(lambda: not is_alive(second))
     fake.close()

@@ -13,6 +13,7 @@ from wal2lake.frontend.preflight.server import (
     Needs,
     Publication,
     Server,
+    judge_extents,
     judge_publications,
     judge_server,
 )
@@ -172,6 +173,15 @@ def test_publications_are_looked_for() -> None:
     assert told(list(judge_publications([], []).findings)) == [
         ("WARNING", "there is no publication")
     ]
+
+
+def test_a_publication_of_nothing_is_a_problem() -> None:
+    (found,) = judge_extents({"p": 3, "empty": 0})
+    assert (found.level, found.text) == (
+        Level.PROBLEM,
+        'publication "empty" has no tables',
+    )
+    assert found.hint is not None and 'ALTER PUBLICATION "empty"' in found.hint
 
 
 # ---- tables ------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ from wal2lake.lake import CommitConflict, TablePort
 from wal2lake.lake.batchport import BatchPort
 from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
 from wal2lake.model import Lsn, Oid
-from wal2lake.observe import failpoint, get_logger
+from wal2lake.observe import RepeatedErrors, failpoint, get_logger
 from wal2lake.settings import Settings
 
 _POLL_SECONDS: Final = 0.02
@@ -122,6 +122,7 @@ class ApplyWorker:
         self._wake = threading.Event()
         """Try again, without waiting for the interval."""
         self._events = get_logger()
+        self._repeated = RepeatedErrors()
         self._thread = threading.Thread(
             target=self._run, name=f"apply-{int(subid)}", daemon=True
         )
@@ -163,6 +164,7 @@ class ApplyWorker:
                 try:
                     if self._step():
                         self._overtaken = max(0, self._overtaken - 1)
+                        self._repeated.passed(self._events)
                     else:
                         self._stop.wait(_POLL_SECONDS)
                 except Exception as error:
@@ -202,8 +204,9 @@ class ApplyWorker:
     def _report(self, error: Exception) -> None:
         """Say it in the server log and, if that can be written, in the catalog."""
         if isinstance(error, Wal2LakeError):
-            self._events.error(error.message, error=error)
             text = error.describe()
+            if self._repeated.is_new(self._events, text):
+                self._events.error(error.message, error=error)
         else:
             self._events.error("apply failed", exc_info=error)
             text = f"internal error: {error!r}"

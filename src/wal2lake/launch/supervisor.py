@@ -45,6 +45,7 @@ from wal2lake.launch.children.group import (
 from wal2lake.launch.children.guardian import start_guardian
 from wal2lake.launch.directory.lockfile import LockFacts, LockFile
 from wal2lake.launch.directory.status import NodeStatus, write_status
+from wal2lake.launch.directory.warehouse import check_warehouse
 from wal2lake.launch.java import check_java
 from wal2lake.launch.plan import (
     ENGINE,
@@ -161,10 +162,9 @@ class Supervisor:
                 )
             node = self._settings.node
             self._log.info(f"starting wal2lake {__version__} on {_platform()}")
+            check_warehouse(self._settings.warehouse)
             sockets = listening.open_listeners(node.listen_addresses, node.port)
             stack.callback(_close, sockets)
-            for listener in sockets:
-                self._log.info(f"listening on {listening.describe(listener)}")
             self._fixed = _Fixed(
                 lock,
                 sockets,
@@ -329,6 +329,8 @@ class Supervisor:
         elif word == READY and self._phase is Phase.RUNNING:
             self._was_ready = True
             self._state = "ready"
+            for listener in self._fixed.sockets:
+                self._log.info(f"listening on {listening.describe(listener)}")
             self._log.info("database system is ready to accept connections")
             self._tell_engine()
 

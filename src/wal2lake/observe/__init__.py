@@ -6,5 +6,6 @@ request. Owns: the log configuration of a process. Never: decides anything.
 
 from wal2lake.observe.failpoints import failpoint
 from wal2lake.observe.logs import configure, get_logger
+from wal2lake.observe.repeats import RepeatedErrors
 
-__all__ = ["configure", "failpoint", "get_logger"]
+__all__ = ["RepeatedErrors", "configure", "failpoint", "get_logger"]

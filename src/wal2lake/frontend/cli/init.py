@@ -106,6 +106,13 @@ def _password(pwfile: Path | None) -> str:
 @contextlib.contextmanager
 def _new_directory(directory: Path) -> Iterator[None]:
     """The directory, empty and 0700; gone (or empty) again if the block fails."""
+    for parent in directory.resolve().parents:
+        if (parent / "catalog.sqlite").exists() and (parent / FILE_NAME).exists():
+            raise ConfigurationError(
+                f'directory "{directory}" is inside the directory of another node,'
+                f' "{parent}"',
+                hint="A node's directory is its own: choose another place.",
+            )
     made = not directory.exists()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -171,7 +171,8 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
         yield f'no node is running in "{facts["directory"]}"'
     else:
         where = f"{facts['address']}:{facts['port']}"
-        yield f"node is {facts['state']} (PID {facts['pid']}), listening on {where}"
+        listening = f", listening on {where}" if facts["state"] == "ready" else ""
+        yield f"node is {facts['state']} (PID {facts['pid']}){listening}"
     for process in facts["processes"][2:]:
         name = process.get("subscription")
         of = f' of subscription "{name}"' if name else ""

@@ -34,6 +34,8 @@ class SessionInfo:
     """Unix time."""
     state: str
     """active, idle, idle in transaction, idle in transaction (aborted)."""
+    query: str
+    """What runs, or has run last."""
     encrypted: Encrypted | None
 
 
@@ -175,6 +177,7 @@ class Connections:
                     client_port=connection.transport.port,
                     started_at=connection.started_at,
                     state=session.activity,
+                    query=session.query,
                     encrypted=greeting.encrypted,
                 )
             )

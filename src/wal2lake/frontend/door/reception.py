@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from wal2lake.errors import (
     FeatureNotSupportedError,
@@ -49,6 +49,8 @@ from wal2lake.frontend.door.greeting import (
 from wal2lake.frontend.session import Replication, Session
 from wal2lake.frontend.session.interrupts import shutdown_error
 from wal2lake.wire.frontback import ErrorResponse
+
+_CANNOT_CONNECT_NOW: Final = "57P03"
 
 
 class ListenerState(Enum):
@@ -204,7 +206,7 @@ class Reception:
         with self._lock:
             state, door, factory = self._state, self._door, self._factory
         if state is not ListenerState.READY:
-            raise UsageError(state.value, sqlstate="57P03")
+            raise UsageError(state.value, sqlstate=_CANNOT_CONNECT_NOW)
         if connection.is_surplus:
             raise UsageError("sorry, too many clients already", sqlstate="53300")
         assert door is not None and factory is not None
@@ -264,7 +266,9 @@ class Reception:
     def _refuse(
         self, conversation: Conversation, error: Wal2LakeError, log: Any
     ) -> None:
-        log.critical(error.message, error=error, sqlstate=error.sqlstate)
+        # A client that comes too early or too late is no error of the node.
+        report = log.debug if error.sqlstate == _CANNOT_CONNECT_NOW else log.critical
+        report(error.message, error=error, sqlstate=error.sqlstate)
         with contextlib.suppress(TransportClosed):
             conversation.send(ErrorResponse(error_fields(error, severity="FATAL")))
             conversation.transport.flush()

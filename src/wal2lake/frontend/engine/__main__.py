@@ -19,13 +19,14 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final, Protocol
 
 from wal2lake.apply.launcher import ApplyLauncher
-from wal2lake.catalog import Catalog
-from wal2lake.errors import ConfigurationError, Wal2LakeError
+from wal2lake.catalog import Catalog, TableDef
+from wal2lake.errors import ConfigurationError, UndefinedObjectError, Wal2LakeError
 from wal2lake.frontend.backend import Backend, SessionContext
 from wal2lake.frontend.commands.access import is_member, may_connect
 from wal2lake.frontend.commands.concurrency.sequences import SequenceLocks
@@ -208,6 +209,7 @@ class _Engine:
                 publisher.standbys,
                 publisher.statistics,
                 lambda pid, terminate: self._signal(publisher, pid, terminate),
+                partial(_size_of, tables),
             )
             self._open_doors(node, source, publisher)
             _tell(settings, READY)
@@ -299,6 +301,15 @@ class _Reloadable(Protocol):
 
     def reload(self, settings: Settings) -> None:
         """Obey these from now on."""
+
+
+def _size_of(tables: DeltaTables, table: TableDef) -> int | None:
+    """Bytes of the newest version's files, for pg_table_size()."""
+    try:
+        files = tables.files(tables.state(table.location))
+    except UndefinedObjectError:
+        return None
+    return None if files is None else sum(file.size for file in files)
 
 
 def _tell(settings: Settings, word: str) -> None:

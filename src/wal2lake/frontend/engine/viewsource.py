@@ -75,11 +75,13 @@ class ViewSource:
         standbys: Callable[[], Standbys | None],
         statistics: Statistics,
         signal: Signal,
+        size_of: Callable[[TableDef], int | None] = lambda table: None,
     ) -> None:
         """``sessions`` tells who is connected now, ``copies`` what is being copied, ``methods``
         how batches were written (``Batches.methods``), ``slots`` which there are, who uses
         them and how they stand to their limit, ``walsenders`` who streams, ``standbys`` whom
-        commits wait for; ``signal`` cancels what a session runs, or ends it."""
+        commits wait for; ``signal`` cancels what a session runs, or ends it; ``size_of`` a table's
+        files in bytes."""
         self._catalog = catalog
         self._run_directory = settings.run_directory
         self._settings = settings
@@ -91,6 +93,7 @@ class ViewSource:
         self.standbys = standbys
         self.slot_statistics = statistics
         self._signal = signal
+        self._size_of = size_of
         self._files: dict[Oid, ProgressFile] = {}
         self._histories: dict[Oid, MessageHistory] = {}
         self._inventories: dict[Oid, Inventory] = {}
@@ -301,5 +304,6 @@ class ViewSource:
         return self._sessions()
 
     def table_bytes(self, relid: Oid) -> int | None:
-        """Not known without reading the table's log."""
-        return None
+        """Of the newest version's files; None if they cannot be listed."""
+        table = self._catalog.table_by_oid(relid)
+        return None if table is None else self._size_of(table)

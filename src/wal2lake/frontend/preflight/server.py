@@ -374,6 +374,20 @@ def judge_publications(
     return Chosen(found, tuple(findings))
 
 
+def judge_extents(extents: Mapping[str, int]) -> list[Finding]:
+    """Publications that publish nothing; ``extents``: how many tables each one has."""
+    return [
+        Finding(
+            Level.PROBLEM,
+            f'publication "{name}" has no tables',
+            f'ALTER PUBLICATION "{name}" ADD TABLE ...; or create the tables, if it is FOR'
+            " ALL TABLES or FOR TABLES IN SCHEMA.",
+        )
+        for name, tables in extents.items()
+        if not tables
+    ]
+
+
 def missing_publications(names: Sequence[str]) -> Finding:
     """In PostgreSQL's words (check_publications())."""
     shown = ", ".join(f'"{name}"' for name in names)

@@ -61,6 +61,7 @@ class ExtendedQuery:
         "_interrupts",
         "_notice",
         "_parameters",
+        "_running",
         "_table",
         "_transaction",
     )
@@ -75,7 +76,9 @@ class ExtendedQuery:
         table: StatementTable,
         interrupts: Interrupts,
         notice: Callable[[Notice], None],
+        running: Callable[[str], None],
     ) -> None:
+        """``running`` is told the text of what is being done."""
         self._conversation = conversation
         self._executor = executor
         self._parameters = parameters
@@ -83,6 +86,7 @@ class ExtendedQuery:
         self._table = table
         self._interrupts = interrupts
         self._notice = notice
+        self._running = running
 
     def handle(self, message: FrontendMessage) -> None:
         """Answer one message."""
@@ -113,15 +117,16 @@ class ExtendedQuery:
         # The unnamed statement goes even if the new one cannot be understood.
         if not name:
             self._table.deallocate(name)
-        statement = self._executor.prepare_string(
-            self._text(message.sql), message.param_oids
-        )
+        text = self._text(message.sql)
+        self._running(text)
+        statement = self._executor.prepare_string(text, message.param_oids)
         self._table.store(name, statement)
         self._conversation.send(Signal.PARSE_COMPLETE)
 
     def _bind(self, message: Bind) -> None:
         statement_name = self._text(message.statement)
         statement = self._table.statement(statement_name)
+        self._running(statement.sql)
         if not (statement.is_transaction_exit or statement.is_empty):
             self._transaction.check_usable()
         parameters = self._bind_parameters(message, statement, statement_name)
@@ -180,6 +185,7 @@ class ExtendedQuery:
 
     def _execute(self, name: str, max_rows: int) -> None:
         portal = self._table.portal(name)
+        self._running(portal.statement.sql)
         if portal.statement.is_empty:
             self._conversation.send(Signal.EMPTY_QUERY)
             return

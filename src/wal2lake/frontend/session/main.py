@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from wal2lake.errors import (
     FeatureNotSupportedError,
@@ -94,6 +94,10 @@ class Replication(Protocol):
         ...
 
 
+_QUERY_CHARACTERS: Final = 1024
+"""Shown of a query: PostgreSQL's track_activity_query_size, in bytes there."""
+
+
 class Session:
     """One client's session, from its first ReadyForQuery to its end."""
 
@@ -114,6 +118,7 @@ class Session:
         self._log = log
         self._ready = False
         self._skipping = False
+        self._query = ""
         self._backend = backend = make_backend(self.notice)
         self._replication = (
             None if make_replication is None else make_replication(backend)
@@ -135,6 +140,7 @@ class Session:
             table=self._table,
             interrupts=self.interrupts,
             notice=self.notice,
+            running=self._note_query,
         )
 
     @property
@@ -148,6 +154,14 @@ class Session:
         if not self._ready:
             return "active"
         return _ACTIVITIES[self._transaction.status]
+
+    @property
+    def query(self) -> str:
+        """pg_stat_activity.query: what runs, or has run last; may be read from any thread."""
+        return self._query
+
+    def _note_query(self, text: str) -> None:
+        self._query = text[:_QUERY_CHARACTERS]
 
     def run(self, pid: int, secret: bytes) -> None:
         """Serve until the client goes or has to; the Backend is closed afterwards."""
@@ -280,6 +294,7 @@ class Session:
                 self._replication.next_query()
             encoding = self._parameters.raw("client_encoding")
             text = decode_text(message.sql, encoding)
+            self._note_query(text)
             if self._replication is not None and is_replication_command(text):
                 self._replicate(self._replication, text)
                 self._send_ready()

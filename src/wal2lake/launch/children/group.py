@@ -118,7 +118,8 @@ class Children:
         }
         self._spare = Spare(commands.spare, self._environ, lifeline)
         self._children: dict[WorkerKey, Child] = {}
-        self._starts: dict[WorkerKey, int] = {}
+        self._starts: dict[WorkerKey, tuple[int, int]] = {}
+        """How often each was started in its present generation."""
 
     def __len__(self) -> int:
         return len(self._children)
@@ -148,7 +149,7 @@ class Children:
                 role=key.role.value,
                 pid=child.process.pid,
                 started_at=child.wall_started_at,
-                starts=self._starts[key],
+                starts=self._starts[key][1],
                 subid=int(key.subid),
                 subscription=child.desired.name,
             )
@@ -172,7 +173,11 @@ class Children:
             process, worker, Running(worker.key, worker.generation, now), time.time()
         )
         self._children[worker.key] = child
-        self._starts[worker.key] = self._starts.get(worker.key, 0) + 1
+        # A new generation, after ALTER SUBSCRIPTION, is a first start: nothing has failed.
+        generation, starts = self._starts.get(worker.key, (worker.generation, 0))
+        if generation != worker.generation:
+            starts = 0
+        self._starts[worker.key] = worker.generation, starts + 1
         return child
 
     def _spawn(self, worker: Desired, now: float) -> subprocess.Popen[bytes]:

@@ -7,4 +7,5 @@ works when nothing runs.
     lockfile   one node per directory; the lines of PostgreSQL's postmaster.pid
     passfile   how the command line gets in without asking
     status     the supervisor's view of its children
+    warehouse  can tables be written?
 """

@@ -8,6 +8,7 @@ stands in the way, 1 there are problems (each with its remedy).
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -22,7 +23,11 @@ from wal2lake.frontend.preflight.ask import (
 )
 from wal2lake.frontend.preflight.finding import Finding, Level, together
 from wal2lake.frontend.preflight.pooler import ask_pooler
-from wal2lake.frontend.preflight.server import judge_publications, judge_server
+from wal2lake.frontend.preflight.server import (
+    judge_extents,
+    judge_publications,
+    judge_server,
+)
 from wal2lake.frontend.preflight.tables import (
     judge_left_out,
     judge_table,
@@ -54,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
             *judge_server(server),
             *chosen.findings,
             *together(left_out),
+            *judge_extents(_extents(session, names)),
         ]
         print("\n".join(lines(findings)))
         remotes = ask_remotes(Publisher(session), names)
@@ -68,6 +74,11 @@ def run(options: argparse.Namespace) -> int:
     findings.extend(found)
     print("\n".join(("", *lines(found), summary(findings))))
     return 1 if any(f.level is Level.PROBLEM for f in findings) else 0
+
+
+def _extents(session: Session, names: Sequence[str]) -> dict[str, int]:
+    publisher = Publisher(session)
+    return {name: len(publisher.published_tables((name,))) for name in names}
 
 
 def _ordinary(conninfo: str, answer_seconds: float | None = None) -> Session:

@@ -109,6 +109,7 @@ def recopy_table(
             node.catalog.copy_table_anew(sub.oid, rel.relid)
         failpoint("recopy.table_recorded")
         node.changed()
+        caller.notice(Notice(f'table "{table.qualified}" will be copied again'))
         end_copies(node, caller, sub, [rel.relid])
 
 

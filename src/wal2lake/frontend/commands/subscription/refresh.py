@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from wal2lake.catalog import Subscription
+from wal2lake.catalog import Subscription, SubscriptionRel
 from wal2lake.errors import DuplicateObjectError, UsageError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node
@@ -250,6 +250,7 @@ def _refresh(
                 session,
                 lambda: _tables(node, caller, subscription, publications, wanted),
             )
+            _tell_tables(node, caller, subscription, before, copied=True, anew=True)
             _tell_paused(node, caller, subscription)
             return
         # What was there before is neither copied nor applied. The receiver may have it already,
@@ -268,8 +269,44 @@ def _refresh(
             begins=begins,
         )
     node.changed()
+    _tell_tables(node, caller, subscription, before, copied=copy_data)
     if gone:
         end_copies(node, caller, subscription, gone)
+
+
+def _tell_tables(
+    node: Node,
+    caller: Caller,
+    subscription: Subscription,
+    before: Sequence[SubscriptionRel],
+    *,
+    copied: bool,
+    anew: bool = False,
+) -> None:
+    """Which tables have come, gone and are copied. PostgreSQL says the first two at DEBUG1.
+    ``anew``: those that were there before are copied, too."""
+    known = {rel.relid: rel for rel in before}
+    now = {rel.relid: rel for rel in node.catalog.rels(subscription.oid)}
+    name = subscription.name
+    for relid in sorted(now.keys() | known.keys()):
+        table = node.catalog.table_by_oid(relid)
+        rel = now.get(relid) or known[relid]
+        # One that has been dropped here has only its publisher's name.
+        shown = (
+            f"{rel.remote_namespace}.{rel.remote_name}"
+            if table is None
+            else table.qualified
+        )
+        if relid not in known:
+            text = f'table "{shown}" added to subscription "{name}"'
+            text += ", and will be copied" if copied else ""
+        elif relid not in now:
+            text = f'table "{shown}" removed from subscription "{name}"'
+        elif anew and not rel.paused:
+            text = f'table "{shown}" will be copied again'
+        else:
+            continue
+        caller.notice(Notice(text))
 
 
 def _tell_paused(node: Node, caller: Caller, subscription: Subscription) -> None:

@@ -453,7 +453,12 @@ def pg_prepared_xacts(moment: Moment) -> Iterator[Row]:
 def pg_stat_activity(moment: Moment) -> Iterator[Row]:
     """The clients' sessions."""
     users = {role.name: role.oid for role in moment.facts.roles}
+    authority, role = moment.facts.authority, moment.role
+    sees_all = authority.has_privileges_of(role, PG_READ_ALL_STATS)
     for session in moment.source.sessions():
+        user = users.get(session.user)
+        # Source: HAS_PGSTAT_PERMISSIONS() in pgstatfuncs.c.
+        seen = sees_all or (user is not None and authority.owns(role, user))
         yield {
             "datid": DATABASE_OID,
             "datname": DATABASE,
@@ -465,6 +470,7 @@ def pg_stat_activity(moment: Moment) -> Iterator[Row]:
             "client_port": session.client_port if session.client_host else -1,
             "backend_start": datetime.fromtimestamp(session.started_at, UTC),
             "state": session.state,
+            "query": session.query if seen else "<insufficient privilege>",
             "backend_type": "client backend",
         }
 
