@@ -58,6 +58,74 @@ def test_a_table_is_dropped_and_refreshed_with_another_type_and_another_column(
     assert node.sql(ERROR.format("rm")) == []
 
 
+def test_changes_of_a_table_that_the_source_has_dropped_are_skipped(
+    pg18: Database, node: Node, subscribe: Callable[..., Mirror]
+) -> None:
+    """The log still has them; REFRESH cannot create what is not there any more. One that is
+    still there is created by it."""
+    pg18.psql(
+        "create schema rd; create table rd.a (id int primary key);"
+        " create publication rd for tables in schema rd"
+    )
+    mirror = subscribe(pg18, "rd")
+    mirror.synced()
+    pg18.psql(
+        "create table rd.gone (id int primary key, v text);"
+        " insert into rd.gone values (1, 'x'); drop table rd.gone;"
+        " insert into rd.a values (1)"
+    )
+    missing = 'logical replication target relation "rd.{}" does not exist'
+    error = stopped(node, "rd", missing.format("gone"))
+    assert "dropped it, or its changes are to be skipped, create a table" in error
+    node.sql("create table rd.gone (any_column int)")
+    mirror.caught_up()
+    assert node.sql("select id from rd.a") == [("1",)]
+    assert node.sql("select * from rd.gone") == []
+    node.sql("drop table rd.gone")
+    pg18.psql("create table rd.new (id int primary key); insert into rd.new values (7)")
+    error = stopped(node, "rd", missing.format("new"))
+    assert "still has the table, ALTER SUBSCRIPTION ... REFRESH" in error
+    node.sql("alter subscription rd refresh publication")
+    mirror.synced()
+    mirror.assert_equal(["rd.a", "rd.new"])
+    assert node.sql(ERROR.format("rd")) == []
+
+
+def test_keys_that_do_not_fit_are_mended_as_the_hints_say(
+    pg18: Database, node: Node, subscribe: Callable[..., Mirror]
+) -> None:
+    pg18.psql(
+        "create schema rp; create table rp.n (id int not null unique, v text);"
+        " alter table rp.n replica identity using index n_id_key;"
+        " create table rp.k (id int primary key, v text not null);"
+        " insert into rp.n values (1, 'n'); insert into rp.k values (1, 'k');"
+        " create publication rp for tables in schema rp"
+    )
+    node.sql(
+        "create schema rp; create table rp.n (id int, v text);"
+        " create table rp.k (id int, v text, primary key (id, v))"
+    )
+    mirror = subscribe(pg18, "rp")
+    mirror.synced()
+    again = "drop table rp.{0}", "alter subscription rp refresh publication"
+    pg18.psql("update rp.n set v = 'changed'")
+    error = stopped(node, "rp", "has neither REPLICA IDENTITY index nor PRIMARY KEY")
+    assert "Give the table a primary key at the source; then drop the table" in error
+    pg18.psql("alter table rp.n add primary key (id)")
+    for sql in again:
+        node.sql(sql.format("n"))
+    mirror.synced()
+    mirror.assert_equal(["rp.n"])
+    pg18.psql("update rp.k set v = 'changed'")
+    error = stopped(node, "rp", "did not send replica identity column expected")
+    assert "The keys of both sides differ: drop the table" in error
+    for sql in again:
+        node.sql(sql.format("k"))
+    mirror.synced()
+    mirror.assert_equal(["rp.n", "rp.k"])
+    assert node.sql(ERROR.format("rp")) == []
+
+
 @pytest.mark.slow
 def test_a_value_is_cut_by_policy_and_a_row_that_left_unsent_is_removed_here(
     pg18: Database, node: Node, subscribe: Callable[..., Mirror]

@@ -34,9 +34,10 @@ def missing_target(relation: Relation) -> ApplyError:
     return ApplyError(
         f'logical replication target relation "{relation.qualified}" does not exist',
         sqlstate=_PREREQUISITE,
-        hint="ALTER SUBSCRIPTION ... REFRESH PUBLICATION creates and copies the table,"
-        " and replication goes on. To skip its changes create a table of this name:"
-        " until the next REFRESH PUBLICATION it takes no part.",
+        hint="If the publisher still has the table, ALTER SUBSCRIPTION ... REFRESH"
+        " PUBLICATION creates and copies it, and replication goes on. If the publisher has"
+        " dropped it, or its changes are to be skipped, create a table of this name here,"
+        " with any columns: it takes no part until the next REFRESH PUBLICATION.",
     )
 
 
