@@ -57,7 +57,11 @@ def _report(
     text = f'walreceiver for subscription "{subscription.name}" ended'
     if isinstance(error, Wal2LakeError):
         described = error.describe()
-        get_logger().error(f"{text}: {error.message}", error=error)
+        if _noted(catalog, subscription) == described:
+            # Its predecessor has said it in full, and SQL shows since when.
+            get_logger().error(f"{text} by the same error: {error.message}")
+        else:
+            get_logger().error(f"{text}: {error.message}", error=error)
     else:
         described = f"internal error: {error!r}"
         get_logger().error(f"{text}: {described}", exc_info=error)
@@ -66,6 +70,14 @@ def _report(
         # PostgreSQL too disables for what goes wrong behind START_REPLICATION, on either
         # side, and not for a connection, a password or a slot: start_apply() in worker.c.
         catalog.disable_if_asked(subscription.oid, error)
+
+
+def _noted(catalog: Catalog, subscription: Subscription) -> str | None:
+    """What stopped the process before this one, if that stands."""
+    for one in catalog.errors():
+        if one.subid == subscription.oid and one.worker is Worker.RECEIVER:
+            return one.error
+    return None
 
 
 def _run(
