@@ -26,7 +26,6 @@ from wal2lake.catalog import UncommittedCatalog
 from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.frontend.commands.concurrency.blocks import BlockMark, OpenBlock
 from wal2lake.frontend.commands.node import Node
-from wal2lake.observe import failpoint
 from wal2lake.pg import Check
 
 
@@ -66,7 +65,6 @@ class Definitions:
                     found.enter_context(around(node))
                 self.catalog.commit()
                 block.committed()
-            failpoint("block.definitions_committed")
         node.changed()
         for step in block.afterwards:
             step(node)
