@@ -95,7 +95,8 @@ def test_a_subscriber_from_its_creation_to_its_end(
     )
     name = f"sub{version}"
     copy.psql(
-        f"create subscription {name} connection '{source(node)}' publication subs"
+        f"create subscription {name} connection"
+        f" '{source(node)} options=-cwal_sender_timeout=5min' publication subs"
         f" with ({OPTIONS[version]})"
     )
     equal(node, copy, "a")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import codecs
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +20,9 @@ from wal2lake.frontend.parameters import (
     time_zone,
 )
 from wal2lake.frontend.parameters.encodings import _CODECS, canonical_encoding
+from wal2lake.frontend.parameters.node import node_parameters
 from wal2lake.pg import OUTPUT_SETTINGS
+from wal2lake.settings import Settings
 
 
 def test_a_node_accepts_what_another_node_sets_as_it_connects():
@@ -40,6 +44,18 @@ def test_a_node_accepts_what_another_node_sets_as_it_connects():
         ("work_mem", "1024", "1MB"),
         ("work_mem", "3000kB", "3000kB"),
         ("extra_float_digits", "-15", "-15"),
+        ("random_page_cost", "1.1", "1.1"),
+        ("random_page_cost", "0x10", "16"),
+        ("jit_above_cost", "1e10", "1e+10"),
+        ("geqo_seed", "  0.5 ", "0.5"),
+        ("effective_cache_size", "10000", "80000kB"),
+        ("effective_cache_size", "7GB", "7GB"),
+        ("temp_buffers", "101", "808kB"),
+        (
+            "restrict_nonsystem_relation_kind",
+            "view, foreign-table",
+            "view, foreign-table",
+        ),
         ("bytea_output", "ESCAPE", "escape"),
         ("synchronous_commit", "false", "off"),
         ("jit", "FALSE", "off"),
@@ -128,6 +144,31 @@ def test_a_value_is_shown_as_postgresql_shows_it(name, value, shown):
             "klingon",
             "22023",
             'invalid value for parameter "client_encoding": "klingon"',
+        ),
+        (
+            "seq_page_cost",
+            "-1",
+            "22023",
+            '-1 is outside the valid range for parameter "seq_page_cost"'
+            " (0 .. 1.79769e+308)",
+        ),
+        (
+            "random_page_cost",
+            "1.1x",
+            "22023",
+            'invalid value for parameter "random_page_cost": "1.1x"',
+        ),
+        (
+            "seq_page_cost",
+            "1e400",
+            "22023",
+            'invalid value for parameter "seq_page_cost": "1e400"',
+        ),
+        (
+            "restrict_nonsystem_relation_kind",
+            "x",
+            "22023",
+            'invalid value for parameter "restrict_nonsystem_relation_kind": "x"',
         ),
         (
             "server_version",
@@ -243,6 +284,71 @@ def test_the_client_is_told_everything_once_and_then_changes():
     assert parameters.changes() == [("TimeZone", "Asia/Tokyo")]
     parameters.rollback()
     assert parameters.changes() == [("TimeZone", "UTC")]
+
+
+# What pg_dump 18, pg_restore, psqlODBC, pgjdbc, asyncpg and libpq's environment SET at connect.
+SET_AT_CONNECT = (
+    ("DATESTYLE", "ISO"),
+    ("INTERVALSTYLE", "POSTGRES"),
+    ("extra_float_digits", "3"),
+    ("synchronize_seqscans", "off"),
+    ("statement_timeout", "0"),
+    ("lock_timeout", "0"),
+    ("idle_in_transaction_session_timeout", "0"),
+    ("transaction_timeout", "0"),
+    ("quote_all_identifiers", "true"),
+    ("row_security", "off"),
+    ("restrict_nonsystem_relation_kind", "view, foreign-table"),
+    ("client_encoding", "UTF8"),
+    ("standard_conforming_strings", "on"),
+    ("search_path", ""),
+    ("check_function_bodies", "false"),
+    ("xmloption", "content"),
+    ("client_min_messages", "warning"),
+    ("escape_string_warning", "off"),
+    ("default_tablespace", ""),
+    ("default_toast_compression", "pglz"),
+    ("default_table_access_method", "heap"),
+    ("bytea_output", "escape"),
+    ("application_name", "it"),
+    ("jit", "off"),
+    ("geqo", "off"),
+    ("enable_seqscan", "off"),
+    ("max_parallel_workers_per_gather", "0"),
+    ("maintenance_work_mem", "1GB"),
+    ("plan_cache_mode", "force_custom_plan"),
+)
+
+
+@pytest.mark.parametrize(("name", "value"), SET_AT_CONNECT)
+def test_what_clients_set_at_connect_is_known(name, value):
+    Parameters().set(name, value)
+
+
+def test_a_session_has_its_own_value_of_a_node_setting_until_it_is_reset():
+    setting = Settings(Path("/node"))
+    parameters = Parameters(node=lambda: node_parameters(setting))
+    assert parameters["wal_sender_timeout"] == "1min"
+    parameters.set("wal_sender_timeout", "5min")
+    parameters.rollback()
+    assert parameters["wal_sender_timeout"] == "1min"
+    parameters.set("wal_sender_timeout", "5min")
+    parameters.set("logical_decoding_work_mem", "1MB")
+    parameters.commit()
+    assert parameters.number("wal_sender_timeout") == 300_000
+    assert parameters.number("logical_decoding_work_mem") == 1024
+    setting = replace(
+        setting, publish=replace(setting.publish, wal_sender_timeout_ms=7)
+    )
+    assert parameters["wal_sender_timeout"] == "5min"
+    parameters.reset_all()
+    assert parameters["wal_sender_timeout"] == "7ms"
+    assert parameters["logical_decoding_work_mem"] == "64MB"
+    parameters.set_at_startup("wal_sender_timeout", "2s")
+    parameters.set("wal_sender_timeout", "0")
+    parameters.reset("wal_sender_timeout")
+    assert parameters["wal_sender_timeout"] == "2s"
+    assert parameters.reset_value("wal_sender_timeout") == "2s"
 
 
 def test_the_nodes_own_settings_are_shown_and_not_set():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 
 import pytest
 from tests.fakes.door import INT4, TEXT, RawClient, errors, open_door
@@ -720,6 +721,22 @@ def test_statement_timeout_cancels_with_its_own_text(client, sql):
 def test_idle_timeouts_end_the_session(client, setting, sql, sqlstate):
     ask(client, f"set {setting} = 30; {sql}")
     assert [e[:2] for e in errors(client.rest())] == [("FATAL", sqlstate)]
+
+
+@pytest.mark.parametrize("sql", ["begin", "begin; wait", "wait politely"])
+def test_a_transaction_timeout_ends_the_session(client, sql):
+    ask(client, "set transaction_timeout = 50")
+    client.send(Query(sql.encode()))
+    assert errors(client.rest()) == [
+        ("FATAL", "25P04", "terminating connection due to transaction timeout")
+    ]
+
+
+def test_a_transaction_that_has_ended_has_no_timeout(client):
+    ask(client, "set transaction_timeout = 60; begin; commit")
+    ask(client, "begin; set local transaction_timeout = 0")
+    time.sleep(0.15)
+    assert tags(ask(client, "commit")) == ["COMMIT"]
 
 
 def test_a_shutdown_ends_idle_and_busy_sessions_with_57p01(door, client):

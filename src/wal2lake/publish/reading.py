@@ -42,11 +42,12 @@ def read_changes(
     binary: bool,
     consume: bool,
     function: str,
+    work_mem: int,
     warn: Callable[[Wal2LakeError], None],
 ) -> Changes:
     """Decode what is visible now. ``up_to``: as in PostgreSQL 0 is no limit, too. ``consume``: the
     slot goes on behind it. ``function``: as the error for a plugin whose messages are no text names
-    it. ``warn`` takes warnings."""
+    it. ``work_mem``: logical_decoding_work_mem, in bytes. ``warn`` takes warnings."""
     with publishing.slots.using(name, session) as slot:
         publishing.capture.catch_up_for_long()
         plugin = load_plugin(slot.plugin, publishing.allowed())
@@ -83,7 +84,7 @@ def read_changes(
             plugin,
             context,
             slot.confirmed_lsn,
-            publishing.work_mem(),
+            work_mem,
         )
         decoding.begin(
             options,

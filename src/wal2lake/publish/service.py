@@ -27,10 +27,6 @@ class Publishing:
     statistics: Statistics
     catalog_path: str
     log_directory: str
-    timeout_ms: Callable[[], int]
-    """wal_sender_timeout."""
-    work_mem: Callable[[], int]
-    """logical_decoding_work_mem, in bytes."""
     allowed: Callable[[], tuple[str, ...]]
     """output_plugin_libraries."""
     locations: Callable[[Point], Mapping[str, int]]

@@ -128,6 +128,8 @@ class Caller:
     """Who has logged in, where SET ROLE has made ``role`` another one."""
     zone: str = "UTC"
     """The session's TimeZone."""
+    decoding_work_mem: Callable[[], int] = lambda: 64 << 20
+    """The session's logical_decoding_work_mem, in bytes."""
     check: Check = lambda: None
     """Raises 57014 once the statement is to be cancelled; called while it waits."""
     pid: int = 0

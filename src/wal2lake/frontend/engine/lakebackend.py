@@ -608,6 +608,7 @@ class LakeBackend:
             self._in_block,
             None if same else self._roles.named(context.session_user),
             context.parameters["TimeZone"],
+            lambda: 1024 * context.parameters.number("logical_decoding_work_mem"),
             self._check_cancelled,
             context.pid,
             self._origin,

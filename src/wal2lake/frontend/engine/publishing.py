@@ -95,8 +95,6 @@ class Publisher:
             commits=Commits(self.capture, self._streaming, self.standbys),
             catalog_path=str(settings.catalog_file),
             log_directory=str(settings.publish_log_directory),
-            timeout_ms=lambda: self._settings.publish.wal_sender_timeout_ms,
-            work_mem=lambda: self._settings.publish.logical_decoding_work_mem,
             allowed=self._allowed,
             locations=self._locations,
             export=self._export,

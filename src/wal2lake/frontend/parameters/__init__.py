@@ -5,6 +5,12 @@ text. Owns: one session's values. Never: reads the node's configuration by itsel
 own settings are handed in as definitions.
 """
 
+from wal2lake.frontend.parameters.definition import (
+    Context,
+    Kind,
+    ParameterDefinition,
+    Unit,
+)
 from wal2lake.frontend.parameters.encodings import (
     canonical_encoding,
     codec_name,
@@ -19,10 +25,6 @@ from wal2lake.frontend.parameters.table import (
     PARAMETERS,
     SERVER_VERSION,
     SERVER_VERSION_NUM,
-    Context,
-    Kind,
-    ParameterDefinition,
-    Unit,
 )
 from wal2lake.frontend.parameters.values import moment, parse_boolean, time_zone
 

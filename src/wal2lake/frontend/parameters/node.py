@@ -1,13 +1,13 @@
 """The node's own settings as parameters, for SHOW and pg_settings.
 
-Only those that PostgreSQL has too, under its names; all are read-only here, because they are
-set in ``wal2lake.toml`` or on the command line. SHOW gives what holds now, also in a session that
-began before SIGHUP.
+Only those that PostgreSQL has too, under its names. They are set in ``wal2lake.toml`` or on the
+command line; a session may set those that PostgreSQL lets it set (Context.USER) for itself. SHOW
+gives what holds now, also in a session that began before SIGHUP.
 """
 
 from __future__ import annotations
 
-from wal2lake.frontend.parameters.table import (
+from wal2lake.frontend.parameters.definition import (
     Context,
     Kind,
     ParameterDefinition,
@@ -92,17 +92,20 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
             settings.publish.synchronous_standby_names,
             "Subscribers that a COMMIT waits for.",
         ),
-        number(
+        ParameterDefinition(
             "wal_sender_timeout",
-            settings.publish.wal_sender_timeout_ms,
+            Kind.INTEGER,
+            str(settings.publish.wal_sender_timeout_ms),
             "A client that says nothing for so long is cut off.",
-            Unit.MILLISECONDS,
+            unit=Unit.MILLISECONDS,
         ),
-        number(
+        ParameterDefinition(
             "logical_decoding_work_mem",
-            settings.publish.logical_decoding_work_mem // 1024,
+            Kind.INTEGER,
+            str(settings.publish.logical_decoding_work_mem // 1024),
             "What a decoding holds of a transaction before it streams it.",
-            Unit.KILOBYTES,
+            unit=Unit.KILOBYTES,
+            minimum=64,
         ),
         text(
             "output_plugin_libraries",

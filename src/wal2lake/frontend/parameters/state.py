@@ -29,12 +29,12 @@ from wal2lake.errors import (
     UndefinedObjectError,
     UsageError,
 )
-from wal2lake.frontend.parameters.table import (
-    PARAMETERS,
+from wal2lake.frontend.parameters.definition import (
     Context,
     Kind,
     ParameterDefinition,
 )
+from wal2lake.frontend.parameters.table import PARAMETERS
 from wal2lake.frontend.parameters.values import check_value, show_value
 
 _CUSTOM_NAME = re.compile(
@@ -73,10 +73,9 @@ class Parameters(Mapping[str, str]):
         """``facts``: values of internal parameters; ``node``: the node's own settings as
         they are now, which a reload changes."""
         self._node = node
-        self._of_node = {d.name.lower() for d in node()}
         self._definitions = {d.name.lower(): d for d in (*PARAMETERS, *node())}
         self._reset: dict[str, str] = {
-            key: d.default for key, d in self._definitions.items() if not d.follows
+            d.name.lower(): d.default for d in PARAMETERS if not d.follows
         }
         for name, value in (facts or {}).items():
             self._reset[name.lower()] = value
@@ -110,30 +109,28 @@ class Parameters(Mapping[str, str]):
     def raw(self, name: str) -> str:
         """The value as it is kept: integers without a unit."""
         definition = self.definition(name)
-        if _key(name) in self._of_node:
-            return self._node_value(_key(name))
         value = self._current.get(_key(name))
-        if value is None:
-            assert definition.follows is not None
+        if value is not None:
+            return value
+        if definition.follows is not None:
             return self.raw(definition.follows)
-        return value
+        return self._node_value(_key(name))
 
     def reset_value(self, name: str) -> str:
         """What RESET would make of it, as SHOW prints it."""
         definition = self.definition(name)
-        if _key(name) in self._of_node:
-            return self[name]
         value = self._reset.get(_key(name))
-        if value is None:
-            assert definition.follows is not None
+        if value is None and definition.follows is not None:
             return self.reset_value(definition.follows)
+        if value is None:
+            value = self._node_value(_key(name))
         return show_value(definition, value)
 
     def _node_value(self, key: str) -> str:
         return next(d.default for d in self._node() if d.name.lower() == key)
 
     def number(self, name: str) -> int:
-        """An integer parameter in its base unit (milliseconds, kilobytes, or none)."""
+        """An integer parameter in its base unit (milliseconds, kilobytes, blocks, or none)."""
         return int(self.raw(name))
 
     def enabled(self, name: str) -> bool:
@@ -157,7 +154,7 @@ class Parameters(Mapping[str, str]):
         for key, definition in self._definitions.items():
             # The transaction_* values belong to the transaction, not to the session.
             if definition.context is Context.USER and not definition.follows:
-                self._assign(key, self._reset[key], local=False)
+                self._assign(key, self._reset.get(key), local=False)
 
     def assume(self, name: str, value: str | None, *, local: bool = False) -> None:
         """What only its own statement may set (role, session_authorization), once whoever

@@ -3,17 +3,23 @@
 In: nothing. Out: ``PARAMETERS``, definitions with PostgreSQL 18's names, defaults,
 descriptions and limits. Three sorts are here: those the node obeys, those it reports because
 drivers read them, and those that clients habitually set at connect and whose value
-cannot matter here (``jit``, ``row_security`` ...). Everything else is an unrecognized
-parameter, so that nobody believes in a setting that does nothing.
+cannot matter here (``jit``, ``row_security`` ...; the planner's are in ``planner``). Everything
+else is an unrecognized parameter, so that nobody believes in a setting that does nothing.
 
 Source: src/backend/utils/misc/guc_tables.c, PostgreSQL 18; manual, chapter 19.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
 from typing import Final
+
+from wal2lake.frontend.parameters.definition import (
+    Context,
+    Kind,
+    ParameterDefinition,
+    Unit,
+)
+from wal2lake.frontend.parameters.planner import PLANNER_PARAMETERS
 
 SERVER_VERSION: Final = "18.0"
 """What we imitate; drivers compare the number before the point."""
@@ -23,72 +29,6 @@ SERVER_VERSION_NUM: Final = "180000"
 AS_OF_LSN: Final = "wal2lake.as_of_lsn"
 
 AS_OF_TIME: Final = "wal2lake.as_of_time"
-
-
-class Kind(Enum):
-    """pg_settings.vartype."""
-
-    BOOL = "bool"
-    """on or off."""
-    INTEGER = "integer"
-    """With limits, perhaps with a unit."""
-    STRING = "string"
-    """Anything, or what the parameter's own check lets pass."""
-    ENUM = "enum"
-    """One of ``choices``."""
-
-
-class Context(Enum):
-    """pg_settings.context: who may change it when."""
-
-    INTERNAL = "internal"
-    """Nobody: a fact about the server."""
-    POSTMASTER = "postmaster"
-    """The configuration file, at start."""
-    USER = "user"
-    """Any session."""
-
-
-class Unit(Enum):
-    """What a bare number means."""
-
-    NONE = ""
-    """A pure number."""
-    MILLISECONDS = "ms"
-    """Time."""
-    SECONDS = "s"
-    """Time."""
-    KILOBYTES = "kB"
-    """Memory."""
-    MEGABYTES = "MB"
-    """Memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterDefinition:
-    """One parameter, named as SHOW prints it."""
-
-    name: str
-    kind: Kind
-    default: str
-    """In the form SHOW prints, except integers: a bare number in the base unit."""
-    description: str
-    context: Context = Context.USER
-    report: bool = False
-    """GUC_REPORT: changes go to the client as ParameterStatus."""
-    unit: Unit = Unit.NONE
-    minimum: int = 0
-    maximum: int = 2_147_483_647
-    choices: tuple[str, ...] = ()
-    """The first spelling of a value is the one shown; see ``synonyms``."""
-    synonyms: tuple[tuple[str, str], ...] = ()
-    """Hidden spellings of a choice."""
-    is_list: bool = False
-    """GUC_LIST_INPUT: SET takes several values."""
-    quotes_items: bool = False
-    """GUC_LIST_QUOTE: each value of SET is quoted as an identifier."""
-    follows: str | None = None
-    """Has the value of this parameter unless it was set itself."""
 
 
 def _bool(
@@ -162,6 +102,7 @@ _MESSAGES: Final = (
 )
 
 PARAMETERS: Final = (
+    *PLANNER_PARAMETERS,
     _string(
         "application_name",
         "",
@@ -203,6 +144,13 @@ PARAMETERS: Final = (
         "default_table_access_method",
         "heap",
         "Sets the default table access method for new tables.",
+    ),
+    _enum(
+        "default_toast_compression",
+        "pglz",
+        "Sets the default compression method for compressible values.",
+        "pglz",
+        "lz4",
     ),
     _string(
         "default_tablespace", "", "Sets the default tablespace to create tables in."
@@ -306,6 +254,13 @@ PARAMETERS: Final = (
         "When generating SQL fragments, quote all identifiers.",
     ),
     _fact("role", Kind.STRING, "none", "Sets the current role."),
+    ParameterDefinition(
+        "restrict_nonsystem_relation_kind",
+        Kind.STRING,
+        "",
+        "Prohibits access to non-system relations of specified kinds.",
+        is_list=True,
+    ),
     _bool("row_security", "on", "Enables row security."),
     ParameterDefinition(
         "scram_iterations",
@@ -412,6 +367,11 @@ PARAMETERS: Final = (
         "off",
         "Sets the current transaction's read-only status.",
         follows="default_transaction_read_only",
+    ),
+    _timeout(
+        "transaction_timeout",
+        "Sets the maximum allowed duration of any transaction within a session (not a "
+        "prepared transaction).",
     ),
     ParameterDefinition(
         "work_mem",

@@ -10,6 +10,7 @@ src/backend/commands/variable.c (check_datestyle, check_timezone, check_client_e
 from __future__ import annotations
 
 import datetime
+import math
 import re
 import zoneinfo
 from collections.abc import Callable
@@ -17,14 +18,13 @@ from fractions import Fraction
 from typing import Final
 
 from wal2lake.errors import FeatureNotSupportedError, UsageError
-from wal2lake.frontend.parameters.encodings import canonical_encoding
-from wal2lake.frontend.parameters.table import (
-    AS_OF_LSN,
-    AS_OF_TIME,
+from wal2lake.frontend.parameters.definition import (
     Kind,
     ParameterDefinition,
     Unit,
 )
+from wal2lake.frontend.parameters.encodings import canonical_encoding
+from wal2lake.frontend.parameters.table import AS_OF_LSN, AS_OF_TIME
 from wal2lake.model import Lsn
 
 _UNITS: Final[dict[Unit, tuple[tuple[str, Fraction], ...]]] = {
@@ -59,6 +59,13 @@ _UNITS: Final[dict[Unit, tuple[tuple[str, Fraction], ...]]] = {
         ("kB", Fraction(1)),
         ("B", Fraction(1, 1024)),
     ),
+    Unit.BLOCKS: (
+        ("TB", Fraction(1 << 27)),
+        ("GB", Fraction(1 << 17)),
+        ("MB", Fraction(1 << 7)),
+        ("kB", Fraction(1, 8)),
+        ("B", Fraction(1, 8192)),
+    ),
 }
 
 _TIMES: Final = (
@@ -71,11 +78,16 @@ _UNIT_HINTS: Final = {
     Unit.SECONDS: _TIMES,
     Unit.KILOBYTES: _SIZES,
     Unit.MEGABYTES: _SIZES,
+    Unit.BLOCKS: _SIZES,
 }
 
 _INTEGER = re.compile(
     r"\s*([+-]?(?:0[xX][0-9A-Fa-f]+|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?))"
     r"\s*([A-Za-z]*)\s*"
+)
+
+_REAL = re.compile(
+    r"\s*([+-]?(?:0[xX][0-9A-Fa-f]+|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?))\s*"
 )
 
 
@@ -85,6 +97,8 @@ def check_value(definition: ParameterDefinition, text: str) -> str:
         value = _boolean(definition, text)
     elif definition.kind is Kind.INTEGER:
         value = _integer(definition, text)
+    elif definition.kind is Kind.REAL:
+        value = _real(definition, text)
     elif definition.kind is Kind.ENUM:
         value = _choice(definition, text)
     else:
@@ -102,8 +116,8 @@ def show_value(definition: ParameterDefinition, kept: str) -> str:
         return kept
     # The largest unit that needs no fraction, as convert_int_from_base_unit.
     for unit, factor in _UNITS[definition.unit]:
-        if factor.denominator == 1 and number % factor.numerator == 0:
-            return f"{number // factor.numerator}{unit}"
+        if factor <= 1 or number % factor == 0:
+            return f"{round(number / factor)}{unit}"
     return kept
 
 
@@ -153,6 +167,23 @@ def _integer(definition: ParameterDefinition, text: str) -> str:
             f"({definition.minimum}{word} .. {definition.maximum}{word})"
         )
     return str(value)
+
+
+def _real(definition: ParameterDefinition, text: str) -> str:
+    """In the digits that SHOW prints. No such parameter has a unit here."""
+    name, match = definition.name, _REAL.fullmatch(text)
+    if match is None:
+        raise _invalid(name, text)
+    digits = match[1]
+    value = float(int(digits, 16)) if "x" in digits.lower() else float(digits)
+    if math.isinf(value):
+        raise _invalid(name, text)
+    if not definition.least <= value <= definition.greatest:
+        raise UsageError(
+            f'{value:g} is outside the valid range for parameter "{name}" '
+            f"({definition.least:g} .. {definition.greatest:g})"
+        )
+    return f"{value:g}"
 
 
 def _choice(definition: ParameterDefinition, text: str) -> str:
@@ -314,6 +345,18 @@ def _application_name(text: str) -> str:
     )[:63]
 
 
+def _relation_kinds(text: str) -> str:
+    """check_restrict_nonsystem_relation_kind."""
+    for word in (part.strip().strip('"').lower() for part in text.split(",")):
+        if word not in ("", "view", "foreign-table"):
+            raise _invalid(
+                "restrict_nonsystem_relation_kind",
+                text,
+                detail=f'Unrecognized key word: "{word}".',
+            )
+    return text
+
+
 def _as_of_lsn(text: str) -> str:
     """A position as PostgreSQL writes it; empty: the session reads the present."""
     try:
@@ -348,6 +391,7 @@ _CHECKS: Final[dict[str, Callable[[str], str]]] = {
     AS_OF_LSN: _as_of_lsn,
     AS_OF_TIME: _as_of_time,
     "DateStyle": _date_style,
+    "restrict_nonsystem_relation_kind": _relation_kinds,
     "TimeZone": _time_zone,
     "client_encoding": _client_encoding,
     "standard_conforming_strings": _standard_conforming_strings,

@@ -247,8 +247,9 @@ class ReplicationCommands:
                     catalog=publishing.catalog_path,
                     log=publishing.log_directory,
                     page=publishing.walsenders.page_of(self._pid),
-                    timeout_ms=publishing.timeout_ms(),
-                    work_mem=publishing.work_mem(),
+                    timeout_ms=self._parameters.number("wal_sender_timeout"),
+                    work_mem=1024
+                    * self._parameters.number("logical_decoding_work_mem"),
                     warns=is_wanted(
                         "WARNING", self._parameters.raw("client_min_messages")
                     ),

@@ -39,10 +39,12 @@ class Interrupts:
 
     __slots__ = (
         "_cancel",
+        "_end_error",
         "_ended",
         "_lock",
         "_pending",
         "_running",
+        "_transaction_timer",
         "_wake",
         "terminating",
     )
@@ -56,6 +58,8 @@ class Interrupts:
         self._ended = threading.Event()
         self._pending: Interrupt | None = None
         self.terminating = False
+        self._end_error = shutdown_error
+        self._transaction_timer: threading.Timer | None = None
 
     def request(self, interrupt: Interrupt) -> None:
         """From any thread: stop the running statement, if there is one."""
@@ -74,6 +78,26 @@ class Interrupts:
                 self._repeat()
         self._wake()
 
+    def watch_transaction(self, timeout_ms: int) -> None:
+        """A transaction is open, and may be for so long; 0: there is none, or no limit. Its time
+        goes on from the first call. The session ends with 25P04."""
+        timer = self._transaction_timer
+        if timeout_ms > 0 and timer is None:
+            timer = threading.Timer(timeout_ms / 1000, self._end_transaction)
+            timer.daemon = True
+            self._transaction_timer = timer
+            timer.start()
+        elif timeout_ms <= 0 and timer is not None:
+            timer.cancel()
+            self._transaction_timer = None
+
+    def _end_transaction(self) -> None:
+        with self._lock:
+            if self._transaction_timer is None or self.terminating:
+                return
+            self._end_error = _transaction_timeout_error
+        self.terminate()
+
     def _repeat(self) -> None:
         ended = self._ended
 
@@ -88,7 +112,7 @@ class Interrupts:
     def check(self) -> None:
         """A check point: raises 57014, or SessionEnd with 57P01."""
         if self.terminating:
-            raise SessionEnd(shutdown_error())
+            raise SessionEnd(self._end_error())
         if self._pending is not None:
             raise UsageError(self._pending.value, sqlstate="57014")
 
@@ -129,6 +153,12 @@ class Interrupts:
         timer.daemon = True
         timer.start()
         return timer
+
+
+def _transaction_timeout_error() -> UsageError:
+    return UsageError(
+        "terminating connection due to transaction timeout", sqlstate="25P04"
+    )
 
 
 def shutdown_error() -> UsageError:

@@ -255,6 +255,7 @@ class Session:
                     "extended query protocol not supported in a replication connection"
                 )
             timeout_ms = self._parameters.number("statement_timeout")
+            self._watch_transaction()
             with self.interrupts.running(timeout_ms):
                 self._extended.handle(read_frontend(frame))
         except (TransportClosed, SessionEnd):
@@ -330,6 +331,7 @@ class Session:
         self, statement: StatementText, kind: TransactionKind, is_last: bool
     ) -> None:
         timeout_ms = self._parameters.number("statement_timeout")
+        self._watch_transaction()
         with self.interrupts.running(timeout_ms):
             prepared = self._executor.prepare(statement.text, (), kind)
             if prepared.param_oids:
@@ -379,8 +381,17 @@ class Session:
 
     def _send_ready(self) -> None:
         self._report_parameters()
+        if self._transaction.in_block:
+            self._watch_transaction()
+        else:
+            self.interrupts.watch_transaction(0)
         self._conversation.send(ReadyForQuery(self._transaction.status))
         self._ready = True
+
+    def _watch_transaction(self) -> None:
+        self.interrupts.watch_transaction(
+            self._parameters.number("transaction_timeout")
+        )
 
     def _report_parameters(self) -> None:
         for name, value in self._parameters.changes():
@@ -412,6 +423,7 @@ class Session:
             pass
 
     def _end(self) -> None:
+        self.interrupts.watch_transaction(0)
         for step in (
             self._table.close_portals,
             self._transaction.close,

@@ -111,6 +111,7 @@ class Reader:
             binary=self._binary,
             consume=self._consume,
             function=self._function,
+            work_mem=caller.decoding_work_mem(),
             warn=lambda said: _warn(caller, said),
         )
         return [

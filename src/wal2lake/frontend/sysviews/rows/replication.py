@@ -39,6 +39,7 @@ from wal2lake.catalog import (
     Worker,
 )
 from wal2lake.frontend.backend import SessionContext
+from wal2lake.frontend.parameters import Kind, ParameterDefinition
 from wal2lake.frontend.sysviews.rows.facts import Facts, current_role
 from wal2lake.frontend.sysviews.rows.relations import Row
 from wal2lake.frontend.sysviews.source import CatalogSource
@@ -498,12 +499,20 @@ def pg_stat_database(moment: Moment) -> Iterator[Row]:
     }
 
 
+def _limits(definition: ParameterDefinition) -> tuple[str | None, str | None]:
+    if definition.kind is Kind.INTEGER:
+        return str(definition.minimum), str(definition.maximum)
+    if definition.kind is Kind.REAL:
+        return f"{definition.least:g}", f"{definition.greatest:g}"
+    return None, None
+
+
 def pg_settings(moment: Moment) -> Iterator[Row]:
     """The session's parameters."""
     parameters = moment.context.parameters
     for name in parameters:
         definition = parameters.definition(name)
-        number = definition.kind.value == "integer"
+        least, greatest = _limits(definition)
         current, initial = parameters.raw(name), parameters.reset_value(name)
         yield {
             "name": definition.name,
@@ -516,8 +525,8 @@ def pg_settings(moment: Moment) -> Iterator[Row]:
             "context": definition.context.value,
             "vartype": definition.kind.value,
             "source": "default" if parameters[name] == initial else "session",
-            "min_val": str(definition.minimum) if number else None,
-            "max_val": str(definition.maximum) if number else None,
+            "min_val": least,
+            "max_val": greatest,
             "enumvals": list(definition.choices) or None,
             "boot_val": definition.default,
             "reset_val": current if parameters[name] == initial else initial,
