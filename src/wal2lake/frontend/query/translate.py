@@ -150,8 +150,8 @@ def parse(sql: str) -> exp.Expression:
         near = str(first.get("highlight") or "").strip()
         text = f'syntax error at or near "{near}"' if near else "syntax error"
         raise SqlSyntaxError(text) from None
-    except SqlglotError as error:
-        raise SqlSyntaxError(f"syntax error: {error}") from None
+    except SqlglotError:
+        raise SqlSyntaxError("syntax error") from None
     if len(trees) != 1:
         raise SqlSyntaxError(
             "cannot insert multiple commands into a prepared statement"
@@ -387,5 +387,5 @@ def generate(tree: exp.Expression) -> str:
     """Spark SQL text."""
     try:
         return str(tree.sql(dialect="spark"))
-    except SqlglotError as error:
-        raise FeatureNotSupportedError(f"statement is not supported: {error}") from None
+    except SqlglotError:
+        raise FeatureNotSupportedError("the statement is not supported") from None

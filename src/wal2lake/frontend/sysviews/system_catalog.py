@@ -12,7 +12,6 @@ catalog are Python functions, which see the running query's session in ``Call``.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -24,9 +23,6 @@ import pyarrow as pa
 from wal2lake.catalog import Catalog
 from wal2lake.errors import (
     FeatureNotSupportedError,
-    InternalError,
-    SqlSyntaxError,
-    UndefinedObjectError,
     UsageError,
     Wal2LakeError,
 )
@@ -45,9 +41,9 @@ from wal2lake.frontend.sysviews.functions.pg_proc import (
     Function,
     internal_name,
 )
+from wal2lake.frontend.sysviews.query.failures import translated_error
 from wal2lake.frontend.sysviews.query.results import fields_of, printable
 from wal2lake.frontend.sysviews.query.rewrite import (
-    DIVISION_BY_ZERO,
     Translated,
     internal_relation,
     translate,
@@ -325,7 +321,7 @@ class SystemCatalog:
             return action()
         except duckdb.Error as error:
             failure = None if self._call is None else self._call.failure
-            raise failure or _translated_error(error, query) from None
+            raise failure or translated_error(error, query.calls) from None
 
 
 # The engine looks at a typed function's own parameters to count its arguments.
@@ -372,59 +368,3 @@ def _check_readable(relation: SystemRelation, moment: Moment) -> None:
         raise UsageError(
             f"permission denied for {word} {relation.name}", sqlstate="42501"
         )
-
-
-# ---- errors ------------------------------------------------------------------------------------
-
-
-_INPUT: Final = re.compile(r"[Cc]ould not convert string '(.*)' to (\w+)", re.DOTALL)
-_INPUT_TYPES: Final = {
-    "BOOL": "boolean",
-    "INT16": "smallint",
-    "INT32": "integer",
-    "INT64": "bigint",
-    "UINT32": "oid",
-    "FLOAT": "real",
-    "DOUBLE": "double precision",
-}
-
-
-def _translated_error(error: Exception, query: Translated) -> Wal2LakeError:
-    """The engine's error as PostgreSQL would put it, as far as it can be told."""
-    text = str(error).split("\n")[0]
-    quoted = text.split('"')
-    if isinstance(error, duckdb.InterruptException):
-        return UsageError("canceling statement due to user request", sqlstate="57014")
-    about_column = isinstance(error, duckdb.BinderException) and "olumn" in text
-    if about_column and len(quoted) > 1:
-        return UndefinedObjectError(
-            f'column "{quoted[1]}" does not exist', sqlstate="42703"
-        )
-    if isinstance(error, duckdb.CatalogException) and "unction" in text:
-        name = text.split("with name")[-1].split()[0].strip('"').lower()
-        shown = f"{name}({query.calls.get(name, '')})"
-        return UndefinedObjectError(
-            f"function {shown} does not exist",
-            sqlstate="42883",
-            hint="No function matches the given name and argument types. You might need"
-            " to add explicit type casts.",
-        )
-    if text.endswith(DIVISION_BY_ZERO):
-        return UsageError(DIVISION_BY_ZERO, sqlstate="22012")
-    value = _INPUT.search(text)
-    if value is not None:
-        kind = _INPUT_TYPES.get(value[2], value[2].lower())
-        return UsageError(
-            f'invalid input syntax for type {kind}: "{value[1]}"', sqlstate="22P02"
-        )
-    if isinstance(error, duckdb.ParserException):
-        return SqlSyntaxError(text)
-    if isinstance(error, duckdb.ConversionException):
-        return UsageError(text, sqlstate="22P02")
-    if isinstance(error, duckdb.OutOfRangeException):
-        return UsageError(text, sqlstate="22003")
-    if isinstance(error, (duckdb.BinderException, duckdb.CatalogException)):
-        return UsageError(text, sqlstate="42804")
-    if isinstance(error, duckdb.OutOfMemoryException):
-        return UsageError(text, sqlstate="53200")
-    return InternalError(text)

@@ -53,6 +53,7 @@ from wal2lake.frontend.sysviews.query.casts import (
     coerce_list,
     concatenation,
 )
+from wal2lake.frontend.sysviews.query.failures import DIVISION_BY_ZERO
 from wal2lake.frontend.sysviews.query.inference import (
     BYTEA,
     INT2VECTOR,
@@ -82,8 +83,6 @@ class Translated:
     outputs: tuple[Output, ...] | None
     """PostgreSQL's names and types of the result columns; None: ask the engine."""
 
-
-DIVISION_BY_ZERO: Final = "division by zero"
 
 _RENAMED_COLUMNS: Final = {"daticulocale": "datlocale"}
 """PostgreSQL 15 and 16's name of a column of pg_database, which their psql asks for."""
@@ -202,8 +201,8 @@ def _translate(sql: str, parameters: tuple[Parameter, ...]) -> Translated:
         tree = exp.select("*").from_(exp.Subquery(this=tree, alias="v"))
     try:
         text = tree.sql(dialect="duckdb", unsupported_level=sqlglot.ErrorLevel.IGNORE)
-    except SqlglotError as error:
-        raise FeatureNotSupportedError(f"query is not supported: {error}") from None
+    except SqlglotError:
+        raise FeatureNotSupportedError("the query is not supported") from None
     shown = None if outputs is None else tuple(outputs)
     return Translated(text, relations, calls, shown)
 

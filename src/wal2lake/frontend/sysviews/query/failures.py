@@ -1,0 +1,205 @@
+"""What the embedded engine says of a query, in PostgreSQL's words.
+
+Comes in: the engine's exception. Goes out: a Wal2LakeError. An error that PostgreSQL has, too, gets
+its text and SQLSTATE. The others are something that the engine lacks (0A000), or a failure of its
+own (XX000). The engine's own text goes to the log and never to the client.
+
+Source: PostgreSQL 18's answers to the same queries; its manual, appendix A.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import duckdb
+
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    InternalError,
+    SqlSyntaxError,
+    UndefinedObjectError,
+    UsageError,
+    Wal2LakeError,
+)
+from wal2lake.observe import get_logger
+
+DIVISION_BY_ZERO: Final = "division by zero"
+
+_TYPES: Final = {
+    "BOOL": "boolean",
+    "BOOLEAN": "boolean",
+    "INT8": "smallint",
+    "UINT8": "smallint",
+    "INT16": "smallint",
+    "INT32": "integer",
+    "INT64": "bigint",
+    "INT128": "bigint",
+    "UINT32": "oid",
+    "UINT64": "pg_lsn",
+    "FLOAT": "real",
+    "DOUBLE": "double precision",
+    "DATE": "date",
+    "TIME": "time",
+    "INTERVAL": "interval",
+    "UUID": "uuid",
+}
+"""PostgreSQL's names of what the engine calls its types in errors."""
+
+Told = Callable[[re.Match[str]], Wal2LakeError]
+
+
+def _no_column(found: re.Match[str]) -> Wal2LakeError:
+    return UndefinedObjectError(f'column "{found[1]}" does not exist', sqlstate="42703")
+
+
+def _bad_input(found: re.Match[str]) -> Wal2LakeError:
+    kind = _TYPES.get(found[2], "the type that is asked for")
+    state = "22007" if kind in ("date", "time", "interval") else "22P02"
+    return UsageError(
+        f'invalid input syntax for type {kind}: "{found[1]}"', sqlstate=state
+    )
+
+
+def _bad_moment(found: re.Match[str]) -> Wal2LakeError:
+    return UsageError(
+        f'invalid input syntax for type {found[1]}: "{found[2]}"', sqlstate="22007"
+    )
+
+
+def _out_of_range(found: re.Match[str]) -> Wal2LakeError:
+    kind = _TYPES.get(found[1])
+    return UsageError(
+        "value out of range" if kind is None else f"{kind} out of range",
+        sqlstate="22003",
+    )
+
+
+def _says(text: str, sqlstate: str) -> Told:
+    return lambda found: UsageError(found.expand(text), sqlstate=sqlstate)
+
+
+_TEXTS: Final[tuple[tuple[re.Pattern[str], Told], ...]] = tuple(
+    (re.compile(pattern, re.DOTALL), told)
+    for pattern, told in (
+        (rf"{DIVISION_BY_ZERO}$", _says(DIVISION_BY_ZERO, "22012")),
+        (r'Referenced column "(.*?)" (?:not found|was not found)', _no_column),
+        (r'does not have a column named "(.*?)"', _no_column),
+        (
+            r'Referenced table "(.*?)" not found',
+            _says(r'missing FROM-clause entry for table "\1"', "42P01"),
+        ),
+        (
+            r'Ambiguous reference to column name "(.*?)"',
+            _says(r'column reference "\1" is ambiguous', "42702"),
+        ),
+        (
+            r'column "?([^" ]+)"? must appear in the GROUP BY clause',
+            _says(
+                r'column "\1" must appear in the GROUP BY clause or be used in an'
+                " aggregate function",
+                "42803",
+            ),
+        ),
+        (
+            r"WHERE clause cannot contain aggregates",
+            _says("aggregate functions are not allowed in WHERE", "42803"),
+        ),
+        (
+            r"WHERE clause cannot contain window functions",
+            _says("window functions are not allowed in WHERE", "42P20"),
+        ),
+        (
+            r"[Mm]ore than one row returned by a subquery",
+            _says(
+                "more than one row returned by a subquery used as an expression",
+                "21000",
+            ),
+        ),
+        (
+            r"Set operations can only apply to expressions with the same number",
+            _says("each UNION query must have the same number of columns", "42601"),
+        ),
+        (
+            r'Duplicate alias "(.*?)" in query',
+            _says(r'table name "\1" specified more than once', "42712"),
+        ),
+        (
+            r'table "(.*?)" has (\d+) columns available but (\d+) columns specified',
+            _says(
+                r'table "\1" has \2 columns available but \3 columns specified',
+                "42P10",
+            ),
+        ),
+        (r"[Cc]ould not convert string '(.*?)' to (\w+)", _bad_input),
+        (r'invalid (date|timestamp|time) field format: "(.*?)"', _bad_moment),
+        (r"out of range for the destination type (\w+)", _out_of_range),
+        (r"Overflow in \w+ of (\w+)", _out_of_range),
+    )
+)
+"""The engine's texts of errors that PostgreSQL has as well."""
+
+_SYNTAX: Final = re.compile(
+    r'syntax error at (?:or near ".*?"|end of input)', re.DOTALL
+)
+
+_log = get_logger()
+
+
+def translated_error(error: Exception, calls: Mapping[str, str]) -> Wal2LakeError:
+    """``error`` as PostgreSQL would put it. ``calls``: the query's functions that the engine was to
+    know, with the types of their arguments."""
+    text = str(error)
+    if isinstance(error, duckdb.InterruptException):
+        return UsageError("canceling statement due to user request", sqlstate="57014")
+    if isinstance(error, duckdb.CatalogException) and "unction" in text:
+        name = text.split("with name")[-1].split()[0].strip('"').lower()
+        return UndefinedObjectError(
+            f"function {name}({calls.get(name, '')}) does not exist",
+            sqlstate="42883",
+            hint="No function matches the given name and argument types. You might need"
+            " to add explicit type casts.",
+        )
+    first = text.split("\n")[0]
+    for pattern, told in _TEXTS:
+        found = pattern.search(first)
+        if found is not None:
+            return told(found)
+    if isinstance(error, duckdb.ParserException):
+        near = _SYNTAX.search(first)
+        if near is not None:
+            return SqlSyntaxError(near[0])
+    _log.info("a catalog query failed in the embedded engine", engine=first)
+    if isinstance(error, duckdb.ConversionException):
+        return UsageError(
+            "a value cannot be converted to the type that the query asks for",
+            sqlstate="22P02",
+        )
+    if isinstance(error, duckdb.OutOfRangeException):
+        return UsageError("value out of range", sqlstate="22003")
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return UsageError(
+            "out of memory",
+            sqlstate="53200",
+            detail="The query on system catalogs needs more than it may have.",
+        )
+    if isinstance(error, _LACKING):
+        return FeatureNotSupportedError(
+            "the query uses what is not supported on system catalogs, or without a table",
+            hint="Add explicit type casts, or write it in another way.",
+        )
+    return InternalError("the query on system catalogs failed")
+
+
+_LACKING: Final = (
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.InvalidInputException,
+    duckdb.InvalidTypeException,
+    duckdb.NotImplementedException,
+    duckdb.NotSupportedError,
+    duckdb.ParserException,
+    duckdb.SyntaxException,
+    duckdb.TypeMismatchException,
+)
