@@ -5,6 +5,8 @@ The expected errors are PostgreSQL 18.4's answers to the same texts.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -419,3 +421,27 @@ def test_names_are_quoted_where_postgresql_quotes_them() -> None:
     assert quote_identifier("between") == '"between"'
     assert quote_identifier('A"b') == '"A""b"'
     assert quote_identifier("name") == "name"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "create table {} (a int primary key)",
+        "create table if not exists {} (a int)",
+        "drop table {}, public.u",
+        "truncate {}",
+        "alter table {} add column b int",
+        "alter table {} rename to u",
+        "grant select on {} to someone",
+        "create publication p for table {} (a) where (a > 0)",
+        "alter publication p add table {}",
+        "copy {} to stdout",
+    ],
+)
+def test_a_name_may_begin_with_the_own_database(sql):
+    def without_places(text: str) -> str:
+        return re.sub(r"position=\d+", "", repr(parse(sql.format(text))))
+
+    assert without_places("lake.public.t") == without_places("public.t")
+    with pytest.raises(FeatureNotSupportedError, match="cross-database references"):
+        parse(sql.format('"Lake".public.t'))

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from wal2lake.errors import FeatureNotSupportedError, SqlSyntaxError
 from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error, tokens
 from wal2lake.frontend.grammar.statements import QualifiedName, RoleName
+from wal2lake.model import DATABASE
 from wal2lake.pgtypes.keywords import NOT_COLUMN_NAMES
 
 _T = TypeVar("_T")
@@ -130,11 +131,14 @@ class Cursor:
         return tuple(found)
 
     def qualified_name(self) -> QualifiedName:
-        """``name`` or ``schema.name``; the parts after the first may be any word."""
+        """``name``, ``schema.name``, or with the own database before it; the parts after the first
+        may be any word."""
         start = self.token.start
         parts = [self.name()]
         while self.take_mark("."):
             parts.append(self.label())
+        if len(parts) == 3 and parts[0] == DATABASE:
+            del parts[0]
         if len(parts) > 2:
             error = FeatureNotSupportedError(
                 f'cross-database references are not implemented: "{".".join(parts)}"'
