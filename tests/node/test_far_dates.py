@@ -207,9 +207,16 @@ def test_far_dates_are_written_here_and_published(pg18: Database, node: Node) ->
     node.sql(
         "create publication fl for table fl.t where (d < 'infinity' or z = 'infinity'), fl.k"
     )
+    node.sql("create role fl_reader login replication password 'secret'")
+    node.sql("grant usage on schema fl to fl_reader")
+    for table in "tk":
+        node.sql(f"grant select on fl.{table} to fl_reader")
+    facts = dict(one.split("=", 1) for one in node.conninfo().split(" ") if "=" in one)
+    port = facts["port"].strip("'")
+    conninfo = f"host=127.0.0.1 port={port} dbname=lake user=fl_reader password=secret"
     try:
         pg18.psql(
-            f"create subscription {name} connection {quote_literal(node.conninfo())}"
+            f"create subscription {name} connection {quote_literal(conninfo)}"
             " publication fl with (binary = true)"
         )
         query = "select * from t where d < 'infinity' or z = 'infinity' order by id"
@@ -237,3 +244,7 @@ def test_far_dates_are_written_here_and_published(pg18: Database, node: Node) ->
     finally:
         pg18.psql(f"drop subscription if exists {name}")
         node.sql("drop publication fl")
+        for table in "tkp":
+            node.sql(f"drop table fl.{table}")
+        node.sql("drop schema fl")
+        node.sql("drop role fl_reader")
