@@ -29,7 +29,7 @@ def test_nothing_is_waited_for_behind_it(monkeypatch: pytest.MonkeyPatch) -> Non
         return 0
 
     unused: Any = SimpleNamespace(info=lambda *_, **__: None)
-    page: Any = SimpleNamespace(set=lambda **_: None)
+    page: Any = SimpleNamespace(set=lambda **_: None, set_lags=lambda lags_us: None)
     reader: Any = SimpleNamespace(newest=lambda: SimpleNamespace(sealed_lsn=LOG_END))
     decoding: Any = SimpleNamespace(
         position=LOG_END, counts=Counts(), advance=looks_at_the_log

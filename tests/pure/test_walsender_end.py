@@ -29,7 +29,8 @@ class Client:
         self.socket.settimeout(WAIT_SECONDS)
         self._grown, self._grows = os.pipe()
         unused: Any = SimpleNamespace(info=lambda *_, **__: None)
-        page: Any = SimpleNamespace(set=lambda **_: None)
+        self.lags_us: list[tuple[int | None, ...]] = []
+        page: Any = SimpleNamespace(set=lambda **_: None, set_lags=self.lags_us.append)
         reader: Any = SimpleNamespace(
             newest=lambda: SimpleNamespace(sealed_lsn=LOG_END)
         )
@@ -91,6 +92,10 @@ def test_a_client_that_has_written_all_is_asked_until_it_has_flushed() -> None:
         client.status(LOG_END, LOG_END)
         client.thread.join(WAIT_SECONDS)
         assert client.ends == [End.ORDERED]
+        # How long each position took, from when it was sent.
+        behind, written, everywhere = client.lags_us
+        assert behind[0] is not None and behind[1:] == written[1:] == (None, None)
+        assert None not in everywhere and everywhere[0] == behind[0]
     finally:
         client.close()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
@@ -18,8 +19,10 @@ from wal2lake.publish.statistics import Counts
 
 _SIZE: Final = 4096
 _WORDS: Final = ("sent", "write", "flush", "apply", "reply_time", "streaming")
+_LAGS: Final = ("write_lag", "flush_lag", "apply_lag")
+"""Microseconds and one; 0: not known."""
 _COUNTS: Final = tuple(field.name for field in fields(Counts))
-_INDEX: Final = {name: i for i, name in enumerate((*_WORDS, *_COUNTS))}
+_INDEX: Final = {name: i for i, name in enumerate((*_WORDS, *_LAGS, *_COUNTS))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,10 @@ class Positions:
     """Of the client's last word: microseconds since 2000-01-01 UTC."""
     streaming: bool
     """It has caught up once."""
+    write_lag_us: int | None = None
+    """From sending to the client's word of it; None: not known, or the client has had all."""
+    flush_lag_us: int | None = None
+    apply_lag_us: int | None = None
 
 
 class Page:
@@ -56,16 +63,32 @@ class Page:
         for name, value in words.items():
             self._words[_INDEX[name]] = int(value)
 
+    def set_lags(self, lags_us: Sequence[int | None]) -> None:
+        """Of writing, flushing and applying; only the walsender may."""
+        for name, lag_us in zip(_LAGS, lags_us, strict=True):
+            self._words[_INDEX[name]] = 0 if lag_us is None else lag_us + 1
+
     def read(self) -> Positions:
         """All of them."""
         sent, write, flush, apply, at, streaming = self._words[: len(_WORDS)]
+        first = len(_WORDS)
+        lags_us = (
+            word - 1 if word else None
+            for word in self._words[first : first + len(_LAGS)]
+        )
         return Positions(
-            Lsn(sent), Lsn(write), Lsn(flush), Lsn(apply), at, bool(streaming)
+            Lsn(sent),
+            Lsn(write),
+            Lsn(flush),
+            Lsn(apply),
+            at,
+            bool(streaming),
+            *lags_us,
         )
 
     def read_counts(self) -> Counts:
         """What has been decoded."""
-        first = len(_WORDS)
+        first = len(_WORDS) + len(_LAGS)
         return Counts(*self._words[first : first + len(_COUNTS)])
 
     def close(self) -> None:

@@ -35,6 +35,7 @@ from wal2lake.changelog import LogReader
 from wal2lake.errors import ProtocolViolation, Wal2LakeError
 from wal2lake.model import Lsn
 from wal2lake.publish.driver import Decoding
+from wal2lake.publish.walsender.lag import LagTracker
 from wal2lake.publish.walsender.page import Page
 from wal2lake.wire.copyboth import (
     HotStandbyFeedback,
@@ -122,6 +123,7 @@ class Stream:
         self._timeout = timeout_seconds
         self._log = log
         self._frames = FrameReader(_KINDS, peer="standby")
+        self._lag = LagTracker()
         self._announced = Lsn(0)
         """The client has been told of a position at or above."""
         self._out = bytearray()
@@ -187,6 +189,7 @@ class Stream:
                 self._check_end()
             except _Ended:
                 break
+            self._lag.sent(self._decoding.position, _now())
             end = self._log_end()
             caught_up = self._decoding.position >= end
             if caught_up and end > self._announced:
@@ -269,6 +272,7 @@ class Stream:
 
     def _go_on(self) -> bool:
         """Between two transactions."""
+        self._lag.sent(self._decoding.position, _now())
         self._check_timeout()
         self._hear()
         return self._end is None
@@ -383,12 +387,21 @@ class Stream:
             self._flush = max(self._flush, min(found.flush_lsn, self._announced))
             self._written = found.write_lsn
             self._pinged = False
+            now_us = _now()
             self._page.set(
                 write=found.write_lsn,
                 flush=found.flush_lsn,
                 apply=found.apply_lsn,
-                reply_time=_now(),
+                reply_time=now_us,
             )
+            self._lag.reported(
+                found.write_lsn,
+                found.flush_lsn,
+                found.apply_lsn,
+                self._decoding.position,
+                now_us,
+            )
+            self._page.set_lags(self._lag.lags_us)
             if found.reply_requested:
                 self._keepalive(self._decoding.position, False)
         elif not isinstance(found, HotStandbyFeedback):

@@ -95,6 +95,9 @@ def pg_stat_replication(moment: Moment) -> Iterator[Row]:
             "write_lsn": int(positions.write) or None,
             "flush_lsn": int(positions.flush) or None,
             "replay_lsn": int(positions.apply) or None,
+            "write_lag": _interval(positions.write_lag_us),
+            "flush_lag": _interval(positions.flush_lag_us),
+            "replay_lag": _interval(positions.apply_lag_us),
             "sync_priority": 0
             if standbys is None
             else standbys.priority(one.application_name),
@@ -105,6 +108,10 @@ def pg_stat_replication(moment: Moment) -> Iterator[Row]:
             if positions.reply_time
             else None,
         }
+
+
+def _interval(microseconds: int | None) -> timedelta | None:
+    return None if microseconds is None else timedelta(microseconds=microseconds)
 
 
 PUBLISHING_ROWS: Final[Mapping[str, Callable[[Moment], Iterator[Row]]]] = {

@@ -1,0 +1,99 @@
+"""How long a client takes to write, flush and apply what it was sent: PostgreSQL's LagTracker.
+
+Comes in: positions with the time at which they were sent, and positions that the client reports.
+Goes out: the time from the one to the other, in microseconds. Pure: the caller has the clock.
+
+A reported position between two samples is given a time between theirs. A client that has everything
+is not measured: a lag from before an idle hour says nothing of what comes behind it.
+
+Source: LagTrackerWrite(), LagTrackerRead(), WalSndUpdateProgress() and
+ProcessStandbyReplyMessage() in walsender.c.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from wal2lake.model import Lsn
+
+_SAMPLES: Final = 8192
+"""LAG_TRACKER_BUFFER_SIZE: more than two hours of one sample a second."""
+
+_BETWEEN_US: Final = 1_000_000
+"""WALSND_LOGICAL_LAG_TRACK_INTERVAL_MS."""
+
+Sample = tuple[Lsn, int]
+"""A position, and when it was sent."""
+
+
+@dataclass(slots=True)
+class _Head:
+    """One kind of position that the client reports."""
+
+    unread: deque[Sample] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    last: Sample | None = None
+    """The newest sample that the client has reached; None: no lag is known since it had all."""
+    lag_us: int | None = None
+    """As it was measured last."""
+
+    def read(self, lsn: Lsn, now_us: int) -> int | None:
+        """The lag of a reported position; None: there is nothing new to measure."""
+        reached = None
+        while self.unread and self.unread[0][0] <= lsn:
+            reached = self.last = self.unread.popleft()
+        if not self.unread:
+            self.last = None
+        if reached is not None:
+            sent_us = reached[1]
+        elif self.unread and self.last is not None and lsn >= self.last[0]:
+            (before, then_us), (behind, later_us) = self.last, self.unread[0]
+            fraction = (lsn - before) / (behind - before)
+            sent_us = int(then_us + (later_us - then_us) * fraction)
+        else:
+            return None
+        return None if sent_us > now_us else now_us - sent_us
+
+
+class LagTracker:
+    """Of one client."""
+
+    def __init__(self) -> None:
+        """Nothing was sent."""
+        self._heads = (_Head(), _Head(), _Head())
+        self._newest: Sample | None = None
+        self._had_all = False
+
+    def sent(self, lsn: Lsn, now_us: int) -> None:
+        """The client is sent everything below ``lsn``. One sample a second is kept."""
+        newest = self._newest
+        if newest is not None and (
+            lsn <= newest[0] or now_us - newest[1] < _BETWEEN_US
+        ):
+            return
+        self._newest = lsn, now_us
+        for head in self._heads:
+            if len(head.unread) == _SAMPLES:
+                # As in PostgreSQL the newest sample gives way: the oldest one is the lag.
+                head.unread.pop()
+            head.unread.append(self._newest)
+
+    def reported(
+        self, write: Lsn, flush: Lsn, apply: Lsn, sent: Lsn, now_us: int
+    ) -> None:
+        """The client has said where it is. If it says twice that it has applied all that was
+        ``sent``, lags that nothing new was measured of are forgotten."""
+        has_all = apply >= sent
+        forget = has_all and self._had_all
+        self._had_all = has_all
+        for head, lsn in zip(self._heads, (write, flush, apply), strict=True):
+            lag_us = head.read(lsn, now_us)
+            if lag_us is not None or forget:
+                head.lag_us = lag_us
+
+    @property
+    def lags_us(self) -> tuple[int | None, int | None, int | None]:
+        """Of writing, flushing and applying."""
+        write, flush, apply = (head.lag_us for head in self._heads)
+        return write, flush, apply
