@@ -35,6 +35,7 @@ from wal2lake.publish.decoding.transactions import (
     transactions_of,
     truncations,
 )
+from wal2lake.publish.plugins.loading import check_callbacks
 from wal2lake.publish.plugins.port import Base, Context, OutputPlugin
 from wal2lake.publish.slots import refuse_invalidated
 from wal2lake.publish.statistics import Counts
@@ -84,6 +85,7 @@ class Decoding:
         plugin, context = self._plugin, self._context
         with self._callback("startup"):
             plugin.startup(context, _each_once(options))
+            check_callbacks(context.plugin, plugin)
         if context.two_phase:
             begin_two_phase(self.position)
         found = slot()

@@ -39,6 +39,10 @@ A large one comes in blocks, with ``stream_prepare`` behind the last. One that w
 the slot knew of two phases is given so when it commits, all at once. Any other plugin is given what
 was prepared when it commits, as any transaction.
 
+``begin``, ``change`` and ``commit`` must be there; those of blocks and of prepared transactions, if
+``streams`` or ``two_phase`` is true. This is checked when the plugin is loaded, and after its
+startup. All else has a default in ``Base``.
+
 Output goes to ``context.write``; what one callback writes in several calls are several messages.
 Text plugins say so in ``is_text``: the SQL functions that return text take no others. An exception
 ends this decoding, with the slot's and the callback's name as context, and nothing else.
@@ -210,6 +214,16 @@ class Base:
     def group(self, context: Context, group: Group) -> bool:
         """One by one."""
         return False
+
+    def truncate(
+        self,
+        context: Context,
+        transaction: Transaction,
+        relations: tuple[Relation, ...],
+        options: int,
+        lsn: Lsn,
+    ) -> None:
+        """TRUNCATE is left out."""
 
     def stream_start(
         self, context: Context, transaction: Transaction, first: bool
