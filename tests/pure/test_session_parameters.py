@@ -362,6 +362,21 @@ def test_the_nodes_own_settings_are_shown_and_not_set():
         parameters.set("port", "1")
 
 
+def test_a_node_shows_the_replication_settings_of_postgresql(tmp_path):
+    settings = Settings(tmp_path)
+    parameters = Parameters(node=lambda: node_parameters(settings))
+    workers = str(settings.subscription.max_logical_replication_workers)
+    shown = {
+        "max_worker_processes": workers,
+        "max_parallel_apply_workers_per_subscription": "0",
+        "max_active_replication_origins": "65534",
+        "sync_replication_slots": "off",
+        "synchronized_standby_slots": "",
+        "log_replication_commands": "off",
+    }
+    assert {name: parameters[name] for name in shown} == shown
+
+
 def test_custom_parameters_are_bounded():
     parameters = Parameters()
     with pytest.raises(Wal2LakeError, match="custom parameters"):

@@ -7,13 +7,22 @@ gives what holds now, also in a session that began before SIGHUP.
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 from wal2lake.frontend.parameters.definition import (
+=======
+from typing import Final
+
+from wal2lake.frontend.parameters.table import (
+>>>>>>> f851435 (frontend: Show replication settings that PostgreSQL has)
     Context,
     Kind,
     ParameterDefinition,
     Unit,
 )
 from wal2lake.settings import Settings
+
+_MAX_ORIGINS: Final = 65_534
+"""Origin numbers have 16 bits, of which PostgreSQL keeps two values; nothing else limits them."""
 
 
 def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
@@ -27,6 +36,9 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
 
     def text(name: str, value: str, doc: str) -> ParameterDefinition:
         return ParameterDefinition(name, Kind.STRING, value, doc, Context.INTERNAL)
+
+    def off(name: str, doc: str) -> ParameterDefinition:
+        return ParameterDefinition(name, Kind.BOOL, "off", doc, Context.INTERNAL)
 
     return (
         text("listen_addresses", node.listen_addresses, "Addresses to listen on."),
@@ -160,4 +172,26 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
             "Tables of one subscription that are copied at the same time.",
             Unit.NONE,
         ),
+        # A node has no other pool of workers, and applies each subscription in one thread.
+        number(
+            "max_worker_processes",
+            limits.max_logical_replication_workers,
+            "Worker processes that may run at once.",
+            Unit.NONE,
+        ),
+        number(
+            "max_parallel_apply_workers_per_subscription",
+            0,
+            "Parallel apply workers of one subscription.",
+            Unit.NONE,
+        ),
+        number(
+            "max_active_replication_origins",
+            _MAX_ORIGINS,
+            "Replication origins that may be in use at once.",
+            Unit.NONE,
+        ),
+        off("sync_replication_slots", "Whether slots are copied from a primary."),
+        text("synchronized_standby_slots", "", "Slots that logical ones follow."),
+        off("log_replication_commands", "Whether replication commands are logged."),
     )
