@@ -23,7 +23,7 @@ from wal2lake.catalog import (
     Worker,
 )
 from wal2lake.changelog import PreparedTransaction
-from wal2lake.errors import Wal2LakeError
+from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError
 from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.query.translate import Parameter
 from wal2lake.frontend.sysviews import (
@@ -487,6 +487,33 @@ def test_moving_views_need_no_change_of_the_catalog(
         (*row, "16500", None),
         (*row, "16501", "2026-01-02 00:00:00+00"),
     ]
+    # Each is a backend, as in PostgreSQL; the copies here share the engine's process.
+    assert _rows(
+        catalog,
+        "select datname, pid, usename, application_name, client_port, backend_type"
+        " from pg_stat_activity where backend_type <> 'client backend'",
+    ) == [
+        ("lake", pid, "postgres", "", None, f"logical replication {kind} worker")
+        for pid, kind in (("12", "apply"), ("11", "tablesync"), ("11", "tablesync"))
+    ]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "pg_create_physical_replication_slot('p')",
+        "pg_create_physical_replication_slot('p', true, false)",
+        "pg_catalog.pg_copy_physical_replication_slot('p', 'q')",
+    ],
+)
+def test_functions_of_physical_slots_are_known_and_refused(
+    catalog: SystemCatalog, call: str
+) -> None:
+    for sql in (f"select {call}", f"select * from {call}"):
+        with pytest.raises(FeatureNotSupportedError, match="is not supported here"):
+            _rows(catalog, sql)
+    with pytest.raises(FeatureNotSupportedError, match="is not supported here"):
+        _rows(catalog, "select pg_sync_replication_slots()")
 
 
 def test_prepared_transactions_have_the_names_that_a_subscriber_gives_them(

@@ -429,6 +429,26 @@ def _functions() -> dict[tuple[str, int], Function]:
         "VARCHAR",
         _VOID,
     )
+    for name, several in {
+        "pg_create_physical_replication_slot": (1, 2, 3),
+        "pg_copy_physical_replication_slot": (2, 3),
+    }.items():
+        for count in several:
+            add(
+                name,
+                replication.physical_slot_function(name),
+                " ".join(["ANY"] * count),
+                replication.STRUCTS[name],
+                _RECORDS,
+            )
+    add(
+        "pg_sync_replication_slots",
+        replication.physical_slot_function("pg_sync_replication_slots"),
+        "",
+        "VARCHAR",
+        _VOID,
+        changes=True,
+    )
     add(
         "pg_current_wal_lsn pg_current_wal_flush_lsn pg_current_wal_insert_lsn",
         replication.pg_current_wal_lsn,
@@ -618,6 +638,8 @@ ROW_FUNCTIONS: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
     **rows.STATE,
     "pg_create_logical_replication_slot": (("slot_name", _NAME), ("lsn", _LSN)),
     "pg_copy_logical_replication_slot": (("slot_name", _NAME), ("lsn", _LSN)),
+    "pg_create_physical_replication_slot": (("slot_name", _NAME), ("lsn", _LSN)),
+    "pg_copy_physical_replication_slot": (("slot_name", _NAME), ("lsn", _LSN)),
     "pg_replication_slot_advance": (("slot_name", _NAME), ("end_lsn", _LSN)),
     **{
         f"pg_logical_slot_{verb}_changes": (

@@ -19,7 +19,11 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from wal2lake.errors import UndefinedObjectError, UsageError
+from wal2lake.errors import (
+    FeatureNotSupportedError,
+    UndefinedObjectError,
+    UsageError,
+)
 from wal2lake.frontend.grammar.quoting import truncate_identifier
 from wal2lake.frontend.sysviews.functions.call import Call, Request
 from wal2lake.frontend.sysviews.functions.regproc import pg_lsn_in, regclass_in
@@ -110,6 +114,8 @@ def table_function(name: str) -> Callable[..., str]:
 STRUCTS: Final[Mapping[str, str]] = {
     "pg_create_logical_replication_slot": "STRUCT(slot_name VARCHAR,lsn UBIGINT)[]",
     "pg_copy_logical_replication_slot": "STRUCT(slot_name VARCHAR,lsn UBIGINT)[]",
+    "pg_create_physical_replication_slot": "STRUCT(slot_name VARCHAR,lsn UBIGINT)[]",
+    "pg_copy_physical_replication_slot": "STRUCT(slot_name VARCHAR,lsn UBIGINT)[]",
     "pg_replication_slot_advance": "STRUCT(slot_name VARCHAR,end_lsn UBIGINT)[]",
     **{
         f"pg_logical_slot_{verb}_changes": f"STRUCT(lsn UBIGINT,xid UINTEGER,data {kind})[]"
@@ -121,7 +127,7 @@ STRUCTS: Final[Mapping[str, str]] = {
         )
     },
 }
-"""The engine's types of what ``rows_of`` gives."""
+"""The engine's types of what functions of slots give."""
 
 _DEFAULTS: Final[Mapping[str, tuple[bool, ...]]] = {
     "pg_create_logical_replication_slot": (False, False, False),
@@ -161,6 +167,19 @@ def pg_drop_replication_slot(call: Call, name: str | None) -> str:
     if name is not None:
         call.ask(Request("pg_drop_replication_slot", (truncate_identifier(name),)))
     return ""
+
+
+def physical_slot_function(name: str) -> Callable[..., object]:
+    """A function of physical slots, which a node does not have: there is no physical log."""
+
+    def refuse(call: Call, *arguments: object) -> object:
+        _check_replication(call)
+        raise FeatureNotSupportedError(
+            f"{name}() is not supported here: a node has no physical replication slots",
+            hint="Use a logical replication slot: pg_create_logical_replication_slot().",
+        )
+
+    return refuse
 
 
 def pg_current_wal_lsn(call: Call) -> object:

@@ -452,7 +452,8 @@ def pg_prepared_xacts(moment: Moment) -> Iterator[Row]:
 
 
 def pg_stat_activity(moment: Moment) -> Iterator[Row]:
-    """The clients' sessions."""
+    """The clients' sessions, and the workers of subscriptions."""
+    yield from _workers(moment)
     users = {role.name: role.oid for role in moment.facts.roles}
     authority, role = moment.facts.authority, moment.role
     sees_all = authority.has_privileges_of(role, PG_READ_ALL_STATS)
@@ -473,6 +474,28 @@ def pg_stat_activity(moment: Moment) -> Iterator[Row]:
             "state": session.state,
             "query": session.query if seen else "<insufficient privilege>",
             "backend_type": "client backend",
+        }
+
+
+def _workers(moment: Moment) -> Iterator[Row]:
+    """The workers that pg_stat_subscription shows, each as its subscription's owner."""
+    names = {role.oid: role.name for role in moment.facts.roles}
+    owners = {sub.oid: sub.owner for sub in moment.state.subscriptions}
+    for worker in pg_stat_subscription(moment):
+        if worker.get("pid") is None:
+            continue
+        owner = owners[worker["subid"]]
+        kind = "apply" if worker["worker_type"] == "apply" else "tablesync"
+        yield {
+            "datid": DATABASE_OID,
+            "datname": DATABASE,
+            "pid": worker["pid"],
+            "usesysid": owner,
+            "usename": names.get(owner),
+            "application_name": "",
+            "state": "active" if kind == "tablesync" else "idle",
+            "query": "",
+            "backend_type": f"logical replication {kind} worker",
         }
 
 
