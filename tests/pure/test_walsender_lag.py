@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from wal2lake.model import Lsn
 from wal2lake.publish.walsender.lag import LagTracker
+from wal2lake.publish.walsender.page import Page
 
 SECOND = 1_000_000
 
@@ -59,3 +62,17 @@ def test_a_client_that_is_far_behind_keeps_the_oldest_samples() -> None:
         tracker.sent(Lsn(number), number * SECOND)
     tracker.reported(Lsn(1), Lsn(10_000), Lsn(0), Lsn(10_000), 10_000 * SECOND)
     assert tracker.lags_us == (9_999 * SECOND, 0, None)
+
+
+def test_the_page_tells_an_unknown_lag_from_none_at_all(tmp_path: Path) -> None:
+    page = Page(tmp_path / "page")
+    try:
+        page.set(sent=1, write=2, flush=3, apply=4, total_txns=7)
+        assert page.read().write_lag_us is None
+        page.set_lags((0, 5, None))
+        found = page.read()
+        lags = found.write_lag_us, found.flush_lag_us, found.apply_lag_us
+        assert lags == (0, 5, None)
+        assert (found.sent, found.apply, page.read_counts().total_txns) == (1, 4, 7)
+    finally:
+        page.close()
