@@ -386,8 +386,8 @@ def test_tables_are_copied_beside_writers_and_sessions_that_rewrite_them(
     pg18: Database, quick: Node, subscribe: Subscribe
 ) -> None:
     """One TRUNCATE waited 10 s for the snapshot's lock, and the writers of its tables behind it.
-    Tables that wait for their copy, are being copied and have been copied are rewritten
-    again and again, until all are copied; PostgreSQL's subscriber ends equal, too."""
+    Tables that wait for their copy, are being copied and have been copied are rewritten as fast
+    as the server can, until all are copied; PostgreSQL's subscriber ends equal, too."""
     small = [f"t{n}" for n in range(17)]
     publish(pg18, "sl", *small, "big", "gone")
     pg18.psql(
@@ -421,7 +421,7 @@ def test_tables_are_copied_beside_writers_and_sessions_that_rewrite_them(
             session.execute("set statement_timeout = '15s'")
             while not stop.is_set():
                 one, other = sorted(chance.sample(small, 2))
-                name = chance.choice([*small, "big"])
+                name = chance.choice([one, "big"])
                 for statement in chance.choice(
                     [
                         [f"truncate sl.{one}, sl.{other}"],
@@ -432,7 +432,6 @@ def test_tables_are_copied_beside_writers_and_sessions_that_rewrite_them(
                     ]
                 ):
                     session.execute(statement)
-                time.sleep(0.05)
 
     def guarded(work: Callable[[], None]) -> None:
         try:
@@ -449,13 +448,7 @@ def test_tables_are_copied_beside_writers_and_sessions_that_rewrite_them(
             thread.start()
         mirror = subscribe(pg18, "sl")
         pg18.psql("set lock_timeout = '3s'; drop table sl.gone")
-        expected = {**dict.fromkeys([*small, "big"], "r"), "gone": "d"}
-        # A loaded machine takes several snapshots until none of them was rewritten first.
-        wait_until(
-            lambda: states(quick, "sl") == expected,
-            timeout_seconds=180,
-            describe=lambda: f"{states(quick, 'sl')}\n{quick.log_text()[-3000:]}",
-        )
+        reaches(quick, "sl", {**dict.fromkeys([*small, "big"], "r"), "gone": "d"})
     finally:
         stop.set()
         for thread in threads:

@@ -18,6 +18,7 @@ from wal2lake.catalog import (
     DropColumn,
     RenameColumn,
     SetDefault,
+    SetKey,
     SetNotNull,
     TableChange,
     TableDef,
@@ -26,7 +27,7 @@ from wal2lake.catalog import (
 from wal2lake.errors import SqlSyntaxError, Wal2LakeError
 from wal2lake.frontend.grammar import parse, to_sql
 from wal2lake.frontend.grammar.statements import Other
-from wal2lake.model import Oid
+from wal2lake.model import Deferral, Oid
 
 INT, TEXT = Oid(23), Oid(25)
 
@@ -196,3 +197,28 @@ def test_a_clustered_table_is_so_by_the_new_names_of_its_columns(
     assert rename(("x", "y"))[0] == ("cluster_by", 'a,"b"",c"')
     assert rename(("a", "A"), ('b",c', "a"))[0] == ("cluster_by", '"A",a')
     assert rename(("c", "d"))[1] == parameters[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ALTER TABLE t ADD PRIMARY KEY (a, b)",
+        "ALTER TABLE t ADD CONSTRAINT k PRIMARY KEY (a) DEFERRABLE INITIALLY DEFERRED",
+        "ALTER TABLE t DROP CONSTRAINT IF EXISTS k CASCADE, ADD PRIMARY KEY (a)",
+    ],
+)
+def test_keys_are_added_and_dropped(text: str) -> None:
+    assert to_sql(parse(text)) == text
+
+
+def test_a_key_that_is_dropped_leaves_its_columns_not_null() -> None:
+    bare = replace(TABLE, key=())
+    keyed = plan_changes(bare, [SetKey(("a",), "k", Deferral.DEFERRED)]).after
+    assert (keyed.key, keyed.index_name, keyed.key_deferral) == (
+        ("a",),
+        "k",
+        Deferral.DEFERRED,
+    )
+    after = plan_changes(keyed, [SetKey(())]).after
+    assert (after.key, after.key_name, after.key_deferral) == ((), None, Deferral.NO)
+    assert after.columns[0].not_null

@@ -39,7 +39,7 @@ from wal2lake.frontend.grammar.statements import (
     Truncate,
     ValueKind,
 )
-from wal2lake.model import Oid
+from wal2lake.model import Deferral, Oid
 
 SAME = [
     "CREATE SUBSCRIPTION s CONNECTION 'host=a' PUBLICATION p",
@@ -310,7 +310,6 @@ def test_other_errors_are_postgresqls(sql: str, sqlstate: str, message: str) -> 
         ("create table t as select 1", "CREATE TABLE AS is"),
         ("create temp table t (a int)", "temporary tables are"),
         ("create unlogged table t (a int)", "unlogged tables are"),
-        ("create table t (a int primary key deferrable)", "deferrable"),
         ("create table t (a int constraint n not null)", "names of NOT NULL"),
         ('create table t (a text collate "de-DE")', 'collation "de-DE" is'),
         ("create schema s create table t (a int)", "schema elements are"),
@@ -445,3 +444,54 @@ def test_a_name_may_begin_with_the_own_database(sql):
     assert without_places("lake.public.t") == without_places("public.t")
     with pytest.raises(FeatureNotSupportedError, match="cross-database references"):
         parse(sql.format('"Lake".public.t'))
+
+
+@pytest.mark.parametrize(
+    ("clauses", "deferral"),
+    [
+        ("", Deferral.NO),
+        ("not deferrable initially immediate", Deferral.NO),
+        ("deferrable", Deferral.IMMEDIATE),
+        ("deferrable initially immediate", Deferral.IMMEDIATE),
+        ("initially deferred", Deferral.DEFERRED),
+        ("initially deferred deferrable", Deferral.DEFERRED),
+    ],
+)
+def test_a_key_is_judged_when_it_says(clauses: str, deferral: Deferral) -> None:
+    for sql in ("a int primary key {}", "a int, primary key (a) {}"):
+        found = parse(f"create table t ({sql.format(clauses)})")
+        assert isinstance(found, CreateTable)
+        assert found.key_deferral is deferral
+        again = parse(to_sql(found))
+        assert again == found
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            "a int primary key not deferrable initially deferred",
+            "constraint declared INITIALLY DEFERRED must be DEFERRABLE",
+        ),
+        (
+            "a int primary key deferrable not deferrable",
+            "multiple DEFERRABLE/NOT DEFERRABLE clauses not allowed",
+        ),
+        (
+            "a int primary key initially immediate initially deferred",
+            "multiple INITIALLY IMMEDIATE/DEFERRED clauses not allowed",
+        ),
+        ("a int deferrable", "misplaced DEFERRABLE clause"),
+        ("a int not null not deferrable", "misplaced NOT DEFERRABLE clause"),
+        ("a int initially deferred", "misplaced INITIALLY DEFERRED clause"),
+        (
+            "a int, primary key (a) deferrable not deferrable",
+            "conflicting constraint properties",
+        ),
+    ],
+)
+def test_clauses_that_contradict_each_other(columns: str, message: str) -> None:
+    """PostgreSQL 18's words."""
+    with pytest.raises(SqlSyntaxError) as refused:
+        parse(f"create table t ({columns})")
+    assert refused.value.message == message

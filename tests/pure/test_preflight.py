@@ -24,7 +24,7 @@ from wal2lake.frontend.preflight.tables import (
     judge_left_out,
     judge_tables,
 )
-from wal2lake.model import Oid, ReplicaIdentity
+from wal2lake.model import Deferral, Oid, ReplicaIdentity
 from wal2lake.pg import RemoteColumn, RemoteTable
 
 SERVER = Server(
@@ -208,6 +208,7 @@ def table(
     is_partition: bool = False,
     generated: tuple[str, ...] = (),
     filtered: tuple[str, ...] = (),
+    deferral: Deferral = Deferral.NO,
 ) -> Table:
     remote = RemoteTable(
         Oid(1),
@@ -224,6 +225,7 @@ def table(
         None,
         "p",
         row_security,
+        key_deferral=deferral,
     )
     return Table(
         remote,
@@ -261,6 +263,8 @@ NO_COLUMNS = 'WARNING table "s.t" is published without columns of its replica id
         (table(filtered=("a",), identity=INDEX, index=("b",)), f'{FILTERED} ("a")'),
         (table(filtered=("b",), identity=FULL), None),
         (table(key=()), NO_IDENTITY),
+        (table(deferral=Deferral.IMMEDIATE), NO_IDENTITY),
+        (table(deferral=Deferral.DEFERRED, identity=FULL), None),
         (table(key=(), operations=INSERTS),
          'NOTICE table "s.t" is published without UPDATE, DELETE'),
         (table(identity=NOTHING), NO_IDENTITY),

@@ -20,6 +20,7 @@ from wal2lake.apply.relationmap import error_context
 from wal2lake.catalog import TableDef
 from wal2lake.errors import ApplyError, Wal2LakeError
 from wal2lake.lake.staging.changes import (
+    COMMIT,
     DELETE,
     INSERT,
     TRUNCATE,
@@ -39,6 +40,7 @@ _MESSAGE_TYPES: Final = {
     UPDATE: "UPDATE",
     DELETE: "DELETE",
     TRUNCATE: "TRUNCATE",
+    COMMIT: "COMMIT",
 }
 
 
@@ -124,7 +126,7 @@ def row_failure(
                 if kind is None
                 else MESSAGE_TYPES[kind]
             ),
-            relation=table.qualified,
+            relation=None if failure.op == COMMIT else table.qualified,
             # PostgreSQL names a column while it converts its value, and not later.
             column=None if failure.sqlstate == _NOT_NULL else failure.column,
             xid=xid,

@@ -183,8 +183,8 @@ def check_others(
 def first_change_of_columns(
     catalog: Catalog, reader: LogReader, parts: Sequence[TableChanges]
 ) -> Lsn | None:
-    """Where a batch must end because a table without a primary key gets rows of other columns
-    than before: a row is named by all that is sent of it. None: nowhere.
+    """Where a batch must end because a table without a primary key, or with a deferrable one,
+    gets rows of other columns than before: a row is named by all that is sent of it. None: nowhere.
 
     Raises CorruptLogError, StorageError."""
     found: list[Lsn] = []
@@ -195,7 +195,7 @@ def first_change_of_columns(
         if len(set(sent)) < 2 or not any(f.updates or f.deletes for f in part.files):
             continue
         table = catalog.table_by_oid(part.relid)
-        if table is None or table.key:
+        if table is None or (table.key and not table.key_deferral.deferrable):
             continue
         starts: dict[frozenset[str], Lsn] = {}
         for names, file in zip(sent, part.files, strict=True):

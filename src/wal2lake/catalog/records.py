@@ -18,6 +18,7 @@ from wal2lake.model import (
     Coercion,
     Conflict,
     ConflictType,
+    Deferral,
     Domain,
     Lsn,
     Oid,
@@ -172,6 +173,7 @@ class TableDef:
     """Storage parameters of CREATE TABLE: the Delta table's properties."""
     replica_identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
     """What old rows its UPDATEs and DELETEs send."""
+    key_deferral: Deferral = Deferral.NO
 
     @property
     def qualified(self) -> str:
@@ -195,14 +197,13 @@ class TableDef:
 
     @property
     def identity_columns(self) -> tuple[str, ...] | None:
-        """The columns that tell which row is meant; None: all of them; empty: there is no
-        replica identity."""
+        """Columns that tell which row is meant, which a deferrable key does not; None: all."""
         match self.replica_identity:
             case ReplicaIdentity.FULL:
                 return None
             case ReplicaIdentity.NOTHING:
                 return ()
-        return self.key
+        return () if self.key_deferral.deferrable else self.key
 
 
 REMOTE_TYPES: Final = "remote_types"
@@ -610,6 +611,7 @@ class Altered:
     key_name: str | None
     renamed: tuple[tuple[str, str], ...] = ()
     """Columns that have another name now: before, and now."""
+    key_deferral: Deferral = Deferral.NO
 
 
 @dataclass(frozen=True, slots=True)

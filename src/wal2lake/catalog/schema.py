@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 24
+VERSION: Final = 25
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -302,6 +302,12 @@ alter table subscription_rel add column published_as text;
 """
 """``copied_from``: null, copied by an older version, or not at all."""
 
+_DEFERRALS_25: Final = """
+alter table relation add column key_deferral text not null default 'n';
+update definition_history set definition = json_set(definition, '$.key_deferral', 'n')
+    where kind = 'relation' and definition is not null;
+"""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -324,6 +330,7 @@ LATER: Final = (
     _DEFINITIONS_22,
     _RESTARTS_23,
     _COPIED_24,
+    _DEFERRALS_25,
 )
 """What came after version 3, in order. A column of a table whose rows are in definition_history
 (``definitions.historic``) is added to those, too: json_set()."""
@@ -393,6 +400,7 @@ alter table relation add column partition_of integer;
     22: LATER[18],
     23: LATER[19],
     24: LATER[20],
+    25: LATER[21],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

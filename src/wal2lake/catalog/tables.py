@@ -17,6 +17,7 @@ from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.model import (
     Acl,
+    Deferral,
     Domain,
     Oid,
     PartitionKey,
@@ -67,8 +68,8 @@ def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
     try:
         connection.execute(
             "insert into relation (oid, namespace, name, owner, location, columns, key,"
-            " key_name, partition_key, partition_of, parameters, replica_identity)"
-            " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " key_name, partition_key, partition_of, parameters, replica_identity,"
+            " key_deferral) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 table.oid,
                 table.namespace,
@@ -82,6 +83,7 @@ def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
                 table.partition_of,
                 json.dumps(table.parameters),
                 table.replica_identity.value,
+                table.key_deferral.value,
             ),
         )
     except sqlite3.IntegrityError as error:
@@ -144,6 +146,7 @@ def table_of(row: sqlite3.Row | Mapping[str, Any]) -> TableDef:
             (name, value) for name, value in json.loads(row["parameters"])
         ),
         replica_identity=ReplicaIdentity(row["replica_identity"]),
+        key_deferral=Deferral(row["key_deferral"]),
     )
 
 

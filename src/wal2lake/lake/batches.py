@@ -61,9 +61,10 @@ from wal2lake.lake.upsert import (
     load,
     plan_upsert,
 )
-from wal2lake.lake.upsert.conflicts import unresolved
+from wal2lake.lake.upsert.conflicts import uncounted, unresolved
+from wal2lake.lake.upsert.deferral import ByContent
 from wal2lake.lake.upsert.judging import Rules
-from wal2lake.model import Coercion, merged
+from wal2lake.model import Coercion, ReplicaIdentity, merged
 
 _IN_PROCESS_ROWS: Final = 20_000
 """Rows up to which conversion here is faster than starting a Spark job for it (measured:
@@ -139,8 +140,17 @@ class Batches:
 
     def stage(self, request: StageRequest) -> Staged:
         """Convert and write; see the port."""
-        staged = self._stage(request)
-        if not staged.failures and _is_as_sent(request, staged):
+        by_content = False
+        try:
+            staged = self._stage(request)
+        except ByContent:
+            by_content = True
+            staged = self._stage(
+                replace(
+                    request, key=(), append=False, deferrable=False, counted=request.key
+                )
+            )
+        if not (staged.failures or by_content) and _is_as_sent(request, staged):
             relations = [source.relation for source in request.sources]
             found = sent(
                 request.span.cursor,
@@ -241,11 +251,22 @@ class Batches:
         directory: Path,
     ) -> Upsert | Merge | tuple[Merge, Sequence[RowConflict]] | RowFailure:
         name = f"{request.namespace}.{request.name}"
-        uniqueness = Uniqueness(request.trusted, request.constraint, name)
+        uniqueness = Uniqueness(
+            request.trusted,
+            request.constraint,
+            name,
+            _defers(request),
+            tuple(
+                i
+                for column in request.counted
+                for i, field in enumerate(request.state.fields)
+                if field.name == column
+            ),
+        )
         # Spark cannot resolve a conflict.
         resolves = bool(request.resolutions.chosen and changes.shape.key)
         fits = True
-        for alone in (False, True) if resolves else (False,):
+        for alone in (False, True) if resolves or request.counted else (False,):
             if files is None:
                 break
             try:
@@ -271,6 +292,10 @@ class Batches:
                 break
             except TooLarge:
                 fits = not alone
+        if request.counted:
+            self._expect_newest(request.state)
+            rows = (table.select(["lsn", "ord"]) for table in changes.tables())
+            return uncounted(name, pa.concat_tables(rows), fits=fits)
         if resolves:
             self._expect_newest(request.state)
             rows = (table.select(["lsn", "ord"]) for table in changes.tables())
@@ -280,9 +305,13 @@ class Batches:
             return plan_multiset(
                 self._spark, request.state, changes, shows_rows=request.shows_rows
             )
-        return plan_merge(
+        planned = plan_merge(
             self._spark, request.state, changes, uniqueness, request.commits
         )
+        if uniqueness.deferrable and isinstance(planned, RowFailure):
+            # Spark judges each change: a smaller batch may be judged here.
+            raise ByContent
+        return planned
 
     def _choice(
         self, request: StageRequest, changes: StagedChanges, work: Work
@@ -409,6 +438,16 @@ def _is_as_sent(request: StageRequest, staged: _Staged) -> bool:
     if staged.upsert is not None:
         return not (request.key and staged.upsert.passed_over)
     return staged.merge is not None and not request.key
+
+
+def _defers(request: StageRequest) -> bool:
+    """Whether a key that is taken may be free again when the transaction ends: old rows come whole,
+    so that they tell which of two rows with one key is meant."""
+    return request.deferrable and all(
+        source.relation.identity is ReplicaIdentity.FULL
+        and set(request.key) <= {c.name for c in source.relation.columns}
+        for source in request.sources
+    )
 
 
 def _method(staged: _Staged) -> Method:

@@ -56,6 +56,10 @@ class StageRequest:
     leave out if it inserts the row."""
     commits: Commits | None = None
     """Those of the batch, if it is kept who has made a row."""
+    deferrable: bool = False
+    """The primary key is judged at the end of each transaction."""
+    counted: tuple[str, ...] = ()
+    """Columns of such a key, of a batch that is evaluated without it: no two rows may share one."""
     has_their_rows: bool = False
     """The table's rows are the publisher's: nobody else has written it, and nothing was resolved
     in another way."""

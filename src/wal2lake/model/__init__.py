@@ -11,7 +11,13 @@ from wal2lake.model.domain import Domain
 from wal2lake.model.fixed import BOOTSTRAP_SUPERUSER, DATABASE, DATABASE_OID
 from wal2lake.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid, Xid
 from wal2lake.model.partition import PartitionKey, PartitionStrategy
-from wal2lake.model.relation import SYSTEM_COLUMNS, Column, Relation, ReplicaIdentity
+from wal2lake.model.relation import (
+    SYSTEM_COLUMNS,
+    Column,
+    Deferral,
+    Relation,
+    ReplicaIdentity,
+)
 from wal2lake.model.remoteschema import (
     EnumColumns,
     EnumLabel,
@@ -38,6 +44,7 @@ __all__ = [
     "Column",
     "Conflict",
     "ConflictType",
+    "Deferral",
     "Domain",
     "EnumColumns",
     "EnumLabel",

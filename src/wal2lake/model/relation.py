@@ -18,6 +18,29 @@ SYSTEM_COLUMNS: Final = frozenset({"tableoid", "cmax", "xmax", "cmin", "xmin", "
 """Of every PostgreSQL table, so no publisher's table has another of such a name."""
 
 
+class Deferral(Enum):
+    """When a primary key is judged (pg_constraint.condeferrable, condeferred)."""
+
+    NO = "n"
+    """NOT DEFERRABLE: by each statement, and by each change that is replicated."""
+    IMMEDIATE = "i"
+    """DEFERRABLE: by each statement, and at the end of each replicated transaction."""
+    DEFERRED = "d"
+    """DEFERRABLE INITIALLY DEFERRED: at the end of the transaction."""
+
+    @property
+    def deferrable(self) -> bool:
+        """pg_constraint.condeferrable."""
+        return self is not Deferral.NO
+
+    @property
+    def clause(self) -> str:
+        """What follows the constraint in SQL; empty, or with a space before it."""
+        return {"n": "", "i": " DEFERRABLE", "d": " DEFERRABLE INITIALLY DEFERRED"}[
+            self.value
+        ]
+
+
 class ReplicaIdentity(Enum):
     """What old-row information an UPDATE or DELETE carries (pg_class.relreplident)."""
 

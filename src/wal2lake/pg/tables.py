@@ -15,6 +15,7 @@ from typing import Final
 
 from wal2lake.model import (
     INVALID_OID,
+    Deferral,
     Oid,
     RemoteAttribute,
     RemoteSchema,
@@ -118,6 +119,7 @@ class RemoteTable:
     """``publication_marks`` of a snapshot; None: not known."""
     published_since: bool = True
     """They are the same now."""
+    key_deferral: Deferral = Deferral.NO
 
     @property
     def qualified(self) -> str:
@@ -194,7 +196,7 @@ def describe_tables(
     ):
         _, identity, kind, tuples, pages, node, persistence, security, whole = row[:9]
         namespace, table = map(str, row[10:])
-        key, identity_key = indexes[relid]
+        key, identity_key, deferral = indexes[relid]
         found[namespace, table] = RemoteTable(
             oid=relid,
             namespace=namespace,
@@ -214,6 +216,7 @@ def describe_tables(
             live=live.get(relid, ()),
             numbers_taken=int(str(row[9])),
             storage=storage.get(relid, ()),
+            key_deferral=deferral,
         )
     return found
 
@@ -415,10 +418,13 @@ def _columns(
 
 def _index_columns(
     session: Session, relids: Sequence[Oid]
-) -> dict[Oid, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Columns of the primary key, and of the replica identity index."""
+) -> dict[Oid, tuple[tuple[str, ...], tuple[str, ...], Deferral]]:
+    """Columns of the primary key, and of the replica identity index; when the key is judged."""
     rows = session.query(
-        "SELECT i.indrelid, i.indisprimary, i.indisreplident, a.attname"
+        "SELECT i.indrelid, i.indisprimary, i.indisreplident, a.attname,"
+        " CASE WHEN i.indimmediate THEN 'n' WHEN (SELECT k.condeferred"
+        " FROM pg_catalog.pg_constraint k WHERE k.conrelid = i.indrelid"
+        " AND k.conindid = i.indexrelid AND k.contype = 'p') THEN 'd' ELSE 'i' END"
         " FROM pg_catalog.pg_index i,"
         " pg_catalog.unnest(i.indkey::pg_catalog.int2[])"
         " WITH ORDINALITY AS k(attnum, position),"
@@ -430,13 +436,19 @@ def _index_columns(
     )
     keys: dict[Oid, list[str]] = {}
     identities: dict[Oid, list[str]] = {}
-    for relid, primary, identity, name in rows:
+    deferrals: dict[Oid, Deferral] = {}
+    for relid, primary, identity, name, deferral in rows:
         if primary == "t":
             keys.setdefault(_oid(relid), []).append(str(name))
+            deferrals[_oid(relid)] = Deferral(deferral)
         if identity == "t":
             identities.setdefault(_oid(relid), []).append(str(name))
     return {
-        relid: (tuple(keys.get(relid, ())), tuple(identities.get(relid, ())))
+        relid: (
+            tuple(keys.get(relid, ())),
+            tuple(identities.get(relid, ())),
+            deferrals.get(relid, Deferral.NO),
+        )
         for relid in relids
     }
 

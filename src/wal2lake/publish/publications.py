@@ -211,4 +211,5 @@ def _named(
 def index_identity(table: TableDef) -> bool:
     """Whether the primary key's index is what pg_get_replica_identity_index() gives."""
     by_key = (ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX)
-    return bool(table.key) and table.replica_identity in by_key
+    has_index = bool(table.key) and not table.key_deferral.deferrable
+    return has_index and table.replica_identity in by_key

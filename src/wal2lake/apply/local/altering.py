@@ -180,6 +180,7 @@ def alter_table(
             plan.after.key,
             _key_name(catalog, plan, relid),
             renamed,
+            plan.after.key_deferral,
         )
         for relid in catalog.sharing(table)
     ]
@@ -239,8 +240,10 @@ def finish_after_crash(
 
 
 def _key_name(catalog: Catalog, plan: ColumnPlan, relid: Oid) -> str | None:
+    if relid == plan.after.oid or not plan.after.key:
+        return plan.after.key_name
     found = catalog.table_by_oid(relid)
-    return found.key_name if found is not None and plan.after.key else None
+    return None if found is None else found.key_name
 
 
 def _keeps(state: TableState, fields: Sequence[NextField]) -> bool:

@@ -518,6 +518,7 @@ class BatchApplier:
                 if c.default is None and not c.not_null
             ),
             commits=commits,
+            deferrable=definition.key_deferral.deferrable,
             has_their_rows=known.trusted,
         )
         return self._batches.stage(request)

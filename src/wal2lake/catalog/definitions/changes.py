@@ -16,7 +16,7 @@ from typing import Final
 
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
-from wal2lake.model import SYSTEM_COLUMNS
+from wal2lake.model import SYSTEM_COLUMNS, Deferral
 
 _MOST_COLUMNS: Final = 1600
 """MaxHeapAttributeNumber."""
@@ -77,6 +77,10 @@ class SetKey:
     """The table's key is another one. Rows are looked at by the caller."""
 
     columns: tuple[str, ...]
+    """Empty: it has none any more."""
+    name: str | None = None
+    """Of the constraint; None: PostgreSQL's default name, or the one that it has."""
+    deferral: Deferral = Deferral.NO
 
 
 ColumnChange = (
@@ -127,7 +131,8 @@ def plan_changes(table: TableDef, changes: Sequence[ColumnChange]) -> ColumnPlan
         table,
         columns=tuple(one.column for one in plan.columns),
         key=plan.key,
-        key_name=table.key_name if plan.key else None,
+        key_name=plan.key_name if plan.key else None,
+        key_deferral=plan.deferral if plan.key else Deferral.NO,
     )
     return ColumnPlan(table, after, tuple(plan.columns))
 
@@ -137,6 +142,8 @@ class _Plan:
         self.table = table
         self.columns = [PlannedColumn(c, c.name) for c in table.columns]
         self.key = table.key
+        self.key_name = table.key_name
+        self.deferral = table.key_deferral
 
     def change(self, change: ColumnChange) -> None:
         match change:
@@ -154,7 +161,8 @@ class _Plan:
                 for name in change.columns:
                     at, one = self._find(name, "alter")
                     self._put(at, replace(one.column, not_null=True))
-                self.key = change.columns
+                self.key_name = change.name if not self.key else self.key_name
+                self.key, self.deferral = change.columns, change.deferral
             case SetDefault():
                 at, one = self._find(change.name, "alter")
                 column = replace(one.column, default=change.default, sequence=None)

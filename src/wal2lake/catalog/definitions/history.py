@@ -20,7 +20,7 @@ from wal2lake.catalog import sequences
 from wal2lake.catalog.definitions.publications import follow_columns
 from wal2lake.catalog.records import Altered, TableDef
 from wal2lake.catalog.tables import columns_from_json
-from wal2lake.model import Oid
+from wal2lake.model import Deferral, Oid
 
 _CLUSTER_BY: Final = "cluster_by"
 """The storage parameter."""
@@ -50,11 +50,13 @@ def redefine(connection: sqlite3.Connection, altered: Sequence[Altered]) -> None
         _drop_sequences(connection, one)
         _retype_sequences(connection, one)
         connection.execute(
-            "update relation set columns = ?, key = ?, key_name = ? where oid = ?",
+            "update relation set columns = ?, key = ?, key_name = ?, key_deferral = ?"
+            " where oid = ?",
             (
                 json.dumps([asdict(c) for c in one.columns]),
                 json.dumps(one.key),
                 one.key_name,
+                one.key_deferral.value,
                 one.relid,
             ),
         )
@@ -135,7 +137,10 @@ def to_json(altered: Sequence[Altered]) -> str | None:
     """For an intent."""
     if not altered:
         return None
-    return json.dumps([asdict(one) for one in altered], separators=(",", ":"))
+    recorded = [
+        {**asdict(one), "key_deferral": one.key_deferral.value} for one in altered
+    ]
+    return json.dumps(recorded, separators=(",", ":"))
 
 
 def from_json(text: str | None) -> tuple[Altered, ...]:
@@ -147,6 +152,7 @@ def from_json(text: str | None) -> tuple[Altered, ...]:
             tuple(one["key"]),
             one["key_name"],
             tuple((before, now) for before, now in one.get("renamed", ())),
+            Deferral(one.get("key_deferral", Deferral.NO.value)),
         )
         for one in json.loads(text or "[]")
     )

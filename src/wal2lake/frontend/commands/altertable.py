@@ -45,6 +45,10 @@ from wal2lake.errors import (
 )
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.access import check_owner, check_schema
+from wal2lake.frontend.commands.keyconstraints import (
+    added_key,
+    dropped_constraint,
+)
 from wal2lake.frontend.commands.node import (
     Caller,
     Node,
@@ -63,10 +67,12 @@ from wal2lake.frontend.commands.transaction.local import scratch
 from wal2lake.frontend.grammar import quote_identifier
 from wal2lake.frontend.grammar.altering.statements import (
     AddColumnClause,
+    AddKeyClause,
     AlterAction,
     AlterTable,
     DefaultClause,
     DropColumnClause,
+    DropConstraintClause,
     NotNullClause,
     RenameColumnOf,
     RenameTable,
@@ -112,7 +118,7 @@ def alter_columns(node: Node, caller: Caller, statement: AlterTable) -> str:
         if table is None:
             return _TAG
         check_partitions(node, table, statement.actions, only=statement.only)
-        changes, using = _changes(caller, table, statement.actions)
+        changes, using = _changes(node, caller, table, statement.actions)
         cascade = [
             action.name
             for action in statement.actions
@@ -310,7 +316,7 @@ def _altering(
 
 
 def _changes(
-    caller: Caller, table: TableDef, actions: Sequence[AlterAction]
+    node: Node, caller: Caller, table: TableDef, actions: Sequence[AlterAction]
 ) -> tuple[list[ColumnChange], dict[str, str]]:
     """In PostgreSQL's order, and the USING of columns by their names."""
     changes: list[ColumnChange] = []
@@ -369,6 +375,10 @@ def _changes(
                     using[action.name] = action.using
                 anew = action.using is not None
                 changes.append(ChangeType(action.name, kind, anew))
+            case AddKeyClause():
+                changes.append(added_key(node, now, action))
+            case DropConstraintClause():
+                changes += dropped_constraint(caller, now, action)
             case ReplicaIdentityClause():
                 continue
         plan_changes(table, changes)
@@ -378,7 +388,7 @@ def _changes(
 def _pass(action: AlterAction) -> int:
     """AlterTablePass."""
     match action:
-        case DropColumnClause():
+        case DropColumnClause() | DropConstraintClause():
             return 0
         case NotNullClause():
             return 3 if action.not_null else 0
@@ -388,8 +398,10 @@ def _pass(action: AlterAction) -> int:
             return 1
         case AddColumnClause():
             return 2
-        case ReplicaIdentityClause():
+        case AddKeyClause():
             return 5
+        case ReplicaIdentityClause():
+            return 6
 
 
 # ---- and done ---------------------------------------------------------------------------

@@ -16,9 +16,11 @@ from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.grammar.altering.statements import (
     AddColumnClause,
+    AddKeyClause,
     AlterAction,
     DefaultClause,
     DropColumnClause,
+    DropConstraintClause,
     NotNullClause,
     TypeClause,
 )
@@ -74,7 +76,12 @@ def check_partitions(
                     " child tables too",
                     sqlstate=_INVALID_DEFINITION,
                 )
-            case NotNullClause() | DefaultClause():
+            case (
+                NotNullClause()
+                | DefaultClause()
+                | AddKeyClause()
+                | DropConstraintClause()
+            ):
                 raise FeatureNotSupportedError(
                     f'"{table.name}" and its partition cannot have different columns'
                     if not is_partition

@@ -54,7 +54,7 @@ from wal2lake.frontend.grammar.statements import (
 )
 from wal2lake.lake import FieldSpec
 from wal2lake.lake.port import INDEXED_COLUMNS, can_cluster, can_partition
-from wal2lake.model import Oid, PartitionKey, ReplicaIdentity
+from wal2lake.model import Deferral, Oid, PartitionKey, ReplicaIdentity
 from wal2lake.pgtypes.columnnames import check_column_names
 
 OWNER_PROPERTY: Final = "wal2lake.table"
@@ -94,6 +94,7 @@ class NewTable:
     sequences: tuple[OwnedSequence, ...] = ()
     """Of its columns."""
     replica_identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
+    key_deferral: Deferral = Deferral.NO
 
     @property
     def qualified(self) -> str:
@@ -146,6 +147,7 @@ def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
             partition_columns=statement.partition_columns,
             clustering=statement.clustering,
             sequences=sequences,
+            key_deferral=statement.key_deferral,
         )
         make_tables(node, caller, [new])
     return "CREATE TABLE"
@@ -196,6 +198,7 @@ def create_partition(node: Node, caller: Caller, statement: CreatePartition) -> 
                 parent.key,
                 parent.location,
                 partition_of=parent.oid,
+                key_deferral=parent.key_deferral,
             )
         )
     return "CREATE TABLE"
@@ -233,6 +236,7 @@ def make_tables(
                 new.partition_key,
                 parameters=new.parameters,
                 replica_identity=new.replica_identity,
+                key_deferral=new.key_deferral,
             )
         )
     with ThreadPoolExecutor(_MAKERS, thread_name_prefix="create-table") as makers:

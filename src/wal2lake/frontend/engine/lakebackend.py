@@ -37,6 +37,7 @@ from wal2lake.errors import (
     Wal2LakeError,
 )
 from wal2lake.frontend.backend import (
+    Notice,
     Outcome,
     Parameter,
     Prepared,
@@ -51,6 +52,7 @@ from wal2lake.frontend.commands.concurrency.activeorigins import SessionOrigin
 from wal2lake.frontend.commands.concurrency.sequences import SessionSequences
 from wal2lake.frontend.commands.concurrency.snapshots import Modes, Snapshot
 from wal2lake.frontend.commands.dml import run_dml, truncate, truncated_tables
+from wal2lake.frontend.commands.keyconstraints import deferrable_tables
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.frontend.commands.publication.dependents import check_writable
@@ -69,6 +71,10 @@ from wal2lake.frontend.engine.rows.filtered import FilteredRead
 from wal2lake.frontend.engine.sessionroles import SessionRoles
 from wal2lake.frontend.engine.tablenames import Used, table_names
 from wal2lake.frontend.grammar import parse
+from wal2lake.frontend.grammar.constraints import (
+    constraint_modes,
+    is_set_constraints,
+)
 from wal2lake.frontend.grammar.copying import (
     CopyOptions,
     CopyTo,
@@ -403,9 +409,29 @@ class LakeBackend:
             self._refuse_in_read_only(statement.kind.name)
             self._definitions.refuse_writes()
             return Outcome(self._write(caller, prepared.sql, bound))
+        if statement.kind is Kind.SET and is_set_constraints(prepared.sql):
+            return Outcome(self._set_constraints(caller, prepared.sql))
         raise FeatureNotSupportedError(
             f"{statement.command} is not supported by this version"
         )
+
+    def _set_constraints(self, caller: Caller, sql: str) -> str:
+        modes = constraint_modes(sql)
+        if not caller.in_block:
+            caller.notice(
+                Notice(
+                    "SET CONSTRAINTS can only be used in transaction blocks",
+                    severity="WARNING",
+                    sqlstate="25P01",
+                )
+            )
+        tables = deferrable_tables(self._node, caller, modes)
+        if caller.in_block:
+            with self._job() as group:
+                self._transaction.set_constraints(
+                    tables, self._rendering(), group, deferred=modes.deferred
+                )
+        return "SET CONSTRAINTS"
 
     def _copied_rows(self, caller: Caller, sql: str, options: CopyOptions) -> Outcome:
         query = self.prepare(sql, ())

@@ -171,7 +171,9 @@ def _create_table(statement: CreateTable) -> str:
             if statement.key_name is not None
             else ""
         )
-        elements.append(f"{named}PRIMARY KEY ({_names(statement.key)})")
+        elements.append(
+            f"{named}PRIMARY KEY ({_names(statement.key)}){statement.key_deferral.clause}"
+        )
     return (
         "CREATE TABLE "
         + ("IF NOT EXISTS " if statement.if_not_exists else "")

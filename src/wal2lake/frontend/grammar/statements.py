@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from wal2lake.model import Oid, PartitionKey
+from wal2lake.model import Deferral, Oid, PartitionKey
 
 
 class Kind(Enum):
@@ -294,6 +294,8 @@ class CreateTable:
     """By which the files are to be divided, as the storage parameter of that name says."""
     clustering: tuple[str, ...] = ()
     """By which rows are to be kept together, as ``cluster_by`` says."""
+    key_deferral: Deferral = Deferral.NO
+    """When the key is judged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from wal2lake.errors import (
     UndefinedObjectError,
     UsageError,
 )
+from wal2lake.frontend.grammar.constraints import deferral, misplaced
 from wal2lake.frontend.grammar.cursor import Cursor
 from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error
 from wal2lake.frontend.grammar.options import (
@@ -49,7 +50,7 @@ from wal2lake.frontend.grammar.statements import (
     SequenceClause,
     Truncate,
 )
-from wal2lake.model import Oid, PartitionKey, PartitionStrategy
+from wal2lake.model import Deferral, Oid, PartitionKey, PartitionStrategy
 from wal2lake.pgtypes.keywords import RESERVED
 from wal2lake.pgtypes.registry.type_names import parse_type_name
 
@@ -80,8 +81,6 @@ _REFUSED_COLUMN_CONSTRAINTS: Final = {
     "references": "FOREIGN KEY constraints",
     "storage": "STORAGE",
     "unique": "UNIQUE constraints",
-    "deferrable": "deferrable constraints",
-    "initially": "deferrable constraints",
 }
 _REFUSED_TABLE_CONSTRAINTS: Final = {
     "check": "CHECK constraints",
@@ -142,14 +141,18 @@ class TableClauses:
     """Columns declared NULL."""
     key: tuple[str, ...] | None = None
     key_name: str | None = None
+    key_deferral: Deferral = Deferral.NO
 
-    def set_key(self, columns: tuple[str, ...], name: str | None) -> None:
+    def set_key(
+        self, columns: tuple[str, ...], name: str | None, deferral: Deferral
+    ) -> None:
+        """42P16 if there is one."""
         if self.key is not None:
             raise UsageError(
                 f'multiple primary keys for table "{self.name.name}" are not allowed',
                 sqlstate="42P16",
             )
-        self.key, self.key_name = columns, name
+        self.key, self.key_name, self.key_deferral = columns, name, deferral
 
 
 def create_table(cursor: Cursor) -> CreateTable | CreatePartition:
@@ -332,12 +335,12 @@ def _refuse_options(cursor: Cursor) -> None:
 
 def _element(cursor: Cursor, table: TableClauses) -> None:
     if cursor.take("constraint"):
-        _table_constraint(cursor, table, cursor.name())
+        table_constraint(cursor, table, cursor.name())
     elif cursor.token.is_word("primary", "not", *_REFUSED_TABLE_CONSTRAINTS) and (
         # exclude is a free word, so it may name a column.
         not cursor.at_words("exclude") or not _names_column(cursor)
     ):
-        _table_constraint(cursor, table, None)
+        table_constraint(cursor, table, None)
     else:
         column_clause(cursor, table)
 
@@ -349,7 +352,8 @@ def _names_column(cursor: Cursor) -> bool:
     )
 
 
-def _table_constraint(cursor: Cursor, table: TableClauses, name: str | None) -> None:
+def table_constraint(cursor: Cursor, table: TableClauses, name: str | None) -> None:
+    """TableConstraint, which may have a ``name``."""
     word = cursor.token
     if cursor.take("primary"):
         cursor.expect("key")
@@ -358,8 +362,7 @@ def _table_constraint(cursor: Cursor, table: TableClauses, name: str | None) -> 
         cursor.expect_mark("(")
         columns = cursor.commas(cursor.name)
         cursor.expect_mark(")")
-        _refuse_key_options(cursor)
-        table.set_key(columns, name)
+        table.set_key(columns, name, _key_options(cursor, of_table=True))
     elif cursor.take("not"):
         cursor.expect("null")
         column = cursor.name()
@@ -390,6 +393,9 @@ def column_clause(cursor: Cursor, table: TableClauses) -> None:
     while cursor.token.kind is TokenKind.WORD:
         constraint = cursor.name() if cursor.take("constraint") else None
         word = cursor.token
+        no_constraint = misplaced(cursor)
+        if no_constraint is not None:
+            raise no_constraint
         if cursor.take("not"):
             cursor.expect("null")
             _check_not_null_name(table, name, constraint)
@@ -414,10 +420,10 @@ def column_clause(cursor: Cursor, table: TableClauses) -> None:
             column = _identity(cursor, table, column, word, stated_default)
         elif cursor.take("primary"):
             cursor.expect("key")
-            _refuse_key_options(cursor)
+            judged = _key_options(cursor, of_table=False)
             if name in table.nullable:
                 raise _conflicting_null(table, name, word)
-            table.set_key((name,), constraint)
+            table.set_key((name,), constraint, judged)
         elif cursor.take("collate"):
             collation(cursor)
         elif word.kind is TokenKind.WORD and word.value in _REFUSED_COLUMN_CONSTRAINTS:
@@ -491,17 +497,15 @@ def _check_not_null_name(table: TableClauses, column: str, name: str | None) -> 
         raise refused("names of NOT NULL constraints")
 
 
-def _refuse_key_options(cursor: Cursor) -> None:
+def _key_options(cursor: Cursor, *, of_table: bool) -> Deferral:
+    """What may follow PRIMARY KEY."""
     if cursor.token.is_word("include"):
         raise refused("INCLUDE")
     if cursor.token.is_word("with"):
         raise refused("storage parameters")
     if cursor.at_words("using", "index"):
         raise refused("tablespaces")
-    if cursor.take("not", "deferrable"):
-        cursor.take("initially", "immediate")
-    if cursor.token.is_word("deferrable", "initially"):
-        raise refused("deferrable constraints")
+    return deferral(cursor, of_table=of_table)
 
 
 def collation(cursor: Cursor) -> None:
@@ -642,6 +646,7 @@ def _finish(
         parameters,
         partition_columns(parameters, [c.name for c in table.columns]),
         clustering_columns(parameters, [c.name for c in table.columns]),
+        table.key_deferral,
     )
 
 

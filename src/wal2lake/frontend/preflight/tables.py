@@ -153,7 +153,8 @@ def _identity(table: Table) -> Iterator[TableFinding]:
         return
     needed = table.columns
     if remote.identity is ReplicaIdentity.DEFAULT:
-        needed = remote.key
+        # A deferrable key's index tells no row.
+        needed = () if remote.key_deferral.deferrable else remote.key
     elif remote.identity is not ReplicaIdentity.FULL:
         # NOTHING has none.
         needed = remote.identity_key

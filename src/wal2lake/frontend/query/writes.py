@@ -73,6 +73,8 @@ class SparkWrite:
     moves: str = ""
     """A query for the keys that an UPDATE changes, to be asked before it: ``identifying`` columns
     as they are, and as they will be. Empty: it changes none."""
+    by_key: bool = False
+    """It finds its rows by their primary key."""
     plain: PlainWrite | PlainInsert | None = None
     """It may be done without Spark; None: it is more."""
 
@@ -650,7 +652,7 @@ def _merge(
         f"MERGE INTO {path_sql(table)} AS target USING {rows} ON {matches}"
         f" WHEN MATCHED THEN {action}"
     )
-    return SparkWrite(table, sql, verb, moves=moves)
+    return SparkWrite(table, sql, verb, moves=moves, by_key=True)
 
 
 def _one_per_key(rows: str, names: Sequence[str], keys: int) -> str:

@@ -31,6 +31,8 @@ INSERT: Final = ord("I")
 UPDATE: Final = ord("U")
 DELETE: Final = ord("D")
 TRUNCATE: Final = ord("T")
+COMMIT: Final = ord("C")
+"""No event: of a failure that shows when its transaction ends."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -127,6 +129,10 @@ class Uniqueness:
     """The primary key's name, for the message."""
     relation: str
     """The target's qualified name, for the same."""
+    deferrable: bool = False
+    """The key is judged at the end of each transaction, and rows come with their whole content."""
+    counted: tuple[int, ...] = ()
+    """Rows are found by their content; the positions of such a key's columns."""
 
 
 def spark_schema(shape: ChangeShape) -> str:

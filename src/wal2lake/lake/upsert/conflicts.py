@@ -176,6 +176,22 @@ def shown(
     return replace(failure, row=row, local=local, identity=identity)
 
 
+def uncounted(relation: str, rows: pa.Table, *, fits: bool) -> RowFailure:
+    """The failure of a batch that has a key twice before its transactions end, and that only Spark
+    could apply, which judges each change; otherwise as ``unresolved``."""
+    found = unresolved(relation, rows, fits=fits)
+    text = f'cannot judge the deferrable primary key of relation "{relation}"'
+    return replace(
+        found,
+        message=found.message.replace(
+            f'cannot resolve conflicts of relation "{relation}"', text
+        ),
+        hint=None
+        if fits
+        else 'Increase "upsert_bytes" under [apply] in wal2lake.toml and restart the node.',
+    )
+
+
 def unresolved(relation: str, rows: pa.Table, *, fits: bool) -> RowFailure:
     """Conflicts of a batch that only Spark could apply, which does as PostgreSQL does. ``rows``:
     lsn and ord of its events. ``fits``: it is the table that is not for us, not the batch's

@@ -38,6 +38,7 @@ from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.partitions import value_of, values_in
 from wal2lake.lake.port import PhysicalField, TableState
 from wal2lake.lake.staging.changes import (
+    COMMIT,
     INSERT,
     TRUNCATE,
     ChangeShape,
@@ -57,6 +58,7 @@ from wal2lake.lake.upsert.conflicts import (
     shown,
     stop,
 )
+from wal2lake.lake.upsert.deferral import ByContent, first_repeated
 from wal2lake.lake.upsert.judging import (
     AS_POSTGRESQL,
     Rules,
@@ -180,6 +182,17 @@ def plan_upsert(
     if not loaded.table.num_rows:
         return Upsert(state, (), (), truncates, passed_over=loaded.passed_over)
     if not loaded.shape.key:
+        if uniqueness.counted:
+            at = _counted(
+                loaded,
+                uniqueness.counted,
+                np.zeros(0, np.int64),
+                state,
+                () if truncates else files,
+                directory,
+            )
+            if at is not None:
+                return _repeated(loaded, at, uniqueness.counted, uniqueness, shows_rows)
         inserted = _inserted(loaded)
         if by is not None:
             inserted = by.of(loaded.table.column("lsn").to_numpy()).appended(inserted)
@@ -232,6 +245,13 @@ def plan_upsert(
         loaded = _answered(loaded, lives, events, judge, met)
         lives = net_lives(events, present, unique=unique, judge=judge)
     lsn = loaded.table.column("lsn").to_numpy()
+    if isinstance(lives, Stopped) and uniqueness.deferrable:
+        if not pc.all(pc.equal(loaded.table.column("op"), INSERT)).as_py():
+            raise ByContent
+        # Nothing takes a row away: a key that is there twice stays so.
+        at = first_repeated(events, present, np.zeros(0, np.int64), lsn)
+        if at is not None:
+            return _repeated(loaded, at, loaded.shape.key, uniqueness, shows_rows)
     if isinstance(lives, Stopped):
         if judge is None or lives.met is None:
             failure = _conflict(loaded, lives.event, uniqueness)
@@ -243,6 +263,17 @@ def plan_upsert(
             return failure
         (local,) = _stored_texts([at], places, stored, state, share)
         return shown(failure, loaded.shape, loaded.table, lives.event, local)
+    if uniqueness.counted:
+        at = _counted(
+            loaded,
+            uniqueness.counted,
+            _found_nothing(lives),
+            state,
+            () if truncates else files,
+            directory,
+        )
+        if at is not None:
+            return _repeated(loaded, at, uniqueness.counted, uniqueness, shows_rows)
     rows = _rows(loaded, lives, places, stored, share)
     if by is not None:
         rows = by.of(lsn[lives.last]).appended(rows)
@@ -311,6 +342,59 @@ def _by_equality(
     events = _numbered(_events(loaded)[0], numbers[:width], moved)
     exact = Places(numbers[width:], places.file, places.row)
     return by_occurrence(events, exact, count, class_of, inserts=inserts)
+
+
+def _found_nothing(lives: Lives) -> npt.NDArray[np.int64]:
+    """Events of a batch without resolutions that changed no row."""
+    if not lives.met:
+        return lives.missed
+    kinds = (ConflictType.UPDATE_MISSING, ConflictType.DELETE_MISSING)
+    return np.array([m.event for m in lives.met if m.type in kinds], np.int64)
+
+
+def _counted(
+    loaded: Loaded,
+    key: tuple[int, ...],
+    missed: npt.NDArray[np.int64],
+    state: TableState,
+    files: Sequence[DataFile],
+    directory: str,
+) -> int | None:
+    """The first event whose key is there twice at the end of its transaction, of a batch whose rows
+    were found by their content."""
+    shape = replace(loaded.shape, key=key, repeats=False)
+    events, key_columns = _events(replace(loaded, shape=shape))
+    loose = loose_columns(shape.fields, key)
+    with open_keys(key_columns[0], directory, bitwise=False, loose=loose) as keys:
+        events = _numbered(events, keys.numbers, key_columns[1])
+        stored = StoredRows(state, candidates(shape, state, files, key_columns))
+        places = stored.locate(keys, key)
+        present = np.zeros(keys.count, np.bool_)
+    present[places.key] = True
+    return first_repeated(
+        events, present, missed, loaded.table.column("lsn").to_numpy()
+    )
+
+
+def _repeated(
+    loaded: Loaded,
+    event: int,
+    key: tuple[int, ...],
+    uniqueness: Uniqueness,
+    shows_rows: bool,
+) -> RowFailure:
+    """What PostgreSQL says at the COMMIT."""
+    row = loaded.table.slice(event, 1)
+    shape = replace(loaded.shape, key=key, repeats=False)
+    text = f"Key {new_keys_of(shape, row)[0]} already exists."
+    return RowFailure(
+        Seq(row.column("lsn")[0].as_py(), row.column("ord")[0].as_py()),
+        None,
+        "23505",
+        f'duplicate key value violates unique constraint "{uniqueness.constraint}"',
+        detail=text if shows_rows else None,
+        op=COMMIT,
+    )
 
 
 def _events(loaded: Loaded) -> tuple[Events, _KeyColumns]:

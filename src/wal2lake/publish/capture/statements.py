@@ -161,7 +161,9 @@ class Statements:
         for commit in commits:
             state = self._tables.state_at(table.location, commit.version)
             relation = relation_of(table, state)
-            key = key_of(table, relation)
+            # Between statements a deferred key may be there twice.
+            late = table.key_deferral.deferrable
+            key = [] if late else key_of(table, relation)
             for batch in row_changes(state, commit, relation, key, self._memory):
                 yield relation, batch
 

@@ -118,7 +118,14 @@ def replica_identity(
 ) -> ReplicaIdentity:
     """What is to be kept of ALTER TABLE ... REPLICA IDENTITY."""
     name = clause.index
-    if name is None or (table.key and name == table.index_name):
+    if name is None:
+        return clause.identity
+    if table.key and name == table.index_name:
+        if table.key_deferral.deferrable:
+            raise UsageError(
+                f'cannot use non-immediate index "{name}" as replica identity',
+                sqlstate="42809",
+            )
         return clause.identity
     text = f'index "{name}" for table "{table.name}" does not exist'
     other = find_table(node.catalog, caller, table.namespace, name)

@@ -31,7 +31,7 @@ from wal2lake.frontend.commands.access import check_database_create, check_schem
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.table import NewTable, make_tables
 from wal2lake.lake import CommitConflict
-from wal2lake.model import Lsn, Oid, RemoteSchema, ReplicaIdentity, SyncState
+from wal2lake.model import Deferral, Lsn, Oid, RemoteSchema, ReplicaIdentity, SyncState
 from wal2lake.pg import Publisher, RemoteTable
 from wal2lake.pgtypes import (
     TYPE_MAPPINGS,
@@ -384,13 +384,14 @@ def _table_like(remote: RemoteTable, choices: Choices) -> NewTable:
     ]
     columns = [one.column for one in likes]
     present = {c.name for c in columns}
-    key = remote.key
+    key, deferral = remote.key, remote.key_deferral
     if remote.identity is ReplicaIdentity.INDEX and remote.identity_key:
         # UPDATE and DELETE name the row by this index, so it is the key here.
-        key = remote.identity_key
+        key, deferral = remote.identity_key, Deferral.NO
     key = key if set(key) <= present else ()
     # Without a key its rows could not be sent on to others.
-    whole = remote.identity is ReplicaIdentity.FULL and not key
+    whole = remote.identity is ReplicaIdentity.FULL
+    whole = whole and (not key or deferral.deferrable)
     new = NewTable(
         remote.namespace,
         remote.name,
@@ -398,6 +399,7 @@ def _table_like(remote: RemoteTable, choices: Choices) -> NewTable:
         key,
         dimensions=tuple(one.dimensions for one in likes),
         replica_identity=(ReplicaIdentity.FULL if whole else ReplicaIdentity.DEFAULT),
+        key_deferral=deferral if key else Deferral.NO,
     )
     check_column_names((c.name for c in new.columns), new.qualified)
     return new

@@ -90,6 +90,8 @@ class Written:
     """Rows whose key it has changed."""
     updated: int = 0
     """How many rows it has updated, if that is all that it has done to any."""
+    unjudged: bool = False
+    """Its key is deferred, and may be there twice."""
 
 
 def hold_tables(
@@ -189,6 +191,11 @@ def changes_of(
     changes = []
     rebased = []
     for one in written:
+        if one.unjudged and one.change.added:
+            found = node.keys.repeated(
+                one.branch, one.change.added, key_of(one.table), job_group
+            )
+            refuse_repeated(one.table, found, rendering)
         now, state = _on_newest(node, one, rendering, job_group)
         if len(written) > 1:
             _check_publishable(node, one.table, state)
@@ -269,6 +276,10 @@ def _on_newest(
     state = node.tables.state(one.table.location)
     if state.table_id != one.branch.table_id:
         raise _conflict(one.table, "It has been made anew.")
+    # Constraints change without a version of the table.
+    now = node.catalog.table_by_oid(one.table.oid)
+    if now is not None and _constraints(now) != _constraints(one.table):
+        raise _conflict(one.table, "Others have altered it.")
     if state.version == one.branch.base:
         return one, state
     commits = node.tables.actions(
@@ -290,6 +301,12 @@ def _on_newest(
         )
         refuse_repeated(one.table, found, rendering)
     return replace(one, change=change), state
+
+
+def _constraints(table: TableDef) -> tuple[object, ...]:
+    """What the transaction's rows were judged by."""
+    required = frozenset(c.name for c in table.columns if c.not_null)
+    return table.key, table.key_deferral, required
 
 
 def _conflict(table: TableDef, detail: str) -> CommitConflict:

@@ -70,7 +70,7 @@ from wal2lake.lake.capture.commits import updated_by
 from wal2lake.lake.capture.messages import Emitted, More, OriginMark
 from wal2lake.lake.capture.moves import MOST_ROWS, Moved, Moves
 from wal2lake.lake.partitions import instants
-from wal2lake.model import Oid
+from wal2lake.model import Deferral, Oid
 from wal2lake.pg import Check
 from wal2lake.pgtypes.encode.text import arrow_to_text
 from wal2lake.publish.capture.statements import Statement
@@ -99,6 +99,8 @@ class _Branched:
     moves: Moves = field(default_factory=Moves)
     updated: int = 0
     """How many rows the only statement so far has updated."""
+    unjudged: bool = False
+    """Keys may be there twice until the commit: the table's key is deferred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class _Mark:
     """As they were."""
     told: int
     sequences: dict[Oid, Restarted]
+    modes: dict[Oid | None, bool]
 
 
 class LocalTransaction:
@@ -128,6 +131,8 @@ class LocalTransaction:
         self._check = check
         self._place = f"{scratch(node)}/{uuid.uuid4().hex}"
         self._numbers = itertools.count(1)
+        self._modes: dict[Oid | None, bool] = {}
+        """SET CONSTRAINTS: whether the keys of tables are deferred; None: those of others."""
         self._branches: dict[Oid, _Branched] = {}
         self._told: list[Statement | Emitted] = []
         """All statements, by table, and messages, in their order."""
@@ -276,6 +281,8 @@ class LocalTransaction:
             )
             tend(node, write.table)
             return count
+        if branched.unjudged and write.by_key:
+            self._refuse_repeated(branched, write)
         moved: list[Moved] = []
         if write.moves and not branched.moves.too_many and is_read(node):
             moved = self._moved(write, job_group)
@@ -296,7 +303,10 @@ class LocalTransaction:
             branched.truncated = (branched.truncated or 0) | truncates
         if after != before or truncates is not None:
             self._note(branched, before, truncates, moved)
-        if write.brings_keys and write.table.key and after != before:
+        brings_keys = write.brings_keys and write.table.key and after != before
+        if brings_keys and self._defers(write.table):
+            branched.unjudged = True
+        elif brings_keys:
             replaced = {
                 a["remove"]["path"] for c in commits for a in c if "remove" in a
             }
@@ -309,6 +319,54 @@ class LocalTransaction:
             )
             refuse_repeated(write.table, found, rendering)
         return _count(rows, commits) if changed is None else changed
+
+    def set_constraints(
+        self,
+        tables: Collection[Oid] | None,
+        rendering: Rendering,
+        job_group: str,
+        *,
+        deferred: bool,
+    ) -> None:
+        """SET CONSTRAINTS, of the keys of these tables; None: of all. 23505 if one that is not
+        deferred any more is there twice."""
+        if tables is None:
+            self._modes = {None: deferred}
+        else:
+            self._modes |= dict.fromkeys(tables, deferred)
+        for branched in self._branches.values():
+            if branched.unjudged and not self._defers(branched.table):
+                found = self._repeated(branched, job_group)
+                refuse_repeated(branched.table, found, rendering)
+                branched.unjudged = False
+
+    def _defers(self, table: TableDef) -> bool:
+        """The key is judged at the commit, and this statement is not it."""
+        initially = table.key_deferral is Deferral.DEFERRED
+        mode = self._modes.get(table.oid, self._modes.get(None, initially))
+        return (
+            mode
+            and table.key_deferral.deferrable
+            and self.kind is not TransactionKind.STATEMENT
+        )
+
+    def _repeated(self, branched: _Branched, job_group: str) -> pa.RecordBatch | None:
+        """A key that two rows have."""
+        change = self._node.branches.net_change(branched.branch)
+        return self._node.keys.repeated(
+            branched.branch, change.added, key_of(branched.table), job_group
+        )
+
+    def _refuse_repeated(self, branched: _Branched, write: SparkWrite) -> None:
+        """0A000: the statement finds its rows by their key, which two rows have."""
+        job_group = f"keys {branched.branch.location}"
+        if self._repeated(branched, job_group) is not None:
+            raise FeatureNotSupportedError(
+                f"{write.verb} with a subquery or other tables is not supported while"
+                f' relation "{branched.table.name}" has rows with the same key',
+                hint="Write the condition without a subquery, or make the keys of its"
+                " rows different first.",
+            )
 
     def _note(
         self,
@@ -355,7 +413,9 @@ class LocalTransaction:
         """Note where the branches are."""
         del self._marks[depth - 1 :]
         branches = {key: replace(one) for key, one in self._branches.items()}
-        mark = _Mark(branches, len(self._told), self.sequences.mark())
+        mark = _Mark(
+            branches, len(self._told), self.sequences.mark(), dict(self._modes)
+        )
         self._marks.append(mark)
 
     def rollback_to(self, depth: int) -> None:
@@ -364,6 +424,7 @@ class LocalTransaction:
         del self._marks[depth:]
         del self._told[mark.told :]
         self.sequences.back_to(mark.sequences)
+        self._modes = dict(mark.modes)
         for key, branched in list(self._branches.items()):
             known = mark.branches.get(key)
             if known is not None:
@@ -447,6 +508,7 @@ class LocalTransaction:
                 one.truncated,
                 one.moves.moved,
                 one.updated,
+                one.unjudged,
             )
             for one in self._branches.values()
             if one.version > 0 or one.truncated is not None

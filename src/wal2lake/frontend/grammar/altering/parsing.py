@@ -14,11 +14,13 @@ from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.frontend.grammar.access.statements import AlterOwner, Target
 from wal2lake.frontend.grammar.altering.statements import (
     AddColumnClause,
+    AddKeyClause,
     AlterAction,
     AlterTable,
     AlterTableStatement,
     DefaultClause,
     DropColumnClause,
+    DropConstraintClause,
     NotNullClause,
     RenameColumnOf,
     RenameTable,
@@ -35,6 +37,7 @@ from wal2lake.frontend.grammar.table import (
     column_clause,
     column_type,
     default_text,
+    table_constraint,
 )
 from wal2lake.model import ReplicaIdentity
 
@@ -62,14 +65,11 @@ _REFUSED: Final = (
     "options",
     "rename constraint",
     "alter constraint",
-    "add constraint",
-    "add primary key",
     "add unique",
     "add check",
     "add foreign key",
     "add exclude",
     "add not null",
-    "drop constraint",
 )
 """Actions, longer ones first where one begins another."""
 
@@ -139,6 +139,11 @@ def _alteration(cursor: Cursor, table: QualifiedName) -> AlterAction:
     if cursor.at_words("owner", "to"):
         raise _NotHere("OWNER TO")
     _refuse(cursor, _REFUSED)
+    if cursor.at_words("add", "constraint") or cursor.at_words("add", "primary", "key"):
+        return _added_key(cursor, table)
+    if cursor.take("drop", "constraint"):
+        missing_ok = cursor.if_exists()
+        return DropConstraintClause(cursor.name(), missing_ok, cursor.cascade())
     if cursor.take("add"):
         cursor.take("column")
         if_not_exists = cursor.take("if", "not", "exists")
@@ -165,6 +170,17 @@ def _alteration(cursor: Cursor, table: QualifiedName) -> AlterAction:
     if cursor.token.kind is TokenKind.INTEGER:
         raise _NotHere("ALTER COLUMN ... SET STATISTICS")
     return _of_column(cursor, cursor.name())
+
+
+def _added_key(cursor: Cursor, table: QualifiedName) -> AddKeyClause:
+    """ADD of a table's constraint: a primary key."""
+    cursor.expect("add")
+    name = cursor.name() if cursor.take("constraint") else None
+    if not cursor.at_words("primary", "key"):
+        raise _NotHere("ADD CONSTRAINT")
+    clauses = TableClauses(table)
+    table_constraint(cursor, clauses, name)
+    return AddKeyClause(clauses.key or (), name, clauses.key_deferral)
 
 
 def _replica_identity(cursor: Cursor) -> ReplicaIdentityClause:

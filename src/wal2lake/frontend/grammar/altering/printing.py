@@ -10,11 +10,13 @@ from typing import assert_never
 
 from wal2lake.frontend.grammar.altering.statements import (
     AddColumnClause,
+    AddKeyClause,
     AlterAction,
     AlterTable,
     AlterTableStatement,
     DefaultClause,
     DropColumnClause,
+    DropConstraintClause,
     NotNullClause,
     RenameColumnOf,
     RenameTable,
@@ -56,6 +58,16 @@ def _action(action: AlterAction, column: Callable[[ColumnClause], str]) -> str:
         case AddColumnClause():
             there = "IF NOT EXISTS " if action.if_not_exists else ""
             return f"ADD COLUMN {there}{column(action.column)}"
+        case AddKeyClause():
+            name = ""
+            if action.name is not None:
+                name = f"CONSTRAINT {quote_identifier(action.name)} "
+            columns = ", ".join(map(quote_identifier, action.columns))
+            return f"ADD {name}PRIMARY KEY ({columns}){action.deferral.clause}"
+        case DropConstraintClause():
+            there = "IF EXISTS " if action.if_exists else ""
+            cascade = " CASCADE" if action.cascade else ""
+            return f"DROP CONSTRAINT {there}{quote_identifier(action.name)}{cascade}"
         case DropColumnClause():
             there = "IF EXISTS " if action.if_exists else ""
             cascade = " CASCADE" if action.cascade else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wal2lake.frontend.grammar.statements import ColumnClause, QualifiedName
-from wal2lake.model import Oid, ReplicaIdentity
+from wal2lake.model import Deferral, Oid, ReplicaIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,29 @@ class ReplicaIdentityClause:
     """Of USING INDEX."""
 
 
+@dataclass(frozen=True, slots=True)
+class AddKeyClause:
+    """ADD [CONSTRAINT name] PRIMARY KEY."""
+
+    columns: tuple[str, ...]
+    name: str | None = None
+    deferral: Deferral = Deferral.NO
+
+
+@dataclass(frozen=True, slots=True)
+class DropConstraintClause:
+    """DROP CONSTRAINT."""
+
+    name: str
+    if_exists: bool = False
+    cascade: bool = False
+    """Nothing depends on a key here."""
+
+
 AlterAction = (
     AddColumnClause
+    | AddKeyClause
+    | DropConstraintClause
     | DropColumnClause
     | NotNullClause
     | DefaultClause

@@ -174,7 +174,9 @@ class Sources:
                 _, columns = visible.cte(node.name)
             source = self._named(node, renamed(columns, alias), rename)
             if isinstance(table, TableDef) and not (alias and alias.columns):
-                source = replace(source, key=tuple(table.key))
+                # Columns depend on a key that no two rows can share at any moment.
+                late = table.key_deferral.deferrable
+                source = replace(source, key=() if late else tuple(table.key))
             return source
         if isinstance(node, (exp.Subquery, exp.Values)):
             columns = self.query(node, visible)

@@ -78,7 +78,7 @@ def pg_get_constraintdef(call: Call, oid: int | None) -> str | None:
         table = relation.table
         if table is not None and table.key and key_constraint_oid(table) == oid:
             columns = ", ".join(quote_identifier(name) for name in table.key)
-            return f"PRIMARY KEY ({columns})"
+            return f"PRIMARY KEY ({columns}){table.key_deferral.clause}"
         for attribute in relation.attributes:
             if attribute.not_null and attribute.not_null_oid == oid:
                 return f"NOT NULL {quote_identifier(attribute.name)}"

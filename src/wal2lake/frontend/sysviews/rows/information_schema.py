@@ -19,6 +19,7 @@ from wal2lake.model import (
     NAMES,
     PUBLIC,
     Acl,
+    Deferral,
     ObjectKind,
     Oid,
 )
@@ -219,6 +220,10 @@ def table_constraints(facts: Facts) -> Iterator[Row]:
                 **shared,
                 "constraint_name": key_name(table),
                 "constraint_type": "PRIMARY KEY",
+                "is_deferrable": _YES if table.key_deferral.deferrable else _NO,
+                "initially_deferred": _YES
+                if table.key_deferral is Deferral.DEFERRED
+                else _NO,
             }
         for attribute in relation.attributes:
             if attribute.not_null:

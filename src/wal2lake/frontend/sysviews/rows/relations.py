@@ -25,7 +25,7 @@ from wal2lake.frontend.sysviews.rows.facts import (
     key_constraint_oid,
     key_name,
 )
-from wal2lake.model import BOOTSTRAP_SUPERUSER, ReplicaIdentity
+from wal2lake.model import BOOTSTRAP_SUPERUSER, Deferral, ReplicaIdentity
 from wal2lake.pgtypes.registry.pg_type import BUILT_IN, type_by_oid
 from wal2lake.pgtypes.registry.rows import RANGES
 
@@ -186,7 +186,7 @@ def pg_index(facts: Facts) -> Iterator[Row]:
             "indnkeyatts": len(key),
             "indisunique": True,
             "indisprimary": True,
-            "indimmediate": True,
+            "indimmediate": not relation.table.key_deferral.deferrable,
             "indisvalid": True,
             "indisready": True,
             "indislive": True,
@@ -236,6 +236,8 @@ def pg_constraint(facts: Facts) -> Iterator[Row]:
                 "conparentid": 0 if parent is None else key_constraint_oid(parent),
                 "connoinherit": parent is None,
                 "conkey": list(relation.key_numbers),
+                "condeferrable": table.key_deferral.deferrable,
+                "condeferred": table.key_deferral is Deferral.DEFERRED,
             }
 
 

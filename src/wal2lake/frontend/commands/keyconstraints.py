@@ -1,0 +1,104 @@
+"""ALTER TABLE ... ADD and DROP of constraints, and the names of SET CONSTRAINTS.
+
+Comes in: a clause, and the table as earlier clauses leave it. Goes out: the changes of its
+definition, or PostgreSQL's error. Called by ``altertable``, which looks at the rows.
+
+Source: tablecmds.c (ATExecDropConstraint), index.c (index_check_primary_key), parse_utilcmd.c
+(transformIndexConstraint).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wal2lake.catalog import ColumnChange, SetKey, SetNotNull, TableDef
+from wal2lake.errors import (
+    DuplicateObjectError,
+    FeatureNotSupportedError,
+    UndefinedObjectError,
+    UsageError,
+)
+from wal2lake.frontend.backend import Notice
+from wal2lake.frontend.commands.node import Caller, Node
+from wal2lake.frontend.grammar.altering.statements import (
+    AddKeyClause,
+    DropConstraintClause,
+)
+from wal2lake.frontend.grammar.constraints import ConstraintModes
+from wal2lake.model import Deferral, Oid
+
+
+def added_key(node: Node, table: TableDef, clause: AddKeyClause) -> SetKey:
+    """The table's key from now on."""
+    if table.key:
+        raise UsageError(
+            f'multiple primary keys for table "{table.name}" are not allowed',
+            sqlstate="42P16",
+        )
+    for at, name in enumerate(clause.columns):
+        if table.column(name) is None:
+            raise UndefinedObjectError(
+                f'column "{name}" of relation "{table.name}" does not exist',
+                sqlstate="42703",
+            )
+        if name in clause.columns[:at]:
+            raise UsageError(
+                f'column "{name}" appears twice in primary key constraint',
+                sqlstate="42701",
+            )
+    index = clause.name
+    if index is not None and node.catalog.table(table.namespace, index) is not None:
+        raise DuplicateObjectError(
+            f'relation "{index}" already exists', sqlstate="42P07"
+        )
+    partitioned = () if table.partition_key is None else table.partition_key.columns
+    for column in partitioned:
+        if column not in clause.columns:
+            raise FeatureNotSupportedError(
+                "unique constraint on partitioned table must include all partitioning"
+                " columns",
+                detail=f'PRIMARY KEY constraint on table "{table.name}" lacks column'
+                f' "{column}" which is part of the partition key.',
+            )
+    return SetKey(clause.columns, index, clause.deferral)
+
+
+def deferrable_tables(
+    node: Node, caller: Caller, modes: ConstraintModes
+) -> set[Oid] | None:
+    """The tables whose keys SET CONSTRAINTS names; None: all."""
+    found: set[Oid] = set()
+    for one in modes.names:
+        path = caller.search_path if one.schema is None else (one.schema,)
+        named = [
+            table
+            for table in node.catalog.tables()
+            if table.namespace in path and table.key and table.index_name == one.name
+        ]
+        if not named:
+            raise UndefinedObjectError(
+                f'constraint "{one.name}" does not exist', sqlstate="42704"
+            )
+        for table in named:
+            if not table.key_deferral.deferrable:
+                raise UsageError(
+                    f'constraint "{one.name}" is not deferrable', sqlstate="42809"
+                )
+            found.add(table.oid)
+    return found or None
+
+
+def dropped_constraint(
+    caller: Caller, table: TableDef, clause: DropConstraintClause
+) -> Sequence[ColumnChange]:
+    """What DROP CONSTRAINT does: the key's columns stay NOT NULL."""
+    if table.key and clause.name == table.index_name:
+        return [SetKey((), None, Deferral.NO)]
+    for column in table.columns:
+        if column.not_null and clause.name == f"{table.name}_{column.name}_not_null":
+            return [SetNotNull(column.name, not_null=False)]
+    text = f'constraint "{clause.name}" of relation "{table.name}" does not exist'
+    if not clause.if_exists:
+        raise UndefinedObjectError(text, sqlstate="42704")
+    caller.notice(Notice(f"{text}, skipping"))
+    return []

@@ -1,0 +1,22 @@
+"""What constraints of tables say beside their columns.
+
+Takes a cursor behind the constraint, or the text of SET CONSTRAINTS. Gives when the constraint is
+judged.
+
+Modules: ``deferral`` (DEFERRABLE, INITIALLY), ``modes`` (SET CONSTRAINTS).
+"""
+
+from wal2lake.frontend.grammar.constraints.deferral import deferral, misplaced
+from wal2lake.frontend.grammar.constraints.modes import (
+    ConstraintModes,
+    constraint_modes,
+    is_set_constraints,
+)
+
+__all__ = [
+    "ConstraintModes",
+    "constraint_modes",
+    "deferral",
+    "is_set_constraints",
+    "misplaced",
+]
