@@ -7,13 +7,9 @@ gives what holds now, also in a session that began before SIGHUP.
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from wal2lake.frontend.parameters.definition import (
-=======
 from typing import Final
 
-from wal2lake.frontend.parameters.table import (
->>>>>>> f851435 (frontend: Show replication settings that PostgreSQL has)
+from wal2lake.frontend.parameters.definition import (
     Context,
     Kind,
     ParameterDefinition,
