@@ -518,13 +518,11 @@ class SyncSnapshot:
     holder: str
     """Identity of the process that keeps it; gone process, gone snapshot."""
     relids: tuple[int, ...]
-    """Our OIDs of the tables that it covers: known to the publication, and locked
-    against rewriting, before it was published here."""
+    """Our OIDs of the tables that it covers: in the publication before it was published here."""
 
     @property
     def identity(self) -> str:
-        """What ranges that were read under it are known by. PostgreSQL gives the same
-        names again after a restart; a consistent point it does not."""
+        """The name of ranges that are read under it; PostgreSQL uses snapshot names again."""
         return f"{self.snapshot}@{self.lsn}"
 
 
@@ -648,8 +646,7 @@ class PreparedState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PreparedCommit:
-    """A transaction of the front door that is prepared: its files are in its tables' directories,
-    and no version has them."""
+    """A prepared transaction of the front door: its files are in its tables, in no version."""
 
     number: int
     gid: str

@@ -71,21 +71,11 @@ from wal2lake.frontend.engine.rows.filtered import FilteredRead
 from wal2lake.frontend.engine.sessionroles import SessionRoles
 from wal2lake.frontend.engine.tablenames import Used, table_names
 from wal2lake.frontend.grammar import parse
-from wal2lake.frontend.grammar.constraints import (
-    constraint_modes,
-    is_set_constraints,
-)
-from wal2lake.frontend.grammar.copying import (
-    CopyOptions,
-    CopyTo,
-)
+from wal2lake.frontend.grammar.constraints import constraint_modes, is_set_constraints
+from wal2lake.frontend.grammar.copying import CopyOptions, CopyTo
 from wal2lake.frontend.grammar.lexer import parameter_count
 from wal2lake.frontend.grammar.parser import Parsed
-from wal2lake.frontend.grammar.statements import (
-    Kind,
-    Other,
-    Truncate,
-)
+from wal2lake.frontend.grammar.statements import Kind, Other, Truncate
 from wal2lake.frontend.query.results import Rendering, fields_of
 from wal2lake.frontend.query.translate import (
     Parameter as BoundParameter,
