@@ -34,6 +34,9 @@ class Schemas:
     def refresh(self, subscription: Subscription) -> None:
         pass
 
+    def relabelled(self, rels: Sequence[SubscriptionRel]) -> Due | None:
+        return None
+
     def translated(self, manifests: Sequence[Any]) -> Sequence[Any]:
         return manifests
 

@@ -394,7 +394,7 @@ def test_a_table_that_has_changed_since_its_snapshot_waits_for_the_next_one(
     world.reaches(1, {101: "d", 102: "f"})
     wait_until(lambda: world.held(1) == (102,), describe="it is covered no longer")
     wait_until(lambda: world.rel(1, 101).lsn is None, describe="the attempt is over")
-    assert world.catalog.ranges(Oid(1), Oid(101)) == []
+    # A range that ends behind the decision may still be noted: only the next copy can tell.
     assert world.rel(1, 101).error is None
     assert [s.sync_errors for s in world.catalog.stats()] in ([], [0])
     world.bad.clear()
