@@ -140,9 +140,9 @@ def _warn(caller: Caller, said: Wal2LakeError) -> None:
 
 def _options(given: Sequence[str]) -> list[tuple[str, str | None]]:
     if any(one is None for one in given):
-        raise UsageError("array must not contain nulls", sqlstate="22004")
+        raise FeatureNotSupportedError("array must not contain nulls")
     if len(given) % 2:
-        raise UsageError("array must have even number of elements", sqlstate="22023")
+        raise FeatureNotSupportedError("array must have even number of elements")
     return list(zip(given[::2], given[1::2], strict=True))
 
 
