@@ -348,6 +348,7 @@ def test_a_user_is_told_why_a_stream_is_not_binary(
         " format of type regtype: its text is a name in the publisher's catalog.",
         "HINT:  The publisher sends all columns in one format. Leave these out of the"
         " publication to receive the others in binary format.",
+        'NOTICE:  table "bin_told.named" added to subscription "bin_told", and will be copied',
     ]
     pg18.psql("insert into bin_told.named values (1, 'integer')")
     mirror.synced()

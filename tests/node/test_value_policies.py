@@ -229,6 +229,7 @@ def test_options_are_shown_and_can_be_changed(
     told = psql(node.conninfo(), "-c", "alter subscription vp_set refresh publication")
     assert told.stderr == (
         'WARNING:  no published column is concerned by "mood" in type_mappings\n'
+        'NOTICE:  table "vp_set.b" added to subscription "vp_set", and will be copied\n'
     )
     mirror.synced()
     mirror.assert_equal(["vp_set.b"])
