@@ -291,8 +291,13 @@ def emitted_once(node: Node, get: str, peek: str) -> None:
         text.format(1, "p", 1, "b"),
         "COMMIT",
     ]
-    assert lines[7:9] == ["BEGIN", text.format(1, "two tables", 2, "\ufffdA")]
-    assert len(lines) == 19 and lines[11:] == [
+    assert lines[7:10] == [
+        "BEGIN",
+        "table public.data: INSERT: id[integer]:51 data[text]:'51'",
+        "table public.u: INSERT: a[bigint]:51 b[text]:''",
+    ]
+    assert len(lines) == 19 and lines[10:] == [
+        text.format(1, "two tables", 2, "\ufffdA"),
         "COMMIT",
         *("BEGIN", *(text.format(1, "alone", 2, "ab"),) * 2, "COMMIT"),
         *("BEGIN", text.format(1, "empty", 0, ""), "COMMIT"),
