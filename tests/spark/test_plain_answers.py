@@ -32,15 +32,16 @@ COLUMNS = (
     ColumnDef("b", Oid(16)),
     ColumnDef("d", Oid(1082)),
     ColumnDef("f", Oid(701)),
+    ColumnDef("n", Oid(1700), ((12 << 16) | 2) + 4),
 )
 
 ROWS = (
-    "(1, 1, 10, 'a', 'x', true, date'2026-01-02', 1.5)",
-    "(2, null, -9223372036854775808, 'B', 'y', false, date'0001-01-01', double('NaN'))",
-    "(3, -5, 9223372036854775807, 'ä', null, null, null, null)",
-    "(4, 7, null, null, 'x', true, date'2026-01-02', -0.0D)",
-    "(5, 7, 10, '', 'Z', false, date'2025-12-31', 0.0D)",
-    "(6, 0, 11, 'a', 'x', true, date'2026-01-03', double('Infinity'))",
+    "(1, 1, 10, 'a', 'x', true, date'2026-01-02', 1.5, 12.50)",
+    "(2, null, -9223372036854775808, 'B', 'y', false, date'0001-01-01', double('NaN'), null)",
+    "(3, -5, 9223372036854775807, 'ä', null, null, null, null, -0.01)",
+    "(4, 7, null, null, 'x', true, date'2026-01-02', -0.0D, 9999999999.99)",
+    "(5, 7, 10, '', 'Z', false, date'2025-12-31', 0.0D, 0.00)",
+    "(6, 0, 11, 'a', 'x', true, date'2026-01-03', double('Infinity'), 7.00)",
 )
 
 Ask = Callable[[str], tuple[SparkQuery, list[tuple[bytes | None, ...]] | None]]
@@ -53,13 +54,13 @@ def table(spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory)
     there = f"delta.`{place}`"
     spark_session.sql(
         f"create table {there} (id int, s smallint, big bigint, t string, v string,"
-        " b boolean, d date, f double) using delta"
+        " b boolean, d date, f double, n decimal(12, 2)) using delta"
         " tblproperties ('delta.enableDeletionVectors' = true)"
     )
     for rows in (ROWS[:2], ROWS[2:5], ROWS[5:]):
         spark_session.sql(f"insert into {there} values {', '.join(rows)}")
     spark_session.sql(
-        f"insert into {there} select id + 100, s, big, t, v, b, d, f from {there}"
+        f"insert into {there} select id + 100, s, big, t, v, b, d, f, n from {there}"
     )
     spark_session.sql(f"delete from {there} where id in (101, 104)")
     return place
@@ -124,6 +125,17 @@ def both(table: str, lake: DeltaTables, queries: Queries) -> Ask:
         ("select count(*) from t", 1),
         ("select count(*) as n from t where t = 'a'", 1),
         ("select count(*) from t limit 1 offset 1", 0),
+        (
+            "select count(*), sum(id) as ids, sum(s), sum(big), sum(n) from t where id > 1",
+            1,
+        ),
+        ("select min(id), max(big), min(t), max(v), min(d), max(d), max(s) from t", 1),
+        ("select count(t), count(f), count(*), max(id) from t where s = 7", 1),
+        (
+            "select sum(s), sum(big), sum(n), count(n), min(t), max(d) from t where id = 0",
+            1,
+        ),
+        ("select sum(id), sum(n), min(v), count(*) from t where id > 9 and id < 0", 1),
     ],
 )
 def test_it_is_read_and_says_the_same(both: Ask, sql: str, count: int) -> None:
@@ -144,7 +156,12 @@ def test_it_is_read_and_says_the_same(both: Ask, sql: str, count: int) -> None:
         "select id from t order by f, id",
         "select distinct t from t",
         "select t, count(*) from t group by t",
-        "select max(id) from t",
+        "select max(id) + 1 from t",
+        "select max(f), min(n) from t",
+        "select count(distinct id), max(id) from t",
+        "select sum(id) filter (where s = 7) from t",
+        "select count(*), (select 1) from t",
+        "select max(id) from t having count(*) > 1",
         "select a.id from t a join t b on a.id = b.id",
         "select id from t where exists (select 1 from t)",
         "select id, id from t",
@@ -212,4 +229,6 @@ _KEY = st.builds(
 def test_any_of_them(both: Ask, where: str, keys: list[str], rows: int) -> None:
     order = ", ".join([*keys, "id"])
     sql = f"select id, t, s from t where {where} order by {order} limit {rows}"
+    assert both(sql)[1] is not None, sql
+    sql = f"select count(s), sum(id), sum(big), min(t), max(d) from t where {where}"
     assert both(sql)[1] is not None, sql

@@ -3,7 +3,7 @@
 Comes in: a statement's tree in Spark's terms, as it would go to Spark. Goes out: a ``PlainQuery``
 or ``PlainWrite``, or None: it is more than that.
 
-    SELECT * | columns | count(*) FROM t
+    SELECT * | columns | count, sum, min, max of all rows FROM t
     WHERE    columns beside constants (= <> < <= > >= IN, IS NULL), NOT, AND, OR
     ORDER BY columns      LIMIT n      OFFSET n
 
@@ -85,14 +85,32 @@ class Order:
     nulls_first: bool
 
 
+class Function(Enum):
+    """What becomes of the values of all rows."""
+
+    COUNT = "count"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One value of all rows."""
+
+    function: Function
+    column: str | None
+    """Whose values; None: the rows themselves are counted."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlainQuery:
     """Rows of one table."""
 
     columns: tuple[str, ...]
-    """As they are stored; of a count none."""
-    counts: bool = False
-    """The number of rows instead of the rows."""
+    """As they are stored; of aggregates none."""
+    aggregates: tuple[Aggregate, ...] = ()
+    """One row of these instead of the rows."""
     condition: Condition | None = None
     order: tuple[Order, ...] = ()
     limit: int | None = None
@@ -224,6 +242,25 @@ def _given(node: exp.Expression) -> set[str]:
     return {name for name, value in node.args.items() if value}
 
 
+_FUNCTIONS: Final[Mapping[type[exp.Expression], Function]] = {
+    exp.Count: Function.COUNT,
+    exp.Sum: Function.SUM,
+    exp.Min: Function.MIN,
+    exp.Max: Function.MAX,
+}
+
+_OPERANDS: Final = {
+    Function.SUM: frozenset({t.INT2, t.INT4, t.NUMERIC}),
+    Function.MIN: _ORDERED - {t.BOOL},
+    Function.MAX: _ORDERED - {t.BOOL},
+}
+"""Types whose aggregates Arrow computes as PostgreSQL does, and exactly."""
+
+
+_SUM_DIGITS: Final = 28
+"""Of decimals: ten thousand million of them have a sum of at most 38."""
+
+
 class _Reader:
     def __init__(self, table: TableDef) -> None:
         self._kinds = {c.name: t.of_column(c) for c in table.columns}
@@ -234,15 +271,15 @@ class _Reader:
         if "from_" not in _given(tree):
             raise _Other
         self._check_source(tree.args["from_"].this)
-        counts = _is_count(tree.expressions)
-        outputs = {} if counts else self._outputs(tree)
+        aggregates = self._aggregates(tree.expressions)
+        outputs = {} if aggregates else self._outputs(tree)
         where, order = tree.args.get("where"), tree.args.get("order")
         keys = [] if order is None else order.expressions
-        if counts and keys:
+        if aggregates and keys:
             raise _Other
         return PlainQuery(
             tuple(outputs.values()),
-            counts,
+            aggregates,
             None if where is None else self.condition(where.this),
             tuple(self._key(key, outputs) for key in keys),
             _number(tree.args.get("limit")),
@@ -256,6 +293,36 @@ class _Reader:
             and _given(source.args.get("alias") or source) <= {"this"}
         ):
             raise _Other
+
+    def _aggregates(self, items: Sequence[exp.Expression]) -> tuple[Aggregate, ...]:
+        """All that are asked for; none if rows are."""
+        calls = [item.unalias() for item in items]
+        if not isinstance(calls[0], tuple(_FUNCTIONS)):
+            return ()
+        return tuple(self._aggregate(call) for call in calls)
+
+    def _aggregate(self, call: exp.Expression) -> Aggregate:
+        function = _FUNCTIONS.get(type(call))
+        if function is None or not _given(call) <= {"this", "big_int"}:
+            raise _Other
+        of = call.this
+        if function is Function.COUNT:
+            return Aggregate(
+                function, None if isinstance(of, exp.Star) else self.column(of)
+            )
+        if function is Function.SUM and isinstance(of, exp.Cast):
+            # Of bigint, whose sum is numeric: of decimals that have all its values.
+            column = self.column(of.this)
+            if self._kinds[column].oid != t.INT8:
+                raise _Other
+            return Aggregate(function, column)
+        column = self.column(of)
+        kind = self._kinds[column]
+        if kind.oid not in _OPERANDS[function] or (kind.precision or 0) > _SUM_DIGITS:
+            raise _Other
+        if kind.oid == t.NUMERIC and kind.precision is None:
+            raise _Other
+        return Aggregate(function, column)
 
     def _outputs(self, tree: exp.Select) -> dict[str, str]:
         """By the name that they go out with: columns."""
@@ -382,17 +449,6 @@ def _integer(node: exp.Expression) -> int:
         if bits is not None and -(1 << bits) <= value < 1 << bits:
             return value
     raise _Other
-
-
-def _is_count(items: list[exp.Expression]) -> bool:
-    if len(items) != 1:
-        return False
-    item = items[0].unalias()
-    return (
-        isinstance(item, exp.Count)
-        and isinstance(item.this, exp.Star)
-        and _given(item) <= {"this", "big_int"}
-    )
 
 
 def _number(node: exp.Expression | None) -> int | None:

@@ -16,11 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.frontend.query.matching import bounds, can_compare, matches
-from wal2lake.frontend.query.plain import PlainQuery
+from wal2lake.frontend.query.plain import Aggregate, Function, PlainQuery
 from wal2lake.frontend.query.translate import SparkQuery
 from wal2lake.lake import FieldSpec, TablePort
 from wal2lake.lake.plain.read import PlainRead
 from wal2lake.pg import Check
+from wal2lake.pgtypes import arrow_from_ddl
 
 _MOST_FILE_BYTES: Final = 16 << 20
 """Of the files that are read; a guess at where Spark's two cores catch up with one thread."""
@@ -30,6 +31,17 @@ _MOST_FILES: Final = 64
 
 _MOST_BYTES: Final = 32 << 20
 """Of rows that are held."""
+
+_ROWS: Final = Aggregate(Function.COUNT, None)
+
+_SPARKS: Final = {
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.string(): "string",
+    pa.date32(): "date",
+}
+"""Spark's names of what aggregates are; others are decimals."""
 
 Rows = tuple[Sequence[FieldSpec], Iterable[pa.RecordBatch]]
 
@@ -42,6 +54,7 @@ def plain_answer(
     condition = asked.condition
     needed = set() if condition is None else condition.columns()
     needed.update(key.column for key in asked.order)
+    needed.update(one.column for one in asked.aggregates if one.column is not None)
     names += sorted(needed.difference(names))
     ref = query.tables[0]
     # A count reads a column, too.
@@ -53,8 +66,8 @@ def plain_answer(
     )
     if read is None or not _are_named(query, read.fields[: len(asked.columns)]):
         return None
-    if asked.counts and condition is None and read.rows is not None:
-        return _count(asked, read.rows)
+    if asked.aggregates == (_ROWS,) and condition is None and read.rows is not None:
+        return _answered(asked, [pa.scalar(read.rows, pa.int64())])
     if condition is not None:
         read = read.within(bounds(condition))
     if read.files > _MOST_FILES or read.size > _MOST_FILE_BYTES:
@@ -62,8 +75,9 @@ def plain_answer(
     found = _rows(read, asked, check)
     if found is None:
         return None
-    if asked.counts:
-        return _count(asked, found.num_rows)
+    if asked.aggregates:
+        values = [_aggregate(found, one) for one in asked.aggregates]
+        return _answered(asked, values)
     fields = read.fields[: len(asked.columns)]
     return fields, found.select(list(asked.columns)).to_batches()
 
@@ -77,10 +91,38 @@ def _are_named(query: SparkQuery, fields: Sequence[FieldSpec]) -> bool:
     )
 
 
-def _count(asked: PlainQuery, rows: int) -> Rows:
-    spec = FieldSpec("count", "bigint")
-    counted = pa.table({"count": pa.array([rows], pa.int64())})
-    return [spec], _cut(counted, asked).to_batches()
+def _aggregate(found: pa.Table, one: Aggregate) -> Any:
+    """Of all rows, as PostgreSQL's type of it."""
+    if one.column is None:
+        return pa.scalar(found.num_rows, pa.int64())
+    column = found.column(one.column)
+    match one.function:
+        case Function.COUNT:
+            return pa.scalar(len(column) - column.null_count, pa.int64())
+        case Function.SUM:
+            if pa.types.is_int64(column.type):
+                column = column.cast(pa.decimal128(19, 0))
+            return pc.sum(column)
+        case Function.MIN:
+            return pc.min(column)
+        case Function.MAX:
+            return pc.max(column)
+
+
+def _answered(asked: PlainQuery, values: Sequence[Any]) -> Rows:
+    """One row."""
+    names = [f"{one.function.value}{i}" for i, one in enumerate(asked.aggregates)]
+    row = pa.table(
+        {
+            name: pa.array([value.as_py()], value.type)
+            for name, value in zip(names, values, strict=True)
+        }
+    )
+    fields = [
+        FieldSpec(name, _SPARKS.get(value.type) or f"decimal(38,{value.type.scale})")
+        for name, value in zip(names, values, strict=True)
+    ]
+    return fields, _cut(row, asked).to_batches()
 
 
 def _cut(found: pa.Table, asked: PlainQuery) -> pa.Table:
@@ -102,26 +144,42 @@ def _rows(read: PlainRead, asked: PlainQuery, check: Check) -> pa.Table | None:
         if size > _MOST_BYTES:
             return None
         batches.append(batch)
-        if not asked.order and asked.limit is not None and not asked.counts:
+        if not asked.order and asked.limit is not None and not asked.aggregates:
             rows = sum(one.num_rows for one in batches)
             if rows >= asked.offset + asked.limit:
                 break
     if not batches:
-        kinds = [(field.name, pa.null()) for field in read.fields]
+        kinds = [
+            (
+                field.name,
+                arrow_from_ddl(field.spark_ddl) if asked.aggregates else pa.null(),
+            )
+            for field in read.fields
+        ]
         return pa.schema(kinds).empty_table()
     found = pa.Table.from_batches(batches)
     if asked.order and found.num_rows > 1:
         found = found.take(_sorted(found, asked))
-    return found if asked.counts else _cut(found, asked)
+    return found if asked.aggregates else _cut(found, asked)
 
 
 def _can_compare(schema: pa.Schema, asked: PlainQuery) -> bool:
+    ordered = [key.column for key in asked.order]
+    for one in asked.aggregates:
+        if one.function is Function.SUM:
+            kind = schema.field(one.column).type
+            if not pa.types.is_signed_integer(kind) and not pa.types.is_decimal128(
+                kind
+            ):
+                return False
+        elif one.function is not Function.COUNT and one.column is not None:
+            ordered.append(one.column)
     return can_compare(schema, asked.condition) and all(
         pa.types.is_string(kind)
         or pa.types.is_signed_integer(kind)
         or pa.types.is_boolean(kind)
         or pa.types.is_date32(kind)
-        for kind in (schema.field(key.column).type for key in asked.order)
+        for kind in (schema.field(column).type for column in ordered)
     )
 
 
