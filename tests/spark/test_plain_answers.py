@@ -17,7 +17,7 @@ from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.frontend.engine.rows import plainanswers
 from wal2lake.frontend.engine.rows.answers import Wanted, answered
 from wal2lake.frontend.engine.rows.plainanswers import plain_answer
-from wal2lake.frontend.query.results import Rendering
+from wal2lake.frontend.query.results import Rendering, fields_of, plain_fields
 from wal2lake.frontend.query.translate import SparkQuery, TableRef, translate_query
 from wal2lake.lake.delta.tables import DeltaTables
 from wal2lake.lake.query import Queries
@@ -94,6 +94,8 @@ def both(table: str, lake: DeltaTables, queries: Queries) -> Ask:
         ):
             return query, None
         mine = rows(query, SimpleNamespace(tables=lake, queries=None))
+        described = fields_of(queries.describe(query.sql), query)
+        assert plain_fields(query) == described, sql
         if "order by" in sql:
             assert mine == theirs, sql
         else:

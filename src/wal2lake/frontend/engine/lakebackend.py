@@ -76,7 +76,7 @@ from wal2lake.frontend.grammar.copying import CopyOptions, CopyTo
 from wal2lake.frontend.grammar.lexer import parameter_count
 from wal2lake.frontend.grammar.parser import Parsed
 from wal2lake.frontend.grammar.statements import Kind, Other, Truncate
-from wal2lake.frontend.query.results import Rendering, fields_of
+from wal2lake.frontend.query.results import Rendering, fields_of, plain_fields
 from wal2lake.frontend.query.translate import (
     Parameter as BoundParameter,
 )
@@ -375,7 +375,9 @@ class LakeBackend:
         if prepared.system:
             return self._definitions.seen().describe(prepared.sql, nulls, self._context)
         query = self._translated(prepared.sql, nulls, self._resolver(self._caller()))
-        return fields_of(self._node.queries.describe(query.sql), query)
+        return plain_fields(query) or fields_of(
+            self._node.queries.describe(query.sql), query
+        )
 
     def _other(
         self,

@@ -63,19 +63,25 @@ def fields_of(
         elif oid == INVALID_OID:
             found, typmod = result_type(spec.spark_ddl)
             oid = int(found)
-        known = type_by_oid(oid)
-        table_oid, attnum = _source(name, query.tables)
-        fields.append(
-            FieldDescription(
-                name,
-                oid,
-                known.length if known is not None else -1,
-                typmod,
-                table_oid,
-                attnum,
-            )
-        )
+        fields.append(_field(name, oid, typmod, query))
     return tuple(fields)
+
+
+def plain_fields(query: SparkQuery) -> tuple[FieldDescription, ...] | None:
+    """The same of a plain query, of which the analysis has said everything; None: it has not."""
+    columns = query.columns
+    if query.plain is None or columns is None:
+        return None
+    if not all(column.type.known for column in columns):
+        return None
+    return tuple(_field(c.name, c.type.oid, c.type.typmod, query) for c in columns)
+
+
+def _field(name: str, oid: int, typmod: int, query: SparkQuery) -> FieldDescription:
+    known = type_by_oid(oid)
+    length = known.length if known is not None else -1
+    table_oid, attnum = _source(name, query.tables)
+    return FieldDescription(name, oid, length, typmod, table_oid, attnum)
 
 
 def _source(name: str, tables: Sequence[TableRef]) -> tuple[int, int]:
