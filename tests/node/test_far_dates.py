@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from tests.conftest import Database
 
 from wal2lake.errors import PublisherError
@@ -184,6 +185,7 @@ update p set v = id where z < '0001-01-01'
 """.strip().splitlines()
 
 
+@pytest.mark.slow
 def test_far_dates_are_written_here_and_published(pg18: Database, node: Node) -> None:
     name = f"{pg18.name}_fl"
     pg18.psql("create schema fl; alter database " + pg18.name + " set search_path = fl")

@@ -245,6 +245,7 @@ def test_statements_are_decoded_as_postgresql_decodes_them(
 
 
 @pytest.mark.parametrize("plugin", ["test_decoding", "pgoutput"])
+@pytest.mark.slow
 def test_each_statement_of_a_transaction_is_told(
     publisher: Node, database: Callable[[int], Database], plugin: str
 ) -> None:

@@ -382,6 +382,7 @@ def test_a_drop_at_the_source_that_waits_for_the_copy_does_not_stop_it_for_ever(
     mirror.assert_equal(["s5.b"])
 
 
+@pytest.mark.slow
 def test_tables_are_copied_beside_writers_and_sessions_that_rewrite_them(
     pg18: Database, quick: Node, subscribe: Subscribe
 ) -> None:
