@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.conftest import Database
+from tests.fakes.pair import Pair
 
-from wal2lake.pg.quoting import quote_literal
-from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
-from wal2lake.testing.waits import wait_until
 
 
 @pytest.fixture
@@ -26,95 +24,6 @@ def peer(database: Callable[[int], Database]) -> Iterator[Database]:
     # It could not be dropped with its subscription.
     for name in found.psql("select subname from pg_subscription").splitlines():
         found.psql(f"drop subscription {name}")
-
-
-class Pair:
-    """The node and the native subscriber, fed the same stream."""
-
-    def __init__(self, source: Database, node: Node, peer: Database, name: str) -> None:
-        self.source, self.node, self.peer, self.name = source, node, peer, name
-        self.mirror = Mirror(node, source.conninfo(), name)
-        self._marks = 0
-
-    def subscribe(self, options: str = "") -> None:
-        conninfo = quote_literal(self.source.conninfo())
-        name, more = self.name, f", {options}" if options else ""
-        self.node.sql(
-            f"create subscription {name} connection {conninfo} publication {name}"
-            f" with (create_tables = false{more})"
-        )
-        # On the server that it subscribes to, the command cannot wait for its own slot.
-        self.source.psql(
-            f"select pg_create_logical_replication_slot('{name}_native', 'pgoutput')"
-        )
-        self.peer.psql(
-            f"create subscription {name}_native connection {conninfo} publication {name}"
-            f" with (create_slot = false, slot_name = {name}_native{more})"
-        )
-        self.mirror.synced()
-        wait_until(
-            lambda: (
-                self.peer.psql(
-                    "select string_agg(distinct srsubstate::text, '')"
-                    " from pg_subscription_rel"
-                )
-                == "r"
-            )
-        )
-
-    def both(self, sql: str) -> None:
-        """The same statements, one by one."""
-        for statement in filter(None, map(str.strip, sql.split(";"))):
-            self.node.sql(statement)
-            self.peer.psql(statement)
-
-    def caught_up(self) -> None:
-        """Both have all that the source has; of the native one a row of its own tells."""
-        self._marks += 1
-        self.source.psql(f"insert into {self.name}.mark values ({self._marks})")
-        self.mirror.caught_up()
-        wait_until(
-            lambda: (
-                self.peer.psql(f"select max(n) from {self.name}.mark")
-                == str(self._marks)
-            ),
-        )
-
-    def same(self, *tables: str, columns: str = "*") -> None:
-        """What both have, in any order."""
-        self.caught_up()
-        self.look_same(*tables, columns=columns)
-
-    def look_same(self, *tables: str, columns: str = "*") -> None:
-        for table in tables:
-            sql = f"select {columns} from {table}"
-            theirs = sorted(self.peer.psql(sql).splitlines())
-            ours = sorted(
-                "|".join("" if v is None else v for v in row)
-                for row in self.node.sql(sql)
-            )
-            assert ours == theirs, table
-
-    def stopped(self) -> str:
-        """The error that stops the node."""
-        (row,) = self.node.wait_for(
-            "select error from wal2lake.subscription_errors"
-            f" where subname = '{self.name}' and worker = 'apply'"
-        )
-        return str(row[0])
-
-    def same_context(self, error: str) -> None:
-        """The native subscriber has said the same about where it has stopped, word by word, but
-        for the origin's number."""
-        context = re.search(r'CONTEXT:  (.* origin ")[^"]*(".*)', error)
-        assert context is not None, error
-        self.native_error(
-            re.escape(context[1]) + '[^"]*' + re.escape(context[2]) + "\n"
-        )
-
-    def native_error(self, pattern: str) -> None:
-        """Of the native subscriber, in its log."""
-        wait_until(lambda: re.search(pattern, self.peer.server.log_text()) is not None)
 
 
 EXTRA = (

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from wal2lake.catalog import Subscription, SubscriptionRel
+from wal2lake.catalog import Subscription, SubscriptionRel, Worker
 from wal2lake.errors import DuplicateObjectError, UsageError
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.node import Caller, Node
@@ -253,9 +253,7 @@ def _refresh(
             _tell_tables(node, caller, subscription, before, copied=True, anew=True)
             _tell_paused(node, caller, subscription)
             return
-        # What was there before is neither copied nor applied. The receiver may have it already,
-        # or may still get it.
-        begins = None if copy_data else publisher.position()
+        begins = None if copy_data else _beginning(node, subscription.oid, publisher)
     with (
         node.ddl_lock,
         _made(node, caller, subscription, wanted) as targets,
@@ -272,6 +270,19 @@ def _refresh(
     _tell_tables(node, caller, subscription, before, copied=copy_data)
     if gone:
         end_copies(node, caller, subscription, gone)
+
+
+def _beginning(node: Node, subid: Oid, publisher: Publisher) -> Lsn | None:
+    """Below which position changes of tables that come without a copy are not wanted.
+
+    The rows of before are neither copied nor applied: the receiver may have them already, or may
+    still get them. None, where the apply worker stands at an error: the tables take part from
+    there on, as at a PostgreSQL subscriber, whose worker has passed nothing by."""
+    stands = any(
+        one.subid == subid and one.worker is Worker.APPLY
+        for one in node.catalog.errors()
+    )
+    return None if stands else publisher.position()
 
 
 def _tell_tables(
