@@ -1,4 +1,4 @@
-"""Where the keys of a table's data files are, without reading the files: a cache on local disk.
+"""Where the keys of a table's data files are, without reading the files: a cache.
 
 Comes in: integer keys of a whole file, once. Goes out: the rows of a few keys. Used by ``upsert``
 for batches of few keys and for the keys that local statements bring. Never: Parquet or Delta.
@@ -7,6 +7,10 @@ Why. 1,000 updates scattered over a table touch nearly all of its row groups, so
 help nothing, and reading the key column costs as much as the table is long: a second for 50 M rows
 of bigint. Sorted keys are searched in microseconds, and the pages that a search visits are those
 of a few rows.
+
+Small files are read as fast as they are searched, but not for nothing: to open one takes a
+millisecond, and a table that is written all the time has a dozen of them between two compactions.
+So their keys stay in memory; those of the others are on local disk.
 
 Data files never change and no two have the same name, so what is noted of one stays true; the
 directory is emptied at each start, so nothing depends on what a crash has left. Cost: 8 bytes a
@@ -39,7 +43,10 @@ from wal2lake.observe import get_logger
 Index = npt.NDArray[np.int64]
 
 LEAST_ROWS: Final = 20_000
-"""Of a file; a smaller one is read as fast as it is looked up."""
+"""Of a file whose keys are on disk; those of a smaller one are in memory."""
+
+_MEMORY_BYTES: Final = 32 << 20
+"""Of small files' keys."""
 
 MOST_ROWS: Final = 8 << 20
 """Of a file: its keys are sorted in memory, up to 40 bytes a row, one file at a time."""
@@ -67,6 +74,20 @@ class _Entry:
         return self.rows * 8 * (1 if self.is_sorted else 2)
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A file's keys."""
+
+    keys: Index
+    """Ascending."""
+    order: Index | None
+    """Their rows; None: the file is sorted by its key."""
+
+    @property
+    def size(self) -> int:
+        return int(self.keys.nbytes + (0 if self.order is None else self.order.nbytes))
+
+
 class KeyIndex:
     """A cache of files' keys. Safe for many threads of one process."""
 
@@ -85,11 +106,14 @@ class KeyIndex:
         self._clock = clock
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         """By file's name, the one that was used last at the end."""
+        self._small: OrderedDict[str, _Held] = OrderedDict()
+        """Those in memory, likewise."""
+        self._small_bytes = 0
         self._refused: set[str] = set()
         self._pause_until = 0.0
         self._lock = threading.Lock()
         self.learning = threading.Lock()
-        """Held while a file's keys are in memory."""
+        """Held while all keys of a large file are in memory."""
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, exist_ok=True)
 
@@ -97,9 +121,13 @@ class KeyIndex:
         """Whether a file of so many rows is kept."""
         return (
             rows is not None
-            and self._least <= rows <= MOST_ROWS
+            and 0 < rows <= MOST_ROWS
             and rows * ROW_BYTES <= self._limit
         )
+
+    def is_small(self, rows: int) -> bool:
+        """Whether it is kept in memory, for which there always is room."""
+        return rows < self._least
 
     def refuse(self, file: str) -> None:
         """Its keys are none that can be kept: there is a NULL."""
@@ -116,6 +144,9 @@ class KeyIndex:
     def knows(self, file: str) -> bool:
         """Whether it can be asked about a file; it was used then."""
         with self._lock:
+            if file in self._small:
+                self._small.move_to_end(file)
+                return True
             entry = self._entries.get(file)
             if entry is not None:
                 entry.used = self._clock()
@@ -123,7 +154,7 @@ class KeyIndex:
             return entry is not None
 
     def admits(self, rows: int) -> bool:
-        """Whether there is room for so many more, in all."""
+        """Whether the disk has room for so many more, in all."""
         with self._lock:
             now = self._clock()
             lately = now - _LATELY_SECONDS
@@ -142,17 +173,11 @@ class KeyIndex:
 
         ``file``: its name, unique among all tables and all times."""
         with self._lock:
-            entry = self._entries.get(file)
-        if entry is None:
+            held = self._small.get(file)
+        held = self._on_disk(file) if held is None else held
+        if held is None:
             return None
-        try:
-            held = np.memmap(self._path(file), np.int64, "r")
-            if held.nbytes != entry.size:
-                raise ValueError(f"{held.nbytes} bytes instead of {entry.size}")
-        except (OSError, ValueError) as error:
-            self._failed(file, error)
-            return None
-        stored = held[: entry.rows]
+        stored = held.keys
         first = int(np.searchsorted(keys, stored[0], "left"))
         last = int(np.searchsorted(keys, stored[-1], "right"))
         sought = keys[first:last]
@@ -164,8 +189,23 @@ class KeyIndex:
             np.cumsum(counts) - counts, counts
         )
         at = np.repeat(start, counts) + offsets
-        rows = at if entry.is_sorted else np.asarray(held[entry.rows :][at])
+        rows = at if held.order is None else np.asarray(held.order[at])
         return positions.astype(np.int64), rows.astype(np.int64)
+
+    def _on_disk(self, file: str) -> _Held | None:
+        with self._lock:
+            entry = self._entries.get(file)
+        if entry is None:
+            return None
+        try:
+            found = np.memmap(self._path(file), np.int64, "r")
+            if found.nbytes != entry.size:
+                raise ValueError(f"{found.nbytes} bytes instead of {entry.size}")
+        except (OSError, ValueError) as error:
+            self._failed(file, error)
+            return None
+        order = None if entry.is_sorted else found[entry.rows :]
+        return _Held(found[: entry.rows], order)
 
     def add(self, file: str, keys: Index) -> None:
         """Note all keys of a file, in the order of its rows; at least one."""
@@ -173,6 +213,10 @@ class KeyIndex:
         if not bool(np.all(keys[1:] >= keys[:-1])):
             order = np.argsort(keys, kind="stable")
             keys = keys[order]
+        if self.is_small(len(keys)):
+            # A copy: the array may be a piece of something larger.
+            self._hold(file, _Held(keys.copy(), order))
+            return
         entry = _Entry(len(keys), order is None, self._clock())
         if entry.size > self._limit:
             return
@@ -191,6 +235,17 @@ class KeyIndex:
             self._failed(file, error)
         finally:
             temporary.unlink(missing_ok=True)
+
+    def _hold(self, file: str, held: _Held) -> None:
+        limit = min(_MEMORY_BYTES, self._limit)
+        if held.size > limit:
+            return
+        with self._lock:
+            before = self._small.pop(file, None)
+            self._small[file] = held
+            self._small_bytes += held.size - (0 if before is None else before.size)
+            while self._small_bytes > limit:
+                self._small_bytes -= self._small.popitem(last=False)[1].size
 
     def _make_room(self) -> None:
         total = sum(entry.size for entry in self._entries.values())

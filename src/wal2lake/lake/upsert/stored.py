@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 import numpy as np
@@ -125,11 +126,13 @@ class StoredRows:
         }
         names = {n: name for n, name in names.items() if not index.refuses(name)}
         missing = [number for number, name in names.items() if not index.knows(name)]
-        rows = sum(self.files[number].rows or 0 for number in missing)
-        if missing and not index.admits(rows):
-            return {n: name for n, name in names.items() if n not in missing}
+        large = {n for n in missing if not index.is_small(self.files[n].rows or 0)}
+        rows = sum(self.files[number].rows or 0 for number in large)
+        if large and not index.admits(rows):
+            names = {n: name for n, name in names.items() if n not in large}
+            missing = [number for number in missing if number not in large]
         for number in missing:
-            with index.learning:
+            with index.learning if number in large else nullcontext():
                 read = pa.concat_tables(
                     self._typed(self.files[number], parquet, columns, group)
                     for parquet in [self._open(self.files[number])]
