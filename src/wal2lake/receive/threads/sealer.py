@@ -25,6 +25,7 @@ from wal2lake.errors import StorageError, UnusableLogError
 from wal2lake.model import Lsn
 from wal2lake.observe import get_logger
 from wal2lake.receive.threads.logwriter import STORAGE_RETRY_SECONDS
+from wal2lake.receive.threads.pace import Pace
 from wal2lake.receive.threads.pauses import Pauses
 from wal2lake.settings import LogSettings
 
@@ -69,16 +70,19 @@ class Sealer:
     def work(self) -> None:
         """The thread. Raises what must end the run."""
         interval = self._settings.segment_interval_ms / 1000
+        pace = Pace(interval)
         last_seal = last_upkeep = time.monotonic()
         unsealed = False
         while not self._stop.is_set():
             try:
                 self._log.absorb(interval)
                 now = time.monotonic()
-                if now - last_seal >= interval:
-                    self._log.seal()
+                pace.look(self._applied(), now)
+                if now - last_seal >= pace.seconds:
+                    if self._log.seal() is None:
+                        pace.nothing_to_seal()
                     last_seal = now
-                self._notice()
+                self._notice(pace)
                 if now - last_upkeep >= _UPKEEP_SECONDS:
                     self._retention.trim(self._applied())
                     self._compare_with_limit()
@@ -102,11 +106,12 @@ class Sealer:
                     unsealed = False
                     self._pauses.note()
 
-    def _notice(self) -> None:
+    def _notice(self, pace: Pace) -> None:
         """New segments: not by ``seal`` alone, a large transaction is sealed when it commits."""
         if self._log.last_segment > self._noticed:
             self._noticed = self._log.last_segment
             self._progress.set(sealed=self._log.sealed)
+            pace.sealed(self._log.sealed, time.monotonic())
 
     def _compare_with_limit(self) -> None:
         limit = self._settings.size_limit_bytes
