@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -129,6 +130,8 @@ def test_a_postgresql_subscribes_to_lake_tables(
     assert node.sql("select application_name, state from pg_stat_replication") == [
         ("s", "streaming")
     ]
+    lags_are_measured(node)
+    same(node, copy, "u", "a > 0")
 
     # A TRUNCATE is one, whatever the subscriber has; what comes after it stays.
     copy.psql("insert into public.u values (1000, 'of the subscriber')")
@@ -170,6 +173,25 @@ def test_a_postgresql_subscribes_to_lake_tables(
 
     copy.psql("drop subscription s")
     assert node.sql("select slot_name from pg_replication_slots") == []
+
+
+def lags_are_measured(node: Node) -> None:
+    """While there is something to send; one sample a second is taken, as in PostgreSQL."""
+    keys = itertools.count(2000)
+    found: list[list[tuple[str | None, ...]]] = []
+
+    def measured() -> bool:
+        node.sql(f"insert into public.u values ({next(keys)}, 'measured')")
+        lags = "write_lag, flush_lag, replay_lag"
+        found[:] = [node.sql(f"select {lags} from pg_stat_replication")]
+        return None not in found[0][0]
+
+    wait_until(measured, describe=lambda: f"{found} has no null")
+    assert node.sql(
+        "select write_lag > interval '0' and write_lag < interval '1 minute'"
+        " and flush_lag >= write_lag and replay_lag >= write_lag"
+        " from pg_stat_replication"
+    ) in ([("t",)], [(None,)]), found
 
 
 def commits_wait_for(node: Node, copy: Database) -> None:
