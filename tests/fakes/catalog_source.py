@@ -205,6 +205,12 @@ class FakeSource:
     def origins(self) -> list[ReplicationOrigin]:
         return []
 
+    def applied_ends(self) -> Mapping[Oid, Lsn]:
+        return {one.oid: Lsn(one.floor - 8) for one in self.subscription_list}
+
+    def local_ends(self) -> Mapping[str, Lsn]:
+        return {f"pg_{OBJECTS['subscription sub']}": Lsn(0x88)}
+
     def origin_numbers(self) -> dict[str, int]:
         return {f"pg_{s.oid}": n for n, s in enumerate(self.subscriptions(), 1)}
 

@@ -87,6 +87,7 @@ class PublishingNode:
                 standbys=lambda: None,
                 statistics=Statistics(),
                 signal=lambda pid, terminate: False,
+                local_ends=dict,
             )
         )
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.conftest import Database
 
 from wal2lake.errors import PublisherError
+from wal2lake.model import Lsn
+from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
+from wal2lake.testing.waits import wait_until
 
 Subscribe = Callable[..., Mirror]
 
@@ -48,6 +51,89 @@ def cannot_be_applied(source: Database, node: Node, name: str) -> None:
             f"insert into {name}.t values (7, 'behind')",
         ]
     )
+
+
+@pytest.fixture
+def decoder(node: Node) -> Iterator[str]:
+    """A slot of the node's own changes."""
+    node.sql("select pg_create_logical_replication_slot('decoder', 'test_decoding')")
+    yield "decoder"
+    node.sql("select pg_drop_replication_slot('decoder')")
+
+
+STATUS = (
+    "select remote_lsn, local_lsn from pg_replication_origin_status o"
+    " join pg_subscription s on o.external_id = 'pg_' || s.oid where subname = '{}'"
+)
+
+COMMITS = (
+    "select lsn from pg_logical_slot_peek_binary_changes('{}', null, null,"
+    " 'proto_version', '1', 'publication_names', 'ors')"
+    " where get_byte(data, 0) = ascii('C')"
+)
+"""Where transactions end."""
+
+
+def test_an_origin_stands_where_the_last_applied_transaction_ends(
+    pg18: Database,
+    database: Callable[[int], Database],
+    node: Node,
+    subscribe: Subscribe,
+    decoder: str,
+) -> None:
+    publish(pg18, "ors")
+    peer = database(18)
+    peer.psql(
+        "create schema ors; create table ors.t (id int primary key, v text);"
+        " create table ors.u (id int primary key, v text);"
+        " create publication ors for tables in schema ors"
+    )
+    # On the server that it subscribes to, the command cannot wait for its own slot.
+    pg18.psql("select pg_create_logical_replication_slot('ors_native', 'pgoutput')")
+    peer.psql(
+        f"create subscription ors_native connection {quote_literal(pg18.conninfo())}"
+        " publication ors with (create_slot = false, slot_name = ors_native)"
+    )
+    subscribe(pg18, "ors").synced()
+    states = "select string_agg(distinct srsubstate::text, '') from pg_subscription_rel"
+    wait_until(lambda: peer.psql(states) == "r")
+    for name, one in (("ors_source", pg18), ("ors_peer", peer)):
+        one.psql(f"select pg_create_logical_replication_slot('{name}', 'pgoutput')")
+    try:
+        peer.psql("insert into ors.t values (5, 'ours')")
+        cannot_be_applied(pg18, node, "ors")
+        failing = Lsn.parse(stopped(node, "ors"))
+        good, failed, _ = pg18.psql(COMMITS.format("ors_source")).splitlines()
+        told = f"finished at {failing}"
+        wait_until(lambda: told in peer.server.log_text(), describe=told)
+        assert Lsn.parse(good) <= failing < Lsn.parse(failed)
+        remote, local = peer.psql(STATUS.format("ors_native")).split("|")
+        assert remote == good
+        assert local == peer.psql(COMMITS.format("ors_peer")).splitlines()[-1]
+        ((remote, local),) = node.sql(STATUS.format("ors"))
+        assert remote == good
+        assert Lsn.parse(remote) < failing
+        # The last one of the node's own transactions is not the subscription's.
+        ends = (
+            f"select lsn from pg_logical_slot_peek_changes('{decoder}', null, null)"
+            " where data like 'COMMIT %'"
+        )
+        assert local in [row[0] for row in node.sql(ends)]
+        progress = "select pg_replication_origin_progress('pg_' || oid, true)"
+        where = " from pg_subscription where subname = '{}'"
+        assert peer.psql(progress + where.format("ors_native")) == good
+        assert node.sql(progress + where.format("ors")) == [(good,)]
+
+        # It is durable, and goes on behind what is skipped.
+        node.sql(f"alter subscription ors skip (lsn = '{failing}')")
+        peer.psql(f"alter subscription ors_native skip (lsn = '{failing}')")
+        last = pg18.psql(COMMITS.format("ors_source")).splitlines()[-1]
+        node.wait_for(STATUS.format("ors"), lambda rows: rows[0][0] == last)
+        wait_until(lambda: peer.psql(STATUS.format("ors_native")).split("|")[0] == last)
+    finally:
+        peer.psql("drop subscription ors_native")
+        pg18.psql("select pg_drop_replication_slot('ors_source')")
+        peer.psql("select pg_drop_replication_slot('ors_peer')")
 
 
 def test_the_transaction_of_the_reported_lsn_is_skipped_and_no_other(

@@ -626,7 +626,10 @@ def test_the_nodes_views_show_the_subscription_its_tables_and_positions(
     publish(pg18, "v1")
     mirror = subscribe(pg18, "v1")
     mirror.synced()
-    pg18.psql("insert into v1.t values (2, 'two')")
+    inserted = pg18.psql(
+        "begin; insert into v1.t values (2, 'two');"
+        " select pg_current_wal_insert_lsn(); commit"
+    )
     target = mirror.caught_up()
     assert node.sql(
         "select subname, subenabled, subslotname, subpublications, subdbid ="
@@ -648,7 +651,7 @@ def test_the_nodes_views_show_the_subscription_its_tables_and_positions(
         "select 1 from pg_replication_origin_status o join pg_subscription s"
         " on o.external_id = 'pg_' || s.oid"
         " join pg_replication_origin r on r.roident = o.local_id"
-        f" where subname = 'v1' and remote_lsn >= '{target}' and roname = external_id"
+        f" where subname = 'v1' and remote_lsn > '{inserted}' and roname = external_id"
     )
 
 

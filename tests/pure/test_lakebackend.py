@@ -459,7 +459,7 @@ def run(backend: LakeBackend, sql: str) -> str:
     return backend.execute(backend.prepare(sql, ()), (), ()).tag
 
 
-def test_skip_takes_an_lsn_that_is_not_below_the_floor(
+def test_skip_takes_an_lsn_that_is_not_below_the_origins(
     backend: LakeBackend, catalog: Catalog
 ) -> None:
     def skip() -> tuple[int, bool, int]:
@@ -467,6 +467,7 @@ def test_skip_takes_an_lsn_that_is_not_below_the_floor(
         assert found is not None
         return int(found.skip_lsn), found.skipping, found.generation
 
+    catalog.publish(Oid(20000), Lsn(0x70), {}, applied=Lsn(0x64))
     with pytest.raises(Wal2LakeError) as caught:
         run(backend, "alter subscription s skip (lsn = '0/63')")
     assert (caught.value.sqlstate, caught.value.message) == (

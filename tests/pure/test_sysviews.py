@@ -446,8 +446,9 @@ def test_subscriptions_and_their_tables(
         " from pg_subscription s",
     ) == [("what for", "what for", None, "what for")]
     assert _rows(
-        catalog, "select external_id, remote_lsn from pg_replication_origin_status"
-    ) == [(f"pg_{SUB}", "0/1000")]
+        catalog,
+        "select external_id, remote_lsn, local_lsn from pg_replication_origin_status",
+    ) == [(f"pg_{SUB}", "0/FF8", "0/88")]
 
 
 def test_moving_views_need_no_change_of_the_catalog(

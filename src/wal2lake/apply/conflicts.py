@@ -116,6 +116,25 @@ class Transactions:
                 )
         return found
 
+    def end_below(self, reached: Lsn) -> Lsn | None:
+        """Where the last one that commits below ``reached`` ends; None: there is none. One
+        without a change does not count, as in PostgreSQL."""
+        for one in reversed(self._manifests):
+            if not one.transactions or one.first_commit_lsn >= reached:
+                continue
+            table = self._reader.read(
+                one.transactions_file, ["commit_lsn", "end_lsn", "changes"]
+            )
+            chosen = table.filter(
+                pc.and_(
+                    pc.less(table["commit_lsn"], int(reached)),
+                    pc.greater(table["changes"], 0),
+                )
+            )
+            if chosen.num_rows:
+                return Lsn(pc.max(chosen["end_lsn"]).as_py())
+        return None
+
     def commits(self, subid: Oid) -> Commits:
         """All of them, as the subscription's that applies them."""
         names = ["commit_lsn", "xid", "commit_time"]

@@ -1,7 +1,8 @@
-"""Rows of ``replication_origin``: origins that do not belong to a subscription.
+"""Rows of ``replication_origin``, origins that do not belong to a subscription, and of
+``applied_end``, the positions of those that do.
 
-In: a connection, and in writes a transaction on it. Out: ``ReplicationOrigin``. Called by
-``store``. Source: replorigin_create() and replorigin_advance() in origin.c.
+In: a connection, and in writes a transaction on it. Out: ``ReplicationOrigin``, positions. Called
+by ``store``. Source: replorigin_create() and replorigin_advance() in origin.c.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from wal2lake.catalog.records import ReplicationOrigin
 from wal2lake.errors import DuplicateObjectError, UndefinedObjectError, UsageError
-from wal2lake.model import Lsn
+from wal2lake.model import Lsn, Oid
 
 _FIRST: Final = 0x8000
 """Subscriptions' origins are numbered below."""
@@ -65,4 +66,42 @@ def advance(
         "update replication_origin set remote_lsn = case when ? then ?"
         " else max(remote_lsn, ?) end where name = ?",
         (back, lsn, lsn, name),
+    )
+
+
+# ---- of subscriptions ----------------------------------------------------------------
+
+
+def applied(connection: sqlite3.Connection) -> dict[Oid, Lsn]:
+    """By subscription the end of the last transaction that all its tables have."""
+    return {
+        Oid(row["subid"]): Lsn(row["remote_lsn"])
+        for row in connection.execute("select subid, remote_lsn from applied_end")
+    }
+
+
+def note_applied(
+    connection: sqlite3.Connection, subid: Oid, floor: Lsn, end: Lsn | None
+) -> None:
+    """The last transaction that is published ends at ``end`` (None: no other one than before). Its
+    end counts once the floor has reached it."""
+    if end is not None:
+        connection.execute(
+            "insert into applied_end (subid, remote_lsn, newest) values (?, 0, ?)"
+            " on conflict (subid) do update set newest = max(newest, excluded.newest)",
+            (subid, end),
+        )
+    connection.execute(
+        "update applied_end set remote_lsn = newest"
+        " where subid = ? and newest <= ? and remote_lsn <> newest",
+        (subid, floor),
+    )
+
+
+def set_applied(connection: sqlite3.Connection, subid: Oid, lsn: Lsn) -> None:
+    """Its position is ``lsn``, wherever it was; 0: nothing has been applied."""
+    connection.execute(
+        "insert or replace into applied_end (subid, remote_lsn, newest)"
+        " values (?, ?, ?)",
+        (subid, lsn, lsn),
     )

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 25
+VERSION: Final = 26
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -308,6 +308,15 @@ update definition_history set definition = json_set(definition, '$.key_deferral'
     where kind = 'relation' and definition is not null;
 """
 
+_APPLIED_26: Final = """
+create table applied_end (
+    subid integer primary key references subscription(oid) on delete cascade,
+    remote_lsn integer not null, newest integer not null);
+insert into applied_end select oid, floor, floor from subscription;
+"""
+"""``remote_lsn``: the end of the last transaction that all tables have; ``newest``: of the last one
+that is published, which a table that is copied or paused may lack. No row: there was none."""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -331,6 +340,7 @@ LATER: Final = (
     _RESTARTS_23,
     _COPIED_24,
     _DEFERRALS_25,
+    _APPLIED_26,
 )
 """What came after version 3, in order. A column of a table whose rows are in definition_history
 (``definitions.historic``) is added to those, too: json_set()."""
@@ -401,6 +411,7 @@ alter table relation add column partition_of integer;
     23: LATER[19],
     24: LATER[20],
     25: LATER[21],
+    26: LATER[22],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

@@ -238,7 +238,12 @@ class BatchApplier:
         failpoint("apply.tables_committed")
         for known in self._tables:
             known.passed(reached)
-        self._publisher.publish(reached, committed=committed, skip=work.skip)
+        self._publisher.publish(
+            reached,
+            committed=committed,
+            skip=work.skip,
+            applied=work.transactions.end_below(reached),
+        )
         work.told += work.met
         work.met.clear()
         return None

@@ -53,12 +53,14 @@ class VectorPublisher:
         reached: Lsn,
         committed: Collection[Oid] = (),
         skip: Skip | None = None,
+        applied: Lsn | None = None,
     ) -> bool:
         """Publish the position ``reached``.
 
         The caller has committed to the tables ``committed`` under the commit lock. The others were
         read without it: the front door may have written them since, and the writer of their newest
-        version may have died before its sync.
+        version may have died before its sync. ``applied``: the end of the last transaction that is
+        hereby published.
 
         Returns False, and publishes nothing, if a table that readers see is ahead of ``reached``,
         or if all of them are: others catch up.
@@ -86,6 +88,7 @@ class VectorPublisher:
                 joined=[int(t.rel.relid) for t in unseen if not t.ready],
                 skipped=skipped,
                 voided=voided,
+                applied=applied,
             )
         if skip is not None and skipped is not None:
             skip.report()

@@ -45,6 +45,7 @@ class Published(Part):
         joined: Sequence[int] = (),
         skipped: Lsn | None = None,
         voided: Collection[tuple[Oid, Oid]] = (),
+        applied: Lsn | None = None,
     ) -> Lsn:
         """Advance the floor and publish the tables' versions, in one transaction.
 
@@ -60,7 +61,9 @@ class Published(Part):
         s -> r. ``skipped``: the finish LSN of a transaction below ``reached`` that ALTER
         SUBSCRIPTION ... SKIP has left out, which is hereby done. Sequences whose restart was
         expected up to ``reached`` restart; copies ``voided`` (subscription, table), which may have
-        taken values before, begin anew, in another epoch. Returns the floor.
+        taken values before, begin anew, in another epoch. ``applied``: the end of the last
+        transaction below ``reached``, if there is one that was not published before. Returns
+        the floor.
         """
         with self._database.transaction() as transaction:
             if skipped is not None:
@@ -70,9 +73,11 @@ class Published(Part):
             restarts.publish(transaction, subid, reached)
             for copying, relid in voided:
                 copies.void(transaction, copying, relid, int(take_oid(transaction)))
-            return snapshot_vectors.publish(
+            floor = snapshot_vectors.publish(
                 transaction, subid, reached, versions, participants, joined
             )
+            origins.note_applied(transaction, subid, floor, applied)
+            return floor
 
     def floor_bound(
         self, subid: Oid, reached: Lsn, participants: Collection[int]

@@ -8,7 +8,7 @@ from wal2lake.catalog import origins, subscriptions
 from wal2lake.catalog.parts.part import Part
 from wal2lake.catalog.records import ReplicationOrigin, ReplicationSlot
 from wal2lake.errors import DuplicateObjectError
-from wal2lake.model import Lsn
+from wal2lake.model import Lsn, Oid
 
 
 class Slots(Part):
@@ -111,6 +111,11 @@ class Slots(Part):
         """Those that were created; each subscription has one besides."""
         with self._database.reading() as connection:
             return origins.all_of_them(connection)
+
+    def applied_ends(self) -> dict[Oid, Lsn]:
+        """The positions of subscriptions' origins; 0, or not there: nothing was applied."""
+        with self._database.reading() as connection:
+            return origins.applied(connection)
 
     def origin_numbers(self) -> dict[str, int]:
         """Of all origins by name, as pg_replication_origin has them."""

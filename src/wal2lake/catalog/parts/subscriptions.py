@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from wal2lake.catalog import comments, copies, subscriptions
+from wal2lake.catalog import comments, copies, origins, subscriptions
 from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.parts.part import Part, change
 from wal2lake.catalog.published import snapshot_vectors
@@ -190,6 +190,7 @@ class Subscriptions(Part):
             if source is not None:
                 snapshot_vectors.rebase(transaction, oid, source.start)
                 schemas.rebase(transaction, oid, source.start)
+                origins.set_applied(transaction, oid, INVALID_LSN)
                 changes |= {
                     "floor": source.start,
                     "system_identifier": source.system_identifier,
@@ -229,6 +230,7 @@ class Subscriptions(Part):
             if found is not None and found.floor < lsn:
                 copies.advance_paused(transaction, oid, lsn)
                 snapshot_vectors.advance_apart(transaction, oid, lsn)
+                origins.set_applied(transaction, oid, lsn)
                 subscriptions.update_subscription(
                     transaction, oid, {"floor": lsn}, bump=True
                 )

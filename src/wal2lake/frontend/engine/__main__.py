@@ -209,6 +209,7 @@ class _Engine:
                 publisher.standbys,
                 publisher.statistics,
                 lambda pid, terminate: self._signal(publisher, pid, terminate),
+                publisher.capture.origins,
                 partial(_size_of, tables),
             )
             self._open_doors(node, source, publisher)

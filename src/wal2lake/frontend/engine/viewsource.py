@@ -75,13 +75,14 @@ class ViewSource:
         standbys: Callable[[], Standbys | None],
         statistics: Statistics,
         signal: Signal,
+        local_ends: Callable[[], Mapping[str, Lsn]],
         size_of: Callable[[TableDef], int | None] = lambda table: None,
     ) -> None:
         """``sessions`` tells who is connected now, ``copies`` what is being copied, ``methods``
         how batches were written (``Batches.methods``), ``slots`` which there are, who uses
         them and how they stand to their limit, ``walsenders`` who streams, ``standbys`` whom
-        commits wait for; ``signal`` cancels what a session runs, or ends it; ``size_of`` a table's
-        files in bytes."""
+        commits wait for; ``signal`` cancels what a session runs, or ends it; ``local_ends``
+        where each origin's last transaction ends here; ``size_of`` a table's files in bytes."""
         self._catalog = catalog
         self._run_directory = settings.run_directory
         self._settings = settings
@@ -93,6 +94,7 @@ class ViewSource:
         self.standbys = standbys
         self.slot_statistics = statistics
         self._signal = signal
+        self._local_ends = local_ends
         self._size_of = size_of
         self._files: dict[Oid, ProgressFile] = {}
         self._histories: dict[Oid, MessageHistory] = {}
@@ -158,6 +160,14 @@ class ViewSource:
     def origins(self) -> Sequence[ReplicationOrigin]:
         """From the catalog."""
         return self._catalog.origins()
+
+    def applied_ends(self) -> Mapping[Oid, Lsn]:
+        """From the catalog."""
+        return self._catalog.applied_ends()
+
+    def local_ends(self) -> Mapping[str, Lsn]:
+        """Those captured since the node started."""
+        return self._local_ends()
 
     def origin_numbers(self) -> Mapping[str, int]:
         """From the catalog."""

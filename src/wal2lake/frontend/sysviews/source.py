@@ -156,6 +156,14 @@ class CatalogSource(Protocol):
         """Replication origins that were created; each subscription has one besides."""
         ...
 
+    def applied_ends(self) -> Mapping[Oid, Lsn]:
+        """By subscription the end of the last transaction that all its tables have."""
+        ...
+
+    def local_ends(self) -> Mapping[str, Lsn]:
+        """By replication origin where its last transaction ends in the node's own log."""
+        ...
+
     def origin_numbers(self) -> Mapping[str, int]:
         """Of all replication origins, those of subscriptions among them, by name."""
         ...

@@ -248,6 +248,11 @@ class Capture:
         writer = self._writer
         return None if writer is None else writer.sealed
 
+    def origins(self) -> dict[str, Lsn]:
+        """By origin where its last transaction ends here, of those captured since the start."""
+        writer = self._writer
+        return {} if writer is None else dict(writer.origins)
+
     # ---- the thread ------------------------------------------------------------------
 
     def _run(self) -> None:

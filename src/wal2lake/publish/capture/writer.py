@@ -75,6 +75,8 @@ class LogWriter:
         self.prepared = {} if found is None else dict(found.prepared)
         """What has been prepared and has no end, by number."""
         self._steps: dict[Lsn, tuple[Step, TwoPhase]] = {}
+        self.origins: dict[str, Lsn] = {}
+        """By origin the end of its last transaction that was added since the node started."""
 
     @property
     def end(self) -> Lsn:
@@ -155,6 +157,7 @@ class LogWriter:
         if told.num_rows:
             self._last_xid = int(ended.column("xid")[-1].as_py())
             self._end = Lsn(ended.column("end_lsn")[-1].as_py())
+            self.origins[origin] = self._end
             self._segments.add(Decoded([], no_messages(), ended, self._end))
         self._note()
         return int(told.num_rows)
@@ -295,6 +298,8 @@ class LogWriter:
         added = _messages(placed, commit) if messages else no_messages()
         self._segments.add(Decoded([], added, ended, end_of(commit)))
         self._end = end_of(commit)
+        if origin is not None:
+            self.origins[origin[0]] = self._end
 
     def seal(self, *, note: bool) -> Manifest | None:
         """Make all that was added visible and durable, with ``versions`` as they are now.

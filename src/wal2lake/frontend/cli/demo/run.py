@@ -194,9 +194,7 @@ class _Demo:
         told = time.monotonic()
         with self.node.connect() as client:
             while True:
-                text = client.rows(
-                    "select remote_lsn from pg_replication_origin_status"
-                )
+                text = client.rows("select applied_lsn from wal2lake.log")
                 reached = Lsn.parse(text[0][0]) if text and text[0][0] else Lsn(0)
                 if reached >= end:
                     return

@@ -126,10 +126,11 @@ def alter_skip(node: Node, caller: Caller, statement: AlterSubscriptionSkip) -> 
     """ALTER SUBSCRIPTION ... SKIP (lsn = ...). The apply worker sees it in the catalog."""
     with altering(node, caller, statement.name) as subscription:
         lsn = subscription_options(statement.options, OptionSet.SKIP).lsn or INVALID_LSN
-        if lsn and subscription.floor and lsn < subscription.floor:
+        origin = node.catalog.applied_ends().get(subscription.oid, INVALID_LSN)
+        if lsn and lsn < origin:
             raise UsageError(
                 f"skip WAL location (LSN {lsn}) must be greater than origin LSN"
-                f" {subscription.floor}"
+                f" {origin}"
             )
         node.catalog.set_skip(subscription.oid, lsn)
     return _COMMAND

@@ -49,7 +49,7 @@ def pg_replication_origin_progress(
             return int(one.remote_lsn) or None
     for subscription in call.source.subscriptions():
         if f"pg_{subscription.oid}" == name:
-            return int(subscription.floor) or None
+            return call.source.applied_ends().get(subscription.oid) or None
     raise UndefinedObjectError(f'replication origin "{name}" does not exist')
 
 

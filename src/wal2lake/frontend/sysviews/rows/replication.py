@@ -43,7 +43,14 @@ from wal2lake.frontend.parameters import Kind, ParameterDefinition
 from wal2lake.frontend.sysviews.rows.facts import Facts, current_role
 from wal2lake.frontend.sysviews.rows.relations import Row
 from wal2lake.frontend.sysviews.source import CatalogSource
-from wal2lake.model import DATABASE, DATABASE_OID, ConflictType, Oid, SyncState
+from wal2lake.model import (
+    DATABASE,
+    DATABASE_OID,
+    INVALID_LSN,
+    ConflictType,
+    Oid,
+    SyncState,
+)
 from wal2lake.pg import redact
 
 _MASK: Final = "********"
@@ -143,26 +150,6 @@ def pg_replication_origin(state: Replication) -> Iterator[Row]:
         yield {"roident": number, "roname": f"pg_{sub.oid}"}
     for one in state.origins:
         yield {"roident": one.number, "roname": one.name}
-
-
-def pg_replication_origin_status(state: Replication) -> Iterator[Row]:
-    """How far each subscription's tables are complete: its floor."""
-    for number, sub in enumerate(state.subscriptions, 1):
-        yield {
-            "local_id": number,
-            "external_id": f"pg_{sub.oid}",
-            "remote_lsn": sub.floor,
-            "local_lsn": 0,
-        }
-    for one in state.origins:
-        # PostgreSQL lists those that have been at work.
-        if one.remote_lsn:
-            yield {
-                "local_id": one.number,
-                "external_id": one.name,
-                "remote_lsn": one.remote_lsn,
-                "local_lsn": 0,
-            }
 
 
 def sync_progress(state: Replication) -> Iterator[Row]:
@@ -304,7 +291,6 @@ SUBSCRIPTION_ROWS: Final[Mapping[str, Callable[[Replication], Iterator[Row]]]] =
     for maker in (
         pg_subscription_rel,
         pg_replication_origin,
-        pg_replication_origin_status,
         sync_progress,
         subscription_errors,
         pg_stat_subscription_stats,
@@ -350,6 +336,30 @@ class Moment:
             conflicts=tuple(c for c in state.conflicts if c.subid in mine),
             rels=tuple(r for r in state.rels if r.subid in mine),
         )
+
+
+def pg_replication_origin_status(moment: Moment) -> Iterator[Row]:
+    """Where the last transaction of each subscription that all its tables have ends, and those of
+    created origins; and where it ends in the node's own log, if that has been captured."""
+    state, remote = moment.state, moment.source.applied_ends()
+    local = moment.source.local_ends()
+    for number, sub in enumerate(state.subscriptions, 1):
+        name = f"pg_{sub.oid}"
+        yield {
+            "local_id": number,
+            "external_id": name,
+            "remote_lsn": remote.get(sub.oid, INVALID_LSN),
+            "local_lsn": local.get(name, INVALID_LSN),
+        }
+    for one in state.origins:
+        # PostgreSQL lists those that have been at work.
+        if one.remote_lsn:
+            yield {
+                "local_id": one.number,
+                "external_id": one.name,
+                "remote_lsn": one.remote_lsn,
+                "local_lsn": local.get(one.name, INVALID_LSN),
+            }
 
 
 def pg_stat_subscription(moment: Moment) -> Iterator[Row]:
@@ -590,6 +600,7 @@ LIVE_ROWS: Final[Mapping[str, Callable[[Moment], Iterator[Row]]]] = {
     maker.__name__: maker
     for maker in (
         pg_subscription,
+        pg_replication_origin_status,
         pg_stat_subscription,
         apply_methods,
         snapshots,
