@@ -22,6 +22,8 @@ from wal2lake.catalog import (
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.backend import Outcome, TransactionKind
 from wal2lake.frontend.commands.node import Node
+from wal2lake.frontend.commands.subscription import targets
+from wal2lake.frontend.commands.table import NewTable
 from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.frontend.engine.rows import answers
 from wal2lake.lake import FieldSpec
@@ -450,6 +452,96 @@ def test_a_block_that_defines_writes_no_table(
         assert "cannot both write tables and define" in caught.value.message
     backend.rollback()
     assert catalog.publication_named("known") is not None
+
+
+def test_nothing_is_defined_in_a_read_only_transaction(
+    backend: LakeBackend, catalog: Catalog
+) -> None:
+    define(backend, catalog)
+    backend._context.parameters.set("transaction_read_only", "on")
+    for kind in TransactionKind.BLOCK, TransactionKind.STATEMENT:
+        backend.begin(kind)
+        for sql, name in (
+            ("/* x */ create  publication ro for table t", "CREATE PUBLICATION"),
+            ("alter subscription off set (binary = true)", "ALTER SUBSCRIPTION"),
+            ("comment on publication known is 'x'", "COMMENT"),
+            ("drop publication known", "DROP PUBLICATION"),
+        ):
+            with pytest.raises(Wal2LakeError) as caught:
+                run(backend, sql)
+            assert caught.value.sqlstate == "25006"
+            assert (
+                caught.value.message
+                == f"cannot execute {name} in a read-only transaction"
+            )
+        backend.rollback()
+    assert catalog.publication_named("known") is not None
+
+
+class _Stored:
+    """Tables as directories with an owner."""
+
+    def __init__(self) -> None:
+        self.owners: dict[str, str] = {}
+
+    def exists(self, location: str) -> bool:
+        return location in self.owners
+
+    def state(self, location: str) -> Any:
+        return SimpleNamespace(properties={"wal2lake.table": self.owners[location]})
+
+    def create(self, location: str, fields: Any, properties: Any, *others: Any) -> None:
+        assert location not in self.owners
+        self.owners[location] = properties["wal2lake.table"]
+
+    def drop(self, location: str) -> None:
+        del self.owners[location]
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_the_files_of_an_open_block_are_nobody_elses(
+    backend: LakeBackend, catalog: Catalog, end: str
+) -> None:
+    """Another session took them for what a crash had left, made its own in their place, and lost
+    those when the block ended."""
+    node, stored = backend._node, _Stored()
+    node.tables = stored  # type: ignore[assignment]
+    other = LakeBackend(node, backend._system, session())
+
+    def create_with_tables(view: Any, caller: Any, statement: Any) -> str:
+        remote = SimpleNamespace(
+            qualified="public.x",
+            row_filters=(),
+            schema=None,
+        )
+        wanted = SimpleNamespace(tables={("public", "x"): remote}, all_sent=True)
+        with (
+            pytest.MonkeyPatch.context() as patched,
+            view.ddl_lock,
+        ):
+            new = NewTable("public", "x", (ColumnDef("a", Oid(23)),), ())
+            patched.setattr(targets, "_plan", lambda *_: [new])
+            patched.setattr(targets, "_is_whole", lambda _: True)
+            with targets.made_targets(view, caller, wanted):  # type: ignore[arg-type]
+                return "CREATE SUBSCRIPTION"
+
+    backend.begin(TransactionKind.BLOCK)
+    backend._definitions.run(
+        backend._caller(), create_with_tables, None, publishes=False
+    )
+    assert len(stored.owners) == 1
+    run(other, "create table x (a int)")
+    theirs = catalog.table("public", "x")
+    assert theirs is not None
+    assert len(stored.owners) == 2
+    if end == "rollback":
+        backend.rollback()
+    else:
+        with pytest.raises(Wal2LakeError) as caught:
+            backend.commit()
+        assert caught.value.sqlstate == "40001"
+    assert set(stored.owners) == {theirs.location}
+    assert not node.unfinished
 
 
 # ---- SKIP ---------------------------------------------------------------------------------

@@ -103,6 +103,10 @@ class Node:
     one: by its name alone, for two connection strings may lead to one server. Inside of
     ``creating``."""
 
+    unfinished: set[str] = field(default_factory=set)
+    """Places, in lower case, of tables that open blocks have made: the catalog does not know them
+    yet, and they are not what a crash has left. Added to under the DDL lock."""
+
     def reload(self, settings: Settings) -> None:
         """Obey these from now on."""
         self.settings = settings

@@ -217,6 +217,7 @@ def make_tables(
     if not wanted:
         return tables
     taken = {table.location.lower() for table in node.catalog.tables()}
+    taken |= node.unfinished
     for new, oid in zip(wanted, node.catalog.new_oids(len(wanted)), strict=True):
         check_column_names((c.name for c in new.columns), new.qualified)
         _check_partition_columns(new)

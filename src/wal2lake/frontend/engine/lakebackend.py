@@ -73,7 +73,7 @@ from wal2lake.frontend.engine.tablenames import Used, table_names
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.constraints import constraint_modes, is_set_constraints
 from wal2lake.frontend.grammar.copying import CopyOptions, CopyTo
-from wal2lake.frontend.grammar.lexer import parameter_count
+from wal2lake.frontend.grammar.lexer import command_name, parameter_count
 from wal2lake.frontend.grammar.parser import Parsed
 from wal2lake.frontend.grammar.statements import Kind, Other, Truncate
 from wal2lake.frontend.query.results import Rendering, fields_of, plain_fields
@@ -220,6 +220,7 @@ class LakeBackend:
         # What a string of statements has written before cannot wait: DDL has no rollback.
         if not caller.in_block:
             self._commit_so_far()
+        self._refuse_in_read_only(command_name(prepared.sql))
         command = _OF_BLOCKS.get(type(statement))
         if command is not None:
             return Outcome(self._define(caller, command, statement))
@@ -574,7 +575,7 @@ class LakeBackend:
 
     def _refuse_in_block(self, sql: str) -> None:
         if self._in_block:
-            raise subscriptions.block_not_supported(" ".join(sql.split()[:2]).upper())
+            raise subscriptions.block_not_supported(command_name(sql))
 
     def _refuse_in_read_only(self, verb: str) -> None:
         if self._context.parameters["transaction_read_only"] == "on":

@@ -25,6 +25,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import Final
 
 from wal2lake.errors import SqlSyntaxError, UsageError
@@ -435,6 +436,12 @@ def _unicode(body: str, start: int) -> str:
 def parameter_count(text: str) -> int:
     """The highest parameter's number; 0 if there is none. Not those inside of strings."""
     return max((int(token.value) for token in _parameters(text)), default=0)
+
+
+def command_name(sql: str) -> str:
+    """What messages call a statement: ``CREATE TABLE``, ``COMMENT``."""
+    first, second = (one.value.upper() for one in islice(tokens(f"{sql} ; ;"), 2))
+    return f"{first} {second}" if first in ("CREATE", "ALTER", "DROP") else first
 
 
 def set_off(text: str) -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from wal2lake.apply.schema.columns import column_like, source_column
@@ -28,6 +27,7 @@ from wal2lake.errors import (
 )
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.access import check_database_create, check_schema
+from wal2lake.frontend.commands.concurrency.blocks import OpenBlock
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.table import NewTable, make_tables
 from wal2lake.lake import CommitConflict
@@ -144,7 +144,7 @@ def made_targets(
     block = caller.block
     if block is not None:
         for one in made:
-            block.on_rollback(partial(node.tables.drop, one.location))
+            _hold(node, block, one.location)
     new = {(table.namespace, table.name): table for table in made}
     try:
         yield [
@@ -165,6 +165,19 @@ def made_targets(
         if block is None:
             _drop_made(node, made)
         raise
+
+
+def _hold(node: Node, block: OpenBlock, location: str) -> None:
+    """Nobody else takes the place before the block has ended."""
+    place = location.lower()
+    node.unfinished.add(place)
+
+    def undo() -> None:
+        node.tables.drop(location)
+        node.unfinished.discard(place)
+
+    block.on_rollback(undo)
+    block.afterwards.append(lambda after: after.unfinished.discard(place))
 
 
 def _plan(
