@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.conftest import FAST_RETRY, Database
@@ -12,6 +13,7 @@ from wal2lake.errors import PublisherError
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.testing.mirror import Mirror
 from wal2lake.testing.node import Node
+from wal2lake.testing.waits import wait_until
 
 Psql = Callable[..., subprocess.CompletedProcess[str]]
 Subscribe = Callable[..., Mirror]
@@ -143,7 +145,7 @@ def test_options_that_cannot_be_are_refused_before_anything_is_made(
     assert refused("value_policies = 'date = skip'") == (
         "22023",
         'unrecognized value policy: "skip"',
-        "Available policies: error, null, clamp, lossless, text.",
+        "Available policies: error, null, clamp, lossless, text, widen.",
     )
     policy = 'value policy "{}" is not possible for column "vp_no.t.{}"'
     assert refused("value_policies = 'vp_no.t.id = clamp'")[1] == (
@@ -234,6 +236,117 @@ def test_options_are_shown_and_can_be_changed(
     mirror.synced()
     mirror.assert_equal(["vp_set.b"])
     assert node.sql(shown) == [("date=string, mood=int", "numeric = null")]
+
+
+def test_a_column_becomes_text_for_a_value_of_its_first_copy(
+    pg18: Database, node: Node, subscribe: Subscribe
+) -> None:
+    """In the stream such a value stops the subscription. A column that was there stays as it is."""
+    pg18.psql(
+        "create schema vp_w; create table vp_w.t (n numeric(6,2) primary key, c int,"
+        " m numeric(6,2) default 1.5, l int[], s numeric(6,2), k text);"
+        " insert into vp_w.t select i, i, i, array[i], i, 'x' from generate_series(1, 9) i;"
+        " insert into vp_w.t values ('NaN', 10, 'NaN', '{{1,2}}', 10, 'y'),"
+        " (11, 11, null, '[2:3]={1,2}', 11, 'z');"
+        " create table vp_w.here (id int primary key, v text);"
+        " insert into vp_w.here values (1, 'one');"
+        " create table vp_w.part (id int primary key, g numeric(6,2));"
+        " insert into vp_w.part values (1, 'NaN');"
+        " create publication vp_w for tables in schema vp_w"
+    )
+    node.sql("create schema vp_w")
+    node.sql("create table vp_w.here (id int primary key, v int)")
+    node.sql(
+        "create table vp_w.part (id int primary key, g numeric(6,2))"
+        " with (partition_columns = g)"
+    )
+    mirror = subscribe(
+        pg18,
+        "vp_w",
+        "with (value_policies = '* = widen')",
+    )
+    node.wait_for(
+        "select srsubstate from pg_subscription_rel where srrelid = 'vp_w.t'::regclass",
+        lambda rows: rows == [("r",)],
+    )
+    types = (
+        "select attname, format_type(atttypid, atttypmod) from pg_attribute"
+        " where attrelid = 'vp_w.{}'::regclass and attnum > 0 order by attnum"
+    )
+    assert node.sql(types.format("t")) == [
+        ("n", "text"),
+        ("c", "integer"),
+        ("m", "text"),
+        ("l", "text"),
+        ("s", "numeric(6,2)"),
+        ("k", "text"),
+    ]
+    mirror.assert_equal(["vp_w.t"])
+    nan = 'numeric "NaN" cannot be stored as decimal(6,2)'
+    noted = node.sql(EVENTS.format("vp_w"))
+    assert [row for row in noted if row[0] != "l"] == [
+        ("m", "copy", "widen", nan, "1", "NaN"),
+        ("n", "copy", "widen", nan, "1", "NaN"),
+    ]
+    assert [(row[0], row[2], row[4], row[5]) for row in noted if row[0] == "l"] == [
+        ("l", "widen", "1", "{{1,2}}")
+    ]
+    # A table that was there keeps its columns.
+    node.wait_for(
+        "select error from wal2lake.sync_progress where tablename = 'here'",
+        lambda rows: "invalid input syntax for type integer" in str(rows),
+    )
+    assert ("v", "integer") in node.sql(types.format("here"))
+    # Nor is it altered by whose values the files of a table are divided.
+    node.wait_for(
+        "select error from wal2lake.sync_progress where tablename = 'part'",
+        lambda rows: (
+            nan in str(rows)
+            and "The column cannot become text: cannot alter column" in str(rows)
+        ),
+    )
+    assert not [row for row in node.sql(EVENTS.format("vp_w")) if row[0] == "g"]
+    pg18.psql("update vp_w.here set v = '1'; update vp_w.part set g = 1")
+    node.sql("alter subscription vp_w disable")
+    node.sql("alter subscription vp_w enable")
+    mirror.synced()
+    pg18.psql("insert into vp_w.t values (12.5, 12, 'NaN', '{{3}}', 12, 'v')")
+    mirror.assert_equal(["vp_w.t"])
+    pg18.psql("insert into vp_w.t (n, s) values (13, 'NaN')")
+    found = node.wait_for(ERROR.format("vp_w"))
+    assert nan in str(found) and 'column "s"' in str(found)
+    node.sql("alter subscription vp_w set (value_policies = '* = null')")
+    mirror.caught_up()
+    assert node.sql("select s from vp_w.t where n = '13.00'") == [(None,)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "point",
+    ["copy.widening_noted", "alter.recorded", "alter.committed", "alter.published"],
+)
+def test_sigkill_while_a_column_becomes_text(
+    lend_node: Callable[[Path], Node], pg18: Database, tmp_path: Path, point: str
+) -> None:
+    points = tmp_path / "points"
+    points.mkdir()
+    node = lend_node(points)
+    pg18.psql(
+        "create table vk (id int primary key, n numeric(6,2));"
+        " insert into vk select i, i from generate_series(1, 9) i;"
+        " insert into vk values (10, 'NaN'); create publication vk for table vk"
+    )
+    (points / point).write_text("kill")
+    node.sql(create(pg18, "vk", "value_policies = 'numeric = widen'"))
+    wait_until(lambda: not (points / point).exists(), describe=f"{point} is reached")
+    pg18.psql("insert into vk values (11, 'NaN')")
+    node.wait_ready()
+    mirror = Mirror(node, pg18.conninfo(), "vk")
+    mirror.synced()
+    mirror.assert_equal(["public.vk"])
+    assert [row[:5] for row in node.sql(EVENTS.format("vk"))] == [
+        ("n", "copy", "widen", 'numeric "NaN" cannot be stored as decimal(6,2)', "1")
+    ]
 
 
 def test_text_that_is_not_valid_is_an_error_or_null_and_never_cut(

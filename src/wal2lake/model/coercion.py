@@ -19,7 +19,7 @@ class Coercion:
 
     column: str
     policy: str
-    """null or clamp."""
+    """null or clamp; widen: the column became text for the first such value."""
     reason: str
     """Why the value could not be stored, in the words of the error that it would be."""
     count: int

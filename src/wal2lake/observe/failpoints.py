@@ -61,6 +61,7 @@ NAMES: Final = frozenset(
         # tablesync: a copy
         "copy.snapshot_taken",
         "copy.range_recorded",
+        "copy.widening_noted",
         "copy.committed",
         "copy.state_written",
         # local transactions: a commit

@@ -15,7 +15,7 @@ row); 9.28.5 (snapshot synchronisation).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -29,9 +29,11 @@ from wal2lake.lake.delta.datafile import TableWriter
 from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.lake.staging.convert import (
     NO_RULES,
+    BadValue,
     Rules,
     SentColumn,
     convert_columns,
+    mapping_of,
 )
 from wal2lake.lake.staging.defaults import Fills, behind
 from wal2lake.lake.tablefiles import AddedFile
@@ -39,6 +41,9 @@ from wal2lake.model import INVALID_LSN, INVALID_OID, Coercion, Lsn, Oid, merged
 from wal2lake.pg import Publisher, Session, connect
 from wal2lake.pg.quoting import quote_literal
 from wal2lake.pgtypes import RemoteTypes, remedy
+from wal2lake.pgtypes.choices.coerce import NO_POLICY, example_of
+from wal2lake.pgtypes.choices.policies import Policy
+from wal2lake.pgtypes.mapping import Kind
 from wal2lake.tablesync.unaltered import (
     PlannedTable,
     check_files,
@@ -53,6 +58,11 @@ reader: no server could see that."""
 
 _BLOCK_BYTES: Final = 8 << 20
 """CSV parsed at a time: large enough that Arrow's per-block cost does not show."""
+
+
+_NO_MATTER_OF_TYPE: Final = NO_POLICY | {"23502", "54000", "22021"}
+"""Errors that a text column has, too: besides those of no policy NULL where it may not be, a value
+that is too long, and text that is not valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +112,24 @@ class CopyTask:
 
 
 @dataclass(frozen=True, slots=True)
+class Misfit:
+    """Values that do not fit columns which may become text (``value_policies``, widen)."""
+
+    error: ApplyError
+    """What it is if they may not, after all."""
+    widened: tuple[Coercion, ...]
+    """The first such value of each column."""
+
+
+class _MisfitError(Exception):
+    """Ends the range in which it is."""
+
+    def __init__(self, misfit: Misfit) -> None:
+        super().__init__()
+        self.misfit = misfit
+
+
+@dataclass(frozen=True, slots=True)
 class CopyResult:
     """What one range became."""
 
@@ -110,14 +138,16 @@ class CopyResult:
     coercions: tuple[Coercion, ...] = ()
 
 
-def copy_ranges(
-    tasks: tuple[CopyTask, ...],
-) -> list[CopyResult | PublisherError | ApplyError | StorageError]:
+Copied = CopyResult | Misfit | PublisherError | ApplyError | StorageError
+"""What becomes of a range."""
+
+
+def copy_ranges(tasks: tuple[CopyTask, ...]) -> list[Copied]:
     """Read, convert and write each range; all are of one snapshot of one publisher.
 
     What failed has left no file. A publisher that cannot be reached is not asked again.
     """
-    results: list[CopyResult | PublisherError | ApplyError | StorageError] = []
+    results: list[Copied] = []
     session: Session | None = None
     try:
         for task in tasks:
@@ -131,6 +161,10 @@ def copy_ranges(
                 results.append(_copy_range(task, session))
             except (PublisherError, ApplyError, StorageError) as error:
                 results.append(error)
+                session.close()
+                session = None
+            except _MisfitError as found:
+                results.append(found.misfit)
                 session.close()
                 session = None
     finally:
@@ -279,8 +313,9 @@ def _convert(
         fills=fills,
     )
     if bad:
-        first = bad[0]
-        raise ApplyError(
+        lasting = [one for one in bad if not _may_widen(task, columns, one)]
+        first = (lasting or bad)[0]
+        error = ApplyError(
             first.message,
             sqlstate=first.sqlstate,
             context=f"COPY {task.table}, column {first.column}, snapshot at {task.lsn}",
@@ -291,6 +326,9 @@ def _convert(
                 in_key=first.column in task.key,
             ),
         )
+        if lasting:
+            raise error
+        raise _MisfitError(Misfit(error, _widened(task, columns, bad)))
     for column, found in changes.items():
         coercions += [
             Coercion(
@@ -305,3 +343,34 @@ def _convert(
             for change in found
         ]
     return table
+
+
+def _may_widen(task: CopyTask, columns: dict[str, SentColumn], one: BadValue) -> bool:
+    """Whether the column could hold the value if it were text."""
+    sent = columns.get(one.column)
+    if sent is None or one.sqlstate in _NO_MATTER_OF_TYPE:
+        return False
+    field = next(f for f in task.fields if f.name == one.column)
+    if mapping_of(field).kind is Kind.TEXT:
+        return False
+    return task.rules.widens(task.namespace, task.table, field, sent)
+
+
+def _widened(
+    task: CopyTask, columns: dict[str, SentColumn], bad: Sequence[BadValue]
+) -> tuple[Coercion, ...]:
+    """For the first bad value of each column."""
+    found: dict[str, Coercion] = {}
+    for one in bad:
+        if one.column not in found:
+            text = columns[one.column].text_of(one.row)
+            found[one.column] = Coercion(
+                one.column,
+                Policy.WIDEN.value,
+                one.message,
+                1,
+                task.lsn,
+                task.lsn,
+                example_of(text),
+            )
+    return tuple(found.values())

@@ -8,7 +8,8 @@ error of one of them is its own.
     resume   committed before a crash?           the cursor in the table says so
     plan     columns, ranges; what is read already
     begin    plans and the S of their commits    ONE catalog transaction
-    read     bundles of ranges, a Spark task each; finished ones are recorded
+    read     bundles of ranges, a Spark task each; finished ones are recorded; a value that does
+             not fit may make its column text: the copy is another one then (``widening``)
     commit   per table: keys of the copied rows, and of those that are there;
              then ONE commit, all files, cursor S
     finish   d -> f                              ONE catalog transaction
@@ -63,7 +64,7 @@ from wal2lake.pgtypes import (
 )
 from wal2lake.settings import Settings
 from wal2lake.tablesync.attempt import Attempt, Halted, SnapshotGone
-from wal2lake.tablesync.copy import CopyTask, copy_ranges, count_ranges
+from wal2lake.tablesync.copy import CopyTask, Misfit, copy_ranges, count_ranges
 from wal2lake.tablesync.plan import (
     PageRange,
     Part,
@@ -78,6 +79,7 @@ from wal2lake.tablesync.plan import (
 )
 from wal2lake.tablesync.turns import RangePool
 from wal2lake.tablesync.unaltered import PlannedTable
+from wal2lake.tablesync.widening import Widening
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -132,6 +134,7 @@ class GroupCopy:
         self.max_lock_wait_ms = settings.subscription.max_lock_wait_ms
         """As last loaded; see the setting."""
         self._pool = RangePool(readers)
+        self._widening = Widening(catalog, tables, alter)
         self._events = get_logger()
 
     def wake(self) -> None:
@@ -277,7 +280,11 @@ class GroupCopy:
         done = []
         for part, result in zip(mine, results, strict=True):
             attempt = planned[part.table].attempt
-            if isinstance(result, Wal2LakeError):
+            if isinstance(result, Misfit):
+                attempt.fail(
+                    self._widening.widen(attempt, planned[part.table].remote, result)
+                )
+            elif isinstance(result, Wal2LakeError):
                 # Sessions are ended that read what is void.
                 attempt.fail(result if self._is_wanted(attempt) else Halted())
             elif not attempt.over:

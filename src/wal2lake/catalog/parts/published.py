@@ -132,6 +132,16 @@ class Published(Part):
         with self._database.reading() as connection:
             return coercions.totals(connection)
 
+    def note_widened(self, subid: Oid, relid: Oid, widened: Sequence[Coercion]) -> None:
+        """Columns of a table are going to be text, for values that a copy has met."""
+        with self._database.transaction() as transaction:
+            coercions.note_widened(transaction, subid, relid, widened)
+
+    def forget_widened(self, subid: Oid, relid: Oid, columns: Sequence[str]) -> None:
+        """They have not become text."""
+        with self._database.transaction() as transaction:
+            coercions.forget_widened(transaction, subid, relid, columns)
+
     def newest_vector(self, subid: Oid) -> SnapshotVector | None:
         """The state that a SELECT sees."""
         with self._database.reading() as connection:

@@ -9,7 +9,9 @@ table's position, for nothing above it has been committed: a crash before the ta
 the batch and replaces the entry, a crash after it publishes the entry with the table's version.
 
 A copy's coercions are recorded with its ranges, and are the totals of phase ``copy`` once it is
-done: those of an earlier copy of the table are replaced.
+done: those of an earlier copy of the table are replaced. That a column became text for a value of
+a copy is noted before it does, and stays: the copy begins anew then, and does not meet the value
+again.
 """
 
 from __future__ import annotations
@@ -18,9 +20,13 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 from wal2lake.catalog.records import CoercionTotal
 from wal2lake.model import Coercion, Lsn, Oid, merged
+
+_WIDEN: Final = "widen"
+"""``Policy.WIDEN``, as a coercion names it."""
 
 
 def to_json(coercions: Iterable[Coercion]) -> str:
@@ -107,8 +113,9 @@ def forget_pending(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> No
 def finish_copy(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
     """The ranges of a copy are all of it."""
     connection.execute(
-        "delete from coercion where subid = ? and relid = ? and phase = 'copy'",
-        (subid, relid),
+        "delete from coercion where subid = ? and relid = ? and phase = 'copy'"
+        " and policy <> ?",
+        (subid, relid, _WIDEN),
     )
     rows = connection.execute(
         "select coercions from copy_range where subid = ? and relid = ?"
@@ -117,6 +124,28 @@ def finish_copy(connection: sqlite3.Connection, subid: Oid, relid: Oid) -> None:
     )
     found = merged(c for row in rows for c in from_json(row["coercions"]))
     _add(connection, subid, int(relid), "copy", found)
+
+
+def note_widened(
+    connection: sqlite3.Connection,
+    subid: Oid,
+    relid: Oid,
+    widened: Sequence[Coercion],
+) -> None:
+    """Columns of a table that is copied become text, each once, however often that is tried."""
+    forget_widened(connection, subid, relid, [one.column for one in widened])
+    _add(connection, subid, int(relid), "copy", widened)
+
+
+def forget_widened(
+    connection: sqlite3.Connection, subid: Oid, relid: Oid, columns: Sequence[str]
+) -> None:
+    """They do not."""
+    connection.executemany(
+        "delete from coercion where subid = ? and relid = ? and phase = 'copy'"
+        " and policy = ? and column_name = ?",
+        [(subid, relid, _WIDEN, column) for column in columns],
+    )
 
 
 def _add(

@@ -51,6 +51,7 @@ from wal2lake.pgtypes import (
 )
 from wal2lake.pgtypes.choices.coerce import Change
 from wal2lake.pgtypes.decode.inputs import has_input, reads_any
+from wal2lake.pgtypes.receive.columns import sent_to_text
 from wal2lake.pgtypes.receive.remote import FIRST_NORMAL_OID, base_type
 
 FAILURES_KEPT: Final = 5
@@ -73,6 +74,15 @@ class SentColumn:
     typmod: int = -1
     types: RemoteTypes = field(default_factory=dict)
     """What is known of the publisher's types that are not built in."""
+
+    def text_of(self, row: int) -> bytes:
+        """One value as text; its own bytes where they have none."""
+        value = self.values[row : row + 1]
+        if self.binary is not None and self.binary[row]:
+            texts, _ = sent_to_text(value, int(self.type_oid), self.types)
+            if texts[0].is_valid:
+                return bytes(texts[0].as_py())
+        return bytes(value[0].as_py())
 
     def filled(self, where: Mask, other: SentColumn) -> SentColumn:
         """This column with the values ``where`` of another one of the same type."""
@@ -119,7 +129,21 @@ class Rules:
         self, namespace: str, table: str, field: FieldSpec, sent: SentColumn
     ) -> Policy:
         """Of one column of a publisher's table."""
-        if not self.policies.entries or field.name in self.key:
+        if field.name in self.key:
+            return Policy.ERROR
+        return self._policy(namespace, table, field, sent)
+
+    def widens(
+        self, namespace: str, table: str, field: FieldSpec, sent: SentColumn
+    ) -> bool:
+        """Whether a value that the column cannot hold may make it text; a key's column, too, for
+        all of its values are text then."""
+        return self._policy(namespace, table, field, sent) is Policy.WIDEN
+
+    def _policy(
+        self, namespace: str, table: str, field: FieldSpec, sent: SentColumn
+    ) -> Policy:
+        if not self.policies.entries:
             return Policy.ERROR
         oid, typmod = source_type(sent, field)
         column = SourceColumn(

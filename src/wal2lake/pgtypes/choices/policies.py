@@ -6,6 +6,8 @@
     lossless   as error, and the column is made as text if its own type needs it (``types``)
     text       as error, and the column is made as text if its own type does not hold every value,
                be it one that hardly comes
+    widen      as error, but a value that the first copy of an empty table meets makes the column
+               text (``tablesync/widening``)
 
 Comes in: the option's text; a column of the publisher. Goes out: its policy. What is stored
 instead is counted (``wal2lake.coercions``). Picklable: executors ask it, too.
@@ -45,6 +47,9 @@ class Policy(Enum):
     Numbers and timestamps stay what they are: NaN and what is after 294246 are an error."""
     TEXT = "text"
     """The column is made so that there is no such value; if there is one, an error."""
+    WIDEN = "widen"
+    """The column becomes text if the first copy of its table, which is empty, has such a value.
+    Later ones are an error."""
 
 
 _NUMBERS: Final = ("int2", "int4", "int8", "oid", "xid", "xid8", "cid", "numeric")
@@ -97,7 +102,7 @@ def _read(target: Target, text: str) -> Policy:
         raise UsageError(
             f'value policy "clamp" is not possible for type {target.text}',
             detail="Its values have no nearest value that could be stored instead.",
-            hint="Available policies: error, null, lossless, text.",
+            hint="Available policies: error, null, lossless, text, widen.",
         )
     return policy
 

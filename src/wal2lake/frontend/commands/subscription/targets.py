@@ -271,13 +271,13 @@ def _check_policies(
                 f'{shown} "{source.qualified}"',
                 detail="It is part of the primary key: another value would be another"
                 " row.",
-                hint="Available policies: error, lossless, text.",
+                hint="Available policies: error, lossless, text, widen.",
             )
         if policy is Policy.NULL and column.not_null:
             raise UsageError(
                 f'{shown} "{source.qualified}"',
                 detail="It is declared NOT NULL.",
-                hint="Available policies: error, clamp, lossless, text.",
+                hint="Available policies: error, clamp, lossless, text, widen.",
             )
 
 
