@@ -20,6 +20,6 @@ def test_is_its_values_alone() -> None:
     kind = ConflictType.UPDATE_MISSING
     conflict = Conflict(Oid(1), kind, Resolution.SKIP, Lsn(1), key, 758, None, None, 1)
     table = TableDef(Oid(1), "public", "plain", Oid(10), (), (), "/plain")
-    tell("pg_1", [Found(conflict, table, "(1, y)")], values=True, exists=bool)
+    tell("pg_1", [Found(conflict, table, "(1, y)")], quotes=lambda _: True, exists=bool)
     structlog.reset_defaults()
     assert "Remote row (1, y); replica identity full (1, it=(x))." in log.getvalue()

@@ -26,7 +26,6 @@ TABLES = "create schema og; create table og.t (a int primary key, b int, v text)
 SETTINGS = {
     **FAST_RETRY,
     "apply.track_commit_timestamp": True,
-    "apply.log_conflict_values": True,
     "log.segment_interval_ms": 100,
 }
 

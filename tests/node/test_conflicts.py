@@ -67,9 +67,7 @@ def test_changes_of_rows_that_are_not_there_are_reported_as_postgresql_reports_t
         " insert into cf.plain values (1, null), (2, 'x');"
         " create publication cf for tables in schema cf"
     )
-    node = make_node(
-        settings={"apply.log_conflict_values": True, "log.segment_interval_ms": 100}
-    ).start()
+    node = make_node(settings={"log.segment_interval_ms": 100}).start()
     source = quote_literal(pg18.conninfo())
     node.sql(f"create subscription cf connection {source} publication cf")
     mirror = Mirror(node, pg18.conninfo(), "cf")
@@ -214,6 +212,8 @@ def test_changes_of_rows_that_are_not_there_are_reported_as_postgresql_reports_t
         side("delete from cf.t where a = 51")
     mirror.caught_up()
     assert node.sql("select b, v from cf.t where a = 51") == [("2", "remote")]
+    rows_are_quoted_to_those_who_may_read_them(pg18, node, peer)
+    mirror.caught_up()
     # A restart keeps what was counted, and what is listed.
     before = node.sql(COUNTERS.format("cf"))
     node.kill("tree")
@@ -221,3 +221,38 @@ def test_changes_of_rows_that_are_not_there_are_reported_as_postgresql_reports_t
     assert node.sql(COUNTERS.format("cf")) == before
     node.sql("drop subscription cf")
     assert node.sql("select count(*) from wal2lake.conflicts") == [("0",)]
+
+
+def rows_are_quoted_to_those_who_may_read_them(
+    pg18: Database, node: Node, peer: Database
+) -> None:
+    """The table's owner applies the changes, and may insert what he may not read."""
+    sides = (node.sql, peer.psql)
+    for side in sides:
+        side("create role cf_owner")
+        side("grant usage on schema cf to cf_owner")
+        side("alter table cf.t owner to cf_owner")
+        side("revoke select on cf.t from cf_owner")
+        side("insert into cf.t values (60, 1, 'secret')")
+    pg18.psql("insert into cf.t values (60, 2, 'secret')")
+    (row,) = node.wait_for(
+        "select error from wal2lake.subscription_errors"
+        " where subname = 'cf' and worker = 'apply' and error like '%t_pkey%'"
+    )
+    told = re.compile(r"\n[^\n]*DETAIL:  (Key already[^\n]*)\n(\t?)")
+    # Those before had a second line.
+    wait_until(lambda: told.findall(peer.server.log_text())[-1][1] == "")
+    for log in (node.log_text(), peer.server.log_text()):
+        text, goes_on = told.findall(log)[-1]
+        assert text.startswith('Key already exists in unique index "t_pkey"')
+        assert not goes_on, "no line with the key and the rows"
+        assert "secret" not in log
+    assert "secret" not in str(row[0])
+    for side in sides:
+        side("delete from cf.t where a = 60")
+    node.wait_for("select 1 from cf.t where a = 60 and b = 2")
+    wait_until(lambda: peer.psql("select b from cf.t where a = 60") == "2")
+    for side in sides:
+        side("alter table cf.t owner to current_user")
+        side("revoke usage on schema cf from cf_owner")
+        side("drop role cf_owner")

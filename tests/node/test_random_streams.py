@@ -33,7 +33,6 @@ SEEDS = 12
 SETTINGS = {
     **FAST_RETRY,
     "apply.track_commit_timestamp": True,
-    "apply.log_conflict_values": True,
     "log.segment_interval_ms": 100,
 }
 

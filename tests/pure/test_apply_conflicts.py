@@ -173,7 +173,7 @@ def server_log() -> Iterator[io.StringIO]:
 
 def test_the_server_log_has_postgresqls_words(server_log: io.StringIO) -> None:
     both = [found(kind, 4) for kind in MISSING]
-    tell("pg_16476", both, values=True, exists=bool)
+    tell("pg_16476", both, quotes=lambda _: True, exists=bool)
     text = server_log.getvalue()
     for words in (
         'conflict detected on relation "public.c1": conflict=update_missing',
@@ -187,7 +187,7 @@ def test_the_server_log_has_postgresqls_words(server_log: io.StringIO) -> None:
     ):
         assert words in text
     server_log.truncate(0)
-    tell("pg_16476", both, values=False, exists=bool)
+    tell("pg_16476", both, quotes=lambda _: False, exists=bool)
     assert "conflict=delete_missing" in server_log.getvalue()
     assert "(4" not in server_log.getvalue()
 
@@ -200,7 +200,7 @@ def test_many_are_told_together(
     tell(
         "pg_1",
         [*many, found(ConflictType.UPDATE_MISSING, 0, 40)],
-        values=False,
+        quotes=lambda _: False,
         exists=bool,
     )
     text = server_log.getvalue()

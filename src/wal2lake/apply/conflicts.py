@@ -241,9 +241,14 @@ def _shown(time_us: int) -> str:
 
 
 def tell(
-    origin: str, found: Sequence[Found], *, values: bool, exists: OriginExists
+    origin: str,
+    found: Sequence[Found],
+    *,
+    quotes: Callable[[TableDef], bool],
+    exists: OriginExists,
 ) -> None:
-    """A line each, up to a number for each table, then one for the rest."""
+    """A line each, up to a number for each table, then one for the rest. ``quotes``: whether a
+    table's rows may be quoted."""
     events = get_logger()
     told: dict[Oid, int] = {}
     rest: dict[tuple[Oid, ConflictType], tuple[Found, int]] = {}
@@ -254,7 +259,7 @@ def tell(
             _, before = rest.get((here.relid, here.type), (one, 0))
             rest[here.relid, here.type] = one, before + here.count
             continue
-        error = _described(origin, one, values=values, exists=exists)
+        error = _described(origin, one, values=quotes(one.table), exists=exists)
         events.info(error.message, error=error)
     for one, count in rest.values():
         events.info(

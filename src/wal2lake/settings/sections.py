@@ -307,9 +307,10 @@ class ApplySettings:
         restart=True,
     )
     log_conflict_values: bool = setting(
-        False,
-        "Reports of conflicts in the server log quote the rows' values, as PostgreSQL's"
-        " do. Otherwise wal2lake.conflicts alone has the rows' keys.",
+        True,
+        "Reports of conflicts quote the rows' values, as PostgreSQL's do, if the role that"
+        " applies them may SELECT from the table. Off: wal2lake.conflicts alone has the"
+        " rows' keys.",
         restart=True,
     )
     track_commit_timestamp: bool = setting(

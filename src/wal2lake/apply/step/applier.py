@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -186,11 +186,11 @@ class BatchApplier:
         tell(
             f"pg_{subscription.oid}",
             work.told,
-            values=self.settings.apply.log_conflict_values,
+            quotes=self._quotes(subscription),
             exists=self._origin_exists,
         )
         if found is not None and not found.divides:
-            raise self._explained(found, work.transactions).error
+            raise self._explained(found, work).error
         self._catalog.note_error(self._subid, Worker.APPLY, None)
 
     # ---- one attempt -------------------------------------------------------------------
@@ -444,6 +444,7 @@ class BatchApplier:
         commits = work.transactions.commits(self._subid) if tracked and parts else None
         resolutions = ConflictResolutions.parse(subscription.conflict_resolution)
         types = remote_types_from_json(subscription.remote_types)
+        quotes = self._quotes(subscription)
         policies = ValuePolicies.parse(subscription.value_policies)
         running = [
             self._pool.submit(
@@ -454,6 +455,7 @@ class BatchApplier:
                 resolutions,
                 commits,
                 work.restarts.get(part.changes.relid),
+                quotes,
                 follows=subscription.follows_schema,
             )
             for part in parts
@@ -473,6 +475,7 @@ class BatchApplier:
         resolutions: ConflictResolutions,
         commits: Commits | None,
         restart: Restart | None,
+        quotes: Callable[[TableDef], bool],
         *,
         follows: bool,
     ) -> Staged:
@@ -515,7 +518,7 @@ class BatchApplier:
                 follows,
             ),
             fills=fills_of(self._defaults, files, definition, restart),
-            shows_rows=self.settings.apply.log_conflict_values,
+            shows_rows=quotes(definition),
             resolutions=resolutions.of(definition.namespace, definition.name),
             nulls=frozenset(
                 c.name
@@ -586,11 +589,17 @@ class BatchApplier:
     def _origin_exists(self, subid: int) -> bool:
         return self._catalog.subscription(Oid(subid)) is not None
 
-    def _explained(self, failure: Failure, transactions: Transactions) -> Failure:
+    def _quotes(self, subscription: Subscription) -> Callable[[TableDef], bool]:
+        """Whether reports of conflicts may quote a table's rows, with the privileges of now."""
+        if not self.settings.apply.log_conflict_values:
+            return lambda table: False
+        return self._catalog.target_rights(subscription).may_quote
+
+    def _explained(self, failure: Failure, work: _Work) -> Failure:
         """What stops the subscription, with its transaction; noted, if it is one of PostgreSQL's
         conflicts."""
         lsn = int(failure.cut)
-        known = transactions.at([lsn]).get(lsn)
+        known = work.transactions.at([lsn]).get(lsn)
         xid = None if known is None else known.xid
         if failure.message is not None:
             failure.error.context = failure.message.context(
@@ -612,7 +621,7 @@ class BatchApplier:
             row,
             xid,
             self._origin_exists,
-            values=self.settings.apply.log_conflict_values,
+            values=self._quotes(work.subscription)(table),
         )
 
 

@@ -9,7 +9,8 @@ run_as_owner decides:
     run_as_owner = true    as the subscription's owner, who needs the privileges himself
 
 Source: SwitchToUntrustedUser() in usercontext.c; TargetPrivilegesCheck() in worker.c, which wants
-SELECT too where rows are looked up; copy_table() in tablesync.c.
+SELECT too where rows are looked up; copy_table() in tablesync.c; BuildIndexValueDescription() in
+genam.c and ExecBuildSlotValueDescription() in execMain.c, which quote what the user may read.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from wal2lake.catalog.records import Subscription, TableDef
 from wal2lake.errors import ApplyError
 from wal2lake.model import ObjectKind, Oid
 
+SELECT: Final = "r"
 INSERT: Final = "a"
 UPDATE: Final = "wr"
 DELETE: Final = "dr"
@@ -58,6 +60,11 @@ class TargetRights:
                 self._authority, self._subscription, table, letters
             )
         return self._known[asked]
+
+    def may_quote(self, table: TableDef) -> bool:
+        """Whether reports may quote the table's rows: whoever acts may read it. Privileges are
+        those of the whole table, so either all columns may be quoted or none."""
+        return self.denied(table, SELECT) is None
 
 
 def denied_target(
