@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from wal2lake.catalog import Catalog, schema
 from wal2lake.catalog.database import Database, create_database
+from wal2lake.catalog.places import RELATIVE_SINCE
 from wal2lake.errors import ConfigurationError
+from wal2lake.model import Lsn
 
 VERSION_1 = """
 create table meta (key text primary key, value text not null) without rowid;
@@ -126,3 +130,124 @@ def test_a_newer_catalog_is_refused(tmp_path: Path) -> None:
         connection.execute("update meta set value = '99' where key = 'version'")
     with pytest.raises(ConfigurationError, match="version 99"):
         Database(path)
+
+
+# ---- places ----------------------------------------------------------------------------
+
+
+def absolute_places(directory: Path, locations: dict[int, str]) -> Path:
+    """A catalog with tables at absolute places, in all the rows that name them."""
+    path = directory / "catalog.sqlite"
+    create_database(path, "me", None)
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            "update meta set value = ? where key = 'version'",
+            (str(RELATIVE_SINCE - 1),),
+        )
+        for oid, location in locations.items():
+            connection.execute(
+                "insert into relation (oid, namespace, name, owner, location, columns,"
+                " key) values (?, 'public', ?, 10, ?, '[]', '[]')",
+                (oid, f"t{oid}", location),
+            )
+            change = {
+                "relid": oid,
+                "location": location,
+                "table_id": "i",
+                "read_version": 3,
+                "cursor": 4,
+                "actions": [{"add": {"path": "a.parquet", "stats": '{"m": 1.10}'}}],
+            }
+            connection.execute(
+                "insert into local_commit (tables) values (?)", (json.dumps([change]),)
+            )
+            connection.execute(
+                "insert into prepared_commit (gid, owner, prepared_at, state, tables,"
+                " messages) values (?, 10, 0, 'prepared', ?, '[]')",
+                (f"g{oid}", json.dumps([change, change])),
+            )
+        connection.row_factory = sqlite3.Row
+        for row in connection.execute("select * from relation").fetchall():
+            connection.execute(
+                "insert into definition_history values ('relation', ?, 5, ?)",
+                (row["oid"], json.dumps(dict(row))),
+            )
+        connection.execute(
+            "insert into definition_history values ('relation', 1, 6, null)"
+        )
+    return path
+
+
+def places_of(catalog: Catalog) -> dict[str, list[str]]:
+    """Every location that it gives."""
+    return {
+        "tables": [t.location for t in catalog.tables()],
+        "local": [t.location for c in catalog.local_commits() for t in c.tables],
+        "prepared": [t.location for c in catalog.prepared_commits() for t in c.tables],
+        "past": [t.location for t in catalog.definitions_at(Lsn(5)).tables],
+    }
+
+
+def test_places_become_relative_to_the_warehouse(tmp_path: Path) -> None:
+    before = tmp_path / "warehouse/public/t%2F1"
+    path = absolute_places(tmp_path, {20000: str(before)})
+    with closing(Catalog(path, migrate=True)) as catalog:
+        place = [str(before)]
+        assert places_of(catalog) == {
+            "tables": place,
+            "local": place,
+            "prepared": place * 2,
+            "past": place,
+        }
+        (local,) = catalog.local_commits()
+        assert local.tables[0].actions[0]["add"]["stats"] == '{"m": 1.10}'
+    with sqlite3.connect(path) as connection:
+        for table in (
+            "relation",
+            "local_commit",
+            "prepared_commit",
+            "definition_history",
+        ):
+            for row in connection.execute(f"select * from {table}"):
+                assert str(tmp_path) not in str(row)
+    elsewhere = tmp_path / "elsewhere"
+    with closing(Catalog(path, str(elsewhere))) as catalog:
+        place = [str(elsewhere / "public/t%2F1")]
+        assert [*places_of(catalog).values()] == [place, place, place * 2, place]
+    with closing(Catalog(path, "s3://bucket/lake")) as catalog:
+        assert places_of(catalog)["tables"] == ["s3://bucket/lake/public/t%2F1"]
+
+
+def test_a_table_that_was_moved_before_is_looked_for_below_the_warehouse(
+    tmp_path: Path,
+) -> None:
+    path = absolute_places(tmp_path, {20000: "/old/place/warehouse/public/t"})
+    with closing(Catalog(path, migrate=True)) as catalog:
+        assert places_of(catalog)["tables"] == [str(tmp_path / "warehouse/public/t")]
+
+
+def test_a_table_left_in_an_earlier_warehouse_stays_there(tmp_path: Path) -> None:
+    earlier = tmp_path / "earlier"
+    for name in ("left", "same", "copied"):
+        (earlier / "public" / name / "_delta_log").mkdir(parents=True)
+    warehouse = tmp_path / "warehouse"
+    for name in ("same", "copied"):
+        (warehouse / "public" / name / "_delta_log").mkdir(parents=True)
+    path = absolute_places(
+        tmp_path,
+        {
+            20000: str(earlier / "public/left"),
+            20001: str(earlier / "public/same"),
+            20002: str(warehouse / "public/same"),
+            20003: str(earlier / "public/copied"),
+            20004: "s3://bucket/public/t",
+        },
+    )
+    with closing(Catalog(path, migrate=True)) as catalog:
+        assert places_of(catalog)["tables"] == [
+            str(earlier / "public/left"),
+            str(earlier / "public/same"),
+            str(warehouse / "public/same"),
+            str(warehouse / "public/copied"),
+            "s3://bucket/public/t",
+        ]

@@ -9,6 +9,7 @@ are in ``progress``), connects to anything, imports Spark or NumPy.
     uncommitted        ``UncommittedCatalog``: the same as a transaction block sees it
     records            the rows as values
     database, schema   the SQLite file, its transactions and tables
+    places             where tables are, relative to the warehouse
     namespaces, tables, comments, subscriptions, copies, published/, remote/    the SQL of each
     definitions/       what ALTER TABLE does to a table's columns, publications of them, and what
                        all of that was before

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from wal2lake.catalog import schema
+from wal2lake.catalog import places, schema
 from wal2lake.errors import ConfigurationError, StorageError, UsageError
 from wal2lake.model import BOOTSTRAP_SUPERUSER, Oid
 
@@ -35,7 +35,7 @@ class OidsWanted(Exception):
     """A change of a transaction block needs one more OID than it has been given."""
 
 
-class BlockConnection(sqlite3.Connection):
+class BlockConnection(places.PlacedConnection):
     """Of a transaction block, whose changes are made several times with the same OIDs."""
 
     _oids: Iterator[Oid] = iter(())
@@ -60,10 +60,15 @@ class BlockConnection(sqlite3.Connection):
 class Database:
     """One catalog file, as one process uses it."""
 
-    def __init__(self, path: Path, *, migrate: bool = False) -> None:
+    def __init__(
+        self, path: Path, warehouse: str | None = None, *, migrate: bool = False
+    ) -> None:
         """Open an existing file; ConfigurationError if missing or of another version. An
-        older one becomes today's if the caller may ``migrate`` it: nobody else has it open."""
-        self._attach(path)
+        older one becomes today's if the caller may ``migrate`` it: nobody else has it open.
+
+        ``warehouse``: what locations are relative to, a path or a URL without a slash at its
+        end; None: ``warehouse`` beside the file, where a node has it by default."""
+        self._attach(path, warehouse or str(path.absolute().parent / "warehouse"))
         if not path.exists():
             raise ConfigurationError(
                 f'catalog "{path}" does not exist',
@@ -85,14 +90,20 @@ class Database:
                 )
             self._migrate()
 
-    def _attach(self, path: Path) -> None:
+    def _attach(self, path: Path, warehouse: str) -> None:
         self._path = path
+        self._warehouse = warehouse
         self._local = threading.local()
 
     @property
     def path(self) -> Path:
         """Of the file."""
         return self._path
+
+    @property
+    def warehouse(self) -> str:
+        """Where tables are."""
+        return self._warehouse
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -133,7 +144,7 @@ class Database:
             del self._local.owner
 
     def _connection(
-        self, factory: type[sqlite3.Connection] = sqlite3.Connection
+        self, factory: type[places.PlacedConnection] = places.PlacedConnection
     ) -> sqlite3.Connection:
         owner = (os.getpid(), threading.get_ident())
         if getattr(self._local, "owner", None) != owner:
@@ -144,6 +155,7 @@ class Database:
                 check_same_thread=False,
                 factory=factory,
             )
+            connection.warehouse = self._warehouse
             connection.row_factory = sqlite3.Row
             connection.execute("pragma synchronous = full")
             connection.execute("pragma foreign_keys = on")
@@ -157,6 +169,8 @@ class Database:
         with self.transaction() as connection:
             for version in range(int(self.meta("version")) + 1, schema.VERSION + 1):
                 _run(connection, schema.MIGRATIONS[version])
+                if version == places.RELATIVE_SINCE:
+                    places.make_relative(connection, self._warehouse)
             connection.execute(
                 "update meta set value = ? where key = 'version'",
                 (str(schema.VERSION),),

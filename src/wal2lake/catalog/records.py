@@ -160,7 +160,7 @@ class TableDef:
     key: tuple[str, ...]
     """Primary key columns in key order; empty: none."""
     location: str
-    """URL or absolute path of the Delta table."""
+    """URL or absolute path of the Delta table; see ``places``."""
     key_name: str | None = None
     """Name of the primary key constraint; None: PostgreSQL's default name."""
     partition_key: PartitionKey | None = None

@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 26
+VERSION: Final = 27
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -317,6 +317,9 @@ insert into applied_end select oid, floor, floor from subscription;
 """``remote_lsn``: the end of the last transaction that all tables have; ``newest``: of the last one
 that is published, which a table that is copied or paused may lack. No row: there was none."""
 
+_PLACES_27: Final = ""
+"""Locations are relative to the warehouse: ``places``."""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -341,6 +344,7 @@ LATER: Final = (
     _COPIED_24,
     _DEFERRALS_25,
     _APPLIED_26,
+    _PLACES_27,
 )
 """What came after version 3, in order. A column of a table whose rows are in definition_history
 (``definitions.historic``) is added to those, too: json_set()."""
@@ -412,6 +416,7 @@ alter table relation add column partition_of integer;
     24: LATER[20],
     25: LATER[21],
     26: LATER[22],
+    27: LATER[23],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

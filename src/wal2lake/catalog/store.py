@@ -41,10 +41,13 @@ class Catalog(
 ):
     """The durable facts of one node."""
 
-    def __init__(self, path: Path, *, migrate: bool = False) -> None:
+    def __init__(
+        self, path: Path, warehouse: str | None = None, *, migrate: bool = False
+    ) -> None:
         """Open an existing catalog; ConfigurationError if missing or of another version.
-        ``migrate``: bring an older one up to date (who starts the node does)."""
-        self._database = Database(path, migrate=migrate)
+        ``warehouse``: the settings', which tables' places are relative to; None: beside the
+        catalog. ``migrate``: bring an older one up to date (who starts the node does)."""
+        self._database = Database(path, warehouse, migrate=migrate)
         self._authority = None
 
     @classmethod

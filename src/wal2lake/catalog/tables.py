@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final
 
-from wal2lake.catalog import sequences
+from wal2lake.catalog import places, sequences
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.model import (
@@ -33,7 +33,8 @@ change of the catalog."""
 def all_tables(connection: sqlite3.Connection) -> list[TableDef]:
     """All of them, by OID."""
     return [
-        table_of(r) for r in connection.execute("select * from relation order by oid")
+        table_of(connection, r)
+        for r in connection.execute("select * from relation order by oid")
     ]
 
 
@@ -44,13 +45,13 @@ def table_named(
     row = connection.execute(
         "select * from relation where namespace = ? and name = ?", (namespace, name)
     ).fetchone()
-    return None if row is None else table_of(row)
+    return None if row is None else table_of(connection, row)
 
 
 def table_by_oid(connection: sqlite3.Connection, oid: Oid) -> TableDef | None:
     """One by OID."""
     row = connection.execute("select * from relation where oid = ?", (oid,)).fetchone()
-    return None if row is None else table_of(row)
+    return None if row is None else table_of(connection, row)
 
 
 def sharing(connection: sqlite3.Connection, storage: Oid) -> tuple[Oid, ...]:
@@ -75,7 +76,7 @@ def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
                 table.namespace,
                 table.name,
                 table.owner,
-                table.location,
+                places.stored(connection, table.location),
                 json.dumps([asdict(c) for c in table.columns]),
                 json.dumps(table.key),
                 table.key_name,
@@ -128,7 +129,9 @@ def set_replica_identity(
     )
 
 
-def table_of(row: sqlite3.Row | Mapping[str, Any]) -> TableDef:
+def table_of(
+    connection: sqlite3.Connection, row: sqlite3.Row | Mapping[str, Any]
+) -> TableDef:
     """The record of a row."""
     return TableDef(
         oid=Oid(row["oid"]),
@@ -137,7 +140,7 @@ def table_of(row: sqlite3.Row | Mapping[str, Any]) -> TableDef:
         owner=Oid(row["owner"]),
         columns=columns_from_json(row["columns"]),
         key=tuple(json.loads(row["key"])),
-        location=row["location"],
+        location=places.found(connection, row["location"]),
         key_name=row["key_name"],
         partition_key=_partition_key(row["partition_key"]),
         partition_of=None if row["partition_of"] is None else Oid(row["partition_of"]),

@@ -18,7 +18,6 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from wal2lake.catalog.database import BlockConnection, Database, OidsWanted
@@ -51,9 +50,9 @@ class _Change:
 class _BlockDatabase(Database):
     """One transaction of SQLite around several of the catalog's methods."""
 
-    def __init__(self, path: Path, prepare: Callable[[], None]) -> None:
+    def __init__(self, committed: Catalog, prepare: Callable[[], None]) -> None:
         """``prepare`` makes the block's changes, at the beginning of each transaction."""
-        self._attach(path)
+        self._attach(committed.path, committed.warehouse)
         self._prepare = prepare
         self._depth = 0
 
@@ -103,7 +102,7 @@ class UncommittedCatalog(Catalog):
         """``committed``: what others see."""
         self._committed = committed
         self._changes: list[_Change] = []
-        self._block = _BlockDatabase(committed.path, self._replay)
+        self._block = _BlockDatabase(committed, self._replay)
         self._database = self._block
         self._authority = None
 

@@ -505,7 +505,7 @@ def run_node(
         get_logger().warning("running as root; any other user would do")
     supervisor = Supervisor(
         settings,
-        catalog=Catalog(settings.catalog_file, migrate=True),
+        catalog=Catalog(settings.catalog_file, settings.warehouse, migrate=True),
         commands=node_commands(settings.directory),
         reload=lambda: load(directory, environ, overrides),
         environ=inherited,

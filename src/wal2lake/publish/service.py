@@ -26,6 +26,7 @@ class Publishing:
     commits: Commits
     statistics: Statistics
     catalog_path: str
+    warehouse: str
     log_directory: str
     allowed: Callable[[], tuple[str, ...]]
     """output_plugin_libraries."""

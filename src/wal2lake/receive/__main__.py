@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     sys.setswitchinterval(0.001)
     settings = load(options.directory, os.environ)
     limit_connecting(settings.subscription.connect_timeout_ms)
-    catalog = Catalog(settings.catalog_file)
+    catalog = Catalog(settings.catalog_file, settings.warehouse)
     subscription = catalog.subscription(Oid(options.subscription))
     if subscription is None or subscription.slot_name is None:
         return 0

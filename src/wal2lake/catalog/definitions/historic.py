@@ -126,7 +126,7 @@ def definitions_at(connection: sqlite3.Connection, lsn: Lsn | None) -> Definitio
             by_kind["publication_rel"],
             by_kind["publication_namespace"],
         ),
-        [table_of(row) for row in by_kind["relation"]],
+        [table_of(connection, row) for row in by_kind["relation"]],
         [namespace_of(row) for row in by_kind["namespace"]],
     )
 

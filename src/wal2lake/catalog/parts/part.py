@@ -27,6 +27,11 @@ class Part:
         """Of the file."""
         return self._database.path
 
+    @property
+    def warehouse(self) -> str:
+        """Where tables are: a path or a URL."""
+        return self._database.warehouse
+
     def _change(
         self, method: Callable[..., Any], arguments: tuple[Any, ...], named: Any
     ) -> Any:

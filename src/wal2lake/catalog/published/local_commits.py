@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
+from wal2lake.catalog import places
 from wal2lake.catalog.definitions import history
 from wal2lake.catalog.records import Altered, LocalCommit, TableChange
 from wal2lake.model import Oid
@@ -23,10 +24,9 @@ def record(
     altered: Sequence[Altered] = (),
 ) -> int:
     """A new row; its number."""
-    text = json.dumps([table_to_json(table) for table in tables], separators=(",", ":"))
     made = connection.execute(
         "insert into local_commit (tables, altered) values (?, ?)",
-        (text, history.to_json(altered)),
+        (tables_to_json(connection, tables), history.to_json(altered)),
     )
     assert made.lastrowid is not None
     return made.lastrowid
@@ -40,7 +40,7 @@ def forget(connection: sqlite3.Connection, number: int) -> None:
 def pending(connection: sqlite3.Connection) -> list[LocalCommit]:
     """All of them, oldest first."""
     rows = connection.execute("select * from local_commit order by number")
-    return [_commit(row) for row in rows]
+    return [_commit(connection, row) for row in rows]
 
 
 def origin_of(
@@ -50,7 +50,7 @@ def origin_of(
     row = connection.execute(
         "select * from local_commit where number = ?", (number,)
     ).fetchone()
-    tables = () if row is None else _commit(row).tables
+    tables = () if row is None else _commit(connection, row).tables
     return tables[0].origin if tables else None
 
 
@@ -62,16 +62,33 @@ def altered_by(connection: sqlite3.Connection, number: int) -> tuple[Altered, ..
     return () if row is None else history.from_json(row["altered"])
 
 
-def _commit(row: sqlite3.Row) -> LocalCommit:
-    tables = tuple(map(table_from_json, json.loads(row["tables"])))
-    return LocalCommit(row["number"], tables, history.from_json(row["altered"]))
+def _commit(connection: sqlite3.Connection, row: sqlite3.Row) -> LocalCommit:
+    return LocalCommit(
+        row["number"],
+        tables_from_json(connection, row["tables"]),
+        history.from_json(row["altered"]),
+    )
 
 
-def table_to_json(table: TableChange) -> dict[str, object]:
-    """For ``table_from_json``."""
+def tables_to_json(
+    connection: sqlite3.Connection, tables: Sequence[TableChange]
+) -> str:
+    """For ``tables_from_json``."""
+    found = [_to_json(connection, table) for table in tables]
+    return json.dumps(found, separators=(",", ":"))
+
+
+def tables_from_json(
+    connection: sqlite3.Connection, text: str
+) -> tuple[TableChange, ...]:
+    """The inverse."""
+    return tuple(_from_json(connection, one) for one in json.loads(text))
+
+
+def _to_json(connection: sqlite3.Connection, table: TableChange) -> dict[str, object]:
     return {
         "relid": int(table.relid),
-        "location": table.location,
+        "location": places.stored(connection, table.location),
         "table_id": table.table_id,
         "read_version": table.read_version,
         "cursor": table.cursor,
@@ -86,15 +103,15 @@ def table_to_json(table: TableChange) -> dict[str, object]:
     }
 
 
-def table_from_json(found: dict[str, object]) -> TableChange:
-    """The inverse."""
+def _from_json(connection: sqlite3.Connection, found: dict[str, Any]) -> TableChange:
     values = {
         **found,
-        "relid": Oid(int(str(found["relid"]))),
+        "location": places.found(connection, found["location"]),
+        "relid": Oid(found["relid"]),
         "messages": messages_from_json(found.get("messages", ())),
         "origin": _origin(found.get("origin")),
     }
-    return TableChange(**values)  # type: ignore[arg-type]
+    return TableChange(**values)
 
 
 def _origin(found: Any) -> tuple[str, int, int | None] | None:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from wal2lake.catalog.published.local_commits import (
     messages_from_json,
     messages_to_json,
-    table_from_json,
-    table_to_json,
+    tables_from_json,
+    tables_to_json,
 )
 from wal2lake.catalog.records import PreparedCommit, PreparedState, TableChange
 from wal2lake.model import Oid
@@ -30,7 +30,7 @@ def record(connection: sqlite3.Connection, one: PreparedCommit) -> int | None:
             int(one.owner),
             one.prepared_at,
             one.state.value,
-            _tables_text(one.tables),
+            tables_to_json(connection, one.tables),
             json.dumps(messages_to_json(one.messages)),
         ),
     ).fetchone()
@@ -46,7 +46,7 @@ def move(
     tables: Sequence[TableChange] | None = None,
 ) -> None:
     """Another state; ``xid`` and ``tables`` stay unless they are given."""
-    text = None if tables is None else _tables_text(tables)
+    text = None if tables is None else tables_to_json(connection, tables)
     connection.execute(
         "update prepared_commit set state = ?, xid = coalesce(?, xid),"
         " tables = coalesce(?, tables) where number = ?",
@@ -67,14 +67,10 @@ def all_of_them(connection: sqlite3.Connection) -> list[PreparedCommit]:
             row["gid"],
             Oid(row["owner"]),
             row["prepared_at"],
-            tuple(map(table_from_json, json.loads(row["tables"]))),
+            tables_from_json(connection, row["tables"]),
             messages_from_json(json.loads(row["messages"])),
             PreparedState(row["state"]),
             row["xid"],
         )
         for row in connection.execute("select * from prepared_commit order by number")
     ]
-
-
-def _tables_text(tables: Sequence[TableChange]) -> str:
-    return json.dumps([table_to_json(one) for one in tables], separators=(",", ":"))

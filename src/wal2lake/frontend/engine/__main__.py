@@ -99,7 +99,7 @@ class _Engine:
         signal.signal(signal.SIGHUP, self._on_signal)
         self._read = read
         self._settings = settings = read()
-        self._catalog = Catalog(settings.catalog_file)
+        self._catalog = Catalog(settings.catalog_file, settings.warehouse)
         limits = ListenerSettings(
             max_connections=settings.node.max_connections,
             max_wal_senders=settings.publish.max_wal_senders,

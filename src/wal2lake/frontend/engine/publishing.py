@@ -94,6 +94,7 @@ class Publisher:
             statistics=self.statistics,
             commits=Commits(self.capture, self._streaming, self.standbys),
             catalog_path=str(settings.catalog_file),
+            warehouse=settings.warehouse,
             log_directory=str(settings.publish_log_directory),
             allowed=self._allowed,
             locations=self._locations,

@@ -245,6 +245,7 @@ class ReplicationCommands:
                     options=options,
                     allowed=publishing.allowed(),
                     catalog=publishing.catalog_path,
+                    warehouse=publishing.warehouse,
                     log=publishing.log_directory,
                     page=publishing.walsenders.page_of(self._pid),
                     timeout_ms=self._parameters.number("wal_sender_timeout"),

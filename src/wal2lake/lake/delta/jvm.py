@@ -76,7 +76,11 @@ class DeltaJvm:
         snapshot = self.snapshot(location)
         if snapshot.version() < 0:
             raise UndefinedObjectError(
-                f'there is no Delta table at "{location}"', sqlstate="42P01"
+                f'there is no Delta table at "{location}"',
+                sqlstate="42P01",
+                hint='Tables are looked for below "warehouse" of [spark] in wal2lake.toml.'
+                " If they have been moved, set it to where they are now, and restart the"
+                " node.",
             )
         return snapshot
 

@@ -75,7 +75,7 @@ def _told(error: Wal2LakeError, end: str = "ERROR", left: bytes = b"") -> Outcom
 
 
 def _stream(task: Task, socket_fd: int, grown_fd: int) -> Outcome:
-    catalog = Catalog(Path(task.catalog))
+    catalog = Catalog(Path(task.catalog), task.warehouse)
     connection = socket.socket(fileno=socket_fd)
     page = Page(Path(task.page))
     plugin = load_plugin(task.plugin, task.allowed)

@@ -39,6 +39,7 @@ class Task:
     allowed: tuple[str, ...]
     """Plugins that are not built in and may be used."""
     catalog: str
+    warehouse: str
     log: str
     page: str
     timeout_ms: int
