@@ -624,3 +624,25 @@ def test_others_are_not_halted(world: World) -> None:
     gate.opened.set()
     world.reaches(2, {201: "f"})
     assert world.states(1) == {101: "d"}
+
+
+def test_an_error_of_a_copy_is_said_once_then_counted(world: World) -> None:
+    world.subscribe(1, {101: LARGE})
+    world.bad["t101"] = ApplyError("no t101", sqlstate="22P02", detail="v")
+    world.hold(1, "a", 500)
+    world.start()
+
+    def said() -> list[str]:
+        return [str(one["event"]) for one in world.log]
+
+    tenth = (
+        'the same error for the 10th time: could not copy table "public.t101": no t101'
+    )
+    wait_until(lambda: tenth in said(), describe=lambda: str(said()))
+    assert said().count('could not copy table "public.t101"') == 1
+    world.bad.clear()
+    world.reaches(1, {101: "f"})
+    wait_until(
+        lambda: any("an error has passed that came" in one for one in said()),
+        describe=lambda: str(said()),
+    )

@@ -48,6 +48,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -61,7 +62,7 @@ from wal2lake.catalog import (
 )
 from wal2lake.errors import PublisherError, Wal2LakeError, sqlstate_of
 from wal2lake.model import Lsn, Oid, SyncState
-from wal2lake.observe import failpoint, get_logger
+from wal2lake.observe import RepeatedErrors, failpoint, get_logger
 from wal2lake.pg import Publisher, Session, connect, nudged
 from wal2lake.receive.patience import Patience
 from wal2lake.receive.source.pins import Pins
@@ -132,6 +133,11 @@ class SnapshotKeeper:
         self._streaming = streaming
         self._held: _Held | None = None
         self._patience = Patience()
+        self._repeated = RepeatedErrors()
+        self._tables_repeated: defaultdict[tuple[Oid, int], RepeatedErrors] = (
+            defaultdict(RepeatedErrors)
+        )
+        """By relid and epoch: errors of tables that could not be locked."""
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
 
     def start(self) -> None:
@@ -150,6 +156,7 @@ class SnapshotKeeper:
                 continue
             try:
                 self._step()
+                self._repeated.passed(get_logger())
                 hurried = self._held is not None and self._held.pins.hurried
                 self._stop.wait(_HURRIED_SECONDS if hurried else _POLL_SECONDS)
             except Exception as error:
@@ -166,7 +173,8 @@ class SnapshotKeeper:
         described = f"internal error: {error!r}"
         if isinstance(error, Wal2LakeError):
             described = error.describe()
-            get_logger().error(text, error=error)
+            if self._repeated.is_new(get_logger(), f"{text}: {described}"):
+                get_logger().error(text, error=error)
         else:
             get_logger().error(text, exc_info=error)
         try:
@@ -209,6 +217,10 @@ class SnapshotKeeper:
             get_logger().warning("exported snapshot lost: connection is gone")
             self._let_go()
             return
+        for rel in covered:
+            repeated = self._tables_repeated.pop((rel.relid, rel.epoch), None)
+            if repeated is not None:
+                repeated.passed(get_logger())
         now = time.monotonic()
         copied = tuple((r.relid, r.rows_copied, r.bytes_copied) for r in covered)
         if copied != held.copied:
@@ -356,9 +368,10 @@ class SnapshotKeeper:
             text = f'table "{name}" not found on publisher'
         made = rel.lsn is not None
         self._catalog.end_attempts([(rel, text, error.sqlstate, made)])
-        get_logger().error(
-            "could not lock table for its initial copy", table=name, error=error
-        )
+        repeated = self._tables_repeated[rel.relid, rel.epoch]
+        said = "could not lock table for its initial copy"
+        if repeated.is_new(get_logger(), f'{said}: "{name}": {error.describe()}'):
+            get_logger().error(said, table=name, error=error)
 
     @property
     def _slot(self) -> str:

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -48,7 +48,7 @@ from wal2lake.lake import TablePort
 from wal2lake.lake.spark.executors import Executors
 from wal2lake.lake.staging.defaults import NO_DEFAULTS, ColumnDefaults
 from wal2lake.model import Oid, SyncState
-from wal2lake.observe import get_logger
+from wal2lake.observe import RepeatedErrors, get_logger
 from wal2lake.pg import Publisher, RemoteTable, Session, connect
 from wal2lake.settings import Settings
 from wal2lake.tablesync.attempt import Attempt, Halted, RunningCopy, SnapshotGone
@@ -102,6 +102,8 @@ class TableSync:
         """What the publisher said of tables whose attempt has not begun."""
         self._describing: set[Oid] = set()
         self._events = get_logger()
+        self._repeated: defaultdict[Key, RepeatedErrors] = defaultdict(RepeatedErrors)
+        """By the table whose attempt's error was said."""
         self._thread = threading.Thread(target=self._run, name="sync", daemon=True)
 
     def start(self) -> None:
@@ -383,6 +385,9 @@ class TableSync:
                 one.end(0.0)
             mine = [one for one in present if one not in halted]
             self._record(subscription, [one for one in mine if one.error or gone])
+            for one in mine:
+                if not one.error and not gone and _key(one.rel) in self._repeated:
+                    self._repeated.pop(_key(one.rel)).passed(self._events)
         finally:
             with self._guard:
                 self._groups = [
@@ -448,7 +453,10 @@ class TableSync:
                 text += f" and {len(alike) - 1} more"
             error = alike[0].error
             if isinstance(error, Wal2LakeError):
-                self._events.error(text, error=error)
+                repeated = self._repeated[_key(alike[0].rel)]
+                whole = f'could not copy table "{alike[0].name}": {error.describe()}'
+                if repeated.is_new(self._events, whole):
+                    self._events.error(text, error=error)
             else:
                 self._events.error(text, exc_info=error)
             if error is not None:
