@@ -6,6 +6,7 @@ import threading
 
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 from tests.fakes.door import (
     PASSWORD,
     ROLES,
@@ -235,11 +236,14 @@ def test_a_client_that_never_authenticates_is_cut_off():
 
 
 def test_before_ready_every_client_is_told_that_the_node_starts():
-    with open_door(is_ready=False) as door:
+    with capture_logs() as log, open_door(is_ready=False) as door:
         message = fatal(**door.conninfo())
         assert message == "FATAL:  the database system is starting up"
         with RawClient(door.port) as client:
             assert [e[:2] for e in errors(client.start())] == [("FATAL", "57P03")]
+        refused = [one for one in log if one.get("sqlstate") == "57P03"]
+        assert len(refused) >= 2, log
+        assert {one["log_level"] for one in refused} == {"debug"}, "no FATAL line"
         door.open()
         psycopg.connect(**door.conninfo()).close()
 
