@@ -140,6 +140,10 @@ class ApplyLauncher:
                     self._defaults,
                     self._published,
                 )
+                get_logger().info(
+                    "logical replication apply worker for subscription"
+                    f' "{wanted[subid].name}" has started'
+                )
                 worker.start()
                 self._running[subid] = _Running(worker, progress)
 

@@ -154,10 +154,6 @@ class ApplyWorker:
         return self._thread.is_alive()
 
     def _run(self) -> None:
-        self._events.info(
-            f"logical replication apply worker for subscription {self._subid}"
-            " has started"
-        )
         try:
             while not self._stop.is_set():
                 self._wake.clear()
