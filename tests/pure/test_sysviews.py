@@ -23,7 +23,7 @@ from wal2lake.catalog import (
     Worker,
 )
 from wal2lake.changelog import PreparedTransaction
-from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError
+from wal2lake.errors import FeatureNotSupportedError, UsageError, Wal2LakeError
 from wal2lake.frontend.backend import SessionContext
 from wal2lake.frontend.query.translate import Parameter
 from wal2lake.frontend.sysviews import (
@@ -513,8 +513,24 @@ def test_functions_of_physical_slots_are_known_and_refused(
     for sql in (f"select {call}", f"select * from {call}"):
         with pytest.raises(FeatureNotSupportedError, match="is not supported here"):
             _rows(catalog, sql)
-    with pytest.raises(FeatureNotSupportedError, match="is not supported here"):
-        _rows(catalog, "select pg_sync_replication_slots()")
+
+
+def test_a_function_of_one_value_is_a_row_in_from(catalog: SystemCatalog) -> None:
+    assert _rows(catalog, "select * from current_database()") == [("lake",)]
+    assert _rows(catalog, "select d from current_database() d") == [("lake",)]
+    assert _rows(catalog, "select x.y from current_database() as x(y)") == [("lake",)]
+
+
+@pytest.mark.parametrize("sql", ["select", "select * from"])
+def test_slots_are_synchronized_to_a_standby_only(
+    catalog: SystemCatalog, sql: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        _rows(catalog, f"{sql} pg_sync_replication_slots()")
+    assert (refused.value.sqlstate, refused.value.message) == (
+        "55000",
+        "replication slots can only be synchronized to a standby server",
+    )
 
 
 def test_prepared_transactions_have_the_names_that_a_subscriber_gives_them(

@@ -443,7 +443,7 @@ def _functions() -> dict[tuple[str, int], Function]:
             )
     add(
         "pg_sync_replication_slots",
-        replication.physical_slot_function("pg_sync_replication_slots"),
+        replication.pg_sync_replication_slots,
         "",
         "VARCHAR",
         _VOID,

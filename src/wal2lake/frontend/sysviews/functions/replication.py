@@ -182,6 +182,15 @@ def physical_slot_function(name: str) -> Callable[..., object]:
     return refuse
 
 
+def pg_sync_replication_slots(call: Call) -> object:
+    """What PostgreSQL says to anybody but a standby."""
+    _check_replication(call)
+    raise UsageError(
+        "replication slots can only be synchronized to a standby server",
+        sqlstate="55000",
+    )
+
+
 def pg_current_wal_lsn(call: Call) -> object:
     """The end of what is published: all that is visible now is below it."""
     return call.ask(Request("pg_current_wal_lsn", ()))

@@ -1,4 +1,4 @@
-"""Functions that give rows of several columns, as the embedded engine can call them.
+"""Functions that give rows, or stand where rows are wanted, as the embedded engine can call them.
 
 Comes in: a query's tree, before it is typed. Goes out: the same tree, in which
 
@@ -7,6 +7,7 @@ Comes in: a query's tree, before it is typed. Goes out: the same tree, in which
     SELECT (f(x)).c FROM t            is   the same, with one column; so is SELECT f(x) if it
                                            has one only
     SELECT f(x) FROM t            is   SELECT record_out(its columns) FROM (the same)
+    FROM g(x) a                   is   (SELECT g(x) AS a) a, if g gives one value
 
 _pg_expandarray, which drivers call beside other columns, becomes the engine's own unnest() there
 (``rewrite``), whose rows are structs.
@@ -24,7 +25,12 @@ from typing import Final
 from sqlglot import exp
 
 from wal2lake.errors import FeatureNotSupportedError
-from wal2lake.frontend.sysviews.functions.pg_proc import EXPANDARRAY, ROW_FUNCTIONS
+from wal2lake.frontend.sysviews.functions.pg_proc import (
+    EMPTY_TABLE_FUNCTIONS,
+    EXPANDARRAY,
+    FUNCTIONS,
+    ROW_FUNCTIONS,
+)
 from wal2lake.frontend.sysviews.query.casts import array_items
 from wal2lake.frontend.sysviews.query.inference import (
     INT2VECTOR,
@@ -38,6 +44,12 @@ _BOOL, _TEXT, _RECORD = 16, 25, 2249
 
 _WHOLE: Final = "*"
 """Instead of a column's name: all of them as one record."""
+
+_OF_ONE_VALUE: Final = (
+    {name for name, _ in FUNCTIONS}
+    - ROW_FUNCTIONS.keys()
+    - EMPTY_TABLE_FUNCTIONS.keys()
+)
 
 _VARIADIC: Final = {
     "pg_get_publication_tables": 0,
@@ -55,6 +67,8 @@ def expand(tree: exp.Expression) -> exp.Expression:
         name = function_name(node.this) or ""
         if name in ROW_FUNCTIONS:
             _in_from(node, name)
+        elif name in _OF_ONE_VALUE and not node.args.get("ordinality"):
+            _value_in_from(node, name)
     for select in list(tree.find_all(exp.Select)):
         found = _selected(select)
         if found is None:
@@ -78,6 +92,15 @@ def _in_from(node: exp.Table | exp.Lateral, name: str) -> None:
         node.set("alias", alias)
     else:
         node.replace(exp.Subquery(this=query, alias=alias))
+
+
+def _value_in_from(node: exp.Table | exp.Lateral, name: str) -> None:
+    """One row of one column, which has the alias's name."""
+    alias = node.args.get("alias") or exp.TableAlias()
+    table = alias.this or exp.to_identifier(name)
+    column = alias.columns[0] if alias.columns else table
+    query = exp.select(exp.alias_(node.this, column.copy()))
+    node.replace(exp.Subquery(this=query, alias=exp.TableAlias(this=table.copy())))
 
 
 def _selected(select: exp.Select) -> tuple[exp.Expression, str, str | None] | None:
