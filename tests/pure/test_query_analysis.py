@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from wal2lake.catalog import ColumnDef, TableDef
-from wal2lake.errors import Wal2LakeError
+from wal2lake.errors import FeatureNotSupportedError, Wal2LakeError
 from wal2lake.frontend.query.translate import (
     Parameter,
     SparkQuery,
@@ -160,6 +160,11 @@ def test_a_column_keeps_its_declared_limits_and_a_computed_one_has_none() -> Non
     ("sql", "sqlstate", "text"),
     [
         ("select nope from t", "42703", 'column "nope" does not exist'),
+        (
+            "select * from other.public.t",
+            "0A000",
+            'cross-database references are not implemented: "other.public.t"',
+        ),
         ("select t.nope from t", "42703", "column t.nope does not exist"),
         ("select x.i from t", "42P01", 'missing FROM-clause entry for table "x"'),
         ("select i from t a, t b", "42702", 'column reference "i" is ambiguous'),
@@ -216,6 +221,23 @@ def test_a_parameter_has_the_type_that_the_client_gave_it() -> None:
     )
     assert item("by = $1", Parameter("\\x00", 17)) == "by = X'00'"
     assert item("i = any($1)", Parameter("{1}", 1007)) == "(i IN (CAST('1' AS INT)))"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "insert into other.public.t (i) values (1)",
+        "insert into other.public.t (i) select 1",
+        "update other.public.t set i = 1",
+        "delete from other.public.t",
+    ],
+)
+def test_a_write_to_another_database_is_refused(sql: str) -> None:
+    with pytest.raises(FeatureNotSupportedError) as refused:
+        written(sql)
+    assert str(refused.value) == (
+        'cross-database references are not implemented: "other.public.t"'
+    )
 
 
 def test_a_write_computes_and_rounds_as_postgresql_does() -> None:

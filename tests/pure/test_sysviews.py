@@ -202,6 +202,11 @@ def test_expressions_answer_as_postgresql(
         ("select 'nope'::regclass", "42P01", 'relation "nope" does not exist'),
         ("select 'a.b'::regclass", "42P01", 'relation "a.b" does not exist'),
         ("select * from pg_nope", "42P01", 'relation "pg_nope" does not exist'),
+        (
+            "select * from other.pg_catalog.pg_class",
+            "0A000",
+            'cross-database references are not implemented: "other.pg_catalog.pg_class"',
+        ),
         ("select nope from pg_class", "42703", 'column "nope" does not exist'),
         (
             "select nope(1, 'a')",

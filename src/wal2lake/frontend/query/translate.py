@@ -35,6 +35,7 @@ from wal2lake.frontend.query.analysis.sources import TABLE_MARK
 from wal2lake.frontend.query.plain import PlainQuery, plain_query
 from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.types import Type
+from wal2lake.model import DATABASE
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
 _NARROW_MARK: Final = "wal2lake_narrow"
@@ -203,7 +204,7 @@ def place_tables(tree: exp.Expression, resolve: Resolver) -> list[TableRef]:
         if not isinstance(select_from.this, exp.Identifier):
             continue
         name = select_from.name
-        schema = select_from.db or None
+        schema = schema_named(select_from)
         if schema is None and name in _visible_ctes(select_from):
             continue
         ref = resolve(schema, name)
@@ -223,6 +224,16 @@ def place_tables(tree: exp.Expression, resolve: Resolver) -> list[TableRef]:
             column.set("db", None)
             column.set("catalog", None)
     return refs
+
+
+def schema_named(table: exp.Table) -> str | None:
+    """The schema that the name has; 0A000 for a table of another database."""
+    if table.catalog and table.catalog != DATABASE:
+        shown = f"{table.catalog}.{table.db}.{table.name}"
+        raise FeatureNotSupportedError(
+            f'cross-database references are not implemented: "{shown}"'
+        )
+    return table.db or None
 
 
 def refuse_only(node: exp.Table, table: TableDef) -> None:

@@ -50,6 +50,7 @@ from wal2lake.frontend.query.translate import (
     parse,
     place_tables,
     refuse_only,
+    schema_named,
     settle,
 )
 from wal2lake.frontend.query.values import types as t
@@ -127,7 +128,7 @@ def translate_write(
     name = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     if not isinstance(name, exp.Table):
         raise FeatureNotSupportedError("the statement names no table")
-    table = resolve(name.db or None, name.name).table
+    table = resolve(schema_named(name), name.name).table
     refuse_only(name, table)
     needs = _needs(tree, name)
     bind(tree, parameters)

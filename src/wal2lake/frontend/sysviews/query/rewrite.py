@@ -31,7 +31,7 @@ from wal2lake.errors import (
     UndefinedObjectError,
 )
 from wal2lake.frontend.grammar.lexer import set_off
-from wal2lake.frontend.query.translate import Parameter, cut_identifiers
+from wal2lake.frontend.query.translate import Parameter, cut_identifiers, schema_named
 from wal2lake.frontend.sysviews.declarations.relations import (
     SystemRelation,
     system_relation,
@@ -358,7 +358,7 @@ class _Rewriter:
             return
         if not node.db and node.name in ctes:
             return
-        relation = system_relation(node.db or None, node.name)
+        relation = system_relation(schema_named(node), node.name)
         if relation is None:
             shown = f"{node.db}.{node.name}" if node.db else node.name
             raise UndefinedObjectError(
