@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from wal2lake.model import Column, Oid, Relation, ReplicaIdentity
-from wal2lake.publish.rowfilter import Filter
-from wal2lake.publish.rowfilter.tree import Expression, Node
+from wal2lake.pgtypes.expressions import Filter
+from wal2lake.pgtypes.expressions.tree import Expression, Node
 from wal2lake.publish.sending import Sending, published_rows
 
 COLUMNS = (Column("id", Oid(23), -1, True), Column("on", Oid(16), -1, False))

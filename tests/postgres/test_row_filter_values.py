@@ -18,8 +18,8 @@ from tests.fakes.publishing import PublishingNode
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.grammar.quoting import quote_literal
 from wal2lake.pg.client import Client, Failure
-from wal2lake.publish.rowfilter import Filter, decode
-from wal2lake.publish.rowfilter.operators import can_match, operation
+from wal2lake.pgtypes.expressions import Filter, decode
+from wal2lake.pgtypes.expressions.operators import can_match, operation
 
 VALUES = (
     "insert into f (b, i2, i4, i8, n, u, r, d, t, v, c, da, ts, tz, uu, ba) values"

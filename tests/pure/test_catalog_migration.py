@@ -144,6 +144,8 @@ def absolute_places(directory: Path, locations: dict[int, str]) -> Path:
             "update meta set value = ? where key = 'version'",
             (str(RELATIVE_SINCE - 1),),
         )
+        # It came later.
+        connection.execute("alter table relation drop column checks")
         for oid, location in locations.items():
             connection.execute(
                 "insert into relation (oid, namespace, name, owner, location, columns,"

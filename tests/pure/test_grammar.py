@@ -286,7 +286,10 @@ def test_other_errors_are_postgresqls(sql: str, sqlstate: str, message: str) -> 
     ("sql", "what"),
     [
         ("create table t (a int unique)", "UNIQUE constraints are"),
-        ("create table t (a int check (a > 0))", "CHECK constraints are"),
+        (
+            "create table t (a int check (a > 0) no inherit)",
+            "NO INHERIT CHECK constraints are",
+        ),
         ("create table t (a int references u)", "FOREIGN KEY constraints are"),
         ("create table t (a int, foreign key (a) references u)", "FOREIGN KEY"),
         ("create table t (a int generated always as (1) stored)", "generated"),

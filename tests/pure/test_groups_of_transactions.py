@@ -22,6 +22,7 @@ from wal2lake.frontend.grammar.publishing.statements import (
     PublicationTable,
 )
 from wal2lake.model import Column, Lsn, Oid, Relation, ReplicaIdentity
+from wal2lake.pgtypes.expressions import Filter
 from wal2lake.publish.capture.writer import LogWriter
 from wal2lake.publish.decoding import groups
 from wal2lake.publish.driver import Decoding
@@ -29,7 +30,6 @@ from wal2lake.publish.plugins.pgoutput import PgOutput
 from wal2lake.publish.plugins.port import Context, OutputPlugin
 from wal2lake.publish.plugins.test_decoding import TestDecoding
 from wal2lake.publish.plugins.wal2json import Wal2Json
-from wal2lake.publish.rowfilter import Filter
 from wal2lake.publish.sending import Sending
 from wal2lake.wire.encoder import FRAME_HEADER
 

@@ -17,18 +17,8 @@ from wal2lake.frontend.grammar.publishing.statements import (
     PublicationTable,
 )
 from wal2lake.model import Oid
-from wal2lake.publish.rowfilter import (
-    Expression,
-    Filter,
-    Outcome,
-    combined,
-    decode,
-    deparse,
-    encode,
-    transform,
-    transforms,
-)
-from wal2lake.publish.rowfilter.transform import filled
+from wal2lake.pgtypes.expressions import Expression, Filter, decode, deparse, encode
+from wal2lake.publish.filtering import Outcome, combined, filled, transform, transforms
 
 TABLE = TableDef(
     Oid(30000),

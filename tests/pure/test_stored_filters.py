@@ -21,8 +21,8 @@ from wal2lake.frontend.commands.publication.filters import analyse
 from wal2lake.frontend.grammar.copying.filtered import filtered_rows
 from wal2lake.model import Oid
 from wal2lake.pgtypes.encode.text import arrow_to_text
-from wal2lake.publish.rowfilter import Filter, StoredFilter
-from wal2lake.publish.rowfilter.vectors import vector
+from wal2lake.pgtypes.expressions import Filter, StoredFilter
+from wal2lake.pgtypes.expressions.vectors import vector
 
 _NAN = float("nan")
 _INF = float("inf")

@@ -28,12 +28,14 @@ from wal2lake.lake.staging.changes import (
     RowFailure,
 )
 from wal2lake.model import ConflictType, Lsn, Oid
-from wal2lake.pgtypes import COPIED_ANEW, remedy
+from wal2lake.pgtypes import CHECKED_HERE, COPIED_ANEW, remedy
 
 _TAKEN: Final = (ConflictType.INSERT_EXISTS, ConflictType.UPDATE_EXISTS)
 
 
 _NOT_NULL: Final = "23502"
+
+_CHECK: Final = "23514"
 
 _MESSAGE_TYPES: Final = {
     INSERT: "INSERT",
@@ -115,6 +117,9 @@ def row_failure(
             identity=failure.identity,
         )
         detail = f"{detail}\n{rows}"
+    if kind is None and failure.sqlstate == _CHECK and not values:
+        # It is the row.
+        detail = None
     error = ApplyError(
         failure.message,
         sqlstate=failure.sqlstate,
@@ -146,6 +151,8 @@ def _hint(table: TableDef, failure: RowFailure) -> str:
             f" another conflict_resolution (ALTER SUBSCRIPTION ... SET), or {COPIED_ANEW}."
         )
     column = None if failure.column is None else table.column(failure.column)
+    if failure.sqlstate == _CHECK:
+        return f"Transactions before this one have been applied. {CHECKED_HERE}"
     if column is None and failure.conflict is None:
         return (
             "Transactions before this one have been applied. Skip this one"

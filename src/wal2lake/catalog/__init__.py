@@ -27,10 +27,12 @@ from wal2lake.catalog.access.predefined import (
 from wal2lake.catalog.access.roles import ROLE_FLAGS
 from wal2lake.catalog.access.targets import TargetRights
 from wal2lake.catalog.definitions.changes import (
+    AddCheck,
     AddColumn,
     ChangeType,
     ColumnChange,
     ColumnPlan,
+    DropCheck,
     DropColumn,
     PlannedColumn,
     RenameColumn,
@@ -46,6 +48,7 @@ from wal2lake.catalog.definitions.publications import (
     PublishedSchema,
     PublishedTable,
 )
+from wal2lake.catalog.ownedsequence import OwnedSequence
 from wal2lake.catalog.progress import Progress, ProgressFile
 from wal2lake.catalog.records import (
     ENUM_LABELS,
@@ -63,7 +66,6 @@ from wal2lake.catalog.records import (
     Namespace,
     NewSource,
     NotedConflict,
-    OwnedSequence,
     PastState,
     PlannedSlot,
     PreparedCommit,
@@ -109,6 +111,7 @@ __all__ = [
     "SOURCE_STARTED",
     "SUBSCRIPTION_CATALOG",
     "UNDECODED_TYPES",
+    "AddCheck",
     "AddColumn",
     "Altered",
     "Authority",
@@ -121,6 +124,7 @@ __all__ = [
     "Comment",
     "CopyRange",
     "Definitions",
+    "DropCheck",
     "DropColumn",
     "FollowedSchema",
     "LocalCommit",

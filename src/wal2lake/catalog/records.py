@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, Final
 
-from wal2lake.errors import UsageError
 from wal2lake.model import (
     INVALID_LSN,
     Acl,
+    CheckConstraint,
     Coercion,
     Conflict,
     ConflictType,
@@ -99,55 +99,6 @@ class ColumnDef:
     """pg_attribute.attidentity: a (ALWAYS), d (BY DEFAULT), or none."""
 
 
-_BITS: Final = {21: 15, 23: 31, 20: 63}
-"""Of the greatest value of a sequence, by type."""
-
-
-@dataclass(frozen=True, slots=True)
-class OwnedSequence:
-    """pg_sequence: where the values of a serial or identity column come from."""
-
-    oid: Oid
-    namespace: str
-    name: str
-    relid: Oid
-    """Of the table whose column has it."""
-    type_oid: Oid
-    start: int = 1
-    increment: int = 1
-
-    @property
-    def limits(self) -> tuple[int, int]:
-        """The least value and the greatest."""
-        bits = _BITS.get(self.type_oid, 63)
-        if self.increment < 0:
-            return -(1 << bits), max(-1, self.start)
-        return min(1, self.start), (1 << bits) - 1
-
-    def next_of(self, last: int | None) -> int:
-        """Behind the last one that was taken, if one was."""
-        return self.start if last is None else last + self.increment
-
-    def left(self, last: int | None) -> int:
-        """How many there are behind it."""
-        limit = self.limits[self.increment > 0]
-        return max(0, (limit - self.next_of(last)) // self.increment + 1)
-
-    def behind(self, last: int | None, count: int) -> tuple[int, int]:
-        """The first and the last of the next ``count``; 2200H if there are not so many."""
-        if self.left(last) < count:
-            raise UsageError(self.exhausted, sqlstate="2200H")
-        first = self.next_of(last)
-        return first, first + (count - 1) * self.increment
-
-    @property
-    def exhausted(self) -> str:
-        """What nextval() says then."""
-        upwards = self.increment > 0
-        end, limit = "maximum" if upwards else "minimum", self.limits[upwards]
-        return f'nextval: reached {end} value of sequence "{self.name}" ({limit})'
-
-
 @dataclass(frozen=True, slots=True)
 class TableDef:
     """pg_class and pg_constraint: one lake table."""
@@ -174,6 +125,7 @@ class TableDef:
     replica_identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
     """What old rows its UPDATEs and DELETEs send."""
     key_deferral: Deferral = Deferral.NO
+    checks: tuple[CheckConstraint, ...] = ()
 
     @property
     def qualified(self) -> str:
@@ -610,6 +562,7 @@ class Altered:
     renamed: tuple[tuple[str, str], ...] = ()
     """Columns that have another name now: before, and now."""
     key_deferral: Deferral = Deferral.NO
+    checks: tuple[CheckConstraint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

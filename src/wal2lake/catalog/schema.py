@@ -16,7 +16,7 @@ from typing import Final
 from wal2lake.catalog.access import predefined
 from wal2lake.model import Oid
 
-VERSION: Final = 27
+VERSION: Final = 28
 
 FIRST_OID: Final = 16384
 """PostgreSQL's FirstNormalObjectId: below it are built-in objects."""
@@ -320,6 +320,12 @@ that is published, which a table that is copied or paused may lack. No row: ther
 _PLACES_27: Final = ""
 """Locations are relative to the warehouse: ``places``."""
 
+_CHECKS_28: Final = """
+alter table relation add column checks text not null default '[]';
+update definition_history set definition = json_set(definition, '$.checks', '[]')
+    where kind = 'relation' and definition is not null;
+"""
+
 LATER: Final = (
     _ROLES_4 + predefined.INSERTS,
     _PLANS_5,
@@ -345,6 +351,7 @@ LATER: Final = (
     _DEFERRALS_25,
     _APPLIED_26,
     _PLACES_27,
+    _CHECKS_28,
 )
 """What came after version 3, in order. A column of a table whose rows are in definition_history
 (``definitions.historic``) is added to those, too: json_set()."""
@@ -417,6 +424,7 @@ alter table relation add column partition_of integer;
     25: LATER[21],
     26: LATER[22],
     27: LATER[23],
+    28: LATER[24],
 }
 """Version to the statements that make it of the version before (no semicolons within one).
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final
@@ -17,6 +17,7 @@ from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import UndefinedObjectError
 from wal2lake.model import (
     Acl,
+    CheckConstraint,
     Deferral,
     Domain,
     Oid,
@@ -70,7 +71,7 @@ def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
         connection.execute(
             "insert into relation (oid, namespace, name, owner, location, columns, key,"
             " key_name, partition_key, partition_of, parameters, replica_identity,"
-            " key_deferral) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " key_deferral, checks) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 table.oid,
                 table.namespace,
@@ -85,6 +86,7 @@ def create_table(connection: sqlite3.Connection, table: TableDef) -> None:
                 json.dumps(table.parameters),
                 table.replica_identity.value,
                 table.key_deferral.value,
+                checks_to_json(table.checks),
             ),
         )
     except sqlite3.IntegrityError as error:
@@ -150,6 +152,21 @@ def table_of(
         ),
         replica_identity=ReplicaIdentity(row["replica_identity"]),
         key_deferral=Deferral(row["key_deferral"]),
+        checks=checks_from_json(row["checks"]),
+    )
+
+
+def checks_to_json(checks: Sequence[CheckConstraint]) -> str:
+    """As ``relation`` has them."""
+    return json.dumps([asdict(one) for one in checks])
+
+
+@lru_cache(maxsize=_COLUMNS_KEPT)
+def checks_from_json(recorded: str) -> tuple[CheckConstraint, ...]:
+    """What ``checks_to_json`` wrote."""
+    return tuple(
+        CheckConstraint(one["name"], one["expression"], tuple(one["columns"]))
+        for one in json.loads(recorded)
     )
 
 

@@ -61,7 +61,7 @@ from wal2lake.lake.upsert import (
     load,
     plan_upsert,
 )
-from wal2lake.lake.upsert.conflicts import uncounted, unresolved
+from wal2lake.lake.upsert.conflicts import unchecked, uncounted, unresolved
 from wal2lake.lake.upsert.deferral import ByContent
 from wal2lake.lake.upsert.judging import Rules
 from wal2lake.model import Coercion, ReplicaIdentity, merged
@@ -265,8 +265,11 @@ class Batches:
         )
         # Spark cannot resolve a conflict.
         resolves = bool(request.resolutions.chosen and changes.shape.key)
+        # Nor does it check what UPDATEs make of rows.
+        checks = bool(request.rules.checks and changes.found.updates)
         fits = True
-        for alone in (False, True) if resolves or request.counted else (False,):
+        only_here = resolves or checks or request.counted
+        for alone in (False, True) if only_here else (False,):
             if files is None:
                 break
             try:
@@ -284,6 +287,8 @@ class Batches:
                             _unsent(request),
                             self._expressions,
                             request.rules.required,
+                            request.rules.checks,
+                            request.name,
                         ),
                         shows_rows=request.shows_rows,
                         index=self._index,
@@ -300,6 +305,10 @@ class Batches:
             self._expect_newest(request.state)
             rows = (table.select(["lsn", "ord"]) for table in changes.tables())
             return unresolved(name, pa.concat_tables(rows), fits=fits)
+        if checks:
+            self._expect_newest(request.state)
+            rows = (table.select(["lsn", "ord"]) for table in changes.tables())
+            return unchecked(name, pa.concat_tables(rows), fits=fits)
         changes = changes.written(str(directory))
         if changes.shape.repeats:
             return plan_multiset(
@@ -321,6 +330,7 @@ class Batches:
         if (
             shape.key
             and not (request.resolutions.chosen or shape.repeats or shape.truncate)
+            and not (request.rules.checks and changes.found.updates)
             and work.rows > _LEAST_CHOICE
             # A MERGE does not tell of conflicts: here there are none.
             and request.trusted

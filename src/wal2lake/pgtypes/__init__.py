@@ -26,7 +26,7 @@ from wal2lake.pgtypes.choices.policies import (
     Policy,
     ValuePolicies,
 )
-from wal2lake.pgtypes.choices.remedies import COPIED_ANEW, remedy
+from wal2lake.pgtypes.choices.remedies import CHECKED_HERE, COPIED_ANEW, remedy
 from wal2lake.pgtypes.choices.resolutions import (
     COMMIT_FACTS,
     CONFLICT_CHOICES,
@@ -76,6 +76,7 @@ from wal2lake.pgtypes.timezone import zone_for
 
 __all__ = [
     "BUILT_IN",
+    "CHECKED_HERE",
     "COMMIT_FACTS",
     "CONFLICT_CHOICES",
     "CONFLICT_RESOLUTION",

@@ -6,7 +6,7 @@
     plugins/     what an output plugin is, and those that are built in
     walsender/   a process for each client that streams
     publications which tables and columns a publication has; what it asks of a replica identity
-    rowfilter/   expressions of WHERE: their tree, text, values, and the transform of UPDATE
+    filtering    what row filters make of an UPDATE
     sending      what publications together send of each table
     slots        who needs which part of the log
 

@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 from wal2lake.catalog import Catalog, Definitions, PublishedOperation, TableDef
 from wal2lake.errors import UsageError, Wal2LakeError
 from wal2lake.model import Lsn, Oid, Relation
+from wal2lake.pgtypes.expressions import Filter, decode
+from wal2lake.publish.filtering import Outcome, combined, transforms
 from wal2lake.publish.publications import Published, all_published
-from wal2lake.publish.rowfilter import Filter, Outcome, combined, decode, transforms
 
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = map(ord, "IUDT")
 _KEY = ord("K")

@@ -40,7 +40,7 @@ from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.model import INVALID_LSN, INVALID_OID, Coercion, Lsn, Oid, merged
 from wal2lake.pg import Publisher, Session, connect
 from wal2lake.pg.quoting import quote_literal
-from wal2lake.pgtypes import RemoteTypes, remedy
+from wal2lake.pgtypes import CHECKED_HERE, RemoteTypes, remedy
 from wal2lake.pgtypes.choices.coerce import NO_POLICY, example_of
 from wal2lake.pgtypes.choices.policies import Policy
 from wal2lake.pgtypes.mapping import Kind
@@ -109,6 +109,8 @@ class CopyTask:
     """What the snapshot keeper knows sessions of readers by."""
     max_lock_wait_ms: int = 0
     """subscription.max_lock_wait_ms."""
+    shows_rows: bool = False
+    """Errors may tell the values of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +317,15 @@ def _convert(
     if bad:
         lasting = [one for one in bad if not _may_widen(task, columns, one)]
         first = (lasting or bad)[0]
+        if not first.column:
+            # It is the row that is wrong.
+            raise ApplyError(
+                first.message,
+                sqlstate=first.sqlstate,
+                detail=first.detail if task.shows_rows else None,
+                context=f"COPY {task.table}, snapshot at {task.lsn}",
+                hint=CHECKED_HERE,
+            )
         error = ApplyError(
             first.message,
             sqlstate=first.sqlstate,

@@ -358,12 +358,14 @@ class GroupCopy:
             mark=self._catalog.sync_name(subscription.oid),
             max_lock_wait_ms=self.max_lock_wait_ms,
             counting=count_statement(remote, part.pages),
+            shows_rows=self._settings.apply.log_conflict_values,
             rules=Rules(
                 ValuePolicies.parse(subscription.value_policies),
                 frozenset(c.name for c in one.table.columns if c.not_null),
                 frozenset(one.table.key),
                 self._settings.apply.max_value_bytes,
                 subscription.follows_schema,
+                one.table.checks,
             ),
         )
 

@@ -181,6 +181,7 @@ def alter_table(
             _key_name(catalog, plan, relid),
             renamed,
             plan.after.key_deferral,
+            plan.after.checks,
         )
         for relid in catalog.sharing(table)
     ]

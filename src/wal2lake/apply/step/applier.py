@@ -516,6 +516,7 @@ class BatchApplier:
                 frozenset(definition.key),
                 self.settings.apply.max_value_bytes,
                 follows,
+                definition.checks,
             ),
             fills=fills_of(self._defaults, files, definition, restart),
             shows_rows=quotes(definition),

@@ -16,7 +16,7 @@ from typing import Final
 
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
-from wal2lake.model import SYSTEM_COLUMNS, Deferral
+from wal2lake.model import SYSTEM_COLUMNS, CheckConstraint, Deferral
 
 _MOST_COLUMNS: Final = 1600
 """MaxHeapAttributeNumber."""
@@ -83,8 +83,24 @@ class SetKey:
     deferral: Deferral = Deferral.NO
 
 
+@dataclass(frozen=True, slots=True)
+class AddCheck:
+    """One more CHECK. Rows are looked at by the caller."""
+
+    check: CheckConstraint
+
+
+@dataclass(frozen=True, slots=True)
+class DropCheck:
+    """A CHECK goes."""
+
+    name: str
+
+
 ColumnChange = (
-    AddColumn
+    AddCheck
+    | AddColumn
+    | DropCheck
     | DropColumn
     | RenameColumn
     | ChangeType
@@ -133,6 +149,7 @@ def plan_changes(table: TableDef, changes: Sequence[ColumnChange]) -> ColumnPlan
         key=plan.key,
         key_name=plan.key_name if plan.key else None,
         key_deferral=plan.deferral if plan.key else Deferral.NO,
+        checks=plan.checks,
     )
     return ColumnPlan(table, after, tuple(plan.columns))
 
@@ -144,9 +161,14 @@ class _Plan:
         self.key = table.key
         self.key_name = table.key_name
         self.deferral = table.key_deferral
+        self.checks = table.checks
 
     def change(self, change: ColumnChange) -> None:
         match change:
+            case AddCheck():
+                self.checks = (*self.checks, change.check)
+            case DropCheck():
+                self.checks = tuple(c for c in self.checks if c.name != change.name)
             case AddColumn():
                 self._add(change)
             case DropColumn():
@@ -183,6 +205,7 @@ class _Plan:
         self._refuse_in_partition_key(name, "drop")
         if name in self.key:
             self.key = ()
+        self.checks = tuple(c for c in self.checks if name not in c.columns)
         del self.columns[at]
 
     def _rename(self, change: RenameColumn) -> None:
@@ -198,10 +221,19 @@ class _Plan:
         self._refuse_in_partition_key(name, "rename")
         self._put(at, replace(one.column, name=change.new_name))
         self.key = tuple(change.new_name if k == name else k for k in self.key)
+        self.checks = tuple(c.renamed({name: change.new_name}) for c in self.checks)
 
     def _retype(self, change: ChangeType) -> None:
         at, one = self._find(change.name, "alter")
         self._refuse_in_partition_key(change.name, "alter")
+        for check in self.checks:
+            if change.name in check.columns:
+                raise FeatureNotSupportedError(
+                    f'cannot alter type of column "{change.name}" because check'
+                    f' constraint "{check.name}" of relation "{self.table.name}" reads it',
+                    hint="Drop the constraint, alter the type and add the constraint"
+                    " again: ALTER TABLE ... DROP CONSTRAINT, ADD CONSTRAINT.",
+                )
         kind = change.column
         column = replace(
             one.column,

@@ -19,7 +19,11 @@ from typing import Final
 from wal2lake.catalog import sequences
 from wal2lake.catalog.definitions.publications import follow_columns
 from wal2lake.catalog.records import Altered, TableDef
-from wal2lake.catalog.tables import columns_from_json
+from wal2lake.catalog.tables import (
+    checks_from_json,
+    checks_to_json,
+    columns_from_json,
+)
 from wal2lake.model import Deferral, Oid
 
 _CLUSTER_BY: Final = "cluster_by"
@@ -50,13 +54,14 @@ def redefine(connection: sqlite3.Connection, altered: Sequence[Altered]) -> None
         _drop_sequences(connection, one)
         _retype_sequences(connection, one)
         connection.execute(
-            "update relation set columns = ?, key = ?, key_name = ?, key_deferral = ?"
-            " where oid = ?",
+            "update relation set columns = ?, key = ?, key_name = ?, key_deferral = ?,"
+            " checks = ? where oid = ?",
             (
                 json.dumps([asdict(c) for c in one.columns]),
                 json.dumps(one.key),
                 one.key_name,
                 one.key_deferral.value,
+                checks_to_json(one.checks),
                 one.relid,
             ),
         )
@@ -153,6 +158,7 @@ def from_json(text: str | None) -> tuple[Altered, ...]:
             one["key_name"],
             tuple((before, now) for before, now in one.get("renamed", ())),
             Deferral(one.get("key_deferral", Deferral.NO.value)),
+            checks_from_json(json.dumps(one.get("checks", []))),
         )
         for one in json.loads(text or "[]")
     )

@@ -4,7 +4,7 @@ In: a connection, and in writes a transaction on it. Out: ``Publication``. What 
 the end (partitions, all tables of a schema) is ``publish.publications``'s to say. Called by
 ``store``.
 
-A row filter is kept as its tree (``publish.rowfilter.tree``), which is opaque here; the columns
+A row filter is kept as its tree (``pgtypes.expressions.tree``), which is opaque here; the columns
 that it reads are beside it by name, so a renamed column is renamed here.
 
 Source: pg_publication.h, pg_publication_rel.h, pg_publication_namespace.h.

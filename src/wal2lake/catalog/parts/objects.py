@@ -11,12 +11,12 @@ from wal2lake.catalog.access.authority import Authority
 from wal2lake.catalog.access.targets import TargetRights
 from wal2lake.catalog.database import take_oid
 from wal2lake.catalog.definitions import history, publications
+from wal2lake.catalog.ownedsequence import OwnedSequence
 from wal2lake.catalog.parts.part import Part, change
 from wal2lake.catalog.records import (
     Altered,
     Comment,
     Namespace,
-    OwnedSequence,
     Role,
     RoleMember,
     Subscription,

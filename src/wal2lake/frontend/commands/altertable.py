@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from wal2lake.apply.local.altering import Anew, alter_table, is_empty, rewrites
 from wal2lake.catalog import (
+    AddCheck,
     AddColumn,
     ChangeType,
     ColumnChange,
@@ -41,10 +42,11 @@ from wal2lake.errors import (
     FeatureNotSupportedError,
     UndefinedObjectError,
     UsageError,
-    Wal2LakeError,
 )
 from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.access import check_owner, check_schema
+from wal2lake.frontend.commands.checkconstraints import added_checks, check_rows
+from wal2lake.frontend.commands.followed import nullable, without_foreign_defaults
 from wal2lake.frontend.commands.keyconstraints import (
     added_key,
     dropped_constraint,
@@ -66,6 +68,7 @@ from wal2lake.frontend.commands.transaction.commit import hold_tables
 from wal2lake.frontend.commands.transaction.local import scratch
 from wal2lake.frontend.grammar import quote_identifier
 from wal2lake.frontend.grammar.altering.statements import (
+    AddCheckClause,
     AddColumnClause,
     AddKeyClause,
     AlterAction,
@@ -156,7 +159,7 @@ def follow(
         subids = {rel.subid for rel in node.catalog.rels() if rel.relid in names}
         # A copy replaces no rows of a table that another subscription fills, too.
         replaced = replaced and len(subids) < 2
-        possible = _without_foreign_defaults(table, changes)
+        possible = without_foreign_defaults(table, changes)
         try:
             try:
                 _carry_out(node, caller, table, possible, {}, replaced=replaced)
@@ -177,7 +180,7 @@ def follow(
                 get_logger().warning(
                     "NOT NULL is not taken over from the publisher", reason=str(error)
                 )
-                possible = _nullable(possible)
+                possible = nullable(possible)
                 _carry_out(node, caller, table, possible, {}, replaced=replaced)
                 return
             if not replaced:
@@ -188,17 +191,6 @@ def follow(
             _carry_out(node, caller, table, possible, nothing, replaced=True)
 
 
-def _nullable(changes: Sequence[ColumnChange]) -> list[ColumnChange]:
-    """Without NOT NULL for any column."""
-    return [
-        replace(one, column=replace(one.column, not_null=False))
-        if isinstance(one, AddColumn)
-        else one
-        for one in changes
-        if not (isinstance(one, SetNotNull) and one.not_null)
-    ]
-
-
 def _refuse_identity(table: TableDef, name: str) -> None:
     column = table.column(name)
     if column is not None and column.identity:
@@ -206,23 +198,6 @@ def _refuse_identity(table: TableDef, name: str) -> None:
             f'column "{name}" of relation "{table.name}" is an identity column',
             sqlstate="42601",
         )
-
-
-def _without_foreign_defaults(
-    table: TableDef, changes: Sequence[ColumnChange]
-) -> list[ColumnChange]:
-    """A default that only the publisher can compute stays there."""
-    found: list[ColumnChange] = []
-    for change in changes:
-        found.append(change)
-        if isinstance(change, SetDefault):
-            column = plan_changes(table, found).after.column(change.name)
-            try:
-                if column is not None:
-                    check_default(column, "UTC")
-            except Wal2LakeError:
-                found.pop()
-    return found
 
 
 def rename_column(node: Node, caller: Caller, statement: RenameColumnOf) -> str:
@@ -344,6 +319,12 @@ def _changes(
                     default=clause.default,
                 )
                 changes.append(AddColumn(column))
+                now = plan_changes(table, changes).after
+                added = added_checks(node.catalog, now, action.checks, caller.zone)
+                changes += map(AddCheck, added)
+            case AddCheckClause():
+                added = added_checks(node.catalog, now, [action.check], caller.zone)
+                changes += map(AddCheck, added)
             case DropColumnClause():
                 if action.if_exists and now.column(action.name) is None:
                     caller.notice(
@@ -398,7 +379,7 @@ def _pass(action: AlterAction) -> int:
             return 1
         case AddColumnClause():
             return 2
-        case AddKeyClause():
+        case AddKeyClause() | AddCheckClause():
             return 5
         case ReplicaIdentityClause():
             return 6
@@ -431,6 +412,7 @@ def _carry_out(
     _check_defaults(plan, caller.zone)
     rewriting.check_nulls(state)
     rewriting.check_key(state)
+    check_rows(node, plan, state)
     alter_table(
         node.catalog,
         node.tables,

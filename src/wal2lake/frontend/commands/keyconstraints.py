@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wal2lake.catalog import ColumnChange, SetKey, SetNotNull, TableDef
+from wal2lake.catalog import ColumnChange, DropCheck, SetKey, SetNotNull, TableDef
 from wal2lake.errors import (
     DuplicateObjectError,
     FeatureNotSupportedError,
@@ -94,6 +94,8 @@ def dropped_constraint(
     """What DROP CONSTRAINT does: the key's columns stay NOT NULL."""
     if table.key and clause.name == table.index_name:
         return [SetKey((), None, Deferral.NO)]
+    if any(clause.name == check.name for check in table.checks):
+        return [DropCheck(clause.name)]
     for column in table.columns:
         if column.not_null and clause.name == f"{table.name}_{column.name}_not_null":
             return [SetNotNull(column.name, not_null=False)]

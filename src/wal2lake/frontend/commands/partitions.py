@@ -15,6 +15,7 @@ from wal2lake.catalog import TableDef
 from wal2lake.errors import FeatureNotSupportedError, UsageError
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.grammar.altering.statements import (
+    AddCheckClause,
     AddColumnClause,
     AddKeyClause,
     AlterAction,
@@ -79,6 +80,7 @@ def check_partitions(
             case (
                 NotNullClause()
                 | DefaultClause()
+                | AddCheckClause()
                 | AddKeyClause()
                 | DropConstraintClause()
             ):

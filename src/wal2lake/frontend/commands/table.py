@@ -33,6 +33,7 @@ from wal2lake.frontend.commands.access import (
     check_schema,
     owns,
 )
+from wal2lake.frontend.commands.checkconstraints import added_checks
 from wal2lake.frontend.commands.node import (
     PERMISSION_DENIED,
     Caller,
@@ -54,7 +55,14 @@ from wal2lake.frontend.grammar.statements import (
 )
 from wal2lake.lake import FieldSpec
 from wal2lake.lake.port import INDEXED_COLUMNS, can_cluster, can_partition
-from wal2lake.model import Deferral, Oid, PartitionKey, ReplicaIdentity
+from wal2lake.model import (
+    INVALID_OID,
+    CheckConstraint,
+    Deferral,
+    Oid,
+    PartitionKey,
+    ReplicaIdentity,
+)
 from wal2lake.pgtypes.columnnames import check_column_names
 
 OWNER_PROPERTY: Final = "wal2lake.table"
@@ -95,6 +103,7 @@ class NewTable:
     """Of its columns."""
     replica_identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
     key_deferral: Deferral = Deferral.NO
+    checks: tuple[CheckConstraint, ...] = ()
 
     @property
     def qualified(self) -> str:
@@ -149,6 +158,10 @@ def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
             sequences=sequences,
             key_deferral=statement.key_deferral,
         )
+        if statement.checks:
+            table = _definition(INVALID_OID, caller, new, "")
+            found = added_checks(node.catalog, table, statement.checks, caller.zone)
+            new = replace(new, checks=tuple(found))
         make_tables(node, caller, [new])
     return "CREATE TABLE"
 
@@ -199,6 +212,7 @@ def create_partition(node: Node, caller: Caller, statement: CreatePartition) -> 
                 parent.location,
                 partition_of=parent.oid,
                 key_deferral=parent.key_deferral,
+                checks=parent.checks,
             )
         )
     return "CREATE TABLE"
@@ -224,22 +238,7 @@ def make_tables(
         _check_clustering(new)
         location = _free_location(node, oid, new, taken)
         taken.add(location.lower())
-        tables.append(
-            TableDef(
-                oid,
-                new.namespace,
-                new.name,
-                caller.role.oid,
-                new.columns,
-                new.key,
-                location,
-                new.key_name,
-                new.partition_key,
-                parameters=new.parameters,
-                replica_identity=new.replica_identity,
-                key_deferral=new.key_deferral,
-            )
-        )
+        tables.append(_definition(oid, caller, new, location))
     with ThreadPoolExecutor(_MAKERS, thread_name_prefix="create-table") as makers:
         futures = [
             makers.submit(_make_storage, node, table, new)
@@ -265,6 +264,24 @@ def make_tables(
                 node.tables.drop(table.location)
         raise
     return tables
+
+
+def _definition(oid: Oid, caller: Caller, new: NewTable, location: str) -> TableDef:
+    return TableDef(
+        oid,
+        new.namespace,
+        new.name,
+        caller.role.oid,
+        new.columns,
+        new.key,
+        location,
+        new.key_name,
+        new.partition_key,
+        parameters=new.parameters,
+        replica_identity=new.replica_identity,
+        key_deferral=new.key_deferral,
+        checks=new.checks,
+    )
 
 
 def _make_storage(node: Node, table: TableDef, new: NewTable) -> None:

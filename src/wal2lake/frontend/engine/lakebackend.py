@@ -56,6 +56,7 @@ from wal2lake.frontend.commands.keyconstraints import deferrable_tables
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.past import AsOf, PastVersions, refuse_to_write
 from wal2lake.frontend.commands.publication.dependents import check_writable
+from wal2lake.frontend.commands.transaction.checks import told_to
 from wal2lake.frontend.commands.transaction.commit import wait_for_standbys
 from wal2lake.frontend.commands.transaction.definitions import refuse_mixture
 from wal2lake.frontend.commands.transaction.local import (
@@ -503,7 +504,8 @@ class LakeBackend:
             check_writable(self._node, write.table, write.verb)
 
             def run(write: SparkWrite) -> int:
-                rows = transaction.run(write, self._rendering(), group)
+                with told_to(node, caller, write.table):
+                    rows = transaction.run(write, self._rendering(), group)
                 values.finish(rows)
                 return rows
 

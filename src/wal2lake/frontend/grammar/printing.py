@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from wal2lake.frontend.grammar.access import AccessStatement, access_to_sql
-from wal2lake.frontend.grammar.altering.printing import alter_table_sql
+from wal2lake.frontend.grammar.altering.printing import alter_table_sql, check_sql
 from wal2lake.frontend.grammar.altering.statements import (
     AlterTable,
     AlterTableStatement,
@@ -174,6 +174,7 @@ def _create_table(statement: CreateTable) -> str:
         elements.append(
             f"{named}PRIMARY KEY ({_names(statement.key)}){statement.key_deferral.clause}"
         )
+    elements += [check_sql(check) for check in statement.checks]
     return (
         "CREATE TABLE "
         + ("IF NOT EXISTS " if statement.if_not_exists else "")

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from wal2lake.model import Deferral, Oid, PartitionKey
+
+if TYPE_CHECKING:
+    from wal2lake.frontend.grammar.constraints import CheckClause
 
 
 class Kind(Enum):
@@ -296,6 +300,8 @@ class CreateTable:
     """By which rows are to be kept together, as ``cluster_by`` says."""
     key_deferral: Deferral = Deferral.NO
     """When the key is judged."""
+    checks: tuple[CheckClause, ...] = ()
+    """Those of columns among them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,12 @@ from wal2lake.errors import (
     UndefinedObjectError,
     UsageError,
 )
-from wal2lake.frontend.grammar.constraints import deferral, misplaced
+from wal2lake.frontend.grammar.constraints import (
+    CheckClause,
+    check_clause,
+    deferral,
+    misplaced,
+)
 from wal2lake.frontend.grammar.cursor import Cursor
 from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error
 from wal2lake.frontend.grammar.options import (
@@ -76,14 +81,12 @@ _AFTER_TYPE: Final = frozenset(
 """Words that begin a column constraint, so end a type or a default; ALTER TABLE's USING, too."""
 
 _REFUSED_COLUMN_CONSTRAINTS: Final = {
-    "check": "CHECK constraints",
     "compression": "COMPRESSION",
     "references": "FOREIGN KEY constraints",
     "storage": "STORAGE",
     "unique": "UNIQUE constraints",
 }
 _REFUSED_TABLE_CONSTRAINTS: Final = {
-    "check": "CHECK constraints",
     "exclude": "EXCLUDE constraints",
     "foreign": "FOREIGN KEY constraints",
     "like": "LIKE",
@@ -142,6 +145,7 @@ class TableClauses:
     key: tuple[str, ...] | None = None
     key_name: str | None = None
     key_deferral: Deferral = Deferral.NO
+    checks: list[CheckClause] = field(default_factory=list)
 
     def set_key(
         self, columns: tuple[str, ...], name: str | None, deferral: Deferral
@@ -336,7 +340,9 @@ def _refuse_options(cursor: Cursor) -> None:
 def _element(cursor: Cursor, table: TableClauses) -> None:
     if cursor.take("constraint"):
         table_constraint(cursor, table, cursor.name())
-    elif cursor.token.is_word("primary", "not", *_REFUSED_TABLE_CONSTRAINTS) and (
+    elif cursor.token.is_word(
+        "primary", "not", "check", *_REFUSED_TABLE_CONSTRAINTS
+    ) and (
         # exclude is a free word, so it may name a column.
         not cursor.at_words("exclude") or not _names_column(cursor)
     ):
@@ -363,6 +369,8 @@ def table_constraint(cursor: Cursor, table: TableClauses, name: str | None) -> N
         columns = cursor.commas(cursor.name)
         cursor.expect_mark(")")
         table.set_key(columns, name, _key_options(cursor, of_table=True))
+    elif cursor.take("check"):
+        table.checks.append(check_clause(cursor, name, of_table=True))
     elif cursor.take("not"):
         cursor.expect("null")
         column = cursor.name()
@@ -426,6 +434,8 @@ def column_clause(cursor: Cursor, table: TableClauses) -> None:
             table.set_key((name,), constraint, judged)
         elif cursor.take("collate"):
             collation(cursor)
+        elif cursor.take("check"):
+            table.checks.append(check_clause(cursor, constraint, of_table=False))
         elif word.kind is TokenKind.WORD and word.value in _REFUSED_COLUMN_CONSTRAINTS:
             raise refused(_REFUSED_COLUMN_CONSTRAINTS[word.value])
         else:
@@ -647,6 +657,7 @@ def _finish(
         partition_columns(parameters, [c.name for c in table.columns]),
         clustering_columns(parameters, [c.name for c in table.columns]),
         table.key_deferral,
+        tuple(table.checks),
     )
 
 

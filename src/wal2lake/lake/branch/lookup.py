@@ -62,7 +62,7 @@ def find(
     root = local_path(coming.state.location)
     if root is None:
         raise TooLarge
-    parts = list(_opened(coming).live(places))
+    parts = list(opened(coming).live(places))
     if not parts:
         return None
     table = pa.concat_tables(parts).rename_columns([f"k{i}" for i in range(len(key))])
@@ -73,7 +73,7 @@ def find(
     with open_keys(table.columns, str(root / "_keys"), loose=loose) as keys:
         shape = ChangeShape(coming.state.fields, places)
         given = (table.columns, np.zeros(0, np.int64))
-        there = _opened(stored)
+        there = opened(stored)
         there.files = candidates(shape, stored.state, there.files, given)
         found = there.locate(keys, places, index, most_bytes=MAX_SCANNED_BYTES)
         at = _first(
@@ -117,7 +117,8 @@ def _positions(coming: Files, key: Sequence[str]) -> tuple[int, ...]:
     return positions
 
 
-def _opened(files: Files) -> StoredRows:
+def opened(files: Files) -> StoredRows:
+    """Their rows."""
     return StoredRows(files.state, [_here(files.state, file) for file in files.files])
 
 

@@ -28,8 +28,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.lake.port import FieldSpec
+from wal2lake.lake.staging.checks import first_violation
 from wal2lake.lake.staging.defaults import Fill, Fills, filled
-from wal2lake.model import INVALID_OID, Oid
+from wal2lake.model import INVALID_OID, CheckConstraint, Oid
 from wal2lake.pgtypes import (
     MAX_VALUE_BYTES,
     NO_POLICIES,
@@ -108,6 +109,8 @@ class BadValue:
     sqlstate: str
     message: str
     """PostgreSQL's, without the value."""
+    detail: str | None = None
+    """With the row's values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,9 @@ class Rules:
     follows: bool = False
     """The publisher's NOT NULL is followed, so what it sends may not be looked at: within a
     transaction that alters its table it may be null for a while."""
+
+    checks: tuple[CheckConstraint, ...] = ()
+    """CHECK constraints of the table."""
 
     def policy(
         self, namespace: str, table: str, field: FieldSpec, sent: SentColumn
@@ -350,6 +356,27 @@ def nulls_refused(
     )
 
 
+def refused_by_checks(
+    rules: Rules,
+    relation: str,
+    fields: Sequence[FieldSpec],
+    rows: pa.Table,
+    known: Sequence[BadValue],
+    where: Mask | None = None,
+) -> list[BadValue]:
+    """The first row (among ``where``) that violates a CHECK; those that are bad anyway are not
+    looked at."""
+    if not rules.checks:
+        return []
+    good = np.ones(rows.num_rows, np.bool_) if where is None else where.copy()
+    good[[one.row for one in known]] = False
+    found = first_violation(rules.checks, relation, fields, rows, good)
+    if found is None:
+        return []
+    row, why = found
+    return [BadValue(row, "", why.sqlstate, why.message, why.detail)]
+
+
 def convert_columns(
     columns: Mapping[str, SentColumn],
     fields: Sequence[FieldSpec],
@@ -390,4 +417,5 @@ def convert_columns(
             bad += [r for r in refused if all(r.row != b.row for b in bad)]
         arrays.append(array)
     table = pa.Table.from_arrays(arrays, names=[spec.name for spec in fields])
+    bad += refused_by_checks(rules, relation or "", fields, table, bad)
     return table, tuple(sorted(bad, key=lambda b: b.row)), changes

@@ -47,6 +47,7 @@ from wal2lake.lake.staging.convert import (
     mapping_of,
     not_filled,
     nulls_refused,
+    refused_by_checks,
 )
 from wal2lake.lake.staging.defaults import Fills, behind, filled
 from wal2lake.model import Coercion, Lsn, Relation, ReplicaIdentity
@@ -187,6 +188,7 @@ def insert_rows(
         bad += rows.nulls(array, spec, every, bad)
         arrays.append(array)
     table = pa.Table.from_arrays(arrays, names=[f.name for f in target.fields])
+    bad += rows.unchecked(table, every, bad)
     if target.commits is not None:
         lsn = batch.column("commit_lsn").to_numpy()
         table = target.commits.of(lsn).appended(table)
@@ -236,6 +238,9 @@ def change_rows(
         news.append(array)
         if unchanged.any():
             flags[i] = unchanged
+    new_rows = pa.Table.from_arrays(news, names=[f.name for f in target.fields])
+    # What an UPDATE makes of its row is known when that is found (``upsert.checking``).
+    bad += rows.unchecked(new_rows, rows.op == INSERT, bad)
     columns = {
         "lsn": batch.column("commit_lsn"),
         "ord": batch.column("ordinal"),
@@ -443,6 +448,15 @@ class _Rows:
         refused = nulls_refused(array, spec, self._target.name, where)
         return [r for r in refused if all(r.row != b.row for b in known)]
 
+    def unchecked(
+        self, rows: pa.Table, where: Mask, known: Sequence[BadValue]
+    ) -> list[BadValue]:
+        """The first row ``where`` a CHECK is violated, unless it is bad anyway."""
+        target = self._target
+        return refused_by_checks(
+            target.rules, target.name, target.fields, rows, known, where
+        )
+
     def found(self, unchanged: set[int], moved: Mask) -> Found:
         """Counts and flags."""
         counts = np.bincount(self.op, minlength=256)
@@ -465,6 +479,7 @@ class _Rows:
                 b.column or None,
                 b.sqlstate,
                 b.message,
+                detail=b.detail,
                 op=int(self.op[b.row]),
             )
             for b in bad

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from wal2lake.lake.port import FieldSpec
+from wal2lake.lake.rowtexts import row_texts, value_texts
 from wal2lake.lake.staging.changes import (
     DELETE,
     NAMED_CONFLICTS,
@@ -29,7 +29,6 @@ from wal2lake.lake.staging.changes import (
 from wal2lake.lake.upsert.judging import TableJudge
 from wal2lake.lake.upsert.lives import Index, Met
 from wal2lake.model import ConflictType, Resolution
-from wal2lake.pgtypes.encode.text import arrow_to_text
 
 _OF_NEW_KEYS: Final = (ConflictType.INSERT_EXISTS, ConflictType.UPDATE_EXISTS)
 
@@ -44,9 +43,6 @@ _WITHOUT_RESOLUTIONS: Final = (
     "Set conflict_resolution to a value that leaves this table out (ALTER SUBSCRIPTION ..."
     " SET)"
 )
-
-_SHOWN_BYTES: Final = 64
-"""Of a value."""
 
 
 def missing_rows(
@@ -179,14 +175,25 @@ def shown(
 def uncounted(relation: str, rows: pa.Table, *, fits: bool) -> RowFailure:
     """The failure of a batch that has a key twice before its transactions end, and that only Spark
     could apply, which judges each change; otherwise as ``unresolved``."""
+    return _for_us_alone(
+        relation, rows, "judge the deferrable primary key", fits=fits, hint=None
+    )
+
+
+def unchecked(relation: str, rows: pa.Table, *, fits: bool) -> RowFailure:
+    """The same of UPDATEs of a table with CHECK constraints, which Spark does not check."""
+    hint = "Drop its CHECK constraints here: ALTER TABLE ... DROP CONSTRAINT."
+    return _for_us_alone(relation, rows, "check the constraints", fits=fits, hint=hint)
+
+
+def _for_us_alone(
+    relation: str, rows: pa.Table, what: str, *, fits: bool, hint: str | None
+) -> RowFailure:
     found = unresolved(relation, rows, fits=fits)
-    text = f'cannot judge the deferrable primary key of relation "{relation}"'
     return replace(
         found,
-        message=found.message.replace(
-            f'cannot resolve conflicts of relation "{relation}"', text
-        ),
-        hint=None
+        message=found.message.replace("resolve conflicts", what, 1),
+        hint=hint
         if fits
         else 'Increase "upsert_bytes" under [apply] in wal2lake.toml and restart the node.',
     )
@@ -236,9 +243,9 @@ def keys_of(shape: ChangeShape, rows: pa.Table) -> list[str]:
     columns = []
     moved = rows.column("moved").to_pylist() if shape.moved else []
     for i in shape.key:
-        texts = _texts(shape.fields[i], rows.column(f"n{i}"))
+        texts = value_texts(shape.fields[i], rows.column(f"n{i}"))
         if shape.moved:
-            old = _texts(shape.fields[i], rows.column(f"o{i}"))
+            old = value_texts(shape.fields[i], rows.column(f"o{i}"))
             texts = [o if m else n for o, n, m in zip(old, texts, moved, strict=True)]
         columns.append(texts)
     return _named(shape, columns)
@@ -247,7 +254,7 @@ def keys_of(shape: ChangeShape, rows: pa.Table) -> list[str]:
 def new_keys_of(shape: ChangeShape, rows: pa.Table) -> list[str]:
     """The same of the rows that the events would make."""
     return _named(
-        shape, [_texts(shape.fields[i], rows.column(f"n{i}")) for i in shape.key]
+        shape, [value_texts(shape.fields[i], rows.column(f"n{i}")) for i in shape.key]
     )
 
 
@@ -256,29 +263,9 @@ def _named(shape: ChangeShape, columns: Sequence[Sequence[str]]) -> list[str]:
     return [f"({names})=({', '.join(values)})" for values in zip(*columns, strict=True)]
 
 
-def row_texts(fields: Sequence[FieldSpec], rows: pa.Table) -> list[str]:
-    """``(1, x)`` of each row, whose columns are ``fields``."""
-    columns = [_texts(f, rows.column(i)) for i, f in enumerate(fields)]
-    return [f"({', '.join(values)})" for values in zip(*columns, strict=True)]
-
-
 def _rows_of(shape: ChangeShape, rows: pa.Table) -> list[str]:
     names = [f"n{i}" for i in range(len(shape.fields))]
     return row_texts(shape.fields, rows.select(names))
-
-
-def _texts(field: FieldSpec, column: pa.ChunkedArray) -> Sequence[str]:
-    texts = arrow_to_text(column, int(field.pg_type_oid), field.pg_typmod)
-    return [_shown(text) for text in texts]
-
-
-def _shown(text: bytes | str | None) -> str:
-    if text is None:
-        return "null"
-    raw = text if isinstance(text, bytes) else text.encode()
-    if len(raw) <= _SHOWN_BYTES:
-        return raw.decode()
-    return raw[:_SHOWN_BYTES].decode(errors="ignore") + "..."
 
 
 def _kind(op: int) -> ConflictType:

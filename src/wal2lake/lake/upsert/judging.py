@@ -23,7 +23,7 @@ from wal2lake.lake.staging.changes import ChangeShape
 from wal2lake.lake.upsert.keys import Places
 from wal2lake.lake.upsert.lives import STORED, HeldRow, Index, Mask, Met, Question
 from wal2lake.lake.upsert.stored import StoredRows
-from wal2lake.model import ConflictType, Modified, Resolution
+from wal2lake.model import CheckConstraint, ConflictType, Modified, Resolution
 from wal2lake.pgtypes import DEFAULT_RESOLUTIONS, Resolutions
 
 _WITHOUT_KEY = (
@@ -47,6 +47,10 @@ class Rules:
     """Where there are any among the resolutions."""
     required: frozenset[str] = field(default_factory=frozenset)
     """Columns that must not be null."""
+    checks: tuple[CheckConstraint, ...] = ()
+    """Of the table."""
+    relation: str = ""
+    """The table's bare name, for messages."""
 
     @property
     def are_postgresqls(self) -> bool:

@@ -56,6 +56,22 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldRow:
+    """What a key holds at some event."""
+
+    base: int
+    """The key whose stored row it comes from; STORED: none."""
+    last: int
+    """The event that made it; STORED: it is as it is stored."""
+    sources: tuple[int, ...]
+    """By column of ``Events.unknown``: the event that knows, or STORED."""
+
+
+Watched = tuple[tuple[int, HeldRow], ...]
+"""Events, and the rows that they have made."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lives:
     """What the events mean."""
 
@@ -71,6 +87,8 @@ class Lives:
     """Events U and D that found no row and did nothing, ascending. With a judge: empty."""
     met: tuple[Met, ...] = ()
     """What a judge has been asked, ascending by event."""
+    watched: Watched = ()
+    """What watched events have made, those that found a row, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +105,6 @@ class Met:
     """The event that wrote the row that it met; STORED: none, or a stored one."""
     incomplete: bool = False
     """It should be applied, but values of it were not sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldRow:
-    """What a key holds at some event."""
-
-    base: int
-    """The key whose stored row it comes from; STORED: none."""
-    last: int
-    """The event that made it; STORED: it is as it is stored."""
-    sources: tuple[int, ...]
-    """By column of ``Events.unknown``: the event that knows, or STORED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,22 +152,33 @@ class Stopped:
     event: int
     met: Met | None = None
     """Without a judge None."""
+    watched: Watched = ()
+    """As in ``Lives``, if it stopped there or behind."""
 
 
 def net_lives(
-    events: Events, stored: Mask, *, unique: bool, judge: Judge | None = None
+    events: Events,
+    stored: Mask,
+    *,
+    unique: bool,
+    judge: Judge | None = None,
+    watched: Mask | None = None,
 ) -> Lives | Stopped | Asked:
     """Reduce the events; ``stored`` says for each key whether the table has a row.
 
     With ``unique`` a row that meets another is a conflict, else it takes its place. Without a
     ``judge`` that one stops, and changes of rows that are not there do nothing. Asked: the judge
-    is to be told more first.
+    is to be told more first. ``watched``: events whose rows are wanted as they make them, and with
+    them all rows that the judge merges.
     """
     linked = np.zeros(len(stored), np.bool_)
     moved = events.old != NOT_MOVED
     touches = np.bincount(events.key, minlength=len(stored))
     touches += np.bincount(events.old[moved], minlength=len(stored))
     alone = moved & (touches[events.key] == 1) & (touches[events.old] == 1)
+    if watched is not None:
+        alone &= ~watched
+        linked[events.key[watched]] = True
     tied = moved & ~alone
     linked[events.key[tied]] = True
     linked[events.old[tied]] = True
@@ -181,18 +198,20 @@ def net_lives(
     ]
     if alone.any():
         parts.append(_moved(events, np.flatnonzero(alone), stored, unique=unique))
+    seen: Watched = ()
     if walked.any():
-        walk = _Walk(events, stored, unique=unique, judge=judge)
+        walk = _Walk(events, stored, unique=unique, judge=judge, watched=watched)
         parts.append(walk.run(np.flatnonzero(walked)))
+        seen = tuple(walk.seen)
     for part in parts:
         if isinstance(part, Asked):
             return part
     stops = [one for one in parts if isinstance(one, Stopped)]
     if stops:
-        return min(stops, key=lambda one: one.event)
+        return replace(min(stops, key=lambda one: one.event), watched=seen)
     found = [one for one in parts if isinstance(one, Lives)]
     if len(found) == 1:
-        return found[0]
+        return replace(found[0], watched=seen)
     return Lives(
         np.concatenate([one.removed for one in found]),
         np.concatenate([one.last for one in found]),
@@ -203,6 +222,7 @@ def net_lives(
         },
         np.sort(np.concatenate([one.missed for one in found])),
         tuple(met for one in found for met in one.met),
+        seen,
     )
 
 
@@ -310,8 +330,17 @@ class _Walk:
     """Keys that key changes tie together, or that meet conflicts, one event at a time."""
 
     def __init__(
-        self, events: Events, stored: Mask, *, unique: bool, judge: Judge | None
+        self,
+        events: Events,
+        stored: Mask,
+        *,
+        unique: bool,
+        judge: Judge | None,
+        watched: Mask | None,
     ) -> None:
+        self.seen: list[tuple[int, HeldRow]] = []
+        """As ``Lives.watched``."""
+        self._watched = watched
         self._events = events
         self._stored = stored
         self._unique = unique
@@ -360,9 +389,16 @@ class _Walk:
             if source != key:
                 self._rows[source] = None
             self._rows[key] = row
+            if row is not None and self._is_watched(event, row):
+                self.seen.append((event, row))
         if self._questions:
             return Asked(tuple(self._questions))
         return self._result()
+
+    def _is_watched(self, event: int, row: HeldRow) -> bool:
+        if self._watched is None:
+            return False
+        return bool(self._watched[event]) or row.last >= len(self._events.op)
 
     def _changed(
         self, event: int, row: HeldRow | None, unknown: Sequence[bool]

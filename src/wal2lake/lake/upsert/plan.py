@@ -37,6 +37,7 @@ from wal2lake.lake.delta.datafile import TableWriter, discard_added
 from wal2lake.lake.keyindex import KeyIndex
 from wal2lake.lake.partitions import value_of, values_in
 from wal2lake.lake.port import PhysicalField, TableState
+from wal2lake.lake.rowtexts import row_texts
 from wal2lake.lake.staging.changes import (
     COMMIT,
     INSERT,
@@ -50,11 +51,11 @@ from wal2lake.lake.staging.changes import (
 )
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
+from wal2lake.lake.upsert.checking import first_unfit, watched_events
 from wal2lake.lake.upsert.conflicts import (
     met_rows,
     missing_rows,
     new_keys_of,
-    row_texts,
     shown,
     stop,
 )
@@ -213,7 +214,7 @@ def plan_upsert(
             state,
             [] if truncates else candidates(loaded.shape, state, files, key_columns),
         )
-        bounded = not repeats and not rules.resolutions.chosen
+        bounded = not (repeats or rules.checks or rules.resolutions.chosen)
         places = stored.locate(
             keys,
             loaded.shape.key,
@@ -237,14 +238,21 @@ def plan_upsert(
     lsn = loaded.table.column("lsn").to_numpy()
     judge = judge_for(rules, lsn, places, count, stored, repeats=repeats)
     unique = not uniqueness.trusted
-    lives = net_lives(events, present, unique=unique, judge=judge)
+    watched = watched_events(rules, loaded.shape, loaded.table, events)
+    lives = net_lives(events, present, unique=unique, judge=judge, watched=watched)
     met = _MetRows(places, stored, range(len(loaded.shape.fields)), share)
     while isinstance(lives, Asked):
         if judge is None:
             raise InternalError("a conflict is asked for without a judge")
         loaded = _answered(loaded, lives, events, judge, met)
-        lives = net_lives(events, present, unique=unique, judge=judge)
+        lives = net_lives(events, present, unique=unique, judge=judge, watched=watched)
     lsn = loaded.table.column("lsn").to_numpy()
+    if lives.watched:
+        made = _held(loaded, [r for _, r in lives.watched], list(events.unknown), met)
+        of = [event for event, _ in lives.watched]
+        unfit = first_unfit(rules, loaded.shape, loaded.table, of, made)
+        if unfit and (isinstance(lives, Lives) or unfit[0] <= lives.event):
+            return unfit[1]
     if isinstance(lives, Stopped) and uniqueness.deferrable:
         if not pc.all(pc.equal(loaded.table.column("op"), INSERT)).as_py():
             raise ByContent

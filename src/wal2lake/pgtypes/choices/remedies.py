@@ -20,6 +20,12 @@ COPIED_ANEW: Final = (
 )
 """What repairs whatever is wrong with a table's definition; begins in lower case."""
 
+CHECKED_HERE: Final = (
+    "If the source may have such rows, ALTER TABLE ... DROP CONSTRAINT on the table here"
+    " lets it go on."
+)
+"""Of a row that violates a CHECK of the table here."""
+
 _NOT_NULL_VIOLATION: Final = "23502"
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 

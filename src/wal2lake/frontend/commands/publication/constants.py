@@ -20,10 +20,9 @@ from wal2lake.pgtypes import format_type
 from wal2lake.pgtypes.decode.conversion import Failures
 from wal2lake.pgtypes.decode.inputs import read_as
 from wal2lake.pgtypes.encode.text import arrow_to_text
-from wal2lake.pgtypes.registry.pg_type import type_by_oid
-from wal2lake.publish.rowfilter import Expression, Node
-from wal2lake.publish.rowfilter.operators import FLOATS, INTEGERS
-from wal2lake.publish.rowfilter.values import (
+from wal2lake.pgtypes.expressions import Expression, Node
+from wal2lake.pgtypes.expressions.operators import FLOATS, INTEGERS
+from wal2lake.pgtypes.expressions.values import (
     BOOL,
     BYTEA,
     DATE,
@@ -40,6 +39,7 @@ from wal2lake.publish.rowfilter.values import (
     is_array,
     single,
 )
+from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
 UNKNOWN: Final = 705
 """The type of a string constant before the context has given it one."""

@@ -1,7 +1,7 @@
 """The WHERE of a published table: from words to a typed tree, or PostgreSQL's refusal.
 
 Comes in: a ``Raw`` expression, the table, the session's TimeZone (of timestamptz constants). Goes
-out: a ``publish.rowfilter`` tree and the columns that it reads. Columns, constants, operators and
+out: a ``pgtypes.expressions`` tree and the columns that it reads. Columns, constants, operators and
 functions are resolved as parse_oper.c and parse_coerce.c do, so that the tree shows as PostgreSQL's
 would. What PostgreSQL refuses is refused with its words; what it accepts and no row filter here
 computes is 0A000, with what is.
@@ -34,10 +34,8 @@ from wal2lake.frontend.commands.publication.operations import (
 from wal2lake.frontend.grammar.publishing.expressions import Raw, RawKind
 from wal2lake.model import SYSTEM_COLUMNS
 from wal2lake.pgtypes import format_type
-from wal2lake.pgtypes.keywords import words
-from wal2lake.pgtypes.registry.pg_type import type_by_oid
-from wal2lake.publish.rowfilter import Expression, Node
-from wal2lake.publish.rowfilter.operators import (
+from wal2lake.pgtypes.expressions import Expression, Node
+from wal2lake.pgtypes.expressions.operators import (
     COMPARISONS,
     MATCHES,
     MOMENTS,
@@ -45,13 +43,15 @@ from wal2lake.publish.rowfilter.operators import (
     can_cast,
     can_match,
 )
-from wal2lake.publish.rowfilter.values import (
+from wal2lake.pgtypes.expressions.values import (
     BOOL,
     SUPPORTED,
     TEXT,
     TIMESTAMPTZ,
     is_array,
 )
+from wal2lake.pgtypes.keywords import words
+from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
 _DATATYPE_MISMATCH: Final = "42804"
 
@@ -59,11 +59,14 @@ _MOST_NESTED: Final = 200
 """A filter is walked by functions that call themselves, in any thread; a guess."""
 
 
-def analyse(raw: Raw, table: TableDef, zone: str) -> tuple[Expression, tuple[str, ...]]:
-    """The tree, and the names that its columns' numbers stand for."""
+def analyse(
+    raw: Raw, table: TableDef, zone: str, place: str = "PUBLICATION WHERE"
+) -> tuple[Expression, tuple[str, ...]]:
+    """The tree, and the names that its columns' numbers stand for. ``place``: what it is of, as
+    messages have it."""
     analysis = _Analysis(table, zone)
     try:
-        found = analysis.boolean(raw, "PUBLICATION WHERE")
+        found = analysis.boolean(raw, place)
         deep = found.depth() > _MOST_NESTED
     except RecursionError:
         deep = True
@@ -71,7 +74,7 @@ def analyse(raw: Raw, table: TableDef, zone: str) -> tuple[Expression, tuple[str
         raise UsageError(
             "stack depth limit exceeded",
             sqlstate="54001",
-            hint=f"A row filter may be nested {_MOST_NESTED} times.",
+            hint=f"An expression may be nested {_MOST_NESTED} times.",
         )
     return found, tuple(analysis.columns)
 

@@ -27,7 +27,7 @@ from wal2lake.frontend.grammar.publishing.statements import (
 )
 from wal2lake.frontend.grammar.statements import QualifiedName
 from wal2lake.model import SYSTEM_COLUMNS, Oid
-from wal2lake.publish.rowfilter import Expression, encode
+from wal2lake.pgtypes.expressions import Expression, encode
 
 _SYSTEM_SCHEMAS: Final = {
     "pg_catalog": Oid(11),

@@ -19,9 +19,8 @@ from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, Usag
 from wal2lake.frontend.commands.publication.constants import UNKNOWN
 from wal2lake.frontend.query.analysis.functions.calls import OWN_NAMES
 from wal2lake.pgtypes import format_type
-from wal2lake.pgtypes.keywords import words
-from wal2lake.publish.rowfilter import Expression
-from wal2lake.publish.rowfilter.operators import (
+from wal2lake.pgtypes.expressions import Expression
+from wal2lake.pgtypes.expressions.operators import (
     ARITHMETIC,
     COMPARISONS,
     FLOATS,
@@ -35,7 +34,7 @@ from wal2lake.publish.rowfilter.operators import (
     SUPPORTED_OPERATORS,
     TEXTS,
 )
-from wal2lake.publish.rowfilter.values import (
+from wal2lake.pgtypes.expressions.values import (
     BOOL,
     BPCHAR,
     BYTEA,
@@ -54,6 +53,7 @@ from wal2lake.publish.rowfilter.values import (
     UUID,
     VARCHAR,
 )
+from wal2lake.pgtypes.keywords import words
 
 _ORDER: Final = (INT2, INT4, INT8, NUMERIC, FLOAT4, FLOAT8)
 """Each can be what is behind it, implicitly."""

@@ -42,6 +42,7 @@ from wal2lake.frontend.commands.concurrency.sequences import (
 )
 from wal2lake.frontend.commands.concurrency.snapshots import Snapshot
 from wal2lake.frontend.commands.node import Node
+from wal2lake.frontend.commands.transaction.checks import refuse_violations
 from wal2lake.frontend.commands.transaction.commit import (
     Written,
     commit_plainly,
@@ -227,6 +228,7 @@ class LocalTransaction:
             # What it moves is told with its commit.
             checked = checked or (moves and is_read(self._node))
             checked = checked or self._divides_by_instants(tables[0])
+            checked = checked or bool(tables[0].checks)
             if len(tables) == 1 and not checked:
                 return list(tables)
         for table in tables:
@@ -303,19 +305,18 @@ class LocalTransaction:
             branched.truncated = (branched.truncated or 0) | truncates
         if after != before or truncates is not None:
             self._note(branched, before, truncates, moved)
+        replaced = {a["remove"]["path"] for c in commits for a in c if "remove" in a}
+        added = [a["add"] for c in commits for a in c if "add" in a]
+        added = [add for add in added if add["path"] not in replaced]
+        if write.table.checks and added:
+            state = node.branches.state(branched.branch)
+            refuse_violations(write.table, state, added)
         brings_keys = write.brings_keys and write.table.key and after != before
         if brings_keys and self._defers(write.table):
             branched.unjudged = True
         elif brings_keys:
-            replaced = {
-                a["remove"]["path"] for c in commits for a in c if "remove" in a
-            }
-            added = [a["add"] for c in commits for a in c if "add" in a]
             found = node.keys.repeated(
-                branched.branch,
-                [add for add in added if add["path"] not in replaced],
-                key_of(write.table),
-                job_group,
+                branched.branch, added, key_of(write.table), job_group
             )
             refuse_repeated(write.table, found, rendering)
         return _count(rows, commits) if changed is None else changed

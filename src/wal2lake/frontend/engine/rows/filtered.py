@@ -4,7 +4,7 @@ Comes in: the query of a COPY, what its table's name means. Goes out: fields and
 nothing: it is another query, its condition is none that a publication could have, or only Spark can
 read the table. Called by ``lakebackend``; ``answers`` sends the rows.
 
-The same evaluator decides which changes of the table are sent (``publish.rowfilter``), so a
+The same evaluator decides which changes of the table are sent (``pgtypes.expressions``), so a
 subscriber's first copy has the rows that the stream would have brought it. Spark's terms are for
 queries, and there are conditions that they do not have.
 """
@@ -23,7 +23,7 @@ from wal2lake.frontend.query.translate import Resolver, SparkQuery, translate_qu
 from wal2lake.lake import FieldSpec, TablePort
 from wal2lake.lake.ahead import Ahead
 from wal2lake.lake.plain.read import PlainRead
-from wal2lake.publish.rowfilter import StoredFilter
+from wal2lake.pgtypes.expressions import StoredFilter
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Final
 from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.frontend.grammar.access.statements import AlterOwner, Target
 from wal2lake.frontend.grammar.altering.statements import (
+    AddCheckClause,
     AddColumnClause,
     AddKeyClause,
     AlterAction,
@@ -66,7 +67,6 @@ _REFUSED: Final = (
     "rename constraint",
     "alter constraint",
     "add unique",
-    "add check",
     "add foreign key",
     "add exclude",
     "add not null",
@@ -139,8 +139,10 @@ def _alteration(cursor: Cursor, table: QualifiedName) -> AlterAction:
     if cursor.at_words("owner", "to"):
         raise _NotHere("OWNER TO")
     _refuse(cursor, _REFUSED)
-    if cursor.at_words("add", "constraint") or cursor.at_words("add", "primary", "key"):
-        return _added_key(cursor, table)
+    if cursor.at_words("add", "constraint") or (
+        cursor.token.is_word("add") and cursor.ahead(1).is_word("primary", "check")
+    ):
+        return _added_constraint(cursor, table)
     if cursor.take("drop", "constraint"):
         missing_ok = cursor.if_exists()
         return DropConstraintClause(cursor.name(), missing_ok, cursor.cascade())
@@ -157,7 +159,7 @@ def _alteration(cursor: Cursor, table: QualifiedName) -> AlterAction:
             raise FeatureNotSupportedError(
                 "serial and identity columns are not supported in ALTER TABLE ... ADD COLUMN"
             )
-        return AddColumnClause(clauses.columns[0], if_not_exists)
+        return AddColumnClause(clauses.columns[0], if_not_exists, tuple(clauses.checks))
     if cursor.take("drop"):
         cursor.take("column")
         missing_ok = cursor.if_exists()
@@ -172,14 +174,18 @@ def _alteration(cursor: Cursor, table: QualifiedName) -> AlterAction:
     return _of_column(cursor, cursor.name())
 
 
-def _added_key(cursor: Cursor, table: QualifiedName) -> AddKeyClause:
-    """ADD of a table's constraint: a primary key."""
+def _added_constraint(
+    cursor: Cursor, table: QualifiedName
+) -> AddKeyClause | AddCheckClause:
+    """ADD of a table's constraint: a primary key or a CHECK."""
     cursor.expect("add")
     name = cursor.name() if cursor.take("constraint") else None
-    if not cursor.at_words("primary", "key"):
+    if not cursor.token.is_word("primary", "check"):
         raise _NotHere("ADD CONSTRAINT")
     clauses = TableClauses(table)
     table_constraint(cursor, clauses, name)
+    if clauses.checks:
+        return AddCheckClause(clauses.checks[0])
     return AddKeyClause(clauses.key or (), name, clauses.key_deferral)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from wal2lake.frontend.grammar.altering.statements import (
+    AddCheckClause,
     AddColumnClause,
     AddKeyClause,
     AlterAction,
@@ -24,6 +25,7 @@ from wal2lake.frontend.grammar.altering.statements import (
     SetTableSchema,
     TypeClause,
 )
+from wal2lake.frontend.grammar.constraints import CheckClause
 from wal2lake.frontend.grammar.statements import ColumnClause, QualifiedName
 from wal2lake.pgtypes import format_type
 from wal2lake.pgtypes.keywords import quote_identifier
@@ -57,7 +59,10 @@ def _action(action: AlterAction, column: Callable[[ColumnClause], str]) -> str:
     match action:
         case AddColumnClause():
             there = "IF NOT EXISTS " if action.if_not_exists else ""
-            return f"ADD COLUMN {there}{column(action.column)}"
+            checks = "".join(f" {check_sql(one)}" for one in action.checks)
+            return f"ADD COLUMN {there}{column(action.column)}{checks}"
+        case AddCheckClause():
+            return f"ADD {check_sql(action.check)}"
         case AddKeyClause():
             name = ""
             if action.name is not None:
@@ -91,6 +96,14 @@ def _action(action: AlterAction, column: Callable[[ColumnClause], str]) -> str:
             return f"ALTER COLUMN {quote_identifier(action.name)} TYPE {kind}{using}"
         case _:
             assert_never(action)
+
+
+def check_sql(check: CheckClause) -> str:
+    """A CHECK constraint."""
+    name = ""
+    if check.name is not None:
+        name = f"CONSTRAINT {quote_identifier(check.name)} "
+    return f"{name}CHECK ({check.text})"
 
 
 def _table(name: QualifiedName) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wal2lake.frontend.grammar.constraints import CheckClause
 from wal2lake.frontend.grammar.statements import ColumnClause, QualifiedName
 from wal2lake.model import Deferral, Oid, ReplicaIdentity
 
@@ -14,6 +15,7 @@ class AddColumnClause:
 
     column: ColumnClause
     if_not_exists: bool = False
+    checks: tuple[CheckClause, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +74,25 @@ class AddKeyClause:
 
 
 @dataclass(frozen=True, slots=True)
+class AddCheckClause:
+    """ADD [CONSTRAINT name] CHECK."""
+
+    check: CheckClause
+
+
+@dataclass(frozen=True, slots=True)
 class DropConstraintClause:
     """DROP CONSTRAINT."""
 
     name: str
     if_exists: bool = False
     cascade: bool = False
-    """Nothing depends on a key here."""
+    """Nothing depends on a constraint here."""
 
 
 AlterAction = (
-    AddColumnClause
+    AddCheckClause
+    | AddColumnClause
     | AddKeyClause
     | DropConstraintClause
     | DropColumnClause

@@ -1,11 +1,12 @@
 """What constraints of tables say beside their columns.
 
 Takes a cursor behind the constraint, or the text of SET CONSTRAINTS. Gives when the constraint is
-judged.
+judged, or what a CHECK says.
 
-Modules: ``deferral`` (DEFERRABLE, INITIALLY), ``modes`` (SET CONSTRAINTS).
+Modules: ``checks`` (CHECK), ``deferral`` (DEFERRABLE, INITIALLY), ``modes`` (SET CONSTRAINTS).
 """
 
+from wal2lake.frontend.grammar.constraints.checks import CheckClause, check_clause
 from wal2lake.frontend.grammar.constraints.deferral import deferral, misplaced
 from wal2lake.frontend.grammar.constraints.modes import (
     ConstraintModes,
@@ -14,7 +15,9 @@ from wal2lake.frontend.grammar.constraints.modes import (
 )
 
 __all__ = [
+    "CheckClause",
     "ConstraintModes",
+    "check_clause",
     "constraint_modes",
     "deferral",
     "is_set_constraints",

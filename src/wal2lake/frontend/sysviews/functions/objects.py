@@ -13,7 +13,11 @@ from wal2lake.frontend.grammar import quote_identifier
 from wal2lake.frontend.sysviews.declarations.relations import PG_CATALOG
 from wal2lake.frontend.sysviews.functions.call import Call
 from wal2lake.frontend.sysviews.functions.regproc import regclass_in
-from wal2lake.frontend.sysviews.rows.facts import index_oid, key_constraint_oid
+from wal2lake.frontend.sysviews.rows.facts import (
+    check_text,
+    index_oid,
+    key_constraint_oid,
+)
 from wal2lake.frontend.sysviews.rows.relations import UNSTORED, index_definition
 from wal2lake.pgtypes.registry import pg_type
 from wal2lake.publish.publications import index_identity
@@ -72,10 +76,16 @@ def pg_get_partkeydef(call: Call, oid: int | None) -> str | None:
     return f"{table.partition_key.strategy.name} ({columns})"
 
 
-def pg_get_constraintdef(call: Call, oid: int | None) -> str | None:
-    """A primary key, or NOT NULL."""
+def pg_get_constraintdef(
+    call: Call, oid: int | None, pretty: bool | None = False
+) -> str | None:
+    """A primary key, a CHECK, or NOT NULL."""
     for relation in call.facts.lake_tables():
         table = relation.table
+        for number, check in () if table is None else call.facts.checks(table):
+            if number == oid:
+                text = check_text(check)
+                return f"CHECK ({_bare(text) if pretty else text})"
         if table is not None and table.key and key_constraint_oid(table) == oid:
             columns = ", ".join(quote_identifier(name) for name in table.key)
             return f"PRIMARY KEY ({columns}){table.key_deferral.clause}"
@@ -83,6 +93,21 @@ def pg_get_constraintdef(call: Call, oid: int | None) -> str | None:
             if attribute.not_null and attribute.not_null_oid == oid:
                 return f"NOT NULL {quote_identifier(attribute.name)}"
     return None
+
+
+def _bare(text: str) -> str:
+    """Without the parentheses around the whole of an expression."""
+    depth, quoted = 0, ""
+    for at, char in enumerate(text):
+        if quoted:
+            quoted = "" if char == quoted else quoted
+        elif char in ("'", '"'):
+            quoted = char
+        else:
+            depth += (char == "(") - (char == ")")
+        if not depth and at < len(text) - 1:
+            return text
+    return text[1:-1] if text.startswith("(") else text
 
 
 def pg_get_serial_sequence(

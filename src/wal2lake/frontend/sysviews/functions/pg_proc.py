@@ -144,7 +144,7 @@ def _functions() -> dict[tuple[str, int], Function]:
     )
     add(
         "pg_get_constraintdef",
-        lambda call, oid, pretty: objects.pg_get_constraintdef(call, oid),
+        objects.pg_get_constraintdef,
         "BIGINT BOOLEAN",
         "VARCHAR",
         _TEXT,

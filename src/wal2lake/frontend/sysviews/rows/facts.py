@@ -38,9 +38,11 @@ from wal2lake.model import (
     PUBLIC,
     Acl,
     AclItem,
+    CheckConstraint,
     Oid,
 )
 from wal2lake.pgtypes.columnnames import derived_name
+from wal2lake.pgtypes.expressions import decode, deparse
 
 HEAP_AM: Final = Oid(2)
 BTREE_AM: Final = Oid(403)
@@ -55,6 +57,7 @@ _INDEX_OIDS: Final = 0x4000_0000
 _KEY_OIDS: Final = 0x5000_0000
 _DEFAULT_OIDS: Final = 0x8000_0000
 _NOT_NULL_OIDS: Final = 0xA000_0000
+_CHECK_OIDS: Final = 0xC000_0000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,11 @@ def _not_null_name(table: TableDef, column: Attribute) -> str:
     return derived_name(table.name, column.name, "not_null")
 
 
+def check_text(check: CheckConstraint) -> str:
+    """The expression as pg_get_expr() shows it."""
+    return deparse(decode(check.expression), check.columns, quote_identifier)
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """The schema of the node at one moment."""
@@ -167,6 +175,15 @@ class Facts:
         if table.partition_of is None:
             return None
         return self.by_oid[table.partition_of].table
+
+    def checks(self, table: TableDef) -> list[tuple[Oid, CheckConstraint]]:
+        """Its CHECK constraints, with their OIDs."""
+        first = _CHECK_OIDS + 1
+        for relation in self.lake_tables():
+            if relation.table is None or relation.oid == table.oid:
+                break
+            first += len(relation.table.checks)
+        return [(Oid(first + i), check) for i, check in enumerate(table.checks)]
 
     def partition(self, table: TableDef) -> Relation | None:
         """The default partition of a partitioned table."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from wal2lake.frontend.sysviews.rows.facts import Attribute, Facts, key_name
+from wal2lake.frontend.sysviews.rows.facts import Attribute, Facts, check_text, key_name
 from wal2lake.frontend.sysviews.rows.relations import Row, RowMaker
 from wal2lake.model import (
     DATABASE,
@@ -225,18 +225,24 @@ def table_constraints(facts: Facts) -> Iterator[Row]:
                 if table.key_deferral is Deferral.DEFERRED
                 else _NO,
             }
+        names = [check.name for check in table.checks]
         for attribute in relation.attributes:
             if attribute.not_null:
-                yield {
-                    **shared,
-                    "constraint_name": facts.not_null_name(table, attribute),
-                    "constraint_type": "CHECK",
-                }
+                names.append(facts.not_null_name(table, attribute))
+        for name in names:
+            yield {**shared, "constraint_name": name, "constraint_type": "CHECK"}
 
 
 def check_constraints(facts: Facts) -> Iterator[Row]:
-    """NOT NULL, in the standard's form."""
+    """CHECK, and NOT NULL in the standard's form."""
     for relation in facts.lake_tables():
+        for check in () if relation.table is None else relation.table.checks:
+            yield {
+                "constraint_catalog": DATABASE,
+                "constraint_schema": relation.namespace,
+                "constraint_name": check.name,
+                "check_clause": check_text(check),
+            }
         for attribute in relation.attributes:
             if attribute.not_null and relation.table is not None:
                 yield {

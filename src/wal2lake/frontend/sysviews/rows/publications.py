@@ -15,8 +15,8 @@ from wal2lake.catalog import PublishedOperation, PublishedTable, TableDef
 from wal2lake.frontend.grammar import quote_identifier
 from wal2lake.frontend.sysviews.rows.facts import Facts
 from wal2lake.frontend.sysviews.rows.relations import Row, RowMaker
+from wal2lake.pgtypes.expressions import decode, deparse
 from wal2lake.publish.publications import published_tables
-from wal2lake.publish.rowfilter import decode, deparse
 
 
 def pg_publication(facts: Facts) -> Iterator[Row]:

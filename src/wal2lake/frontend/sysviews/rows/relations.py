@@ -21,6 +21,7 @@ from wal2lake.frontend.sysviews.rows.facts import (
     Attribute,
     Facts,
     Relation,
+    check_text,
     index_oid,
     key_constraint_oid,
     key_name,
@@ -70,6 +71,7 @@ def pg_class(facts: Facts) -> Iterator[Row]:
             "relpersistence": "p",
             "relkind": relation.kind,
             "relnatts": len(relation.attributes),
+            "relchecks": 0 if table is None else len(table.checks),
             "relhasrules": relation.kind == "v",
             "relhassubclass": relation.kind in "pI"
             and table is not None
@@ -199,7 +201,7 @@ def pg_index(facts: Facts) -> Iterator[Row]:
 
 
 def pg_constraint(facts: Facts) -> Iterator[Row]:
-    """Primary keys and NOT NULL."""
+    """Primary keys, CHECK and NOT NULL."""
     for relation in facts.lake_tables():
         table = relation.table
         if table is None:
@@ -226,6 +228,16 @@ def pg_constraint(facts: Facts) -> Iterator[Row]:
                     "contype": "n",
                     "conkey": [attribute.number],
                 }
+        names = [column.name for column in table.columns]
+        for oid, check in facts.checks(table):
+            yield {
+                **shared,
+                "oid": oid,
+                "conname": check.name,
+                "contype": "c",
+                "conkey": [names.index(c) + 1 for c in check.columns] or None,
+                "conbin": check_text(check),
+            }
         if table.key:
             yield {
                 **shared,

@@ -17,11 +17,10 @@ from typing import Final
 import pyarrow as pa
 
 from wal2lake.pgtypes.encode.text import arrow_to_text, plain_text
-from wal2lake.pgtypes.moments import INFINITE_DAY, INFINITE_MICROSECOND
-from wal2lake.publish.rowfilter.evaluate import Filter, spread, values_of_texts
-from wal2lake.publish.rowfilter.operators import COMPARISONS, INTEGERS, TEXTS
-from wal2lake.publish.rowfilter.tree import Expression, Node
-from wal2lake.publish.rowfilter.values import (
+from wal2lake.pgtypes.expressions.evaluate import Filter, spread, values_of_texts
+from wal2lake.pgtypes.expressions.operators import COMPARISONS, INTEGERS, TEXTS
+from wal2lake.pgtypes.expressions.tree import Expression, Node
+from wal2lake.pgtypes.expressions.values import (
     BOOL,
     DATE,
     DAY_MICROSECONDS,
@@ -33,7 +32,8 @@ from wal2lake.publish.rowfilter.values import (
     TIMESTAMPTZ,
     Value,
 )
-from wal2lake.publish.rowfilter.vectors import Vector, vector
+from wal2lake.pgtypes.expressions.vectors import Vector, vector
+from wal2lake.pgtypes.moments import INFINITE_DAY, INFINITE_MICROSECOND
 
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 

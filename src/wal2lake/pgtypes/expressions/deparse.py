@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from wal2lake.pgtypes import format_type
-from wal2lake.publish.rowfilter.tree import Expression, Node
-from wal2lake.publish.rowfilter.values import is_array
+from wal2lake.pgtypes.expressions.tree import Expression, Node
+from wal2lake.pgtypes.expressions.values import is_array
+from wal2lake.pgtypes.registry.pg_type import format_type
 
 _BOOL, _INT4, _NUMERIC = 16, 23, 1700
 _INDENT: Final = 4

@@ -29,8 +29,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal2lake.publish.rowfilter.evaluate import Filter
-from wal2lake.publish.rowfilter.tree import Expression, Node
+from wal2lake.pgtypes.expressions.evaluate import Filter
+from wal2lake.pgtypes.expressions.tree import Expression, Node
 
 _BOOL: Final = 16
 

@@ -31,8 +31,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from wal2lake.errors import UsageError
-from wal2lake.pgtypes import format_type
-from wal2lake.pgtypes.registry.pg_type import type_by_oid
+from wal2lake.pgtypes.registry.pg_type import format_type, type_by_oid
 
 Value = Any
 """One of those above; None is NULL."""

@@ -25,11 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.pgtypes.moments import INFINITE_DAY, INFINITE_MICROSECOND
-from wal2lake.publish.rowfilter.evaluate import spread, value_of
-from wal2lake.publish.rowfilter.operators import COMPARISONS, INTEGERS, LIKES, TEXTS
-from wal2lake.publish.rowfilter.tree import Expression, Node
-from wal2lake.publish.rowfilter.values import (
+from wal2lake.pgtypes.expressions.evaluate import spread, value_of
+from wal2lake.pgtypes.expressions.operators import COMPARISONS, INTEGERS, LIKES, TEXTS
+from wal2lake.pgtypes.expressions.tree import Expression, Node
+from wal2lake.pgtypes.expressions.values import (
     BOOL,
     BPCHAR,
     BYTEA,
@@ -41,6 +40,7 @@ from wal2lake.publish.rowfilter.values import (
     TIMESTAMPTZ,
     Value,
 )
+from wal2lake.pgtypes.moments import INFINITE_DAY, INFINITE_MICROSECOND
 
 Vector = Callable[[Sequence[pa.Array]], Any]
 """An array, or a scalar: the same for every row."""

@@ -22,10 +22,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from wal2lake.errors import UsageError
-from wal2lake.pgtypes import format_type, numeric_precision_scale
-from wal2lake.publish.rowfilter.members import member, member_text
-from wal2lake.publish.rowfilter.patterns import regular_expression
-from wal2lake.publish.rowfilter.values import (
+from wal2lake.pgtypes.expressions.members import member, member_text
+from wal2lake.pgtypes.expressions.patterns import regular_expression
+from wal2lake.pgtypes.expressions.values import (
     BPCHAR,
     BYTEA,
     DATE,
@@ -43,6 +42,7 @@ from wal2lake.publish.rowfilter.values import (
     Value,
     single,
 )
+from wal2lake.pgtypes.registry.pg_type import format_type, numeric_precision_scale
 
 Function = Callable[..., Value]
 

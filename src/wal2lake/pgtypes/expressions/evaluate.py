@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from wal2lake.pgtypes.expressions import operators
+from wal2lake.pgtypes.expressions.tree import Expression, Node
+from wal2lake.pgtypes.expressions.values import Value, array_items, is_array, reader
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
-from wal2lake.publish.rowfilter import operators
-from wal2lake.publish.rowfilter.tree import Expression, Node
-from wal2lake.publish.rowfilter.values import Value, array_items, is_array, reader
 
 Row = Sequence[Value]
 _Evaluator = Callable[[Row], Value]

@@ -1,0 +1,154 @@
+"""CHECK constraints of CREATE TABLE and ALTER TABLE: names, types, and the rows that are there.
+
+Comes in: clauses, and the table that they are of. Goes out: constraints as the catalog keeps them,
+or PostgreSQL's error. The expression is typed as a row filter is (``publication.filters``), and
+evaluated by the same functions; what they do not compute is 0A000 with the expression.
+
+Source: heap.c (AddRelationNewConstraints), pg_constraint.c (ChooseConstraintName), tablecmds.c
+(ATExecAddConstraint, ATRewriteTable).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+
+import pyarrow as pa
+
+from wal2lake.apply.local.altering import field_spec
+from wal2lake.catalog import Catalog, ColumnPlan, TableDef
+from wal2lake.errors import (
+    About,
+    DuplicateObjectError,
+    FeatureNotSupportedError,
+    UsageError,
+)
+from wal2lake.frontend.commands.node import Node
+from wal2lake.frontend.commands.publication.filters import analyse
+from wal2lake.frontend.grammar.constraints import CheckClause
+from wal2lake.lake import TableState
+from wal2lake.lake.branch.checks import rows_of
+from wal2lake.lake.staging.checks import CHECK_VIOLATION, violating
+from wal2lake.lake.staging.convert import mapping_of
+from wal2lake.model import CheckConstraint
+from wal2lake.pgtypes.columnnames import derived_name
+from wal2lake.pgtypes.expressions import encode
+
+_IN_A_FILTER = "in a publication WHERE expression is not supported"
+
+
+def added_checks(
+    catalog: Catalog, table: TableDef, clauses: Sequence[CheckClause], zone: str
+) -> list[CheckConstraint]:
+    """The constraints of clauses; ``table`` has the columns and the constraints of before."""
+    found: list[CheckConstraint] = []
+    for clause in clauses:
+        tree, columns = _analysed(table, clause, zone)
+        mine = {one.name for one in (*table.checks, *found)}
+        if clause.name is None:
+            name = _free_name(catalog, table, columns, mine)
+        elif clause.name not in mine | _others(table):
+            name = clause.name
+        elif clause.name in {one.name for one in found}:
+            raise DuplicateObjectError(
+                f'check constraint "{clause.name}" already exists', sqlstate="42710"
+            )
+        else:
+            raise DuplicateObjectError(
+                f'constraint "{clause.name}" for relation "{table.name}" already exists',
+                sqlstate="42710",
+            )
+        found.append(CheckConstraint(name, tree, columns))
+    return found
+
+
+def _analysed(
+    table: TableDef, clause: CheckClause, zone: str
+) -> tuple[str, tuple[str, ...]]:
+    try:
+        tree, columns = analyse(clause.expression, table, zone, "CHECK")
+    except FeatureNotSupportedError as error:
+        what = error.message.removesuffix(f" {_IN_A_FILTER}")
+        why = f"Not supported: {what}. " if what != error.message else ""
+        raise FeatureNotSupportedError(
+            f"CHECK ({clause.text}) is not supported on lake tables",
+            detail=f"{why}{error.detail or error.message}",
+        ) from None
+    return encode(tree), columns
+
+
+def _others(table: TableDef) -> set[str]:
+    """Names of the table's other constraints."""
+    names = {f"{table.name}_{c.name}_not_null" for c in table.columns if c.not_null}
+    return names | ({table.index_name} if table.key else set())
+
+
+def _free_name(
+    catalog: Catalog,
+    table: TableDef,
+    columns: Sequence[str],
+    taken: Collection[str],
+) -> str:
+    """ChooseConstraintName(): of the only column that the expression reads, numbered if a table of
+    the schema has one of that name."""
+    names = {*taken, *_others(table)}
+    for other in catalog.tables():
+        if other.namespace == table.namespace and other.oid != table.oid:
+            names |= {one.name for one in other.checks} | _others(other)
+    column = columns[0] if len(columns) == 1 else None
+    for number in itertools.count():
+        name = derived_name(table.name, column, f"check{number or ''}")
+        if name not in names:
+            return name
+    raise AssertionError
+
+
+def check_rows(node: Node, plan: ColumnPlan, state: TableState) -> None:
+    """23514 for rows that violate a constraint that is new."""
+    before = {one.name for one in plan.before.checks}
+    new = [one for one in plan.after.checks if one.name not in before]
+    if not new:
+        return
+    if node.tables.files(state) is None:
+        raise FeatureNotSupportedError(
+            f'CHECK constraints of relation "{plan.before.name}" are not supported',
+            detail="Its rows are not stored as this node writes them.",
+        )
+    planned = {one.column.name: one for one in plan.columns}
+    wanted = sorted({name for check in new for name in check.columns})
+    stored = [s for name in wanted if (s := planned[name].source) is not None]
+    for rows in rows_of(node.tables, state, stored):
+        if not rows.num_rows:
+            continue
+        columns = []
+        for name in wanted:
+            one = planned[name]
+            if one.source is not None:
+                columns.append(rows.column(one.source))
+                continue
+            if one.default is not None:
+                raise FeatureNotSupportedError(
+                    f'check constraint on the new column "{name}" of relation'
+                    f' "{plan.before.name}", which has rows, is not supported',
+                    hint="Add the column first, and then the constraint.",
+                )
+            columns.append(
+                pa.chunked_array(
+                    [
+                        pa.nulls(
+                            rows.num_rows, mapping_of(field_spec(one.column)).arrow_type
+                        )
+                    ]
+                )
+            )
+        table = pa.table(columns, names=wanted) if wanted else rows
+        for check in new:
+            if violating([check], table).any():
+                raise UsageError(
+                    f'check constraint "{check.name}" of relation'
+                    f' "{plan.before.name}" is violated by some row',
+                    sqlstate=CHECK_VIOLATION,
+                    about=About(
+                        plan.before.namespace, plan.before.name, constraint=check.name
+                    ),
+                )

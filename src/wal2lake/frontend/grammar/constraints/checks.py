@@ -1,0 +1,58 @@
+"""CHECK (expression), of a column or a table.
+
+Comes in: a cursor behind CHECK. Goes out: the expression, untyped, and its text. Source: gram.y,
+ColConstraintElem, ConstraintElem and ConstraintAttr.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from wal2lake.errors import FeatureNotSupportedError, UsageError
+from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.publishing.expressions import Raw, expression
+
+
+@dataclass(frozen=True, slots=True)
+class CheckClause:
+    """A CHECK constraint."""
+
+    text: str
+    """As written, without the parentheses around it."""
+    expression: Raw = field(compare=False, repr=False)
+    name: str | None = None
+    """None: it gets PostgreSQL's default name."""
+
+
+def check_clause(cursor: Cursor, name: str | None, *, of_table: bool) -> CheckClause:
+    """What follows CHECK. What a constraint may be but is not here is 0A000."""
+    cursor.expect_mark("(")
+    start = cursor.token.start
+    try:
+        found = expression(cursor)
+    except RecursionError:
+        raise UsageError("stack depth limit exceeded", sqlstate="54001") from None
+    text = cursor.text[start : cursor.previous_end()]
+    cursor.expect_mark(")")
+    while True:
+        if cursor.at_words("no", "inherit"):
+            raise _refused("NO INHERIT")
+        if of_table and cursor.at_words("not", "valid"):
+            raise _refused("NOT VALID")
+        if cursor.at_words("not", "enforced"):
+            raise _refused("NOT ENFORCED")
+        if of_table and cursor.token.is_word("deferrable", "initially"):
+            raise FeatureNotSupportedError(
+                "CHECK constraints cannot be marked DEFERRABLE"
+            )
+        if of_table and cursor.take("not", "deferrable"):
+            continue
+        if not cursor.take("enforced"):
+            break
+    return CheckClause(text, found, name)
+
+
+def _refused(what: str) -> FeatureNotSupportedError:
+    return FeatureNotSupportedError(
+        f"{what} CHECK constraints are not supported on lake tables"
+    )

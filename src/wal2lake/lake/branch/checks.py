@@ -1,0 +1,68 @@
+"""CHECK constraints of rows that a statement has written, and of all rows that are there.
+
+Comes in: files of a version of a table or branch. Goes out: the first row that violates a
+constraint, as PostgreSQL tells of it. Delta knows nothing of these constraints, so who writes has
+to look. Called by transactions of the front door and by ALTER TABLE. Memory is that of a few rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from wal2lake.errors import FeatureNotSupportedError
+from wal2lake.lake.branch.changes import Action
+from wal2lake.lake.branch.lookup import Files, opened
+from wal2lake.lake.port import TablePort, TableState
+from wal2lake.lake.staging.checks import Violation, first_violation, violating
+from wal2lake.lake.tablefiles import DataFile
+from wal2lake.lake.upsert.stored import is_readable
+from wal2lake.model import CheckConstraint
+
+_ROWS: Final = 1 << 16
+_BYTES: Final = 8 << 20
+"""Looked at together; guesses."""
+
+
+def rows_of(
+    tables: TablePort, state: TableState, columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """Some columns of all rows of a version."""
+    return _rows(state, tables.files(state) or (), columns)
+
+
+def added_violation(
+    state: TableState,
+    added: Sequence[Action],
+    checks: Sequence[CheckConstraint],
+    relation: str,
+) -> Violation | None:
+    """The first among the rows of ``added``, ``add`` objects of the version's log."""
+    files = [DataFile(add) for add in added]
+    wanted = sorted({name for check in checks for name in check.columns})
+    if not any(violating(checks, rows).any() for rows in _rows(state, files, wanted)):
+        return None
+    names = [field.name for field in state.fields]
+    for rows in _rows(state, files, names):
+        found = first_violation(checks, relation, state.fields, rows)
+        if found is not None:
+            return found[1]
+    return None
+
+
+def _rows(
+    state: TableState, files: Sequence[DataFile], columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    if not is_readable(state):
+        raise FeatureNotSupportedError(
+            f'CHECK constraints of the table at "{state.location}" are not supported',
+            detail="It has columns or features that only Spark reads.",
+        )
+    names = [field.name for field in state.fields]
+    # An expression without columns is asked about each row, too.
+    places = [names.index(name) for name in columns] or [0]
+    rows = opened(Files(state, files))
+    for batch in rows.live_batches(places, _ROWS, _BYTES):
+        yield pa.Table.from_batches([batch])

@@ -1,0 +1,21 @@
+"""CHECK constraints of lake tables, as the catalog, the lake and the front door have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class CheckConstraint:
+    """pg_constraint: a CHECK of a table. Picklable."""
+
+    name: str
+    expression: str
+    """The tree as ``pgtypes.expressions.encode`` writes it."""
+    columns: tuple[str, ...]
+    """The columns that the tree's numbers stand for."""
+
+    def renamed(self, names: Mapping[str, str]) -> CheckConstraint:
+        """With the columns' new names, by their old ones."""
+        return replace(self, columns=tuple(names.get(c, c) for c in self.columns))

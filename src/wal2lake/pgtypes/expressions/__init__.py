@@ -1,0 +1,31 @@
+"""PostgreSQL's expressions over a table's columns: row filters and CHECK constraints.
+
+Takes: a typed expression (the frontend parses and types it). Gives: its text as pg_get_expr() has
+it, and its value for rows of PostgreSQL texts or of stored columns. Owns: nothing. Never: looks a
+name up, or fails for a type that the command which takes the expression has accepted.
+
+    tree        the expression, and how the catalog keeps it
+    deparse     as text
+    values      PostgreSQL's texts as values that compare and compute as PostgreSQL's do
+    operators   what each operator and function computes
+    members     -> and ->>
+    patterns    regular expressions
+    evaluate    one expression, row by row, with three-valued logic
+    vectors     expressions that Arrow computes, column by column
+    stored      the rows of a table's files that an expression is true for
+"""
+
+from wal2lake.pgtypes.expressions.deparse import deparse
+from wal2lake.pgtypes.expressions.evaluate import Filter
+from wal2lake.pgtypes.expressions.stored import StoredFilter
+from wal2lake.pgtypes.expressions.tree import Expression, Node, decode, encode
+
+__all__ = [
+    "Expression",
+    "Filter",
+    "Node",
+    "StoredFilter",
+    "decode",
+    "deparse",
+    "encode",
+]
