@@ -110,5 +110,5 @@ def test_a_write_that_has_waited_for_it_tells_the_subscription(world: World) -> 
 
 
 def is_free(world: World) -> bool:
-    with world.node.altering.try_hold(SUB) as free:
+    with world.node.turns.altering.try_hold(SUB) as free:
         return free

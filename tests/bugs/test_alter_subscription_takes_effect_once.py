@@ -21,6 +21,7 @@ from wal2lake.catalog import (
     SyncSnapshot,
 )
 from wal2lake.errors import StorageError, UsageError, Wal2LakeError
+from wal2lake.frontend.commands.concurrency.turns import Waiter
 from wal2lake.model import Lsn
 from wal2lake.testing.waits import wait_until
 
@@ -121,7 +122,7 @@ def test_two_alters_at_once_are_one_after_the_other(world: World, form: str) -> 
 
     before = world.now, world.catalog.rels(SUB)
     thread = threading.Thread(target=other)
-    with world.node.altering.hold(SUB, lambda: None):
+    with world.node.turns.altering.hold(SUB, Waiter(lambda: None)):
         thread.start()
         thread.join(0.2)
         assert not done, "it waits"
@@ -168,5 +169,5 @@ def test_enable_and_slot_name_none_at_once_do_not_both_work(world: World) -> Non
 
 
 def _is_free(world: World) -> bool:
-    with world.node.altering.try_hold(SUB) as free:
+    with world.node.turns.altering.try_hold(SUB) as free:
         return free

@@ -110,7 +110,7 @@ def test_a_superuser_who_is_none_any_more_has_to_give_a_password(
 
 def test_without_a_connection_the_role_may_be_gone_too(world: World) -> None:
     joe = may_create(world, "create role joe superuser")
-    held = world.node.making.try_hold("n")
+    held = world.node.turns.making.try_hold("n")
     held.__enter__()
 
     def dropped_meanwhile() -> None:

@@ -39,7 +39,7 @@ def test_who_may_not_change_it_does_not_wait_for_its_turn(
     role = Role(OTHER, "other", False, None)
     world.catalog.create_role(role)
     with (
-        world.node.altering.try_hold(SUB),
+        world.node.turns.altering.try_hold(SUB),
         pytest.raises(UsageError, match="must be owner of subscription s"),
     ):
         world.run(form, role=role, check=waits)
@@ -53,7 +53,7 @@ def test_it_is_asked_again_after_the_wait(
     world.catalog.create_role(role)
     world.catalog.create_role(Role(OWNER, "owner", False, None))
     world.catalog.update_subscription(SUB, owner=OTHER)
-    held = world.node.altering.try_hold(SUB)
+    held = world.node.turns.altering.try_hold(SUB)
     held.__enter__()
 
     def given_away_meanwhile() -> None:

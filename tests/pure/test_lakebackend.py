@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from wal2lake.frontend.engine.rows import answers
 from wal2lake.lake import FieldSpec
 from wal2lake.model import Lsn, Oid, PartitionKey, PartitionStrategy, SyncState
 from wal2lake.settings import Settings
+from wal2lake.testing.waits import wait_until
 from wal2lake.wire.frontback import Format
 
 SCHEMA = pa.schema([("a", pa.int32())])
@@ -381,7 +383,8 @@ def test_a_blocks_definitions_wait_for_commit_and_go_with_rollback(
 def test_blocks_beside_others(backend: LakeBackend, catalog: Catalog) -> None:
     """Savepoints, numbers that others take meanwhile, objects that go, names that are taken."""
     define(backend, catalog)
-    other = LakeBackend(backend._node, backend._system, session())
+    context = replace(session(), pid=8)
+    other = LakeBackend(backend._node, backend._system, context)
     backend.begin(TransactionKind.BLOCK)
     run(backend, "create publication p")
     backend.savepoint(1)
@@ -437,6 +440,47 @@ def test_blocks_beside_others(backend: LakeBackend, catalog: Catalog) -> None:
         assert caught.value.sqlstate == "40001"
     assert catalog.publication_named("r") is None
     run(backend, "create publication r")
+
+
+def test_two_blocks_do_not_wait_for_each_other(
+    backend: LakeBackend, catalog: Catalog
+) -> None:
+    """A session that waits for an open block does so for lock_timeout; the one that closes a
+    circle has 40P01, and the other one goes on."""
+    define(backend, catalog)
+    run(backend, "create publication beside")
+    context = replace(session(), pid=8)
+    other = LakeBackend(backend._node, backend._system, context)
+    for one, name in ((backend, "known"), (other, "beside")):
+        one.begin(TransactionKind.BLOCK)
+        run(one, f"comment on publication {name} is 'x'")
+    context.parameters.set("lock_timeout", "1ms")
+    with pytest.raises(Wal2LakeError) as caught:
+        run(other, "comment on publication known is 'y'")
+    assert (caught.value.sqlstate, caught.value.message) == (
+        "55P03",
+        "canceling statement due to lock timeout",
+    )
+    context.parameters.set("lock_timeout", "0")
+
+    beside = catalog.publication_named("beside")
+    assert beside is not None
+    waits = threading.Thread(
+        target=run, args=(backend, "comment on publication beside is 'x'"), daemon=True
+    )
+    waits.start()
+    altering = backend._node.turns.altering
+    wait_until(lambda: altering.wanted(beside.oid), describe="the first block waits")
+    with pytest.raises(Wal2LakeError) as caught:
+        run(other, "comment on publication known is 'y'")
+    assert (caught.value.sqlstate, caught.value.message) == (
+        "40P01",
+        "deadlock detected",
+    )
+    other.rollback()
+    waits.join(10)
+    backend.commit()
+    assert [one.description for one in catalog.comments()] == ["x", "x"]
 
 
 def test_a_block_that_defines_writes_no_table(

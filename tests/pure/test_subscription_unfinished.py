@@ -10,6 +10,7 @@ from tests.fakes.commands import Session, World
 
 from wal2lake.catalog import Catalog, PlannedSlot, Subscription
 from wal2lake.errors import PublisherError
+from wal2lake.frontend.commands.concurrency.turns import Waiter
 from wal2lake.frontend.commands.subscription.steps import unfinished
 from wal2lake.frontend.commands.subscription.steps.unfinished import (
     UnfinishedCommands,
@@ -140,7 +141,7 @@ def test_a_command_that_makes_a_slot_of_that_name_is_not_interfered_with(
 ) -> None:
     """Its connection string may be another text for the same server."""
     world.catalog.plan_slot(A)
-    with world.node.making.hold("new", lambda: None):
+    with world.node.turns.making.hold("new", Waiter(lambda: None)):
         servers.unfinished._drop("new")
     assert (servers.asked, servers.dropped) == ([], [])
     world.catalog.create_subscription(

@@ -24,7 +24,7 @@ from wal2lake.frontend.commands.concurrency.sequences import (
     SessionSequences,
 )
 from wal2lake.frontend.commands.concurrency.snapshots import Snapshots
-from wal2lake.frontend.commands.concurrency.turns import Turns
+from wal2lake.frontend.commands.concurrency.turns import NodeTurns, Turns, Waiter
 from wal2lake.lake import TablePort
 from wal2lake.lake.branch.branches import Branches
 from wal2lake.lake.branch.keys import Keys
@@ -92,16 +92,8 @@ class Node:
     """Held by commands that create or drop objects, so that two do not interleave. Taken last
     but for ``locks``, and never while a publisher is talked to: one that does not answer must
     not stop the commands of others."""
-    altering: Turns[Oid] = field(default_factory=Turns)
-    """Held by commands that change a subscription, to their end, the talk with its publisher
-    included. Who may not change it must not take it (``owner.altering``): who wants it has
-    work in the background step aside."""
-    creating: Turns[str] = field(default_factory=Turns)
-    """The same for CREATE SUBSCRIPTION, by the new one's name."""
-    making: Turns[str] = field(default_factory=Turns)
-    """Held by who makes a slot, or takes one for a new subscription, and by who drops a planned
-    one: by its name alone, for two connection strings may lead to one server. Inside of
-    ``creating``."""
+    turns: NodeTurns = field(default_factory=NodeTurns)
+    """Of commands that must not interleave."""
 
     unfinished: set[str] = field(default_factory=set)
     """Places, in lower case, of tables that open blocks have made: the catalog does not know them
@@ -145,13 +137,16 @@ class Caller:
     job_group: str = "command"
     """Of Spark, for what is run for them."""
     block: OpenBlock | None = None
-    """Of a command that defines something in a block: what waits for its end."""
+    """Of a block that defines something: what waits for its end."""
+    lock_timeout_ms: Callable[[], int] = lambda: 0
+    """The session's lock_timeout."""
 
     def turn(self, turns: Turns[K], key: K) -> AbstractContextManager[None]:
         """Wait for a turn; it is held to the end of the block, if the command is in one."""
+        waiter = Waiter(self.check, self.pid, self.lock_timeout_ms())
         if self.block is None:
-            return turns.hold(key, self.check)
-        self.block.keep(turns, key, self.check)
+            return turns.hold(key, waiter)
+        self.block.keep(turns, key, waiter)
         return nullcontext()
 
     @property

@@ -634,6 +634,7 @@ class LakeBackend:
             context.pid,
             self._origin,
             self._sequences,
+            lock_timeout_ms=lambda: context.parameters.number("lock_timeout"),
         )
 
     def fresh_check(self) -> Check:

@@ -14,8 +14,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from wal2lake.frontend.commands.concurrency.turns import Turns
-from wal2lake.pg import Check
+from wal2lake.frontend.commands.concurrency.turns import Turns, Waiter
 
 if TYPE_CHECKING:
     from wal2lake.frontend.commands.node import Node
@@ -50,11 +49,11 @@ class OpenBlock:
         self._turns = ExitStack()
         self._kept: set[tuple[int, Hashable]] = set()
 
-    def keep(self, turns: Turns[K], key: K, check: Check) -> None:
+    def keep(self, turns: Turns[K], key: K, waiter: Waiter) -> None:
         """Take a turn, and keep it to the block's end, a savepoint's notwithstanding."""
         name = (id(turns), key)
         if name not in self._kept:
-            self._turns.enter_context(turns.hold(key, check))
+            self._turns.enter_context(turns.hold(key, waiter))
             self._kept.add(name)
 
     def on_rollback(self, undo: Callable[[], None]) -> None:

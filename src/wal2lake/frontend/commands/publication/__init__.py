@@ -52,7 +52,7 @@ def _in_turn(command: _Command, *, publishes: bool = True) -> _Command:
     def run(node: Node, caller: Caller, statement: Any) -> str:
         with ExitStack() as held:
             for oid in _named(node, statement):
-                held.enter_context(caller.turn(node.altering, oid))
+                held.enter_context(caller.turn(node.turns.altering, oid))
             held.enter_context(node.ddl_lock)
             if publishes and caller.block is None:
                 node.capture_before(caller.check)

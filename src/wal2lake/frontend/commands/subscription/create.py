@@ -97,7 +97,7 @@ def create_subscription(
     if options.create_slot:
         outside_block(caller, "CREATE SUBSCRIPTION ... WITH (create_slot = true)")
     check_may_create(node, caller, options)
-    with caller.turn(node.creating, statement.name):
+    with caller.turn(node.turns.creating, statement.name):
         _check_name(node, statement.name)
         parse_conninfo(statement.conninfo)
         must_use_password = check_conninfo(
@@ -270,7 +270,7 @@ def _create_with_slot(
 
 def _turn(node: Node, caller: Caller, slot: str | None) -> AbstractContextManager[None]:
     """So that nobody drops, as another command's left-over, what this one makes or takes."""
-    return nullcontext() if slot is None else caller.turn(node.making, slot)
+    return nullcontext() if slot is None else caller.turn(node.turns.making, slot)
 
 
 def _take_effect(

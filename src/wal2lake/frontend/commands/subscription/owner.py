@@ -74,7 +74,7 @@ def altering(
     (LockSharedObject)."""
     while True:
         named = owned_subscription(node, caller, name, connects=connects)
-        with caller.turn(node.altering, named.oid):
+        with caller.turn(node.turns.altering, named.oid):
             found = owned_subscription(node, caller, name, connects=connects)
             if found.oid == named.oid:
                 yield found

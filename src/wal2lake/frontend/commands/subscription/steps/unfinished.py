@@ -224,7 +224,7 @@ class UnfinishedCommands:
     def _drop(self, slot: str) -> None:
         """All of that name, one after the other: were each to ask for the turn by itself,
         one whose publisher is away could keep it from the others for ever."""
-        making = self._node.making
+        making = self._node.turns.making
         with making.try_hold(slot) as mine:
             for planned in self._node.catalog.planned_slots() if mine else ():
                 if planned.slot_name == slot:
@@ -256,8 +256,8 @@ class UnfinishedCommands:
             )
 
     def _finish(self, subid: Oid) -> None:
-        check = self._aside_for(self._node.altering, subid)
-        with self._node.altering.try_hold(subid) as mine:
+        check = self._aside_for(self._node.turns.altering, subid)
+        with self._node.turns.altering.try_hold(subid) as mine:
             now = self._node.catalog.subscription(subid)
             if not mine or now is None or not now.dropping:
                 return
@@ -284,8 +284,8 @@ class UnfinishedCommands:
                 )
 
     def _copy_anew(self, subid: Oid) -> None:
-        check = self._aside_for(self._node.altering, subid)
-        with self._node.altering.try_hold(subid) as mine:
+        check = self._aside_for(self._node.turns.altering, subid)
+        with self._node.turns.altering.try_hold(subid) as mine:
             now = self._node.catalog.subscription(subid)
             if not mine or now is None or now.recopying is Recopy.NO:
                 return
