@@ -22,11 +22,12 @@ from wal2lake.catalog import (
 )
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.backend import Outcome, TransactionKind
-from wal2lake.frontend.commands.node import Node
+from wal2lake.frontend.commands.node import Node, SubscriptionLocks
 from wal2lake.frontend.commands.subscription import targets
 from wal2lake.frontend.commands.table import NewTable
 from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.frontend.engine.rows import answers
+from wal2lake.frontend.sysviews import Request
 from wal2lake.lake import FieldSpec
 from wal2lake.model import Lsn, Oid, PartitionKey, PartitionStrategy, SyncState
 from wal2lake.settings import Settings
@@ -481,6 +482,39 @@ def test_two_blocks_do_not_wait_for_each_other(
     waits.join(10)
     backend.commit()
     assert [one.description for one in catalog.comments()] == ["x", "x"]
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "sqlstate"),
+    [
+        ("pg_replication_origin_advance", ("pg_20001", Lsn(1)), None),
+        ("wal2lake.pause_table", (30000, "off"), "25001"),
+        ("wal2lake.resume_table", (30000, "off"), "25001"),
+        ("wal2lake.recopy_table", (30000, "off"), "25001"),
+    ],
+)
+def test_a_block_does_not_wait_for_itself(
+    backend: LakeBackend,
+    catalog: Catalog,
+    function: str,
+    arguments: tuple[object, ...],
+    sqlstate: str | None,
+) -> None:
+    """A function changes the subscription that the block has altered."""
+    backend._node.locks = SubscriptionLocks()
+    define(backend, catalog)
+    backend.begin(TransactionKind.BLOCK)
+    run(backend, "alter subscription off set (binary = true)")
+    refused = None
+    try:
+        backend._perform(backend._caller(), Request(function, arguments))
+    except Wal2LakeError as error:
+        refused = error.sqlstate
+    assert refused == sqlstate
+    backend.commit()
+    found = catalog.subscription(Oid(20001))
+    assert found is not None
+    assert found.options["binary"] == "true"
 
 
 def test_a_block_that_defines_writes_no_table(

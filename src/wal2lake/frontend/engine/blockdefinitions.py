@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from wal2lake.frontend.commands.concurrency.blocks import OpenBlock
 from wal2lake.frontend.commands.node import Caller, Node
 from wal2lake.frontend.commands.transaction.definitions import (
     Definitions,
@@ -32,6 +33,11 @@ class BlockDefinitions:
     def there(self) -> bool:
         """The block has defined something, or has tried to."""
         return self._definitions is not None
+
+    @property
+    def block(self) -> OpenBlock | None:
+        """What the block holds, if it has defined something."""
+        return None if self._definitions is None else self._definitions.block
 
     def refuse_writes(self) -> None:
         """0A000 if the block has defined something."""

@@ -634,6 +634,7 @@ class LakeBackend:
             context.pid,
             self._origin,
             self._sequences,
+            block=self._definitions.block,
             lock_timeout_ms=lambda: context.parameters.number("lock_timeout"),
         )
 
@@ -648,10 +649,8 @@ class LakeBackend:
             raise UsageError("canceling statement", sqlstate="57014")
 
     def _search_path(self) -> tuple[str, ...]:
-        parts = [
-            p.strip().strip('"')
-            for p in self._context.parameters["search_path"].split(",")
-        ]
+        path = self._context.parameters["search_path"]
+        parts = [p.strip().strip('"') for p in path.split(",")]
         names = [self._context.current_user if p == "$user" else p for p in parts if p]
         return tuple(names)
 

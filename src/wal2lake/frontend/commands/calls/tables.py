@@ -153,6 +153,7 @@ def _member(
             f"relation with OID {int(relid)} does not exist", sqlstate="42P01"
         )
     named = _subscription_of(node, table, name)
+    outside_block(caller, f"wal2lake.{function}()")
     with altering(node, caller, named, connects=False) as sub:
         refuse_dropping(sub)
         if sub.recopying is not Recopy.NO:
@@ -161,7 +162,6 @@ def _member(
                 sqlstate=_PREREQUISITE,
                 hint="Wait until the ALTER SUBSCRIPTION has ended.",
             )
-        outside_block(caller, f"wal2lake.{function}()")
         yield sub, _rel(node, sub.oid, table), table
 
 
