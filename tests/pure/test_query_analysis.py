@@ -119,6 +119,21 @@ def test_operators_mean_what_their_types_make_of_them(
 
 
 @pytest.mark.parametrize(
+    ("expression", "zone"),
+    [
+        ("'0001-03-15 BC'::date::text", "UTC"),
+        ("'0001-03-15 12:00 BC'::timestamp::text", "UTC"),
+        ("'0001-03-15 12:00 BC'::timestamptz::text", "UTC"),
+        ("'0001-01-01 00:00+00'::timestamptz::text", "America/New_York"),
+        ("'9999-12-31 23:00+00'::timestamptz::text", "Asia/Tokyo"),
+    ],
+)
+def test_the_text_of_a_constant_tells_its_era(expression: str, zone: str) -> None:
+    assert "' BC'" in item(expression, zone=zone)
+    assert "' BC'" not in item("'2024-03-15'::date::text")
+
+
+@pytest.mark.parametrize(
     ("expression", "name"),
     [
         ("i / 2", "integer"),

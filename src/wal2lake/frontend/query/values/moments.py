@@ -219,7 +219,8 @@ def is_infinite(operand: Operand) -> exp.Expression:
 
 
 def _is_finite_constant(node: exp.Expression) -> bool:
-    """What need not be looked at: a constant with a year of four digits, or now()."""
+    """What need not be looked at: now(), or a constant whose text has four digits as year in
+    every zone. 1 BC is Spark's year 0000, and a zone moves a constant into the next year."""
     if isinstance(node, exp.CurrentTimestamp | exp.CurrentDate):
         return True
     return (
@@ -227,6 +228,7 @@ def _is_finite_constant(node: exp.Expression) -> bool:
         and isinstance(node.this, exp.Literal)
         and node.this.is_string
         and node.this.name[:1] not in ("+", "-")
+        and node.this.name[:5] not in ("0000-", "0001-", "9999-")
     )
 
 
