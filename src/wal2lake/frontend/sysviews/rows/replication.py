@@ -465,26 +465,44 @@ def pg_stat_activity(moment: Moment) -> Iterator[Row]:
     """The clients' sessions, and the workers of subscriptions."""
     yield from _workers(moment)
     users = {role.name: role.oid for role in moment.facts.roles}
-    authority, role = moment.facts.authority, moment.role
-    sees_all = authority.has_privileges_of(role, PG_READ_ALL_STATS)
     for session in moment.source.sessions():
-        user = users.get(session.user)
-        # Source: HAS_PGSTAT_PERMISSIONS() in pgstatfuncs.c.
-        seen = sees_all or (user is not None and authority.owns(role, user))
-        yield {
-            "datid": DATABASE_OID,
-            "datname": DATABASE,
-            "pid": session.pid,
-            "usesysid": users.get(session.user),
-            "usename": session.user,
-            "application_name": session.application_name,
-            "client_addr": session.client_host or None,
-            "client_port": session.client_port if session.client_host else -1,
-            "backend_start": datetime.fromtimestamp(session.started_at, UTC),
-            "state": session.state,
-            "query": session.query if seen else "<insufficient privilege>",
-            "backend_type": "client backend",
-        }
+        yield _shown(
+            moment,
+            users.get(session.user),
+            {
+                "pid": session.pid,
+                "usename": session.user,
+                "application_name": session.application_name,
+            },
+            {
+                "client_addr": session.client_host or None,
+                "client_port": session.client_port if session.client_host else -1,
+                "backend_start": datetime.fromtimestamp(session.started_at, UTC),
+                "state": session.state,
+                "query": session.query,
+                "backend_type": "client backend",
+            },
+        )
+
+
+def _shown(moment: Moment, user: Oid | None, public: Row, guarded: Row) -> Row:
+    """A backend's row; what is guarded is for members of its role, and of pg_read_all_stats."""
+    seen = _sees_backend(moment, user)
+    return {
+        "datid": DATABASE_OID,
+        "datname": DATABASE,
+        "usesysid": user,
+        **public,
+        **(guarded if seen else {"query": "<insufficient privilege>"}),
+    }
+
+
+def _sees_backend(moment: Moment, user: Oid | None) -> bool:
+    """HAS_PGSTAT_PERMISSIONS() in pgstatfuncs.c."""
+    authority, role = moment.facts.authority, moment.role
+    return authority.has_privileges_of(role, PG_READ_ALL_STATS) or (
+        user is not None and authority.owns(role, user)
+    )
 
 
 def _workers(moment: Moment) -> Iterator[Row]:
@@ -496,22 +514,28 @@ def _workers(moment: Moment) -> Iterator[Row]:
             continue
         owner = owners[worker["subid"]]
         kind = "apply" if worker["worker_type"] == "apply" else "tablesync"
-        yield {
-            "datid": DATABASE_OID,
-            "datname": DATABASE,
-            "pid": worker["pid"],
-            "usesysid": owner,
-            "usename": names.get(owner),
-            "application_name": "",
-            "state": "active" if kind == "tablesync" else "idle",
-            "query": "",
-            "backend_type": f"logical replication {kind} worker",
-        }
+        yield _shown(
+            moment,
+            owner,
+            {
+                "pid": worker["pid"],
+                "usename": names.get(owner),
+                "application_name": "",
+            },
+            {
+                "state": "active" if kind == "tablesync" else "idle",
+                "query": "",
+                "backend_type": f"logical replication {kind} worker",
+            },
+        )
 
 
 def pg_stat_ssl(moment: Moment) -> Iterator[Row]:
-    """Which of them are encrypted."""
+    """Which of them are encrypted. PostgreSQL shows no row of a session that is guarded."""
+    users = {role.name: role.oid for role in moment.facts.roles}
     for session in moment.source.sessions():
+        if not _sees_backend(moment, users.get(session.user)):
+            continue
         tls = session.encrypted
         yield {
             "pid": session.pid,
