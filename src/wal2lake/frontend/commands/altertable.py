@@ -127,8 +127,9 @@ def alter_columns(node: Node, caller: Caller, statement: AlterTable) -> str:
             for action in statement.actions
             if isinstance(action, DropColumnClause) and action.cascade
         ]
+        after = plan_changes(table, changes).after
         identities = [
-            replica_identity(node, caller, table, action)
+            replica_identity(node, caller, after, action)
             for action in statement.actions
             if isinstance(action, ReplicaIdentityClause)
         ]

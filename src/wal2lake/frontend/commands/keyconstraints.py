@@ -98,6 +98,13 @@ def dropped_constraint(
         return [DropCheck(clause.name)]
     for column in table.columns:
         if column.not_null and clause.name == f"{table.name}_{column.name}_not_null":
+            # A key is looked at first, as PostgreSQL does: SetNotNull refuses its columns.
+            if column.identity and column.name not in table.key:
+                raise UsageError(
+                    f'column "{column.name}" of relation "{table.name}" is an identity'
+                    " column",
+                    sqlstate="55000",
+                )
             return [SetNotNull(column.name, not_null=False)]
     text = f'constraint "{clause.name}" of relation "{table.name}" does not exist'
     if not clause.if_exists:

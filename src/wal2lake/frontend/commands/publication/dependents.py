@@ -124,7 +124,7 @@ def replica_identity(
         if table.key_deferral.deferrable:
             raise UsageError(
                 f'cannot use non-immediate index "{name}" as replica identity',
-                sqlstate="42809",
+                sqlstate="0A000",
             )
         return clause.identity
     text = f'index "{name}" for table "{table.name}" does not exist'
@@ -132,6 +132,9 @@ def replica_identity(
     if other is not None:
         raise UsageError(f'"{name}" is not an index', sqlstate="42809")
     for candidate in node.catalog.tables():
+        if candidate.oid == table.oid:
+            # Its key is dropped by the same statement.
+            continue
         same = candidate.namespace == table.namespace and candidate.key
         if same and candidate.index_name == name:
             text = f'"{name}" is not an index for table "{table.name}"'
