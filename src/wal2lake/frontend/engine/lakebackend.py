@@ -67,6 +67,7 @@ from wal2lake.frontend.commands.transaction.messages import emit
 from wal2lake.frontend.commands.transaction.prepared import Preparing, finish_prepared
 from wal2lake.frontend.engine.blockdefinitions import BlockDefinitions
 from wal2lake.frontend.engine.copies import copied
+from wal2lake.frontend.engine.parametertypes import parameter_types, said_types
 from wal2lake.frontend.engine.rows.answers import Wanted, answered
 from wal2lake.frontend.engine.rows.filtered import FilteredRead
 from wal2lake.frontend.engine.sessionroles import SessionRoles
@@ -74,7 +75,7 @@ from wal2lake.frontend.engine.tablenames import Used, table_names
 from wal2lake.frontend.grammar import parse
 from wal2lake.frontend.grammar.constraints import constraint_modes, is_set_constraints
 from wal2lake.frontend.grammar.copying import CopyOptions, CopyTo
-from wal2lake.frontend.grammar.lexer import command_name, parameter_count
+from wal2lake.frontend.grammar.lexer import command_name
 from wal2lake.frontend.grammar.parser import Parsed
 from wal2lake.frontend.grammar.statements import Kind, Other, Truncate
 from wal2lake.frontend.query.results import Rendering, fields_of, plain_fields
@@ -99,8 +100,6 @@ from wal2lake.lake import CommitConflict
 from wal2lake.pg import Check
 from wal2lake.pgtypes.params import binary_param_to_text
 from wal2lake.wire.frontback import FieldDescription, Format
-
-_TEXT_OID: Final = 25
 
 _ANALYSES: Final = 5
 """Of one statement whose tables are altered again and again."""
@@ -176,17 +175,16 @@ class LakeBackend:
     def prepare(self, sql: str, param_oids: Sequence[int]) -> Prepared:
         """Parse; errors of names come from ``fields`` or ``execute``."""
         statement = parse(sql)
-        # As in PostgreSQL a COPY's query is not looked into before it runs.
-        used = 0 if isinstance(statement, CopyTo) else parameter_count(sql)
-        count = max(len(param_oids), used)
-        oids = [
-            (param_oids[i] if i < len(param_oids) else 0) or _TEXT_OID
-            for i in range(count)
-        ]
+        oids = said_types(sql, statement, param_oids)
         is_query = isinstance(statement, Other) and statement.kind in _QUERIES
         system = is_query and is_system_query(sql)
         if system and (only_computes(sql) or computes(sql)):
             system = not self._is_known(sql, oids)
+        if 0 in oids:
+            resolver, zone = self._resolver, self._context.parameters["TimeZone"]
+            oids = parameter_types(
+                sql, statement, oids, lambda: resolver(self._caller()), zone, system
+            )
         return _Statement(sql, statement, oids, self, system)
 
     def execute(

@@ -35,6 +35,11 @@ from wal2lake.frontend.query.analysis.sources import TABLE_MARK
 from wal2lake.frontend.query.plain import PlainQuery, plain_query
 from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.types import Type
+from wal2lake.frontend.query.values.undetermined import (
+    Undetermined,
+    determine,
+    placeholder,
+)
 from wal2lake.model import DATABASE
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 
@@ -62,6 +67,8 @@ class Parameter:
 
     text: str | None
     type_oid: int
+    undetermined: Undetermined | None = None
+    """Its type is looked for; ``text`` is None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +329,10 @@ def settle(tree: exp.Expression) -> None:
             bound.pop()
         elif isinstance(_uncast(count), exp.Null):
             # LIMIT NULL is no limit; a parameter is NULL while the query is described.
+            determine(count, t.INT8)
             bound.pop()
+        elif isinstance(_uncast(count), exp.Literal) and _uncast(count).name.isdigit():
+            bound.set("expression", exp.Literal.number(_uncast(count).name))
         elif not isinstance(count, exp.Literal):
             bound.set("expression", exp.cast(count, exp.DataType.Type.INT))
     for kind in list(tree.find_all(exp.DataType)):
@@ -358,6 +368,8 @@ _TEXTUAL: Final = frozenset((0, 19, 25, 705, 1042, 1043))
 
 def _marked(parameter: Parameter) -> exp.Expression:
     """The value, with what the client said of its type."""
+    if parameter.undetermined is not None:
+        return placeholder(parameter.undetermined)
     node = _bound(parameter)
     oid = parameter.type_oid
     if oid not in _TEXTUAL and type_by_oid(oid) is not None:

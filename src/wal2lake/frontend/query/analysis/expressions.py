@@ -24,6 +24,7 @@ from wal2lake.frontend.query.analysis.scopes import Columns, Scope
 from wal2lake.frontend.query.values import casts, literals, moments, output
 from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.types import Operand, Type
+from wal2lake.frontend.query.values.undetermined import determine
 from wal2lake.pgtypes.registry.pg_type import type_by_oid
 from wal2lake.pgtypes.registry.type_names import parse_type_name
 
@@ -256,6 +257,7 @@ class Expressions:
             array = array.this
         if isinstance(array, exp.Null):
             # A parameter, while the query is described.
+            determine(array, int(known.array_oid) if known is not None else 0)
             return [Operand(exp.Null(), t.LITERAL)]
         is_text = isinstance(array, exp.Literal) and array.is_string
         if is_text and known is not None and known.array_oid:

@@ -23,6 +23,7 @@ from wal2lake.frontend.query.values import casts, moments, numeric
 from wal2lake.frontend.query.values import types as t
 from wal2lake.frontend.query.values.numeric import let
 from wal2lake.frontend.query.values.types import Operand, Type, cast
+from wal2lake.frontend.query.values.undetermined import determine
 from wal2lake.pgtypes.registry.pg_type import format_type, numeric_precision_scale
 
 _MOMENT_CASTS: Final = frozenset(
@@ -85,6 +86,8 @@ def assign(operand: Operand, column: str, kind: Type, zone: str) -> Operand:
 def _constant(operand: Operand, kind: Type, zone: str) -> Operand:
     """A literal is read by the input function of the column's type."""
     if isinstance(operand.node, exp.Null):
+        if kind.foreign is None:
+            determine(operand.node, kind.oid)
         return Operand(cast(exp.Null(), t.spark_name(kind)), kind)
     if kind.element is not None:
         return _fitted_items(casts.settled(operand, kind, zone), kind, zone)

@@ -24,6 +24,7 @@ from wal2lake.frontend.query.values.literals import constant
 from wal2lake.frontend.query.values.numeric import let, spark
 from wal2lake.frontend.query.values.output import element_of, over_elements, text_of
 from wal2lake.frontend.query.values.types import Operand, Type, cast
+from wal2lake.frontend.query.values.undetermined import determine
 
 
 def settled(operand: Operand, kind: Type, zone: str) -> Operand:
@@ -31,6 +32,8 @@ def settled(operand: Operand, kind: Type, zone: str) -> Operand:
     if operand.type.oid != t.UNKNOWN:
         return operand
     if isinstance(operand.node, exp.Null):
+        if kind.foreign is None:
+            determine(operand.node, kind.oid)
         if kind.exact_text:
             # NULL stands for a parameter while a query is described: any number.
             kind = t.decimal(1, 0)
@@ -290,6 +293,10 @@ def comparable(
         left, right = as_known(left, zone), as_known(right, zone)
     if not left.type.known or not right.type.known:
         return left.node, right.node
+    for one, other in ((left, right), (right, left)):
+        if one.type.oid == t.UNKNOWN and other.type.oid == t.VARCHAR:
+            # The operator is text's.
+            determine(one.node, t.TEXT)
     if left.type.oid == t.UNKNOWN:
         left = settled(left, _bare(right.type), zone)
     elif right.type.oid == t.UNKNOWN:

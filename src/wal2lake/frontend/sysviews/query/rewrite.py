@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -32,6 +33,7 @@ from wal2lake.errors import (
 )
 from wal2lake.frontend.grammar.lexer import set_off
 from wal2lake.frontend.query.translate import Parameter, cut_identifiers, schema_named
+from wal2lake.frontend.query.values.undetermined import determine, placeholder
 from wal2lake.frontend.sysviews.declarations.relations import (
     SystemRelation,
     system_relation,
@@ -57,6 +59,7 @@ from wal2lake.frontend.sysviews.query.failures import DIVISION_BY_ZERO
 from wal2lake.frontend.sysviews.query.inference import (
     BYTEA,
     INT2VECTOR,
+    INT8,
     INTEGERS,
     NODE_FUNCTIONS,
     OIDVECTOR,
@@ -69,7 +72,8 @@ from wal2lake.frontend.sysviews.query.inference import (
 from wal2lake.frontend.sysviews.query.namedarguments import place
 from wal2lake.frontend.sysviews.query.rowfunctions import expand
 from wal2lake.frontend.sysviews.query.scopes import RELATION_META, Output, analyze
-from wal2lake.pgtypes.registry.pg_type import format_type
+from wal2lake.pgtypes.registry.pg_type import format_type, type_by_oid
+from wal2lake.pgtypes.registry.type_names import parse_type_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +211,41 @@ def _translate(sql: str, parameters: tuple[Parameter, ...]) -> Translated:
     return Translated(text, relations, calls, shown)
 
 
+def determine_parameters(sql: str, parameters: Sequence[Parameter]) -> None:
+    """Say of those without a type which one they have beside an operand, or in a cast."""
+    parsed = _parse(sql)
+    if parsed is None:
+        return
+    tree = parsed.copy()
+    _bind(tree, parameters)
+    for node in tree.find_all(exp.Cast):
+        with suppress(UndefinedObjectError):
+            oid, _ = parse_type_name(node.to.sql(dialect="postgres"))
+            determine(node.this, int(oid))
+    _select_something(tree)
+    _unqualify(tree)
+    place(tree)
+    analyze(expand(tree))
+    for node in tree.find_all(exp.Null):
+        place_of = node.find_ancestor(exp.Any) or node
+        beside = _beside(place_of)
+        known = type_by_oid(0 if beside is None else get_type(beside) or 0)
+        if known is not None:
+            determine(node, int(known.oid if place_of is node else known.array_oid))
+    for bound in tree.find_all(exp.Limit, exp.Offset):
+        determine(bound.expression, INT8)
+
+
+def _beside(node: exp.Expression) -> exp.Expression | None:
+    """What a constant is compared with."""
+    parent = node.parent
+    if isinstance(parent, exp.In) and node is not parent.this:
+        return parent.this
+    if not isinstance(parent, exp.Binary):
+        return None
+    return parent.expression if node is parent.this else parent.this
+
+
 def _calls(tree: exp.Expression) -> dict[str, str]:
     """Signatures of the calls, for an error about one of them."""
     calls = {}
@@ -232,6 +271,8 @@ def _bind(tree: exp.Expression, parameters: Sequence[Parameter]) -> None:
 
 
 def _constant(parameter: Parameter) -> exp.Expression:
+    if parameter.undetermined is not None:
+        return placeholder(parameter.undetermined)
     text = parameter.text
     value: exp.Expression = exp.Null() if text is None else exp.Literal.string(text)
     if parameter.type_oid in (0, 25, UNKNOWN):

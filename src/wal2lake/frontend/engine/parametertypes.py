@@ -1,0 +1,58 @@
+"""The types of a statement's parameters, where the client gives none.
+
+Comes in: a query or a write, as text, and the OIDs that the client has said. Goes out: the OID of
+each parameter. A statement that is wrong says so when it is described or run; its parameters are
+what was found until then, and text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from wal2lake.errors import Wal2LakeError
+from wal2lake.frontend.grammar.copying import CopyTo
+from wal2lake.frontend.grammar.lexer import parameter_count
+from wal2lake.frontend.grammar.statements import Kind, Other
+from wal2lake.frontend.query.translate import Parameter, Resolver, translate_query
+from wal2lake.frontend.query.values.undetermined import Undetermined
+from wal2lake.frontend.query.writes import translate_write
+from wal2lake.frontend.sysviews.query.rewrite import determine_parameters
+
+_TEXT_OID: Final = 25
+
+_WRITES: Final = (Kind.INSERT, Kind.UPDATE, Kind.DELETE)
+
+
+def said_types(sql: str, statement: object, given: Sequence[int]) -> list[int]:
+    """What the client says of each parameter that the statement has; 0: nothing."""
+    # As in PostgreSQL a COPY's query is not looked into before it runs.
+    used = 0 if isinstance(statement, CopyTo) else parameter_count(sql)
+    return [*given, *[0] * (used - len(given))]
+
+
+def parameter_types(
+    sql: str,
+    statement: object,
+    given: Sequence[int],
+    resolver: Callable[[], Resolver],
+    zone: str,
+    system: bool,
+) -> list[int]:
+    """``given``: 0 where the client says nothing; ``system``: a query of the catalogs."""
+    cells = [Undetermined() for _ in given]
+    asked = tuple(
+        Parameter(None, oid, None if oid else cell)
+        for oid, cell in zip(given, cells, strict=True)
+    )
+    with suppress(Wal2LakeError):
+        if system:
+            determine_parameters(sql, asked)
+        elif isinstance(statement, Other) and statement.kind in _WRITES:
+            translate_write(sql, resolver(), asked, zone)
+        elif isinstance(statement, Other):
+            translate_query(sql, resolver(), asked, zone)
+    return [
+        oid or cell.oid or _TEXT_OID for oid, cell in zip(given, cells, strict=True)
+    ]
