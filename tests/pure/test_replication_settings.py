@@ -19,6 +19,5 @@ def test_a_node_shows_the_replication_settings_of_postgresql(tmp_path: Path) -> 
         "max_active_replication_origins": "65534",
         "sync_replication_slots": "off",
         "synchronized_standby_slots": "",
-        "log_replication_commands": "off",
     }
     assert {name: parameters[name] for name in shown} == shown

@@ -372,9 +372,30 @@ def test_a_node_shows_the_replication_settings_of_postgresql(tmp_path):
         "max_active_replication_origins": "65534",
         "sync_replication_slots": "off",
         "synchronized_standby_slots": "",
-        "log_replication_commands": "off",
     }
     assert {name: parameters[name] for name in shown} == shown
+
+
+def test_a_superuser_chooses_whether_replication_commands_are_logged():
+    boss = Parameters(facts={"is_superuser": "on"})
+    boss.set_at_startup("log_replication_commands", "true")
+    boss.set("log_replication_commands", "off")
+    boss.reset_all()
+    assert boss["log_replication_commands"] == "on"
+    other = Parameters()
+    for change in (
+        lambda: other.set_at_startup("log_replication_commands", "on"),
+        lambda: other.set("log_replication_commands", "on"),
+        lambda: other.reset("log_replication_commands"),
+    ):
+        with pytest.raises(Wal2LakeError) as caught:
+            change()
+        assert (caught.value.sqlstate, caught.value.message) == (
+            "42501",
+            'permission denied to set parameter "log_replication_commands"',
+        )
+    other.reset_all()
+    assert other["log_replication_commands"] == "off"
 
 
 def test_custom_parameters_are_bounded():

@@ -33,6 +33,8 @@ class Context(Enum):
     """Nobody: a fact about the server."""
     POSTMASTER = "postmaster"
     """The configuration file, at start."""
+    SUPERUSER = "superuser"
+    """Any session of a superuser."""
     USER = "user"
     """Any session."""
 

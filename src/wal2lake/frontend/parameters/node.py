@@ -189,5 +189,4 @@ def node_parameters(settings: Settings) -> tuple[ParameterDefinition, ...]:
         ),
         off("sync_replication_slots", "Whether slots are copied from a primary."),
         text("synchronized_standby_slots", "", "Slots that logical ones follow."),
-        off("log_replication_commands", "Whether replication commands are logged."),
     )

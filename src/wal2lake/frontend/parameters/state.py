@@ -153,7 +153,8 @@ class Parameters(Mapping[str, str]):
         """RESET ALL."""
         for key, definition in self._definitions.items():
             # The transaction_* values belong to the transaction, not to the session.
-            if definition.context is Context.USER and not definition.follows:
+            settable = definition.context in (Context.SUPERUSER, Context.USER)
+            if settable and not definition.follows:
                 self._assign(key, self._reset.get(key), local=False)
 
     def assume(self, name: str, value: str | None, *, local: bool = False) -> None:
@@ -219,6 +220,11 @@ class Parameters(Mapping[str, str]):
                 f'parameter "{definition.name}" cannot be changed without restarting '
                 "the server",
                 sqlstate="55P02",
+            )
+        if definition.context is Context.SUPERUSER and not self.enabled("is_superuser"):
+            raise UsageError(
+                f'permission denied to set parameter "{definition.name}"',
+                sqlstate="42501",
             )
         return definition
 

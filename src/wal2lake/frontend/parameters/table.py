@@ -233,6 +233,13 @@ PARAMETERS: Final = (
     _timeout(
         "lock_timeout", "Sets the maximum allowed duration of any wait for a lock."
     ),
+    ParameterDefinition(
+        "log_replication_commands",
+        Kind.BOOL,
+        "off",
+        "Logs each replication command.",
+        Context.SUPERUSER,
+    ),
     _fact(
         "max_identifier_length",
         Kind.INTEGER,
