@@ -10,6 +10,7 @@ import pytest
 from tests.fakes.door import INT4, TEXT, RawClient, errors, open_door
 
 from wal2lake.frontend.door import ListenerSettings
+from wal2lake.frontend.session import interrupts
 from wal2lake.wire.frontback import (
     Bind,
     Close,
@@ -737,6 +738,33 @@ def test_a_transaction_that_has_ended_has_no_timeout(client):
     ask(client, "begin; set local transaction_timeout = 0")
     time.sleep(0.15)
     assert tags(ask(client, "commit")) == ["COMMIT"]
+
+
+def test_each_transaction_of_a_string_has_a_timeout_of_its_own(client, monkeypatch):
+    seen = []
+
+    class Timer(threading.Timer):
+        def start(self):
+            seen.append("start")
+            super().start()
+
+        def cancel(self):
+            seen.append("cancel")
+            super().cancel()
+
+    monkeypatch.setattr(interrupts.threading, "Timer", Timer)
+    ask(client, "set transaction_timeout = 77000")
+    del seen[:]
+    ask(client, "begin")
+    ask(client, "select 1")
+    assert seen == ["start"]
+    for sql in ("commit; begin", "rollback; begin", "commit and chain"):
+        del seen[:]
+        ask(client, sql)
+        assert seen == ["cancel", "start"], sql
+    ask(client, "selec")
+    assert seen[2:] == ["cancel"]
+    ask(client, "rollback")
 
 
 def test_a_shutdown_ends_idle_and_busy_sessions_with_57p01(door, client):

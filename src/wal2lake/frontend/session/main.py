@@ -125,7 +125,9 @@ class Session:
         )
         self.interrupts = Interrupts(backend.cancel, conversation.transport.wake)
         self._table = StatementTable(max_bytes)
-        self._transaction = Transaction(backend, parameters)
+        self._transaction = Transaction(
+            backend, parameters, lambda: self.interrupts.watch_transaction(0)
+        )
         self._executor = Executor(
             backend=backend,
             parameters=parameters,
@@ -321,7 +323,9 @@ class Session:
         self._send_ready()
 
     def _replicate(self, replication: Replication, text: str) -> None:
-        self._log.info(f"received replication command: {text}")
+        wanted = self._parameters.enabled("log_replication_commands")
+        say = self._log.info if wanted else self._log.debug
+        say(f"received replication command: {text}")
         with self.interrupts.running():
             outcome = replication.run(text, self._transaction)
         self._send_outcome(outcome)
@@ -381,7 +385,8 @@ class Session:
 
     def _send_ready(self) -> None:
         self._report_parameters()
-        if self._transaction.in_block:
+        # As in PostgreSQL, an error ends the time of a block.
+        if self._transaction.in_block and not self._transaction.failed:
             self._watch_transaction()
         else:
             self.interrupts.watch_transaction(0)

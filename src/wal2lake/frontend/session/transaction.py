@@ -77,6 +77,7 @@ class Transaction:
 
     __slots__ = (
         "_backend",
+        "_ended",
         "_executed",
         "_parameters",
         "_queried",
@@ -84,7 +85,14 @@ class Transaction:
         "_state",
     )
 
-    def __init__(self, backend: Backend, parameters: Parameters) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        parameters: Parameters,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``ended``: called once a transaction has ended, whatever follows in its string."""
+        self._ended = ended
         self._backend = backend
         self._parameters = parameters
         self._state = _State.IDLE
@@ -328,10 +336,12 @@ class Transaction:
             self._parameters.commit()
         finally:
             self._state = _State.IDLE
+            self._ended()
 
     def _roll_back(self) -> None:
         self._savepoints.clear()
         self._parameters.rollback()
+        self._ended()
         self._backend.rollback()
 
     # -- savepoints
