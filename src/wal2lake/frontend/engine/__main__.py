@@ -31,7 +31,7 @@ from wal2lake.frontend.backend import Backend, SessionContext
 from wal2lake.frontend.commands.access import is_member, may_connect
 from wal2lake.frontend.commands.concurrency.sequences import SequenceLocks
 from wal2lake.frontend.commands.node import Node, SubscriptionLocks
-from wal2lake.frontend.commands.subscription import UnfinishedCommands
+from wal2lake.frontend.commands.subscription import UnfinishedCommands, remove_orphans
 from wal2lake.frontend.commands.transaction.prepared import finish_interrupted
 from wal2lake.frontend.commands.transaction.recovery import recover
 from wal2lake.frontend.door import Door, Entrance, Listener, ListenerSettings
@@ -191,6 +191,7 @@ class _Engine:
                 sequences=sequences,
             )
             recover(node)
+            remove_orphans(node)
             unfinished = UnfinishedCommands(node)
             apply.start()
             sync.start()

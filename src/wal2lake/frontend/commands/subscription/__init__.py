@@ -38,7 +38,10 @@ from wal2lake.frontend.commands.subscription.refresh import (
     alter_publication,
     alter_refresh,
 )
-from wal2lake.frontend.commands.subscription.steps.drop import drop_subscription
+from wal2lake.frontend.commands.subscription.steps.drop import (
+    drop_subscription,
+    remove_orphans,
+)
 from wal2lake.frontend.commands.subscription.steps.unfinished import UnfinishedCommands
 from wal2lake.frontend.grammar.statements import (
     AlterSubscriptionConnection,
@@ -69,4 +72,4 @@ COMMANDS: Final[Mapping[type, Callable[[Node, Caller, Any], str]]] = {
 }
 """Each refuses a transaction block itself, where PostgreSQL would (``blocks``)."""
 
-__all__ = ["COMMANDS", "UnfinishedCommands", "block_not_supported"]
+__all__ = ["COMMANDS", "UnfinishedCommands", "block_not_supported", "remove_orphans"]

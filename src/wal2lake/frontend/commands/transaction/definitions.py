@@ -26,6 +26,7 @@ from wal2lake.catalog import UncommittedCatalog
 from wal2lake.errors import FeatureNotSupportedError
 from wal2lake.frontend.commands.concurrency.blocks import BlockMark, OpenBlock
 from wal2lake.frontend.commands.node import Node
+from wal2lake.observe import get_logger
 from wal2lake.pg import Check
 
 
@@ -67,7 +68,13 @@ class Definitions:
                 block.committed()
         node.changed()
         for step in block.afterwards:
-            step(node)
+            try:
+                step(node)
+            except Exception as error:
+                # The transaction is committed: an error would say that it is not.
+                get_logger().error(
+                    "a step after a commit failed", error=error, exc_info=True
+                )
 
     def end(self) -> None:
         """Nothing is left of what has not been committed; others may go on."""

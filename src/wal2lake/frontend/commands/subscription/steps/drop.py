@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Collection, Iterator
@@ -41,7 +42,7 @@ from wal2lake.frontend.commands.subscription.publisher import (
 )
 from wal2lake.frontend.grammar.statements import DropSubscription
 from wal2lake.model import Oid
-from wal2lake.observe import failpoint
+from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import Check, Session
 
 WORKER_STOP_SECONDS: Final = 30.0
@@ -200,6 +201,33 @@ def _remove_log(oid: Oid, node: Node) -> None:
     for gone in (directory, given_up(directory)):
         shutil.rmtree(gone, ignore_errors=True)
     progress_path(node.settings.run_directory, oid).unlink(missing_ok=True)
+
+
+_LOG_NAME: Final = re.compile(r"([1-9]\d*)(?:\.old)?")
+_PROGRESS_NAME: Final = re.compile(r"sub-([1-9]\d*)\.progress")
+
+
+def remove_orphans(node: Node) -> None:
+    """At start: logs and positions of subscriptions that a block has dropped, if a crash came
+    between its commit and their removal. Only what is named by an OID is looked at."""
+    known = {int(subscription.oid) for subscription in node.catalog.subscriptions()}
+    for directory, pattern in (
+        (node.settings.log_directory, _LOG_NAME),
+        (node.settings.run_directory, _PROGRESS_NAME),
+    ):
+        for path in directory.iterdir() if directory.is_dir() else ():
+            named = pattern.fullmatch(path.name)
+            if named is None or int(named[1]) in known or path.is_symlink():
+                continue
+            if path.is_dir() is not (pattern is _LOG_NAME):
+                continue
+            get_logger().warning(
+                "removing what a dropped subscription has left", path=str(path)
+            )
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def given_up(directory: Path) -> Path:
