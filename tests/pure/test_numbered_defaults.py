@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from wal2lake.catalog import Catalog, ColumnDef, OwnedSequence, TableDef
+from wal2lake.errors import UsageError
 from wal2lake.frontend.commands.concurrency.sequences import SequenceLocks
 from wal2lake.frontend.engine.columndefaults import EvaluatedDefaults
 from wal2lake.lake.staging.defaults import Fill, behind, filled, have_sequences
@@ -43,6 +44,25 @@ def test_rows_that_are_inserted_have_the_next_ones() -> None:
     assert filled(fill, rows, pa.int16()).to_pylist() == [7, None, 9, 11]
     nobody = np.zeros(2, np.bool_)
     assert filled(Fill(sequence=Oid(501)), nobody, pa.int16()).to_pylist() == [None] * 2
+
+
+@pytest.mark.parametrize(("first", "step"), [(32767, 1), (-32767, -2)])
+def test_a_number_beyond_the_columns_type_is_out_of_range(
+    first: int, step: int
+) -> None:
+    """It became a negative one in silence, where a serial column was made smallint."""
+    rows = np.ones(2, np.bool_)
+    with pytest.raises(UsageError, match="smallint out of range") as caught:
+        filled(Fill(sequence=Oid(501), first=first, step=step), rows, pa.int16())
+    assert caught.value.sqlstate == "22003"
+
+
+def test_rows_that_a_restart_removes_may_have_any_number() -> None:
+    rows = np.ones(40_002, np.bool_)
+    found = filled(Fill(sequence=Oid(501), first=1 - 40_000, step=1), rows, pa.int16())
+    assert found.to_pylist()[-2:] == [1, 2]
+    found = filled(Fill(sequence=Oid(501), first=40_000 - 1, step=-1), rows, pa.int16())
+    assert found.to_pylist()[-2:] == [-1, -2]
 
 
 def test_what_is_taken_once_is_nobody_elses(defaults: EvaluatedDefaults) -> None:

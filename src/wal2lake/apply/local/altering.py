@@ -64,6 +64,8 @@ _PAUSE_SECONDS: Final = 0.5
 _TEXT_CONSTANT: Final = re.compile(r"'((?:[^']|'')*)'")
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 _NUMBERS: Final = frozenset({20, 21, 23, 1700})
+_TEXT: Final = 25
+"""The one type that keeps a constant as it is written."""
 """OIDs of the types whose input function takes an integer's text: bigint, smallint, integer,
 numeric."""
 
@@ -92,6 +94,9 @@ class Anew:
     fill: Callable[[Branch, TableState], None]
     """Insert all rows of that version into the branch, converted. May fail with PostgreSQL's
     error: then nothing has changed."""
+    canonical: bool = False
+    """Constants are written as a PostgreSQL server writes values of their types, not as a user
+    may: ``'{ a , b }'``."""
 
 
 def field_spec(column: ColumnDef, dimensions: int = 0) -> FieldSpec:
@@ -272,7 +277,7 @@ def _rows_anew(
         # Files that hold deleted rows only would have the old types.
         yield ()
         return
-    constants = _constants(plan)
+    constants = _constants(plan, canonical=anew.canonical)
     if constants is not None:
         rows = widened(tables, state, metadata, fields, constants)
         if rows is not None:
@@ -290,11 +295,12 @@ def _rows_anew(
         anew.branches.drop(branch)
 
 
-def _constants(plan: ColumnPlan) -> dict[str, str | None] | None:
+def _constants(plan: ColumnPlan, *, canonical: bool) -> dict[str, str | None] | None:
     """PostgreSQL's text of the value that rows get in each new column; None: a value is to be
     computed, or the rows are to be looked through for a new key."""
     sources = {one.column.name: one.source for one in plan.columns}
-    if {sources[name] for name in plan.after.key} - set(plan.before.key):
+    key = {sources[name] for name in plan.after.key}
+    if key and key != set(plan.before.key):
         return None
     found: dict[str, str | None] = {}
     for one in plan.columns:
@@ -307,7 +313,9 @@ def _constants(plan: ColumnPlan) -> dict[str, str | None] | None:
             if one.column.not_null or one.column.sequence is not None:
                 return None
             found[one.column.name] = None
-        elif quoted := _TEXT_CONSTANT.fullmatch(default):
+        elif (quoted := _TEXT_CONSTANT.fullmatch(default)) and (
+            canonical or one.column.type_oid == _TEXT
+        ):
             found[one.column.name] = quoted[1].replace("''", "'")
         elif _INTEGER.fullmatch(default) and one.column.type_oid in _NUMBERS:
             found[one.column.name] = default

@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from wal2lake.apply.local.altering import Anew, alter_table, is_empty, rewrites
@@ -151,6 +152,7 @@ def follow(
             f"relation with OID {relid} does not exist", sqlstate="42P01"
         )
     caller = Caller(owner, lambda notice: None)
+    carry_out = partial(_carry_out, canonical=True)
     # Not the DDL lock: its holder may wait for the worker that calls.
     with ExitStack() as held:
         hold_tables(node, [table], held, caller.check)
@@ -163,7 +165,7 @@ def follow(
         possible = without_foreign_defaults(table, changes)
         try:
             try:
-                _carry_out(node, caller, table, possible, {}, replaced=replaced)
+                carry_out(node, caller, table, possible, {}, replaced=replaced)
             except UsageError as error:
                 without: list[ColumnChange] = [
                     one for one in possible if not isinstance(one, SetKey)
@@ -174,7 +176,7 @@ def follow(
                     "a key is not taken over from the publisher", reason=str(error)
                 )
                 possible = without
-                _carry_out(node, caller, table, possible, {}, replaced=replaced)
+                carry_out(node, caller, table, possible, {}, replaced=replaced)
         except UsageError as error:
             if error.sqlstate == _NOT_NULL_VIOLATION:
                 # The publisher's rows have been filled since: ours will be by what is to come.
@@ -182,14 +184,14 @@ def follow(
                     "NOT NULL is not taken over from the publisher", reason=str(error)
                 )
                 possible = nullable(possible)
-                _carry_out(node, caller, table, possible, {}, replaced=replaced)
+                carry_out(node, caller, table, possible, {}, replaced=replaced)
                 return
             if not replaced:
                 raise
             nothing = {
                 one.name: "NULL" for one in changes if isinstance(one, ChangeType)
             }
-            _carry_out(node, caller, table, possible, nothing, replaced=True)
+            carry_out(node, caller, table, possible, nothing, replaced=True)
 
 
 def _refuse_identity(table: TableDef, name: str) -> None:
@@ -398,6 +400,7 @@ def _carry_out(
     *,
     replaced: bool = False,
     cascade: Collection[str] = (),
+    canonical: bool = False,
 ) -> None:
     plan = plan_changes(table, changes)
     if plan.after == table and not changes:
@@ -418,7 +421,7 @@ def _carry_out(
         node.catalog,
         node.tables,
         plan,
-        Anew(node.branches, place, rewriting.fill),
+        Anew(node.branches, place, rewriting.fill, canonical),
         committing=node.snapshots.committing,
     )
     # A copy that began before ends: what it has is void.

@@ -29,6 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wal2lake.errors import UsageError
 from wal2lake.model import Oid
 
 
@@ -131,6 +132,23 @@ def _uuids(count: int) -> pa.Array:
     )
 
 
+def _numbers(first: int, step: int, count: int, kind: pa.DataType) -> pa.Array:
+    """``first``, ``first + step`` ... as an integer column has them; 22003 for one beyond it.
+
+    Where a TRUNCATE restarts the sequence, numbers count backwards from it: those of the rows
+    that it removes may be below what the type has, and become anything."""
+    start = (first + (1 << 63)) % (1 << 64) - (1 << 63)
+    numbers = start + step * np.arange(count)
+    limits = np.iinfo(kind.to_pandas_dtype())
+    low, high = (limits.min, None) if step > 0 else (None, limits.max)
+    numbers = np.clip(numbers, low, high)
+    try:
+        return pa.array(numbers, pa.int64()).cast(kind)
+    except pa.ArrowInvalid:
+        name = {16: "smallint", 32: "integer"}.get(limits.bits, "bigint")
+        raise UsageError(f"{name} out of range", sqlstate="22003") from None
+
+
 def filled(
     fill: Fill | None, rows: npt.NDArray[np.bool_], kind: pa.DataType
 ) -> pa.Array:
@@ -144,10 +162,7 @@ def filled(
         seed = int.from_bytes(os.urandom(16))
         values = pa.array(np.random.default_rng(seed).random(count), pa.float64())
     elif fill.first is not None:
-        # Rows before a restart are gone with its TRUNCATE, whatever value they get.
-        first = (fill.first + (1 << 63)) % (1 << 64) - (1 << 63)
-        values = pa.array(first + fill.step * np.arange(count), pa.int64())
-        values = values.cast(kind, safe=False)
+        values = _numbers(fill.first, fill.step, count, kind)
     else:
         assert fill.value is not None
         values = fill.value.take(pa.array(np.zeros(count, np.int64)))

@@ -80,6 +80,9 @@ class StagedInserts:
 
 _RANGED: Final = {"smallint": int, "int": int, "bigint": int, "string": str}
 
+_RUN_BYTES: Final = 16 << 20
+"""Of rows that are converted together; of more the fixed cost of a conversion is small."""
+
 _HELD_BYTES: Final = 16 << 20
 """Staged changes of one table that stay in memory, where this process stages them: written and read
 again, a few rows would cost more than all that is done with them. A guess."""
@@ -342,10 +345,12 @@ def _runs(
     run: list[pa.RecordBatch] = []
     for part in parts:
         for batch in _rows(part, span, target):
-            rows = sum(one.num_rows for one in run)
+            rows = batch.num_rows + sum(one.num_rows for one in run)
+            size = batch.nbytes + sum(one.nbytes for one in run)
             if of is not None and (
                 of.source.relation != part.source.relation
-                or rows + batch.num_rows > BATCH_ROWS
+                or rows > BATCH_ROWS
+                or size > _RUN_BYTES
             ):
                 yield of, _joined(run), target
                 run = []
