@@ -14,6 +14,7 @@ import pytest
 from tests.fakes.catalog_source import session
 
 from wal2lake.catalog import (
+    Altered,
     Catalog,
     ColumnDef,
     Subscription,
@@ -441,6 +442,69 @@ def test_blocks_beside_others(backend: LakeBackend, catalog: Catalog) -> None:
         assert caught.value.sqlstate == "40001"
     assert catalog.publication_named("r") is None
     run(backend, "create publication r")
+
+
+W = (ColumnDef("a", Oid(23)), ColumnDef("b", Oid(23)))
+
+
+@pytest.mark.parametrize(
+    ("columns", "renamed"),
+    [
+        (W[:1], ()),
+        ((W[0], replace(W[1], name="c")), (("b", "c"),)),
+        ((W[0], replace(W[1], type_oid=Oid(25))), ()),
+    ],
+    ids=["drop", "rename", "type"],
+)
+@pytest.mark.parametrize(
+    ("clauses", "commits"),
+    [("(a, b)", False), ("where (b > 1)", False), ("", True)],
+    ids=["list", "filter", "whole"],
+)
+def test_a_block_publishes_columns_that_are_there_at_its_commit(
+    backend: LakeBackend,
+    catalog: Catalog,
+    columns: tuple[ColumnDef, ...],
+    renamed: tuple[tuple[str, str], ...],
+    clauses: str,
+    commits: bool,
+) -> None:
+    """Others alter the table meanwhile. PostgreSQL has them wait for the block."""
+    catalog.create_table(TableDef(Oid(30001), "public", "w", Oid(10), W, (), "/w"))
+    run(backend, "create publication old")
+    for sql in (
+        "create publication new for table w",
+        "alter publication old set table w",
+    ):
+        backend.begin(TransactionKind.BLOCK)
+        run(backend, "create publication beside")
+        backend.savepoint(1)
+        run(backend, f"{sql} {clauses}")
+        catalog.redefine([Altered(Oid(30001), columns, (), None, renamed)])
+        if commits:
+            backend.commit()
+        else:
+            with pytest.raises(Wal2LakeError) as caught:
+                backend.commit()
+            assert (caught.value.sqlstate, caught.value.message) == (
+                "40001",
+                "could not serialize access due to concurrent update",
+            )
+            assert catalog.publication_named("beside") is None
+        published = [one.relid for p in catalog.publications() for one in p.tables]
+        assert bool(published) is commits
+        # What a savepoint has taken back asks for nothing.
+        catalog.redefine([Altered(Oid(30001), W, (), None)])
+        run(backend, "drop publication if exists beside")
+        backend.begin(TransactionKind.BLOCK)
+        run(backend, "create publication beside")
+        backend.savepoint(1)
+        run(backend, f"{sql.replace('new', 'other')} {clauses}")
+        backend.rollback_to(1)
+        catalog.redefine([Altered(Oid(30001), columns, (), None)])
+        backend.commit()
+        catalog.redefine([Altered(Oid(30001), W, (), None)])
+        run(backend, "drop publication beside")
 
 
 def test_two_blocks_do_not_wait_for_each_other(

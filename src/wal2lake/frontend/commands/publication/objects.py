@@ -11,8 +11,10 @@ pg_publication.c.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from wal2lake.catalog import Namespace, PublishedSchema, PublishedTable, TableDef
@@ -26,6 +28,7 @@ from wal2lake.frontend.grammar.publishing.statements import (
     PublicationTable,
 )
 from wal2lake.frontend.grammar.statements import QualifiedName
+from wal2lake.lake import CommitConflict
 from wal2lake.model import SYSTEM_COLUMNS, Oid
 from wal2lake.pgtypes.expressions import Expression, encode
 
@@ -159,7 +162,36 @@ def published(
             continue
         tree, read = filter_
         found.append(PublishedTable(one.table.oid, columns, encode(tree), read))
+    if caller.block is not None:
+        listed = {one.relid for one in found if one.columns or one.filter}
+        shown = [one.table for one in tables if one.table.oid in listed]
+        caller.block.under_lock.append(partial(_same_columns, shown))
     return found
+
+
+@contextmanager
+def _same_columns(tables: Sequence[TableDef], node: Node) -> Iterator[None]:
+    """At the commit of a block that has named columns of these tables, and types in filters of
+    their rows; 40001 if a table has others by now. PostgreSQL locks the tables instead."""
+    with ExitStack() as held:
+        names = {relid for table in tables for relid in node.catalog.sharing(table)}
+        # A worker that follows its publisher alters tables without the DDL lock.
+        for subid in sorted({r.subid for r in node.catalog.rels() if r.relid in names}):
+            held.enter_context(node.locks.of(subid))
+        for table in tables:
+            now = node.catalog.table_by_oid(table.oid)
+            # The block itself may have made the table; one that has gone is found later.
+            if now is not None and _typed(now) != _typed(table):
+                raise CommitConflict(
+                    "could not serialize access due to concurrent update",
+                    detail="Columns of a published table have changed.",
+                    hint="The transaction might succeed if retried.",
+                )
+        yield
+
+
+def _typed(table: TableDef) -> list[tuple[str, Oid, int, str | None]]:
+    return [(c.name, c.type_oid, c.typmod, c.type_name) for c in table.columns]
 
 
 def _check_column_list(
