@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
+from tests.fakes.backends import (
+    FakeQueries,
+    Running,
+    define,
+    new_backend,
+    new_catalog,
+    run,
+)
 from tests.fakes.catalog_source import session
 
 from wal2lake.catalog import (
-    Altered,
     Catalog,
     ColumnDef,
     Subscription,
@@ -23,92 +27,17 @@ from wal2lake.catalog import (
 )
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.backend import Outcome, TransactionKind
-from wal2lake.frontend.commands.node import Node, SubscriptionLocks
 from wal2lake.frontend.commands.subscription import targets
 from wal2lake.frontend.commands.table import NewTable
 from wal2lake.frontend.engine.lakebackend import LakeBackend
 from wal2lake.frontend.engine.rows import answers
-from wal2lake.frontend.sysviews import Request
-from wal2lake.lake import FieldSpec
 from wal2lake.model import Lsn, Oid, PartitionKey, PartitionStrategy, SyncState
-from wal2lake.settings import Settings
-from wal2lake.testing.waits import wait_until
 from wal2lake.wire.frontback import Format
-
-SCHEMA = pa.schema([("a", pa.int32())])
-
-
-class Running:
-    """A statement below: its batches, and whether it was closed."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.closed = 0
-        self._error = error
-        self._left = [
-            pa.record_batch([pa.array([i], pa.int32())], SCHEMA) for i in (1, 2)
-        ]
-
-    def __iter__(self) -> Running:
-        return self
-
-    def __next__(self) -> pa.RecordBatch:
-        if self._error is not None:
-            raise self._error
-        if not self._left:
-            raise StopIteration
-        return self._left.pop(0)
-
-    def __enter__(self) -> Running:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.closed += 1
-
-
-class FakeQueries:
-    """Gives each query the next ``Running``; notes which job was cancelled."""
-
-    def __init__(self) -> None:
-        self.running = Running()
-        self.cancelled: list[str] = []
-        self.last = ""
-
-    def run(self, sql: str, *, job_group: str) -> Any:
-        self.last = sql
-        return SimpleNamespace(
-            fields=(FieldSpec("a", "int", pg_type_oid=Oid(23)),),
-            schema=SCHEMA,
-            batches=self.running,
-        )
-
-    def cancel(self, job_group: str) -> None:
-        self.cancelled.append(job_group)
 
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
     return new_catalog(tmp_path / "catalog.sqlite")
-
-
-def new_catalog(path: Path) -> Catalog:
-    """With a table and a subscription."""
-    catalog = Catalog.create(path, "postgres", None)
-    columns = (ColumnDef("a", Oid(23)),)
-    catalog.create_table(
-        TableDef(Oid(30000), "public", "t", Oid(10), columns, (), "/t")
-    )
-    catalog.create_subscription(
-        Subscription(
-            Oid(20000), "s", Oid(10), True, "host=p", "s", ("p", "q"), floor=Lsn(100)
-        ),
-        [],
-    )
-    return catalog
 
 
 @pytest.fixture
@@ -117,35 +46,8 @@ def queries() -> FakeQueries:
 
 
 @pytest.fixture
-def backend(
-    catalog: Catalog, queries: FakeQueries, tmp_path: Path
-) -> Iterator[LakeBackend]:
-    unused: Any = None
-    below: Any = queries
-    state = SimpleNamespace(version=3, fields=(FieldSpec("a", "int"),))
-    tables: Any = SimpleNamespace(
-        state=lambda location: state,
-        state_at=lambda location, version: state,
-        # Spark's.
-        plainly_read=lambda location, version: None,
-    )
-    workers: Any = SimpleNamespace(halt=lambda *oid, **bounds: True)
-    (tmp_path / "run").mkdir()
-    node = Node(
-        catalog=catalog,
-        settings=Settings(directory=tmp_path),
-        tables=tables,
-        queries=below,
-        apply=workers,
-        sync=workers,
-        locks=unused,
-        branches=unused,
-        keys=unused,
-        compactor=unused,
-        changed=lambda: None,
-    )
-    system: Any = SimpleNamespace(cancel=lambda pid: None)
-    yield LakeBackend(node, system, session())
+def backend(catalog: Catalog, queries: FakeQueries, tmp_path: Path) -> LakeBackend:
+    return new_backend(catalog, queries, tmp_path)
 
 
 def query(backend: LakeBackend) -> Outcome:
@@ -343,15 +245,6 @@ def definitions(catalog: Catalog) -> dict[str, Any]:
     }
 
 
-def define(backend: LakeBackend, catalog: Catalog) -> None:
-    """Subscriptions that do not run, and a publication."""
-    for oid, name, slot in ((20001, "off", "off"), (20002, "without", None)):
-        catalog.create_subscription(
-            Subscription(Oid(oid), name, Oid(10), False, "host=p", slot, ("p",)), []
-        )
-    run(backend, "create publication known for table t")
-
-
 @pytest.mark.parametrize("script", ROLLED_BACK)
 def test_a_blocks_definitions_wait_for_commit_and_go_with_rollback(
     backend: LakeBackend, catalog: Catalog, tmp_path: Path, script: str
@@ -442,143 +335,6 @@ def test_blocks_beside_others(backend: LakeBackend, catalog: Catalog) -> None:
         assert caught.value.sqlstate == "40001"
     assert catalog.publication_named("r") is None
     run(backend, "create publication r")
-
-
-W = (ColumnDef("a", Oid(23)), ColumnDef("b", Oid(23)))
-
-
-@pytest.mark.parametrize(
-    ("columns", "renamed"),
-    [
-        (W[:1], ()),
-        ((W[0], replace(W[1], name="c")), (("b", "c"),)),
-        ((W[0], replace(W[1], type_oid=Oid(25))), ()),
-    ],
-    ids=["drop", "rename", "type"],
-)
-@pytest.mark.parametrize(
-    ("clauses", "commits"),
-    [("(a, b)", False), ("where (b > 1)", False), ("", True)],
-    ids=["list", "filter", "whole"],
-)
-def test_a_block_publishes_columns_that_are_there_at_its_commit(
-    backend: LakeBackend,
-    catalog: Catalog,
-    columns: tuple[ColumnDef, ...],
-    renamed: tuple[tuple[str, str], ...],
-    clauses: str,
-    commits: bool,
-) -> None:
-    """Others alter the table meanwhile. PostgreSQL has them wait for the block."""
-    catalog.create_table(TableDef(Oid(30001), "public", "w", Oid(10), W, (), "/w"))
-    run(backend, "create publication old")
-    for sql in (
-        "create publication new for table w",
-        "alter publication old set table w",
-    ):
-        backend.begin(TransactionKind.BLOCK)
-        run(backend, "create publication beside")
-        backend.savepoint(1)
-        run(backend, f"{sql} {clauses}")
-        catalog.redefine([Altered(Oid(30001), columns, (), None, renamed)])
-        if commits:
-            backend.commit()
-        else:
-            with pytest.raises(Wal2LakeError) as caught:
-                backend.commit()
-            assert (caught.value.sqlstate, caught.value.message) == (
-                "40001",
-                "could not serialize access due to concurrent update",
-            )
-            assert catalog.publication_named("beside") is None
-        published = [one.relid for p in catalog.publications() for one in p.tables]
-        assert bool(published) is commits
-        # What a savepoint has taken back asks for nothing.
-        catalog.redefine([Altered(Oid(30001), W, (), None)])
-        run(backend, "drop publication if exists beside")
-        backend.begin(TransactionKind.BLOCK)
-        run(backend, "create publication beside")
-        backend.savepoint(1)
-        run(backend, f"{sql.replace('new', 'other')} {clauses}")
-        backend.rollback_to(1)
-        catalog.redefine([Altered(Oid(30001), columns, (), None)])
-        backend.commit()
-        catalog.redefine([Altered(Oid(30001), W, (), None)])
-        run(backend, "drop publication beside")
-
-
-def test_two_blocks_do_not_wait_for_each_other(
-    backend: LakeBackend, catalog: Catalog
-) -> None:
-    """A session that waits for an open block does so for lock_timeout; the one that closes a
-    circle has 40P01, and the other one goes on."""
-    define(backend, catalog)
-    run(backend, "create publication beside")
-    context = replace(session(), pid=8)
-    other = LakeBackend(backend._node, backend._system, context)
-    for one, name in ((backend, "known"), (other, "beside")):
-        one.begin(TransactionKind.BLOCK)
-        run(one, f"comment on publication {name} is 'x'")
-    context.parameters.set("lock_timeout", "1ms")
-    with pytest.raises(Wal2LakeError) as caught:
-        run(other, "comment on publication known is 'y'")
-    assert (caught.value.sqlstate, caught.value.message) == (
-        "55P03",
-        "canceling statement due to lock timeout",
-    )
-    context.parameters.set("lock_timeout", "0")
-
-    beside = catalog.publication_named("beside")
-    assert beside is not None
-    waits = threading.Thread(
-        target=run, args=(backend, "comment on publication beside is 'x'"), daemon=True
-    )
-    waits.start()
-    altering = backend._node.turns.altering
-    wait_until(lambda: altering.wanted(beside.oid), describe="the first block waits")
-    with pytest.raises(Wal2LakeError) as caught:
-        run(other, "comment on publication known is 'y'")
-    assert (caught.value.sqlstate, caught.value.message) == (
-        "40P01",
-        "deadlock detected",
-    )
-    other.rollback()
-    waits.join(10)
-    backend.commit()
-    assert [one.description for one in catalog.comments()] == ["x", "x"]
-
-
-@pytest.mark.parametrize(
-    ("function", "arguments", "sqlstate"),
-    [
-        ("pg_replication_origin_advance", ("pg_20001", Lsn(1)), None),
-        ("wal2lake.pause_table", (30000, "off"), "25001"),
-        ("wal2lake.resume_table", (30000, "off"), "25001"),
-        ("wal2lake.recopy_table", (30000, "off"), "25001"),
-    ],
-)
-def test_a_block_does_not_wait_for_itself(
-    backend: LakeBackend,
-    catalog: Catalog,
-    function: str,
-    arguments: tuple[object, ...],
-    sqlstate: str | None,
-) -> None:
-    """A function changes the subscription that the block has altered."""
-    backend._node.locks = SubscriptionLocks()
-    define(backend, catalog)
-    backend.begin(TransactionKind.BLOCK)
-    run(backend, "alter subscription off set (binary = true)")
-    refused = None
-    try:
-        backend._perform(backend._caller(), Request(function, arguments))
-    except Wal2LakeError as error:
-        refused = error.sqlstate
-    assert refused == sqlstate
-    backend.commit()
-    found = catalog.subscription(Oid(20001))
-    assert found is not None
-    assert found.options["binary"] == "true"
 
 
 def test_a_block_that_defines_writes_no_table(
@@ -687,10 +443,6 @@ def test_the_files_of_an_open_block_are_nobody_elses(
 
 
 # ---- SKIP ---------------------------------------------------------------------------------
-
-
-def run(backend: LakeBackend, sql: str) -> str:
-    return backend.execute(backend.prepare(sql, ()), (), ()).tag
 
 
 def test_skip_takes_an_lsn_that_is_not_below_the_origins(
