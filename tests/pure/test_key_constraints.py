@@ -12,9 +12,13 @@ from tests.fakes.commands import World
 from wal2lake.catalog import ColumnDef, TableDef
 from wal2lake.errors import Wal2LakeError
 from wal2lake.frontend.commands import altertable
+from wal2lake.frontend.commands.keyconstraints import deferrable_tables
 from wal2lake.frontend.commands.node import Caller
+from wal2lake.frontend.commands.table import create_table
 from wal2lake.frontend.grammar import parse
-from wal2lake.model import Oid, ReplicaIdentity
+from wal2lake.frontend.grammar.constraints import constraint_modes
+from wal2lake.frontend.grammar.statements import CreateTable
+from wal2lake.model import Deferral, Oid, ReplicaIdentity
 
 INT = Oid(23)
 
@@ -99,3 +103,72 @@ def test_a_replica_identity_may_be_the_key_of_the_same_statement(world: World) -
     )
     now = world.catalog.table("public", "t")
     assert now is not None and now.replica_identity is ReplicaIdentity.INDEX
+
+
+def test_a_key_and_a_table_do_not_share_a_name(world: World) -> None:
+    def create(sql: str) -> str:
+        caller = Caller(world.role("me"), world.notices.append)
+        statement = parse(f"create table {sql}")
+        assert isinstance(statement, CreateTable)
+        return create_table(world.node, caller, statement)
+
+    def refused(sql: str) -> tuple[str, str]:
+        with pytest.raises(Wal2LakeError) as caught:
+            create(sql)
+        return caught.value.sqlstate, caught.value.message
+
+    def taken(name: str) -> tuple[str, str]:
+        return "42P07", f'relation "{name}" already exists'
+
+    assert refusal(world, "t add constraint k primary key (id)") == taken("k")
+    assert refusal(world, "t add constraint t primary key (id)") == taken("t")
+    assert refused("c (i int, constraint k primary key (i))") == taken("k")
+    assert refused("c (i int, constraint c primary key (i))") == taken("c")
+    assert refused("c (i int, constraint r primary key (i))") == taken("r")
+    assert refused("k (i int)") == taken("k")
+    assert refused("r_pkey (i int)") == taken("r_pkey")
+    assert create("if not exists k (i int)") == "CREATE TABLE"
+    assert [n.message for n in world.notices] == [f"{taken('k')[1]}, skipping"]
+    again = "b drop constraint k, add constraint k primary key (id)"
+    assert alter(world, again) == "ALTER TABLE"
+    assert refusal(world, again.replace("t k p", "t b p")) == taken("b")
+
+
+def test_set_constraints_means_the_first_schema_that_has_the_name(
+    world: World,
+) -> None:
+    world.catalog.create_namespace("s2", Oid(10))
+    c = replace(
+        K,
+        oid=Oid(16403),
+        namespace="s2",
+        name="c",
+        location="/warehouse/s2/c",
+        key_deferral=Deferral.IMMEDIATE,
+    )
+    world.catalog.create_table(c)
+
+    def named(sql: str, *search_path: str) -> object:
+        caller = Caller(world.role("me"), world.notices.append, search_path)
+        modes = constraint_modes(f"set constraints {sql}")
+        try:
+            return deferrable_tables(world.node, caller, modes)
+        except Wal2LakeError as error:
+            return error.sqlstate, error.message
+
+    refused = ("42809", 'constraint "k" is not deferrable')
+    assert named("k deferred", "public", "s2") == refused
+    assert named("public.k deferred", "s2") == refused
+    assert named("k deferred", "nowhere", "s2", "public") == {c.oid}
+    assert named("s2.k deferred", "public") == {c.oid}
+    # What cannot be deferred is immediate.
+    assert named("k immediate", "public", "s2") == set()
+    assert named("all deferred", "public") is None
+    assert named("nope.k deferred", "public") == (
+        "3F000",
+        'schema "nope" does not exist',
+    )
+    assert named("s2.nope deferred", "public") == (
+        "42704",
+        'constraint "nope" does not exist',
+    )

@@ -51,6 +51,7 @@ from wal2lake.frontend.commands.followed import nullable, without_foreign_defaul
 from wal2lake.frontend.commands.keyconstraints import (
     added_key,
     dropped_constraint,
+    refuse_taken,
 )
 from wal2lake.frontend.commands.node import (
     Caller,
@@ -234,7 +235,7 @@ def rename_table(node: Node, caller: Caller, statement: RenameTable) -> str:
     ) as table:
         if table is not None:
             check_schema(node, caller, table.namespace, "C")
-            _refuse_taken(node, table.namespace, statement.new_name)
+            refuse_taken(node.catalog, table.namespace, statement.new_name)
             node.catalog.rename_table(table, table.namespace, statement.new_name)
     return _TAG
 
@@ -258,13 +259,6 @@ def set_schema(node: Node, caller: Caller, statement: SetTableSchema) -> str:
             )
         node.catalog.rename_table(table, statement.schema, table.name)
     return _TAG
-
-
-def _refuse_taken(node: Node, schema: str, name: str) -> None:
-    if node.catalog.table(schema, name) is not None:
-        raise DuplicateObjectError(
-            f'relation "{name}" already exists', sqlstate="42P07"
-        )
 
 
 @contextmanager

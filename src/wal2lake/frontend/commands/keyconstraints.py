@@ -11,7 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wal2lake.catalog import ColumnChange, DropCheck, SetKey, SetNotNull, TableDef
+from wal2lake.catalog import (
+    Catalog,
+    ColumnChange,
+    DropCheck,
+    SetKey,
+    SetNotNull,
+    TableDef,
+)
 from wal2lake.errors import (
     DuplicateObjectError,
     FeatureNotSupportedError,
@@ -19,7 +26,7 @@ from wal2lake.errors import (
     UsageError,
 )
 from wal2lake.frontend.backend import Notice
-from wal2lake.frontend.commands.node import Caller, Node
+from wal2lake.frontend.commands.node import Caller, Node, need_schema
 from wal2lake.frontend.grammar.altering.statements import (
     AddKeyClause,
     DropConstraintClause,
@@ -47,10 +54,9 @@ def added_key(node: Node, table: TableDef, clause: AddKeyClause) -> SetKey:
                 sqlstate="42701",
             )
     index = clause.name
-    if index is not None and node.catalog.table(table.namespace, index) is not None:
-        raise DuplicateObjectError(
-            f'relation "{index}" already exists', sqlstate="42P07"
-        )
+    if index is not None:
+        # A key of the table itself has been dropped by the same statement.
+        refuse_taken(node.catalog, table.namespace, index, dropped=table.oid)
     partitioned = () if table.partition_key is None else table.partition_key.columns
     for column in partitioned:
         if column not in clause.columns:
@@ -63,29 +69,60 @@ def added_key(node: Node, table: TableDef, clause: AddKeyClause) -> SetKey:
     return SetKey(clause.columns, index, clause.deferral)
 
 
+def is_taken(
+    catalog: Catalog, schema: str, name: str, *, dropped: Oid | None = None
+) -> bool:
+    """Whether a table or a key has the name: they share one space of names in a schema.
+    ``dropped``: a table whose key does not count."""
+    return any(
+        table.namespace == schema
+        and (
+            table.name == name
+            or (table.key and table.oid != dropped and table.index_name == name)
+        )
+        for table in catalog.tables()
+    )
+
+
+def refuse_taken(
+    catalog: Catalog, schema: str, name: str, *, dropped: Oid | None = None
+) -> None:
+    """42P07 if the name ``is_taken``."""
+    if is_taken(catalog, schema, name, dropped=dropped):
+        raise DuplicateObjectError(
+            f'relation "{name}" already exists', sqlstate="42P07"
+        )
+
+
 def deferrable_tables(
     node: Node, caller: Caller, modes: ConstraintModes
 ) -> set[Oid] | None:
     """The tables whose keys SET CONSTRAINTS names; None: all."""
     found: set[Oid] = set()
     for one in modes.names:
+        if one.schema is not None:
+            need_schema(node.catalog, one.schema)
         path = caller.search_path if one.schema is None else (one.schema,)
-        named = [
+        keyed = [
             table
             for table in node.catalog.tables()
-            if table.namespace in path and table.key and table.index_name == one.name
+            if table.key and table.index_name == one.name
         ]
+        # The first schema that has the name.
+        schema = next((s for s in path if any(t.namespace == s for t in keyed)), None)
+        named = [table for table in keyed if table.namespace == schema]
         if not named:
             raise UndefinedObjectError(
                 f'constraint "{one.name}" does not exist', sqlstate="42704"
             )
         for table in named:
-            if not table.key_deferral.deferrable:
+            if table.key_deferral.deferrable:
+                found.add(table.oid)
+            elif modes.deferred:
                 raise UsageError(
                     f'constraint "{one.name}" is not deferrable', sqlstate="42809"
                 )
-            found.add(table.oid)
-    return found or None
+    return found if modes.names else None
 
 
 def dropped_constraint(

@@ -34,6 +34,7 @@ from wal2lake.frontend.commands.access import (
     owns,
 )
 from wal2lake.frontend.commands.checkconstraints import added_checks
+from wal2lake.frontend.commands.keyconstraints import is_taken, refuse_taken
 from wal2lake.frontend.commands.node import (
     PERMISSION_DENIED,
     Caller,
@@ -144,6 +145,13 @@ def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
         schema = _free_name(node, caller, statement.table, statement.if_not_exists)
         if schema is None:
             return "CREATE TABLE"
+        key_name, name = statement.key_name, statement.table.name
+        if key_name is not None:
+            refuse_taken(node.catalog, schema, key_name)
+        if key_name == name:
+            raise DuplicateObjectError(
+                f'relation "{name}" already exists', sqlstate="42P07"
+            )
         columns, sequences = owned_columns(node.catalog, schema, statement)
         new = NewTable(
             schema,
@@ -172,7 +180,7 @@ def _free_name(
     """The schema of a new table; None: it is there, which is right."""
     schema = target_schema(node.catalog, caller, name.schema)
     check_schema(node, caller, schema, "C")
-    if node.catalog.table(schema, name.name) is None:
+    if not is_taken(node.catalog, schema, name.name):
         return schema
     text = f'relation "{name.name}" already exists'
     if not if_not_exists:
