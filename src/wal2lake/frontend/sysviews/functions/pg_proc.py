@@ -514,6 +514,8 @@ def _functions() -> dict[tuple[str, int], Function]:
     )
     add("pg_backend_pid", lambda call: call.context.pid, "", "INTEGER", _INT4)
     add("row_security_active", _always(False), "ANY", "BOOLEAN", _BOOL)
+    # Pools call it; there are no advisory locks to hold.
+    add("pg_advisory_unlock_all", _always(""), "", "VARCHAR", _VOID)
     add("pg_is_in_recovery", _always(False), "", "BOOLEAN", _BOOL)
     add("pg_is_other_temp_schema", _always(False), "BIGINT", "BOOLEAN", _BOOL)
     add("pg_my_temp_schema", _always(0), "", "UINTEGER", _OID)
