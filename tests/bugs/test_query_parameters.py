@@ -21,10 +21,8 @@ def test_limit_and_offset_take_null_for_none_and_any_integer_type() -> None:
     nulls = Parameter(None, 20), Parameter(None, 23)
     assert translated(sql, *nulls) == "SELECT a FROM t"
     numbers = Parameter("2", 21), Parameter("1", 23)
-    assert translated(sql, *numbers) == (
-        "SELECT a FROM t LIMIT CAST(CAST('2' AS SMALLINT) AS INT)"
-        " OFFSET CAST(CAST('1' AS INT) AS INT)"
-    )
+    assert translated(sql, *numbers) == "SELECT a FROM t LIMIT 2 OFFSET 1"
+    assert "LIMIT CAST(1 + 1 AS INT)" in translated("select a from t limit 1 + 1")
     assert translated("select a from t limit 3") == "SELECT a FROM t LIMIT 3"
 
 

@@ -30,6 +30,6 @@ def test_what_recovery_finds_is_made_durable_before_it_is_published(
 
     monkeypatch.setattr(world.catalog, "publish_local", publish_local)
     (commit,) = world.catalog.local_commits()
-    recovery._finish(world.node, commit.tables, str(commit.number), commit.number)
+    recovery._finish(world.node, world.changes, str(commit.number), commit.number)
     assert before == [("a", 1)]
     assert (world.cursors, world.pending) == ({"a": 1, "b": 1}, 0)
