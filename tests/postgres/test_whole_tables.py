@@ -62,6 +62,7 @@ def test_a_table_is_trusted_only_if_no_row_can_leave_it_unnoticed(
         state=lambda location: SimpleNamespace(version=0),
     )
     node: Any = SimpleNamespace(
+        unfinished=set(),
         catalog=Catalog.create(tmp_path / "catalog.sqlite", "boss", None),
         settings=Settings(directory=tmp_path),
         tables=lake,
