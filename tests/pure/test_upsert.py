@@ -7,6 +7,7 @@ read back through the same vectors that readers would use.
 from __future__ import annotations
 
 import json
+import math
 import random
 import threading
 import uuid
@@ -34,7 +35,7 @@ from wal2lake.lake.port import FieldSpec, PhysicalField
 from wal2lake.lake.staging.changes import ChangeShape, RowFailure, Seq, Uniqueness
 from wal2lake.lake.tablefiles import DataFile, Replaced
 from wal2lake.lake.upsert import Memory, TooLarge, Upsert
-from wal2lake.lake.upsert.keys import _FewKeys, _JoinedKeys
+from wal2lake.lake.upsert.keys import _bits, _FewKeys, _JoinedKeys, open_keys
 from wal2lake.model import ConflictType
 from wal2lake.testing.rowmodel import (
     KEY,
@@ -409,12 +410,66 @@ def test_few_keys_are_found_where_the_database_finds_them(
         for at, values in enumerate(([7, 8, 5, 5], [-3, 41, 9, 1000]))
     ]
     answers = []
-    joined = _JoinedKeys([given], str(tmp_path), bitwise=False, loose={})
-    for keys in (_FewKeys(given, {}), joined):
+    joined = _JoinedKeys([given], str(tmp_path))
+    for keys in (_FewKeys([given]), joined):
         found = keys.locate(scans)
         rows = zip(found.file.tolist(), found.row.tolist(), strict=True)
         places = sorted(zip(rows, found.key.tolist(), strict=True))
         answers.append((keys.numbers.tolist(), keys.count, places))
     assert answers[0] == answers[1]
     assert answers[0][1] == 4
-    assert _FewKeys(given, {}).locate([]).key.size == 0
+    assert _FewKeys([given]).locate([]).key.size == 0
+
+
+_KEY_PART = st.one_of(st.none(), st.integers(0, 2))
+_KEY_ROWS = st.lists(st.tuples(*[_KEY_PART] * 4), min_size=1, max_size=12)
+
+
+@given(_KEY_ROWS, st.lists(_KEY_ROWS, max_size=3))
+def test_few_keys_of_several_columns_are_found_where_the_database_finds_them(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[int | None, ...]],
+    stored: list[list[tuple[int | None, ...]]],
+) -> None:
+    """With null, -0.0 and NaN, which are values like others, and columns that are not to be
+    numbered together with those before."""
+
+    def columns(rows: list[tuple[int | None, ...]]) -> list[pa.ChunkedArray]:
+        doubles = {None: None, 0: 0.0, 1: -0.0, 2: math.nan}
+        first, second, third, fourth = zip(*rows, strict=True)
+        return [
+            pa.chunked_array([pa.array(first, pa.int32())]),
+            pa.chunked_array([pa.array(map(_text, second), pa.string())]),
+            pa.chunked_array([pa.array([doubles[one] for one in third], pa.float64())]),
+            pa.chunked_array(
+                [
+                    pa.array(
+                        [one if one is None else one > 0 for one in fourth], pa.bool_()
+                    )
+                ]
+            ),
+        ]
+
+    def _text(value: int | None) -> str | None:
+        return None if value is None else f"é{value}"
+
+    given = columns(rows)
+    directory = str(tmp_path_factory.getbasetemp())
+    scans = [
+        pa.table(columns(one), names=["k0", "k1", "k2", "k3"])
+        .append_column("file", pa.array([at] * len(one)))
+        .append_column("row", pa.array(range(len(one))))
+        for at, one in enumerate(stored)
+    ]
+    answers = []
+    with (
+        open_keys(given, directory, bitwise=True) as few,
+        _JoinedKeys(list(map(_bits, given)), directory, bitwise=True) as joined,
+    ):
+        assert isinstance(few, _FewKeys)
+        for keys in (few, joined):
+            found = keys.locate(scans)
+            at = zip(found.file.tolist(), found.row.tolist(), strict=True)
+            places = sorted(zip(at, found.key.tolist(), strict=True))
+            answers.append((keys.numbers.tolist(), keys.count, places))
+    assert answers[0] == answers[1]

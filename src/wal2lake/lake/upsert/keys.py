@@ -4,10 +4,11 @@ Comes in: key columns of events, and of the table's files. Goes out: a number fo
 distinct key, ascending with the key, and the places of those that are stored. Null is a value like
 any other; values that are equal by their type are one, where the caller says so.
 
-Few keys of one column are looked up by Arrow. The others DuckDB joins, for keys may have any types
-and any number of columns; but a database and its five queries take 20 CPU-milliseconds, which was
-a third of what a batch of a few rows cost. Only key columns go through it: values that nobody
-compares stay in Arrow.
+Few keys are looked up by Arrow: each value of a column gets a number, and the numbers of a row
+become one, column by column. The others DuckDB joins, for keys may have any types, and there may be
+many; but a database and its five queries take 20 CPU-milliseconds, which was more than all the rest
+of a batch of a few rows. Only key columns go through either: values that nobody compares stay where
+they are.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Places:
 
 
 _FEW: Final = 20_000
-"""Keys that are looked up on one core: a table of a million takes it 20 ms."""
+"""Keys that are looked up on one core: of one column, a table of a million takes it 20 ms."""
 
 
 class Keys(Protocol):
@@ -96,52 +97,106 @@ def open_keys(
     What does not fit into memory is spilled below ``directory``. ``bitwise``: of floating
     point numbers 0 and -0 are two keys; NaN is one. ``loose``: columns that are compared as
     their types compare."""
-    columns = alike(columns, loose)
-    first = columns[0]
-    if len(columns) == 1 and len(first) <= _FEW and _compares(first):
-        return nullcontext(_FewKeys(first, loose))
+    columns = [_bits(c) if bitwise else c for c in alike(columns, loose)]
+    if len(columns[0]) <= _FEW and all(map(_compares, columns)):
+        return nullcontext(_FewKeys(columns, bitwise=bitwise, loose=loose))
     return _JoinedKeys(columns, directory, bitwise=bitwise, loose=loose)
 
 
 def _compares(column: pa.ChunkedArray) -> bool:
     """Are values equal where Arrow finds the same bytes? (0.0 and -0.0 are not.)"""
     kind = column.type
-    return not column.null_count and bool(
+    return bool(
         pa.types.is_integer(kind)
         or pa.types.is_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_boolean(kind)
         or pa.types.is_decimal(kind)
         or pa.types.is_temporal(kind)
     )
 
 
-class _FewKeys:
-    """A set in Arrow; see ``Keys``."""
+def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Floating point numbers as the integers with their bits; NaN is one."""
+    kind = column.type
+    if not pa.types.is_floating(kind):
+        return column
+    whole = column.combine_chunks()
+    whole = pc.if_else(pc.is_nan(whole), pa.scalar(math.nan, kind), whole)
+    bits = whole.view(pa.int64() if kind.bit_width == 64 else pa.int32())
+    return pa.chunked_array([bits])
 
-    def __init__(self, column: pa.ChunkedArray, loose: Looseness = _NONE) -> None:
+
+class _FewKeys:
+    """Sets in Arrow, one for each column; see ``Keys``."""
+
+    def __init__(
+        self,
+        columns: Sequence[pa.ChunkedArray],
+        *,
+        bitwise: bool = False,
+        loose: Looseness = _NONE,
+    ) -> None:
+        """``columns`` as they are compared."""
+        self._bitwise = bitwise
         self._loose = loose
-        distinct = column.unique()
-        self._distinct = distinct.take(pc.sort_indices(distinct))
-        self.numbers = self._find(column)
-        self.count = len(self._distinct)
+        self._values = [_ascending(column) for column in columns]
+        self._rows: list[Index] = []
+        """For each column but the first: the rows that there are of it and those before, by the
+        number of the row before it and the number of its own value, as one."""
+        numbers = _find(columns[0], self._values[0])
+        for column, values in zip(columns[1:], self._values[1:], strict=True):
+            pairs = _paired(numbers, _find(column, values), len(values))
+            rows, numbers = np.unique(pairs, return_inverse=True)
+            self._rows.append(rows)
+        self.numbers: Index = numbers
+        self.count = len(self._rows[-1] if self._rows else self._values[0])
         self.sought: Index | None = None
-        if pa.types.is_integer(column.type):
-            self.sought = self._distinct.to_numpy().astype(np.int64)
+        first = self._values[0]
+        if not self._rows and pa.types.is_integer(first.type) and not first.null_count:
+            self.sought = first.to_numpy().astype(np.int64)
 
     def locate(self, scans: Iterable[pa.Table]) -> Places:
         """See ``Keys``."""
         found = []
         for probe in _grouped(alike_scans(scans, self._loose)):
-            numbers = self._find(probe.column("k0"))
-            here = np.flatnonzero(numbers >= 0)
+            here = np.arange(probe.num_rows)
+            numbers = self._find(probe, 0, here)
+            here, numbers = here[numbers >= 0], numbers[numbers >= 0]
+            for place, rows in enumerate(self._rows, 1):
+                # Of the next column only those matter that have been found so far.
+                values = self._find(probe, place, here)
+                pairs = _paired(numbers, values, len(self._values[place]))
+                at = np.minimum(np.searchsorted(rows, pairs), len(rows) - 1)
+                same = (values >= 0) & (rows[at] == pairs)
+                here, numbers = here[same], at[same]
             places = (probe.column(name).to_numpy()[here] for name in ("file", "row"))
-            found.append(Places(numbers[here], *places))
+            found.append(Places(numbers, *places))
         return Places.joined(found)
 
-    def _find(self, column: pa.ChunkedArray) -> Index:
-        """Each value's number; -1 if it is none of the keys."""
-        found = pc.index_in(column, value_set=self._distinct)
-        numbers: Index = pc.fill_null(found, -1).to_numpy().astype(np.int64)
-        return numbers
+    def _find(self, probe: pa.Table, place: int, here: Index) -> Index:
+        column = probe.column(f"k{place}")
+        if len(here) < len(column):
+            column = column.take(pa.array(here))
+        return _find(_bits(column) if self._bitwise else column, self._values[place])
+
+
+def _ascending(column: pa.ChunkedArray) -> pa.Array:
+    """The distinct values, null at the end."""
+    distinct = column.unique()
+    return distinct.take(pc.sort_indices(distinct))
+
+
+def _find(column: pa.ChunkedArray, values: pa.Array) -> Index:
+    """Each value's number; -1 if it is none of these."""
+    found = pc.index_in(column, value_set=values)
+    numbers: Index = pc.fill_null(found, -1).to_numpy().astype(np.int64)
+    return numbers
+
+
+def _paired(first: Index, second: Index, seconds: int) -> Index:
+    """Two numbers as one, in the order of the first; there are ``seconds`` of the second."""
+    return first * seconds + second
 
 
 class _JoinedKeys:
@@ -155,7 +210,7 @@ class _JoinedKeys:
         bitwise: bool = False,
         loose: Looseness = _NONE,
     ) -> None:
-        """See ``open_keys``."""
+        """``columns`` as they are compared; see ``open_keys``."""
         self._loose = loose
         self.sought: Index | None = None
         self._bitwise = bitwise
@@ -165,7 +220,7 @@ class _JoinedKeys:
             config={"memory_limit": _MEMORY_LIMIT, "temp_directory": directory},
         )
         listed = ", ".join(self._names)
-        table = self._exact(pa.table(dict(zip(self._names, columns, strict=True))))
+        table = pa.table(dict(zip(self._names, columns, strict=True)))
         # Without nulls = is enough, and it is faster.
         equal = (
             "=" if not any(c.null_count for c in columns) else "is not distinct from"
@@ -198,16 +253,12 @@ class _JoinedKeys:
         return Places.joined(found)
 
     def _exact(self, table: pa.Table) -> pa.Table:
-        """Floating point columns as the integers with their bits, if that is wanted."""
-        for i, name in enumerate(table.column_names):
-            column = table.column(i)
-            if not (self._bitwise and pa.types.is_floating(column.type)):
-                continue
-            whole = column.combine_chunks()
-            whole = pc.if_else(pc.is_nan(whole), pa.scalar(math.nan, whole.type), whole)
-            bits = pa.int64() if column.type.bit_width == 64 else pa.int32()
-            table = table.set_column(i, name, whole.view(bits))
-        return table
+        """Floating point columns as they are compared."""
+        if not self._bitwise:
+            return table
+        return pa.table(
+            [_bits(column) for column in table.columns], names=table.column_names
+        )
 
     def _rows(self, query: str) -> dict[str, Any]:
         found: dict[str, Any] = self._execute(query).fetchnumpy()
