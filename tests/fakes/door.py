@@ -242,11 +242,12 @@ class FakeBackend:
         raise RuntimeError("the engine was interrupted")
 
     def _rows(self, count: int, formats: Sequence[Format]) -> Iterator[Batch]:
+        code = formats[0] if formats else Format.TEXT
         try:
             for start in range(0, count, 1000):
                 numbers = range(start, min(count, start + 1000))
                 words = [None if n % 3 == 2 else b"word %d" % n for n in numbers]
-                values = [int4(n, formats[0]) for n in numbers]
+                values = [int4(n, code) for n in numbers]
                 yield Batch(len(numbers), (values, words))
         finally:
             self.journal.calls.append("closed")

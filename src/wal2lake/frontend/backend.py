@@ -145,7 +145,8 @@ class Backend(Protocol):
         parameters: Sequence[Parameter],
         result_formats: Sequence[Format],
     ) -> Outcome:
-        """Run it; ``result_formats`` has one entry per field of ``prepared``."""
+        """Run it; ``result_formats`` has one entry per field of ``prepared``, or none: all of them
+        are text."""
         ...
 
     def begin(self, kind: TransactionKind) -> None:

@@ -347,10 +347,8 @@ class Session:
         self._conversation.send(CommandComplete(tag))
 
     def _run_simple(self, prepared: PreparedStatement, kind: TransactionKind) -> str:
-        fields = prepared.fields
-        formats = (Format.TEXT,) * len(fields or ())
-        outcome = self._executor.run(prepared, (), formats, kind)
-        return self._send_outcome(outcome)
+        # Nobody asks for its columns before it runs, so they are not worked out twice.
+        return self._send_outcome(self._executor.run(prepared, (), (), kind))
 
     def _send_outcome(self, outcome: Outcome) -> str:
         """Its notices and rows; gives the tag to be sent."""
