@@ -90,6 +90,7 @@ from wal2lake.catalog.remote.schemas import (
     FollowedSchema,
     NotedSchemaChange,
     Parsed,
+    ParsedSchemas,
     SchemaChange,
 )
 from wal2lake.catalog.schema import PUBLICATION_CATALOG, SUBSCRIPTION_CATALOG
@@ -134,6 +135,7 @@ __all__ = [
     "NotedSchemaChange",
     "OwnedSequence",
     "Parsed",
+    "ParsedSchemas",
     "PastState",
     "PlannedColumn",
     "PlannedSlot",

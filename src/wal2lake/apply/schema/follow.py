@@ -42,6 +42,7 @@ from wal2lake.catalog import (
     ColumnChange,
     FollowedSchema,
     Parsed,
+    ParsedSchemas,
     SchemaChange,
     Subscription,
     SubscriptionRel,
@@ -103,6 +104,7 @@ class SchemaFollower:
         self._alter = alter
         self._sent: list[SentSchema] = []
         self._parsed: Parsed = {}
+        self._schemas: ParsedSchemas = {}
         self._followed: dict[Oid, FollowedSchema] = {}
         self._renames: tuple[LabelRename, ...] = ()
         self._labels_left: dict[Oid, Lsn] = {}
@@ -113,13 +115,14 @@ class SchemaFollower:
         noted before they were written."""
         if subscription.follows_schema:
             self._sent = self._catalog.sent_schemas(self._subid, self._parsed)
-            self._followed = self._catalog.followed_schemas(self._subid)
+            self._followed = self._catalog.followed_schemas(self._subid, self._schemas)
             # After these: a rename is recorded before what is sent later is noted.
             self._read_renames()
             if self._is_behind(subscription.floor):
                 self._catalog.trim_sent(self._subid, subscription.floor)
         elif self._sent or self._followed:
             self._sent, self._followed, self._parsed = [], {}, {}
+            self._schemas = {}
             self._renames, self._labels_left = (), {}
 
     def _read_renames(self) -> None:

@@ -13,6 +13,7 @@ from wal2lake.catalog.remote.schemas import (
     FollowedSchema,
     NotedSchemaChange,
     Parsed,
+    ParsedSchemas,
     SchemaChange,
 )
 from wal2lake.model import Lsn, Oid, Relation, RemoteSchema, SentSchema, Xid
@@ -72,10 +73,15 @@ class Schemas(Part):
         with self._database.reading() as connection:
             return schemas.prepared_relations(connection, subid).get(xid, [])
 
-    def followed_schemas(self, subid: Oid) -> dict[Oid, FollowedSchema]:
-        """What our tables, by OID, agree with."""
+    def followed_schemas(
+        self, subid: Oid, parsed: ParsedSchemas | None = None
+    ) -> dict[Oid, FollowedSchema]:
+        """What our tables, by OID, agree with. ``parsed``: what was parsed the last time; it is
+        brought up to date."""
         with self._database.reading() as connection:
-            return schemas.followed_schemas(connection, subid)
+            return schemas.followed_schemas(
+                connection, subid, {} if parsed is None else parsed
+            )
 
     @change
     def start_following(
@@ -84,7 +90,7 @@ class Schemas(Part):
         """Our tables, by OID, have these columns; what commits at or above ``begins`` may have
         others. NOT NULL that waits goes on to wait."""
         with self._database.transaction() as transaction:
-            before = schemas.followed_schemas(transaction, subid)
+            before = schemas.followed_schemas(transaction, subid, {})
             for relid, schema in found.items():
                 followed = FollowedSchema(schema, begins)
                 known = before.get(relid)

@@ -30,6 +30,9 @@ from wal2lake.model.remoteschema import relation_as_json, relation_from_json
 Parsed = dict[tuple[str, str], tuple[Relation, RemoteSchema]]
 """What the texts of noted relations say."""
 
+ParsedSchemas = dict[str, RemoteSchema]
+"""What the texts of followed schemas say."""
+
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
@@ -188,21 +191,27 @@ def forget_all_prepared(connection: sqlite3.Connection, subid: Oid) -> None:
 
 
 def followed_schemas(
-    connection: sqlite3.Connection, subid: Oid
+    connection: sqlite3.Connection, subid: Oid, parsed: ParsedSchemas
 ) -> dict[Oid, FollowedSchema]:
-    """By our tables' OIDs."""
+    """By our tables' OIDs. ``parsed`` is kept by who asks again."""
+    rows = connection.execute(
+        "select * from followed_schema where subid = ?", (subid,)
+    ).fetchall()
+    wanted = {row[name] for row in rows for name in ("schema", "previous")} - {None}
+    for text in parsed.keys() - wanted:
+        del parsed[text]
+    for text in wanted - parsed.keys():
+        parsed[text] = RemoteSchema.parse(text)
     return {
         Oid(row["relid"]): FollowedSchema(
-            RemoteSchema.parse(row["schema"]),
+            parsed[row["schema"]],
             Lsn(row["begins"]),
-            None if row["previous"] is None else RemoteSchema.parse(row["previous"]),
+            None if row["previous"] is None else parsed[row["previous"]],
             row["making"],
             tuple(json.loads(row["required"])),
             Lsn(row["settles"]),
         )
-        for row in connection.execute(
-            "select * from followed_schema where subid = ?", (subid,)
-        )
+        for row in rows
     }
 
 
