@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -193,6 +194,7 @@ class Converted:
     """Values that a policy replaced."""
 
 
+@lru_cache(maxsize=10_000)
 def mapping_of(field: FieldSpec) -> TypeMapping:
     """How text becomes a value of this field; UsageError if nothing can."""
     wanted = arrow_from_ddl(field.spark_ddl)

@@ -52,9 +52,6 @@ _PIECE_BYTES: Final = 1 << 20
 _THREADS_BYTES: Final = 4 << 20
 """Of a file whose row groups are read by several threads. A guess."""
 
-_SMALL_BYTES: Final = 1 << 10
-"""A group's; no dictionary of it can become large."""
-
 
 def is_readable(state: TableState) -> bool:
     """Every column is of a type that we write ourselves, and nothing else is asked of
@@ -375,18 +372,21 @@ class StoredRows:
         width = self._group_bytes(parquet.metadata, group, columns)
         width //= described.num_rows or 1
         names = set(self._present(parquet, columns))
-        repeated = {
-            column.path_in_schema: -(-column.num_values // described.num_rows)
+        repeated = [
+            column
             for column in map(described.column, range(described.num_columns))
             if column.physical_type == "BYTE_ARRAY"
             and column.has_dictionary_page
             and column.path_in_schema.split(".")[0] in names
-        }
-        if repeated and described.num_rows * width > _SMALL_BYTES:
-            paths = list(repeated)
+        ]
+        # No value is larger than all of its column.
+        most = sum(one.num_values * one.total_uncompressed_size for one in repeated)
+        if most > most_bytes:
+            paths = [one.path_in_schema for one in repeated]
             indexed = self._open(file, parquet.metadata, dictionaries=paths)
             (first,) = itertools.islice(self._pieces(indexed, group, paths, 1), 1)
-            width += sum(map(_longest, first.columns)) * max(repeated.values())
+            often = max(-(-one.num_values // described.num_rows) for one in repeated)
+            width += sum(map(_longest, first.columns)) * often
         return max(1, most_bytes // (width or 1))
 
     def _pieces(
