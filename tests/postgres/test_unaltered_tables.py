@@ -51,6 +51,7 @@ def source(pg18: Database) -> Database:
         "create table low partition of part for values from (0) to (5);"
         "create table high partition of part for values from (5) to (99);"
         "insert into part select i, 'v' from generate_series(1, 9) i;"
+        "create table apart (id int, v text); insert into apart values (100, 'v');"
         "create publication p for all tables"
     )
     return pg18
@@ -133,6 +134,8 @@ def test_what_takes_nothing_away_from_the_snapshot_is_read_on(
         ("alter table part alter v type varchar(9)", True),
         ("vacuum full low", True),
         ("alter table part detach partition low; drop table low", True),
+        ("alter table part detach partition low", True),
+        ("alter table part attach partition apart for values from (99) to (999)", True),
         ("create table far partition of part for values from (99) to (999)", False),
     ],
 )

@@ -13,8 +13,9 @@ have now. So a reader first locks the table, then looks at both sides:
     ----                    ----------------------    ------------
     the file                pg_class.relfilenode      pg_relation_filenode()
     columns                 pg_attribute              the description of a query (Parse, Describe)
+    partitions              pg_inherits               pg_partition_tree()
 
-Catalog tables are read through the transaction's snapshot; the function and the parser are not. The
+Catalog tables are read through the transaction's snapshot; functions and the parser are not. The
 lock holds until the transaction ends, so both stay equal while the range is read.
 
 A partitioned table has no file. COPY locks its leaves, so their files are compared behind it.
@@ -112,13 +113,23 @@ def lock_unaltered(session: Session, table: PlannedTable) -> None:
 
 def check_files(session: Session, table: PlannedTable) -> None:
     """Compare the files of a locked table, or of its leaves; raises SourceChanged."""
-    relids = f"SELECT {int(table.oid)}::pg_catalog.oid AS oid"
+    root = f"SELECT {int(table.oid)}::pg_catalog.oid AS oid"
+    relids = root
     if table.partitioned:
         relids = (
-            f"WITH RECURSIVE below(oid) AS ({relids} UNION ALL"
+            f"WITH RECURSIVE below(oid) AS ({root} UNION ALL"
             " SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i"
             " ON i.inhparent = below.oid) SELECT oid FROM below"
         )
+        # What was made since has no row that the snapshot sees.
+        regrouped = session.value(
+            f"WITH RECURSIVE before AS ({relids}), present AS (SELECT relid::"
+            f"pg_catalog.oid AS oid FROM pg_catalog.pg_partition_tree({int(table.oid)}))"
+            " SELECT pg_catalog.count(*) FROM pg_catalog.pg_class c"
+            " WHERE (c.oid IN (TABLE before)) <> (c.oid IN (TABLE present))"
+        )
+        if regrouped != "0":
+            raise _changed(table, "given other partitions")
     moved = session.value(
         "SELECT pg_catalog.count(*) FROM pg_catalog.pg_class c"
         f" WHERE c.oid IN ({relids}) AND c.relkind = 'r'"
