@@ -40,12 +40,18 @@ def test_sigkill_at_each_step_leaves_one_definition(
     points = tmp_path / "points"
     points.mkdir()
     node = lend_node(points)
-    node.sql("create table t (id int primary key, v0 int)")
+    node.sql(
+        "create table t (id int primary key, v0 int,"
+        " g0 int generated always as (id * 0) stored)"
+    )
     node.sql("insert into t select i, i from generate_series(1, 10) i")
     done = 0
     for step, action, altered in steps:
         new = done + 1
-        statement = f"alter table t drop v{done}, add v{new} int default {new}"
+        statement = (
+            f"alter table t drop v{done}, drop g{done}, add v{new} int default {new},"
+            f" add g{new} int generated always as (id * {new}) stored"
+        )
         with node.connect() as session:
             arm(points, step, action)
             with pytest.raises(PublisherError):
@@ -57,12 +63,12 @@ def test_sigkill_at_each_step_leaves_one_definition(
         node.wait_for("select 1")
         assert list((node.directory / "warehouse").glob("_transactions/*/*")) == []
         if not altered:
-            assert node.value(COLUMNS) == f"id,v{done}"
+            assert node.value(COLUMNS) == f"id,v{done},g{done}"
             node.sql(statement)
         done = new
-        assert node.value(COLUMNS) == f"id,v{done}"
-        assert node.sql(f"select count(*), sum(v{done}) from t") == [
-            ("10", str(10 * done))
+        assert node.value(COLUMNS) == f"id,v{done},g{done}"
+        assert node.sql(f"select count(*), sum(v{done}), sum(g{done}) from t") == [
+            ("10", str(10 * done), str(55 * done))
         ]
         node.sql(f"insert into t values ({10 + done}, {done})")
         node.sql(f"delete from t where id = {10 + done}")

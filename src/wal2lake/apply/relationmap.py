@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from wal2lake.apply.schema.samekeys import keeps_apart
 from wal2lake.catalog import TableDef
 from wal2lake.errors import ApplyError
+from wal2lake.lake.staging.rowchanges import incompatible_columns
 from wal2lake.model import Relation, ReplicaIdentity
-from wal2lake.pgtypes import COPIED_ANEW
+from wal2lake.pgtypes import COMPUTED_HERE, COPIED_ANEW
 
 _PREREQUISITE = "55000"
 
@@ -63,6 +64,10 @@ def check_target(use: RelationUse, table: TableDef | None) -> None:
             hint="ALTER TABLE ... ADD COLUMN on the target lets it go on; rows that are"
             f" there get the column's default. With the publisher's values: {COPIED_ANEW}.",
         )
+    sent_names = {c.name for c in relation.columns if c.name}
+    refused = incompatible_columns(table.qualified, sent_names, table.generated)
+    if refused is not None:
+        raise ApplyError(refused, sqlstate=_PREREQUISITE, hint=COMPUTED_HERE)
     if not use.changes_rows:
         return
     if not table.key and relation.identity is ReplicaIdentity.FULL:

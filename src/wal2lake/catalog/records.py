@@ -20,6 +20,8 @@ from wal2lake.model import (
     ConflictType,
     Deferral,
     Domain,
+    Generated,
+    Generation,
     Lsn,
     Oid,
     PartitionKey,
@@ -97,6 +99,8 @@ class ColumnDef:
     """The ``Sequence`` that its values come from, if none are given."""
     identity: str = ""
     """pg_attribute.attidentity: a (ALWAYS), d (BY DEFAULT), or none."""
+    generated: Generation | None = None
+    """GENERATED ALWAYS AS (...) STORED. Such a column has no default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,13 @@ class TableDef:
     def column(self, name: str) -> ColumnDef | None:
         """The column of that exact name."""
         return next((c for c in self.columns if c.name == name), None)
+
+    @property
+    def generated(self) -> Generated:
+        """Its generated columns."""
+        return tuple(
+            (c.name, c.generated) for c in self.columns if c.generated is not None
+        )
 
     @property
     def index_name(self) -> str:

@@ -20,6 +20,7 @@ from wal2lake.model import (
     CheckConstraint,
     Deferral,
     Domain,
+    Generation,
     Oid,
     PartitionKey,
     PartitionStrategy,
@@ -191,7 +192,11 @@ def _column(recorded: dict[str, Any]) -> ColumnDef:
     domain = recorded.get("domain")
     if domain is not None:
         domain = Domain(**{**domain, "type_oid": Oid(domain["type_oid"])})
-    typed = {"type_oid": Oid(recorded["type_oid"]), "domain": domain}
+    typed: dict[str, Any] = {"type_oid": Oid(recorded["type_oid"]), "domain": domain}
     if recorded.get("sequence") is not None:
         typed["sequence"] = Oid(recorded["sequence"])
+    generated = recorded.get("generated")
+    if generated is not None:
+        columns = tuple(generated["columns"])
+        typed["generated"] = Generation(generated["expression"], columns)
     return ColumnDef(**{**recorded, **typed})

@@ -265,8 +265,8 @@ class Batches:
         )
         # Spark cannot resolve a conflict.
         resolves = bool(request.resolutions.chosen and changes.shape.key)
-        # Nor does it check what UPDATEs make of rows.
-        checks = bool(request.rules.checks and changes.found.updates)
+        # Nor does it check, or compute, what UPDATEs make of rows.
+        checks = bool(_looks(request) and changes.found.updates)
         fits = True
         only_here = resolves or checks or request.counted
         for alone in (False, True) if only_here else (False,):
@@ -289,6 +289,7 @@ class Batches:
                             request.rules.required,
                             request.rules.checks,
                             request.name,
+                            request.rules.generated,
                         ),
                         shows_rows=request.shows_rows,
                         index=self._index,
@@ -330,7 +331,7 @@ class Batches:
         if (
             shape.key
             and not (request.resolutions.chosen or shape.repeats or shape.truncate)
-            and not (request.rules.checks and changes.found.updates)
+            and not (_looks(request) and changes.found.updates)
             and work.rows > _LEAST_CHOICE
             # A MERGE does not tell of conflicts: here there are none.
             and request.trusted
@@ -442,12 +443,20 @@ def _is_as_sent(request: StageRequest, staged: _Staged) -> bool:
     same changes of the same rows has the same table. Nothing is said of a batch that may not be."""
     if staged.coercions or staged.conflicts or request.fills:
         return False
+    if request.rules.generated:
+        # Rows were sent without these columns.
+        return False
     if staged.inserts is not None or request.trusted:
         return True
     # Nobody looks whether there is a row for what comes before a TRUNCATE, nor does MERGE.
     if staged.upsert is not None:
         return not (request.key and staged.upsert.passed_over)
     return staged.merge is not None and not request.key
+
+
+def _looks(request: StageRequest) -> bool:
+    """UPDATEs are evaluated in memory: the rows that they make are checked, or computed."""
+    return bool(request.rules.checks or request.rules.generated)
 
 
 def _defers(request: StageRequest) -> bool:

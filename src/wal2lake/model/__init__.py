@@ -7,7 +7,7 @@ Never: imports another room (errors excepted).
 from wal2lake.model.acl import NAMES, PUBLIC, Acl, AclItem, ObjectKind
 from wal2lake.model.coercion import Coercion, merged
 from wal2lake.model.conflict import Conflict, ConflictType, Modified, Resolution
-from wal2lake.model.constraint import CheckConstraint
+from wal2lake.model.constraint import CheckConstraint, Generated, Generation
 from wal2lake.model.domain import Domain
 from wal2lake.model.fixed import BOOTSTRAP_SUPERUSER, DATABASE, DATABASE_OID
 from wal2lake.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid, Xid
@@ -50,6 +50,8 @@ __all__ = [
     "Domain",
     "EnumColumns",
     "EnumLabel",
+    "Generated",
+    "Generation",
     "KnownLabels",
     "LabelRename",
     "Lsn",

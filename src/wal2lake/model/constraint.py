@@ -1,4 +1,5 @@
-"""CHECK constraints of lake tables, as the catalog, the lake and the front door have them."""
+"""CHECK constraints and generated columns of lake tables, as the catalog, the lake and the front
+door have them."""
 
 from __future__ import annotations
 
@@ -19,3 +20,21 @@ class CheckConstraint:
     def renamed(self, names: Mapping[str, str]) -> CheckConstraint:
         """With the columns' new names, by their old ones."""
         return replace(self, columns=tuple(names.get(c, c) for c in self.columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """pg_attribute.attgenerated: what a column is computed from. Picklable."""
+
+    expression: str
+    """The tree as ``pgtypes.expressions.encode`` writes it, of the expression's own type."""
+    columns: tuple[str, ...]
+    """The columns that the tree's numbers stand for; none of them is generated."""
+
+    def renamed(self, names: Mapping[str, str]) -> Generation:
+        """With the columns' new names, by their old ones."""
+        return replace(self, columns=tuple(names.get(c, c) for c in self.columns))
+
+
+Generated = tuple[tuple[str, Generation], ...]
+"""A table's generated columns, by name."""

@@ -26,7 +26,13 @@ from wal2lake.pgtypes.choices.policies import (
     Policy,
     ValuePolicies,
 )
-from wal2lake.pgtypes.choices.remedies import CHECKED_HERE, COPIED_ANEW, remedy
+from wal2lake.pgtypes.choices.remedies import (
+    CHECKED_HERE,
+    COMPUTED_HERE,
+    COPIED_ANEW,
+    computed_here,
+    remedy,
+)
 from wal2lake.pgtypes.choices.resolutions import (
     COMMIT_FACTS,
     CONFLICT_CHOICES,
@@ -78,6 +84,7 @@ __all__ = [
     "BUILT_IN",
     "CHECKED_HERE",
     "COMMIT_FACTS",
+    "COMPUTED_HERE",
     "CONFLICT_CHOICES",
     "CONFLICT_RESOLUTION",
     "COPIED_ANEW",
@@ -111,6 +118,7 @@ __all__ = [
     "check_decoder",
     "check_tracked",
     "coerce",
+    "computed_here",
     "convert_sent",
     "ddl_from_arrow",
     "declared_length",

@@ -32,10 +32,10 @@ from wal2lake.lake.staging.convert import (
     BadValue,
     Rules,
     SentColumn,
-    convert_columns,
     mapping_of,
 )
 from wal2lake.lake.staging.defaults import Fills, behind
+from wal2lake.lake.staging.wholerows import convert_columns
 from wal2lake.lake.tablefiles import AddedFile
 from wal2lake.model import INVALID_LSN, INVALID_OID, Coercion, Lsn, Oid, merged
 from wal2lake.pg import Publisher, Session, connect
@@ -324,7 +324,7 @@ def _convert(
                 sqlstate=first.sqlstate,
                 detail=first.detail if task.shows_rows else None,
                 context=f"COPY {task.table}, snapshot at {task.lsn}",
-                hint=CHECKED_HERE,
+                hint=first.hint or CHECKED_HERE,
             )
         error = ApplyError(
             first.message,

@@ -54,10 +54,12 @@ from wal2lake.lake.staging.defaults import (
     Fills,
     have_sequences,
 )
+from wal2lake.lake.staging.rowchanges import incompatible_columns
 from wal2lake.model import Lsn
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pg import RemoteTable
 from wal2lake.pgtypes import (
+    COMPUTED_HERE,
     RemoteTypes,
     ValuePolicies,
     remote_types_from_json,
@@ -366,6 +368,7 @@ class GroupCopy:
                 self._settings.apply.max_value_bytes,
                 subscription.follows_schema,
                 one.table.checks,
+                one.table.generated,
             ),
         )
 
@@ -562,3 +565,8 @@ def _check_columns(table: TableDef, remote: RemoteTable) -> None:
             sqlstate="55000",
             hint="ALTER TABLE ... ADD COLUMN on the target, and the copy begins anew.",
         )
+    refused = incompatible_columns(
+        table.qualified, {c.name for c in remote.columns}, table.generated
+    )
+    if refused is not None:
+        raise ApplyError(refused, sqlstate="55000", hint=COMPUTED_HERE)

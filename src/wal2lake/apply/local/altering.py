@@ -47,7 +47,7 @@ from wal2lake.lake import Cursor, FieldSpec, NextField, TablePort, TableState
 from wal2lake.lake.branch.changes import Action
 from wal2lake.lake.capture.commits import ALTERS
 from wal2lake.lake.plain.widen import widened
-from wal2lake.model import Oid
+from wal2lake.model import Generated, Oid
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.pgtypes import mapping_for
 from wal2lake.pgtypes.columnnames import check_column_names
@@ -138,8 +138,18 @@ def next_fields(plan: ColumnPlan, state: TableState) -> list[NextField]:
                 field.pg_type_name,
                 field.pg_domain,
             )
-        found.append(NextField(field, one.source, anew=one.retyped))
+        anew = one.retyped or one.computed is not None
+        found.append(NextField(field, one.source, anew=anew))
     return found
+
+
+def computed_in(plan: ColumnPlan) -> Generated:
+    """The columns whose values in rows that are there are computed."""
+    return tuple(
+        (one.column.name, one.computed)
+        for one in plan.columns
+        if one.computed is not None
+    )
 
 
 def is_empty(tables: TablePort, state: TableState) -> bool:
@@ -153,7 +163,9 @@ def is_empty(tables: TablePort, state: TableState) -> bool:
 def rewrites(plan: ColumnPlan) -> bool:
     """Rows that are there do not have the values that they are to have."""
     return any(
-        one.retyped or (one.source is None and one.default is not None)
+        one.retyped
+        or one.computed is not None
+        or (one.source is None and one.default is not None)
         for one in plan.columns
     )
 
@@ -279,7 +291,7 @@ def _rows_anew(
         return
     constants = _constants(plan, canonical=anew.canonical)
     if constants is not None:
-        rows = widened(tables, state, metadata, fields, constants)
+        rows = widened(tables, state, metadata, fields, constants, computed_in(plan))
         if rows is not None:
             failpoint("alter.written_anew")
             yield rows
@@ -300,10 +312,14 @@ def _constants(plan: ColumnPlan, *, canonical: bool) -> dict[str, str | None] | 
     computed, or the rows are to be looked through for a new key."""
     sources = {one.column.name: one.source for one in plan.columns}
     key = {sources[name] for name in plan.after.key}
-    if key and key != set(plan.before.key):
+    computed = {name for name, _ in computed_in(plan)}
+    if key and (key != set(plan.before.key) or computed.intersection(plan.after.key)):
         return None
     found: dict[str, str | None] = {}
     for one in plan.columns:
+        if one.computed is not None:
+            found[one.column.name] = None
+            continue
         if one.retyped:
             return None
         if one.source is not None:

@@ -517,6 +517,7 @@ class BatchApplier:
                 self.settings.apply.max_value_bytes,
                 follows,
                 definition.checks,
+                definition.generated,
             ),
             fills=fills_of(self._defaults, files, definition, restart),
             shows_rows=quotes(definition),

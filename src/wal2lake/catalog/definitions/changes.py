@@ -16,7 +16,7 @@ from typing import Final
 
 from wal2lake.catalog.records import ColumnDef, TableDef
 from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
-from wal2lake.model import SYSTEM_COLUMNS, CheckConstraint, Deferral
+from wal2lake.model import SYSTEM_COLUMNS, CheckConstraint, Deferral, Generation
 
 _MOST_COLUMNS: Final = 1600
 """MaxHeapAttributeNumber."""
@@ -73,6 +73,14 @@ class SetDefault:
 
 
 @dataclass(frozen=True, slots=True)
+class SetGeneration:
+    """SET EXPRESSION, with which rows that are there are computed anew; None: DROP EXPRESSION."""
+
+    name: str
+    generation: Generation | None
+
+
+@dataclass(frozen=True, slots=True)
 class SetKey:
     """The table's key is another one. Rows are looked at by the caller."""
 
@@ -106,6 +114,7 @@ ColumnChange = (
     | ChangeType
     | SetNotNull
     | SetDefault
+    | SetGeneration
     | SetKey
 )
 
@@ -121,6 +130,8 @@ class PlannedColumn:
     """Its type is another one."""
     default: str | None = None
     """Of a new column: the default that it came with, which it may have lost since."""
+    computed: Generation | None = None
+    """What the values of rows that are there are computed from; None: they have some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +165,21 @@ def plan_changes(table: TableDef, changes: Sequence[ColumnChange]) -> ColumnPlan
     return ColumnPlan(table, after, tuple(plan.columns))
 
 
+def _renamed(generation: Generation | None, names: dict[str, str]) -> Generation | None:
+    return None if generation is None else generation.renamed(names)
+
+
+def _refuse_default(table: TableDef, column: ColumnDef, change: SetDefault) -> None:
+    if column.generated is None:
+        return
+    verb = "DROP" if change.default is None else "SET"
+    raise UsageError(
+        f'column "{column.name}" of relation "{table.name}" is a generated column',
+        sqlstate="42601",
+        hint=f"Use ALTER TABLE ... ALTER COLUMN ... {verb} EXPRESSION instead.",
+    )
+
+
 class _Plan:
     def __init__(self, table: TableDef) -> None:
         self.table = table
@@ -185,8 +211,11 @@ class _Plan:
                     self._put(at, replace(one.column, not_null=True))
                 self.key_name = change.name if not self.key else self.key_name
                 self.key, self.deferral = change.columns, change.deferral
+            case SetGeneration():
+                self._set_generation(change)
             case SetDefault():
                 at, one = self._find(change.name, "alter")
+                _refuse_default(self.table, one.column, change)
                 column = replace(one.column, default=change.default, sequence=None)
                 self._put(at, column)
 
@@ -198,7 +227,10 @@ class _Plan:
             )
         self._refuse_taken(name)
         column = change.column
-        self.columns.append(PlannedColumn(column, None, default=column.default))
+        planned = PlannedColumn(
+            column, None, default=column.default, computed=column.generated
+        )
+        self.columns.append(planned)
 
     def _drop(self, name: str) -> None:
         at, _ = self._find(name, "drop")
@@ -207,6 +239,10 @@ class _Plan:
             self.key = ()
         self.checks = tuple(c for c in self.checks if name not in c.columns)
         del self.columns[at]
+        for one in list(self.columns):
+            if one.column.generated and name in one.column.generated.columns:
+                # Whether it may go with it is the command's to say.
+                self._drop(one.column.name)
 
     def _rename(self, change: RenameColumn) -> None:
         name = change.name
@@ -221,7 +257,18 @@ class _Plan:
         self._refuse_in_partition_key(name, "rename")
         self._put(at, replace(one.column, name=change.new_name))
         self.key = tuple(change.new_name if k == name else k for k in self.key)
-        self.checks = tuple(c.renamed({name: change.new_name}) for c in self.checks)
+        renamed = {name: change.new_name}
+        self.checks = tuple(c.renamed(renamed) for c in self.checks)
+        self.columns = [
+            replace(
+                one,
+                column=replace(
+                    one.column, generated=_renamed(one.column.generated, renamed)
+                ),
+                computed=_renamed(one.computed, renamed),
+            )
+            for one in self.columns
+        ]
 
     def _retype(self, change: ChangeType) -> None:
         at, one = self._find(change.name, "alter")
@@ -233,6 +280,14 @@ class _Plan:
                     f' constraint "{check.name}" of relation "{self.table.name}" reads it',
                     hint="Drop the constraint, alter the type and add the constraint"
                     " again: ALTER TABLE ... DROP CONSTRAINT, ADD CONSTRAINT.",
+                )
+        for other in self.columns:
+            generation = other.column.generated
+            if generation is not None and change.name in generation.columns:
+                raise FeatureNotSupportedError(
+                    "cannot alter type of a column used by a generated column",
+                    detail=f'Column "{change.name}" is used by generated column'
+                    f' "{other.column.name}".',
                 )
         kind = change.column
         column = replace(
@@ -246,7 +301,20 @@ class _Plan:
             one,
             column=column,
             retyped=one.retyped or change.anew or column != one.column,
+            computed=column.generated if column != one.column else one.computed,
         )
+
+    def _set_generation(self, change: SetGeneration) -> None:
+        at, one = self._find(change.name, "alter")
+        if one.column.generated is None:
+            raise UsageError(
+                f'column "{change.name}" of relation "{self.table.name}" is not a'
+                " generated column",
+                sqlstate="55000",
+            )
+        column = replace(one.column, generated=change.generation)
+        computed = change.generation or one.computed
+        self.columns[at] = replace(one, column=column, computed=computed)
 
     def _set_not_null(self, change: SetNotNull) -> None:
         at, one = self._find(change.name, "alter")

@@ -13,15 +13,16 @@ AlterTableNamespace.
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from wal2lake.apply.local.altering import Anew, alter_table, is_empty, rewrites
+from wal2lake.apply.local.altering import (
+    Anew,
+    alter_table,
+)
 from wal2lake.catalog import (
     AddCheck,
     AddColumn,
@@ -30,7 +31,6 @@ from wal2lake.catalog import (
     ColumnDef,
     ColumnPlan,
     DropColumn,
-    PlannedColumn,
     RenameColumn,
     SetDefault,
     SetKey,
@@ -48,6 +48,12 @@ from wal2lake.frontend.backend import Notice
 from wal2lake.frontend.commands.access import check_owner, check_schema
 from wal2lake.frontend.commands.checkconstraints import added_checks, check_rows
 from wal2lake.frontend.commands.followed import nullable, without_foreign_defaults
+from wal2lake.frontend.commands.generatedcolumns import (
+    added_generated,
+    check_retyped,
+    dropped_columns,
+    set_expression,
+)
 from wal2lake.frontend.commands.keyconstraints import (
     added_key,
     dropped_constraint,
@@ -66,9 +72,9 @@ from wal2lake.frontend.commands.publication.dependents import (
     check_retyped_columns,
     replica_identity,
 )
+from wal2lake.frontend.commands.rewriting import Rewriting
 from wal2lake.frontend.commands.transaction.commit import hold_tables
 from wal2lake.frontend.commands.transaction.local import scratch
-from wal2lake.frontend.grammar import quote_identifier
 from wal2lake.frontend.grammar.altering.statements import (
     AddCheckClause,
     AddColumnClause,
@@ -78,6 +84,7 @@ from wal2lake.frontend.grammar.altering.statements import (
     DefaultClause,
     DropColumnClause,
     DropConstraintClause,
+    ExpressionClause,
     NotNullClause,
     RenameColumnOf,
     RenameTable,
@@ -85,18 +92,10 @@ from wal2lake.frontend.grammar.altering.statements import (
     SetTableSchema,
     TypeClause,
 )
-from wal2lake.frontend.grammar.sequences import SEQUENCE_BITS
 from wal2lake.frontend.grammar.statements import QualifiedName
-from wal2lake.frontend.query.translate import TableRef
-from wal2lake.frontend.query.writes import check_default, translate_write
-from wal2lake.lake import FieldSpec, TableState
-from wal2lake.lake.branch.branches import Branch
-from wal2lake.lake.query import relation
-from wal2lake.model import INVALID_OID, Oid
+from wal2lake.frontend.query.writes import check_default
+from wal2lake.model import Oid
 from wal2lake.observe import get_logger
-from wal2lake.pgtypes import format_type
-from wal2lake.pgtypes.equality import alike_key
-from wal2lake.pgtypes.spark_ddl import identifier
 
 _TAG: Final = "ALTER TABLE"
 
@@ -106,13 +105,6 @@ _NOT_NULL_VIOLATION: Final = "23502"
 
 _NO_KEY: Final = ("23502", "23505")
 """Rows are not as a key would have them."""
-
-_ANEW: Final = "wal2lake anew"
-"""What a statement calls the rows that are written anew."""
-
-_TEXT_CONSTANT: Final = re.compile(r"\s*'(?:[^']|'')*'\s*")
-
-_OF_COLUMN: Final = re.compile(r'column "(.*)" is of type')
 
 
 def alter_columns(node: Node, caller: Caller, statement: AlterTable) -> str:
@@ -315,6 +307,10 @@ def _changes(
                     not_null=clause.not_null,
                     default=clause.default,
                 )
+                if clause.generated is not None:
+                    column = added_generated(
+                        table, changes, column, clause.generated, caller.zone
+                    )
                 changes.append(AddColumn(column))
                 now = plan_changes(table, changes).after
                 added = added_checks(node.catalog, now, action.checks, caller.zone)
@@ -331,7 +327,11 @@ def _changes(
                         )
                     )
                     continue
-                changes.append(DropColumn(action.name))
+                change = DropColumn(action.name)
+                if not action.cascade:
+                    dropped = dropped_columns(now, [change])
+                    check_dropped_columns(node, caller, now, dropped, cascade=())
+                changes.append(change)
             case NotNullClause():
                 if not action.not_null:
                     _refuse_identity(table, action.name)
@@ -346,6 +346,7 @@ def _changes(
                     )
                 before = now.column(action.name)
                 kind = ColumnDef(action.name, action.type_oid, action.typmod)
+                check_retyped(before, kind, using=action.using is not None)
                 retyped[action.name] = before is not None and (
                     (before.type_oid, before.typmod) != (kind.type_oid, kind.typmod)
                 )
@@ -357,6 +358,8 @@ def _changes(
                 changes.append(added_key(node, now, action))
             case DropConstraintClause():
                 changes += dropped_constraint(caller, now, action)
+            case ExpressionClause():
+                changes += set_expression(caller, now, action)
             case ReplicaIdentityClause():
                 continue
         plan_changes(table, changes)
@@ -368,18 +371,20 @@ def _pass(action: AlterAction) -> int:
     match action:
         case DropColumnClause() | DropConstraintClause():
             return 0
+        case ExpressionClause():
+            return 0 if action.generated is None else 3
         case NotNullClause():
-            return 3 if action.not_null else 0
+            return 4 if action.not_null else 0
         case DefaultClause():
-            return 0 if action.default is None else 4
+            return 0 if action.default is None else 5
         case TypeClause():
             return 1
         case AddColumnClause():
             return 2
         case AddKeyClause() | AddCheckClause():
-            return 5
-        case ReplicaIdentityClause():
             return 6
+        case ReplicaIdentityClause():
+            return 7
 
 
 # ---- and done ---------------------------------------------------------------------------
@@ -399,12 +404,12 @@ def _carry_out(
     plan = plan_changes(table, changes)
     if plan.after == table and not changes:
         return
-    dropped = [one.name for one in changes if isinstance(one, DropColumn)]
+    dropped = dropped_columns(table, changes)
     retyped = [one.name for one in changes if isinstance(one, ChangeType)]
     check_dropped_columns(node, caller, table, dropped, cascade=cascade)
     check_retyped_columns(node, caller, table, retyped)
     place = f"{scratch(node)}/{uuid.uuid4().hex}"
-    rewriting = _Rewriting(node, caller, plan, using, place, replaced=replaced)
+    rewriting = Rewriting(node, caller, plan, using, place, replaced=replaced)
     state = node.tables.state(table.location)
     rewriting.check_types(state)
     _check_defaults(plan, caller.zone)
@@ -442,232 +447,6 @@ def _check_defaults(plan: ColumnPlan, zone: str) -> None:
                 sqlstate="42804",
                 hint=error.hint,
             ) from None
-
-
-def _type(column: ColumnDef) -> str:
-    return format_type(column.type_oid, column.typmod)
-
-
-@dataclass(slots=True)
-class _Rewriting:
-    """The rows of a table with its next columns."""
-
-    node: Node
-    caller: Caller
-    plan: ColumnPlan
-    using: Mapping[str, str]
-    place: str
-    replaced: bool = False
-    """The rows are not there to stay."""
-
-    def check_types(self, state: TableState) -> None:
-        """42804 for types that do not become each other."""
-        retyped = [one for one in self.plan.columns if one.retyped]
-        if retyped:
-            self._sql(state, self.plan.columns, self.using)
-        for one in retyped:
-            if one.column.identity and one.column.type_oid not in SEQUENCE_BITS:
-                raise UsageError(
-                    "identity column type must be smallint, integer, or bigint",
-                    sqlstate="22023",
-                )
-            default = one.column.default
-            # Values of a sequence are given as the column's type, or are too large for it.
-            if default is None or one.column.sequence is not None:
-                continue
-            try:
-                if _TEXT_CONSTANT.fullmatch(default):
-                    # It has had the type of its column.
-                    self._sql(state, [one], {})
-                else:
-                    check_default(one.column, self.caller.zone)
-            except UsageError as error:
-                if error.sqlstate != "42804":
-                    raise
-                kind = format_type(one.column.type_oid, -1)
-                raise UsageError(
-                    f'default for column "{one.column.name}" cannot be cast'
-                    f" automatically to type {kind}",
-                    sqlstate="42804",
-                ) from None
-
-    def check_nulls(self, state: TableState) -> None:
-        """23502 for NULLs in what stays, and for new columns that would have them."""
-        if self.replaced:
-            return
-        names = self._newly_required()
-        kept = {
-            one.column.name: one.source
-            for one in self.plan.columns
-            if one.source is not None and not one.retyped and one.column.name in names
-        }
-        new = [
-            one.column.name
-            for one in self.plan.columns
-            if one.source is None and one.column.not_null and one.default is None
-        ]
-        if not (kept or new) or is_empty(self.node.tables, state):
-            return
-        table = relation(state.location, state.version)
-        for name in [one.column.name for one in self.plan.columns]:
-            if name in new or (
-                name in kept and self._any(f"{table} WHERE {_is_null(kept[name])}")
-            ):
-                raise self._contains_null(name)
-
-    def check_key(self, state: TableState) -> None:
-        """23505 for a new key of which rows that stay as they are have one value twice."""
-        if self.replaced or not self._has_new_key() or rewrites(self.plan):
-            return
-        sources = {one.column.name: one.source for one in self.plan.columns}
-        key = [sources[name] for name in self.plan.after.key]
-        if is_empty(self.node.tables, state) or None in key:
-            # A column that is new is null, which has been looked for.
-            return
-        self._check_unique(
-            relation(state.location, state.version),
-            state.fields,
-            [str(name) for name in key],
-        )
-
-    def _has_new_key(self) -> bool:
-        sources = {one.column.name: one.source for one in self.plan.columns}
-        key = {sources[name] for name in self.plan.after.key}
-        return bool(key) and key != set(self.plan.before.key)
-
-    def _check_unique(
-        self, table: str, fields: Sequence[FieldSpec], columns: Sequence[str]
-    ) -> None:
-        """``columns``: what the key's are called in ``table``, which has ``fields``."""
-        key = ", ".join(alike_key(fields, columns))
-        if not self._any(f"{table} GROUP BY {key} HAVING count(*) > 1"):
-            return
-        after = self.plan.after
-        name = after.index_name
-        raise UsageError(
-            f'could not create unique index "{name}"',
-            sqlstate="23505",
-            detail=f"Key ({', '.join(map(quote_identifier, after.key))}) is duplicated.",
-        )
-
-    def fill(self, branch: Branch, state: TableState) -> None:
-        """See ``Anew``."""
-        self._run(self._sql(state, self.plan.columns, self.using))
-        if self.replaced:
-            return
-        table = relation(branch.location)
-        after = self.plan.after
-        for one in self.plan.columns:
-            changed = one.source is None or one.retyped
-            if (
-                changed
-                and one.column.not_null
-                and self._any(f"{table} WHERE {_is_null(one.column.name)}")
-            ):
-                raise self._contains_null(one.column.name)
-        retyped = {one.column.name for one in self.plan.columns if one.retyped}
-        if retyped.intersection(after.key) or self._has_new_key():
-            fields = self.node.tables.state(branch.location).fields
-            self._check_unique(table, fields, after.key)
-
-    def _newly_required(self) -> set[str]:
-        before = {c.name for c in self.plan.before.columns if c.not_null}
-        return {
-            one.column.name
-            for one in self.plan.columns
-            if one.column.not_null and one.source not in before
-        }
-
-    def _contains_null(self, column: str) -> UsageError:
-        return UsageError(
-            f'column "{column}" of relation "{self.plan.before.name}" contains null'
-            " values",
-            sqlstate="23502",
-        )
-
-    def _sql(
-        self,
-        state: TableState,
-        columns: Sequence[PlannedColumn],
-        using: Mapping[str, str],
-    ) -> str:
-        """INSERT INTO the new rows SELECT of the old ones."""
-        before, after = self.plan.before, self.plan.after
-        names, items = [], []
-        for one in columns:
-            if one.source is not None:
-                names.append(quote_identifier(one.column.name))
-                plain = quote_identifier(one.source)
-                items.append(using.get(one.source, plain) if one.retyped else plain)
-        rows = replace(
-            after,
-            oid=INVALID_OID,
-            name=_ANEW,
-            partition_key=None,
-            partition_of=None,
-            location=self.place,
-            # Looked at when all rows are there, with the words of ALTER TABLE. Rows keep what
-            # they have of a sequence.
-            columns=tuple(
-                replace(
-                    one.column,
-                    not_null=False,
-                    default=one.default,
-                    sequence=None,
-                    identity="",
-                )
-                for one in self.plan.columns
-            ),
-        )
-
-        def resolve(schema: str | None, name: str) -> TableRef:
-            if name == _ANEW:
-                return TableRef(rows, None)
-            old = replace(before, partition_key=None, partition_of=None)
-            return TableRef(old, state.version)
-
-        sql = (
-            f"INSERT INTO {quote_identifier(_ANEW)} ({', '.join(names)}) SELECT"
-            f" {', '.join(items)} FROM {quote_identifier(before.name)}"
-        )
-        try:
-            return translate_write(sql, resolve, (), self.caller.zone).sql
-        except UsageError as error:
-            found = _OF_COLUMN.match(error.message)
-            column = None if found is None else after.column(found[1])
-            if error.sqlstate != "42804" or column is None:
-                raise
-            raise self._not_cast(column) from None
-
-    def _not_cast(self, column: ColumnDef) -> UsageError:
-        name, kind = column.name, format_type(column.type_oid, -1)
-        if name in self.using:
-            return UsageError(
-                f'result of USING clause for column "{name}" cannot be cast'
-                f" automatically to type {kind}",
-                sqlstate="42804",
-                hint="You might need to add an explicit cast.",
-            )
-        return UsageError(
-            f'column "{name}" cannot be cast automatically to type {kind}',
-            sqlstate="42804",
-            hint=f'You might need to specify "USING {quote_identifier(name)}::'
-            f'{_type(column)}".',
-        )
-
-    def _any(self, source: str) -> bool:
-        found = self.node.queries.run(
-            f"SELECT 1 FROM {source} LIMIT 1", job_group=self.caller.job_group
-        )
-        with found.batches as batches:
-            return any(batch.num_rows for batch in batches)
-
-    def _run(self, sql: str) -> None:
-        self.node.queries.run(sql, job_group=self.caller.job_group).batches.close()
-
-
-def _is_null(name: str) -> str:
-    return f"{identifier(name)} IS NULL"
 
 
 COMMANDS: Final[Mapping[type, Callable[[Node, Caller, Any], str]]] = {

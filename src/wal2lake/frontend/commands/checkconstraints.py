@@ -15,14 +15,15 @@ from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 
-from wal2lake.apply.local.altering import field_spec
-from wal2lake.catalog import Catalog, ColumnPlan, TableDef
+from wal2lake.apply.local.altering import computed_in, field_spec
+from wal2lake.catalog import Catalog, ColumnPlan, PlannedColumn, TableDef
 from wal2lake.errors import (
     About,
     DuplicateObjectError,
     FeatureNotSupportedError,
     UsageError,
 )
+from wal2lake.frontend.commands.expressionerrors import named_for
 from wal2lake.frontend.commands.node import Node
 from wal2lake.frontend.commands.publication.filters import analyse
 from wal2lake.frontend.grammar.constraints import CheckClause
@@ -30,11 +31,10 @@ from wal2lake.lake import TableState
 from wal2lake.lake.branch.checks import rows_of
 from wal2lake.lake.staging.checks import CHECK_VIOLATION, violating
 from wal2lake.lake.staging.convert import mapping_of
+from wal2lake.lake.staging.generated import computed, inputs_of
 from wal2lake.model import CheckConstraint
 from wal2lake.pgtypes.columnnames import derived_name
 from wal2lake.pgtypes.expressions import encode
-
-_IN_A_FILTER = "in a publication WHERE expression is not supported"
 
 
 def added_checks(
@@ -65,15 +65,8 @@ def added_checks(
 def _analysed(
     table: TableDef, clause: CheckClause, zone: str
 ) -> tuple[str, tuple[str, ...]]:
-    try:
+    with named_for("check constraints", f"CHECK ({clause.text})"):
         tree, columns = analyse(clause.expression, table, zone, "CHECK")
-    except FeatureNotSupportedError as error:
-        what = error.message.removesuffix(f" {_IN_A_FILTER}")
-        why = f"Not supported: {what}. " if what != error.message else ""
-        raise FeatureNotSupportedError(
-            f"CHECK ({clause.text}) is not supported on lake tables",
-            detail=f"{why}{error.detail or error.message}",
-        ) from None
     return encode(tree), columns
 
 
@@ -104,44 +97,52 @@ def _free_name(
 
 
 def check_rows(node: Node, plan: ColumnPlan, state: TableState) -> None:
-    """23514 for rows that violate a constraint that is new."""
+    """Raise for rows of which a generated column cannot be computed anew, and 23514 for those that
+    violate a constraint that is new, or that reads such a column."""
+    generated = computed_in(plan)
+    computes = {name for name, _ in generated}
     before = {one.name for one in plan.before.checks}
-    new = [one for one in plan.after.checks if one.name not in before]
-    if not new:
+    new = [
+        one
+        for one in plan.after.checks
+        if one.name not in before or computes.intersection(one.columns)
+    ]
+    if not new and not generated:
         return
     if node.tables.files(state) is None:
         raise FeatureNotSupportedError(
-            f'CHECK constraints of relation "{plan.before.name}" are not supported',
+            "CHECK constraints and generated columns of relation"
+            f' "{plan.before.name}" are not supported',
             detail="Its rows are not stored as this node writes them.",
         )
     planned = {one.column.name: one for one in plan.columns}
-    wanted = sorted({name for check in new for name in check.columns})
-    stored = [s for name in wanted if (s := planned[name].source) is not None]
+    read = {name for check in new for name in check.columns} | inputs_of(generated)
+    wanted = sorted(read | computes)
+    stored = [
+        s
+        for name in wanted
+        if name not in computes and (s := planned[name].source) is not None
+    ]
+    fields = [field_spec(planned[name].column) for name in wanted]
     for rows in rows_of(node.tables, state, stored):
         if not rows.num_rows:
             continue
-        columns = []
-        for name in wanted:
-            one = planned[name]
-            if one.source is not None:
-                columns.append(rows.column(one.source))
-                continue
-            if one.default is not None:
-                raise FeatureNotSupportedError(
-                    f'check constraint on the new column "{name}" of relation'
-                    f' "{plan.before.name}", which has rows, is not supported',
-                    hint="Add the column first, and then the constraint.",
-                )
-            columns.append(
-                pa.chunked_array(
-                    [
-                        pa.nulls(
-                            rows.num_rows, mapping_of(field_spec(one.column)).arrow_type
-                        )
-                    ]
-                )
-            )
+        columns = [
+            _values(plan, planned[name], rows, is_computed=name in computes)
+            for name in wanted
+        ]
         table = pa.table(columns, names=wanted) if wanted else rows
+        table, failed = computed(generated, fields, table)
+        if failed:
+            raise UsageError(failed[0].message, sqlstate=failed[0].sqlstate)
+        for name in computes:
+            if planned[name].column.not_null and table.column(name).null_count:
+                raise UsageError(
+                    f'column "{name}" of relation "{plan.before.name}" contains null'
+                    " values",
+                    sqlstate="23502",
+                    about=About(plan.before.namespace, plan.before.name, column=name),
+                )
         for check in new:
             if violating([check], table).any():
                 raise UsageError(
@@ -152,3 +153,20 @@ def check_rows(node: Node, plan: ColumnPlan, state: TableState) -> None:
                         plan.before.namespace, plan.before.name, constraint=check.name
                     ),
                 )
+
+
+def _values(
+    plan: ColumnPlan, one: PlannedColumn, rows: pa.Table, *, is_computed: bool
+) -> pa.ChunkedArray:
+    """A column of the next table; nothing of one that is to be computed."""
+    if one.source is not None and not is_computed:
+        return rows.column(one.source)
+    if one.default is not None:
+        raise FeatureNotSupportedError(
+            "check constraint or generated column that reads the new column"
+            f' "{one.column.name}" of relation "{plan.before.name}", which has rows, is'
+            " not supported",
+            hint="Add the column first, and then what reads it.",
+        )
+    kind = mapping_of(field_spec(one.column)).arrow_type
+    return pa.chunked_array([pa.nulls(rows.num_rows, kind)])

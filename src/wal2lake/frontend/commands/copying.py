@@ -5,7 +5,7 @@ Source: DoCopy() in copy.c; BeginCopyTo() in copyto.c; CopyGetAttnums().
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from wal2lake.errors import UndefinedObjectError, UsageError
 from wal2lake.frontend.grammar.copying import All, CopyOptions, CopyTo
@@ -13,13 +13,25 @@ from wal2lake.pgtypes.keywords import quote_identifier
 
 
 def copied_rows(
-    statement: CopyTo, schema: str, name: str, columns: Sequence[str]
+    statement: CopyTo,
+    schema: str,
+    name: str,
+    columns: Sequence[str],
+    generated: Collection[str] = (),
 ) -> str:
-    """A SELECT of the columns of this table that are asked for; 42703, 42701 as PostgreSQL."""
+    """A SELECT of the columns of this table that are asked for; 42703, 42701 as PostgreSQL. Those
+    that are ``generated`` are not copied, and 42P10 if they are asked for."""
     wanted = statement.columns
     if wanted is None:
-        wanted = tuple(columns)
+        wanted = tuple(one for one in columns if one not in generated)
     _check(wanted, columns, f' of relation "{name}"')
+    for one in wanted:
+        if one in generated:
+            raise UsageError(
+                f'column "{one}" is a generated column',
+                sqlstate="42P10",
+                detail="Generated columns cannot be used in COPY.",
+            )
     chosen = ", ".join(map(quote_identifier, wanted))
     return f"SELECT {chosen} FROM {quote_identifier(schema)}.{quote_identifier(name)}"
 

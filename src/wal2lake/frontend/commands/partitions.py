@@ -22,6 +22,7 @@ from wal2lake.frontend.grammar.altering.statements import (
     DefaultClause,
     DropColumnClause,
     DropConstraintClause,
+    ExpressionClause,
     NotNullClause,
     TypeClause,
 )
@@ -80,6 +81,7 @@ def check_partitions(
             case (
                 NotNullClause()
                 | DefaultClause()
+                | ExpressionClause()
                 | AddCheckClause()
                 | AddKeyClause()
                 | DropConstraintClause()

@@ -34,6 +34,7 @@ from wal2lake.frontend.commands.access import (
     owns,
 )
 from wal2lake.frontend.commands.checkconstraints import added_checks
+from wal2lake.frontend.commands.generatedcolumns import with_generations
 from wal2lake.frontend.commands.keyconstraints import is_taken, refuse_taken
 from wal2lake.frontend.commands.node import (
     PERMISSION_DENIED,
@@ -166,12 +167,31 @@ def create_table(node: Node, caller: Caller, statement: CreateTable) -> str:
             sequences=sequences,
             key_deferral=statement.key_deferral,
         )
+        clauses = {
+            c.name: c.generated for c in statement.columns if c.generated is not None
+        }
+        if clauses:
+            table = _definition(INVALID_OID, caller, new, "")
+            table = with_generations(table, clauses, caller.zone)
+            new = replace(new, columns=table.columns)
+            _refuse_generated_partition_key(new)
         if statement.checks:
             table = _definition(INVALID_OID, caller, new, "")
             found = added_checks(node.catalog, table, statement.checks, caller.zone)
             new = replace(new, checks=tuple(found))
         make_tables(node, caller, [new])
     return "CREATE TABLE"
+
+
+def _refuse_generated_partition_key(new: NewTable) -> None:
+    for column in new.columns:
+        keyed = () if new.partition_key is None else new.partition_key.columns
+        if column.generated is not None and column.name in keyed:
+            raise UsageError(
+                "cannot use generated column in partition key",
+                sqlstate="42P17",
+                detail=f'Column "{column.name}" is a generated column.',
+            )
 
 
 def _free_name(

@@ -32,8 +32,10 @@ def copied(
     """Its query's rows, as CopyData."""
     name, columns, sql = None, None, statement.query
     if statement.table is not None:
-        schema, name, columns = _copied_table(catalog, caller, statement.table)
-        sql = copied_rows(statement, schema, name, columns)
+        schema, name, columns, generated = _copied_table(
+            catalog, caller, statement.table
+        )
+        sql = copied_rows(statement, schema, name, columns, generated)
     assert sql is not None
     options = copy_options(statement.options, canonical_encoding)
     if parameter_count(sql):
@@ -55,17 +57,19 @@ def copied(
 
 def _copied_table(
     catalog: Catalog, caller: Caller, table: QualifiedName
-) -> tuple[str, str, tuple[str, ...]]:
-    """Schema, name and columns of a table, the lake's or a system's; 42809 of a system's view."""
+) -> tuple[str, str, tuple[str, ...], set[str]]:
+    """Schema, name and columns of a table, the lake's or a system's, and which of them are
+    generated; 42809 of a system's view."""
     found = find_table(catalog, caller, table.schema, table.name)
     system = None if found else system_relation(table.schema, table.name)
     if system is None:
         found = need_table(catalog, caller, table.schema, table.name)
-        return found.namespace, found.name, tuple(c.name for c in found.columns)
+        names = tuple(c.name for c in found.columns)
+        return found.namespace, found.name, names, {name for name, _ in found.generated}
     if system.kind != "r":
         raise UsageError(
             f'cannot copy from view "{system.name}"',
             sqlstate="42809",
             hint="Try the COPY (SELECT ...) TO variant.",
         )
-    return system.schema, system.name, tuple(c.name for c in system.columns)
+    return system.schema, system.name, tuple(c.name for c in system.columns), set()

@@ -204,6 +204,8 @@ def _column(column: ColumnClause) -> str:
         )
     if column.default is not None:
         text += f" DEFAULT {column.default}"
+    if column.generated is not None:
+        text += f" GENERATED ALWAYS AS ({column.generated.text}) STORED"
     return text + (" NOT NULL" if column.not_null else "")
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from wal2lake.model import Deferral, Oid, PartitionKey
 
 if TYPE_CHECKING:
-    from wal2lake.frontend.grammar.constraints import CheckClause
+    from wal2lake.frontend.grammar.constraints import CheckClause, GeneratedClause
 
 
 class Kind(Enum):
@@ -278,6 +278,7 @@ class ColumnClause:
     default: str | None = None
     """The expression's text as written; None: no default, or DEFAULT NULL."""
     sequence: SequenceClause | None = None
+    generated: GeneratedClause | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,16 @@ from wal2lake.errors import (
     UndefinedObjectError,
     UsageError,
 )
+from wal2lake.frontend.grammar.columnsources import (
+    check_generation,
+    check_one_source,
+)
 from wal2lake.frontend.grammar.constraints import (
     CheckClause,
     check_clause,
     deferral,
     misplaced,
+    stored_generation,
 )
 from wal2lake.frontend.grammar.cursor import Cursor
 from wal2lake.frontend.grammar.lexer import Token, TokenKind, syntax_error
@@ -422,10 +427,10 @@ def column_clause(cursor: Cursor, table: TableClauses) -> None:
                     word.start,
                 )
             stated_default = True
-            _check_one_source(table, column, word)
+            check_one_source(table.name.name, column, word)
             column = replace(column, default=default_text(cursor))
         elif cursor.at_words("generated"):
-            column = _identity(cursor, table, column, word, stated_default)
+            column = _generated(cursor, table, column, word, stated_default)
         elif cursor.take("primary"):
             cursor.expect("key")
             judged = _key_options(cursor, of_table=False)
@@ -443,24 +448,30 @@ def column_clause(cursor: Cursor, table: TableClauses) -> None:
     table.columns.append(column)
 
 
-def _identity(
+def _generated(
     cursor: Cursor,
     table: TableClauses,
     column: ColumnClause,
     word: Token,
     stated_default: bool,
 ) -> ColumnClause:
-    """GENERATED ALWAYS | BY DEFAULT AS IDENTITY [( options )]."""
+    """GENERATED ALWAYS | BY DEFAULT AS IDENTITY [( options )], ALWAYS AS ( expression ) STORED."""
     cursor.next()
+    when = cursor.token
     always = cursor.take("always")
     if not always:
         cursor.expect("by")
         cursor.expect("default")
     cursor.expect("as")
-    if always and cursor.token.is_mark("("):
-        raise refused("generated columns")
+    if cursor.token.is_mark("("):
+        if not always:
+            text = "for a generated column, GENERATED ALWAYS must be specified"
+            raise syntax_error(text, when.start)
+        clause = stored_generation(cursor)
+        check_generation(table.name.name, column, word, has_default=stated_default)
+        return replace(column, generated=clause)
     cursor.expect("identity")
-    _check_one_source(table, column, word)
+    check_one_source(table.name.name, column, word)
     if stated_default:
         raise syntax_error(
             f'both default and identity specified for column "{column.name}" of table'
@@ -477,20 +488,6 @@ def _identity(
     start, increment = sequence_options(cursor, column.type_oid)
     sequence = SequenceClause("a" if always else "d", start, increment)
     return replace(column, not_null=True, sequence=sequence)
-
-
-def _check_one_source(table: TableClauses, column: ColumnClause, word: Token) -> None:
-    if column.sequence is None:
-        return
-    if column.sequence.identity:
-        text = "multiple identity specifications"
-        if word.is_word("default"):
-            text = "both default and identity specified"
-    else:
-        text = "multiple default values specified"
-    raise syntax_error(
-        f'{text} for column "{column.name}" of table "{table.name.name}"', word.start
-    )
 
 
 def _conflicting_null(table: TableClauses, column: str, at: Token) -> SqlSyntaxError:

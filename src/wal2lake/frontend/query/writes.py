@@ -35,6 +35,7 @@ from wal2lake.frontend.query.analysis.writes import (
     stored_rows,
     stored_value,
 )
+from wal2lake.frontend.query.generatedalways import refuse_update, refuse_values
 from wal2lake.frontend.query.plain import (
     PlainInsert,
     PlainWrite,
@@ -134,6 +135,12 @@ def translate_write(
     bind(tree, parameters)
     sets = _assignments(tree, table) if isinstance(tree, exp.Update) else []
     known = {column.name for column in identifying(table)}
+    known |= {
+        column
+        for name, generation in table.generated
+        if name in known
+        for column in generation.columns
+    }
     moves = any(column.name in known for column, _ in sets)
     brings_keys = isinstance(tree, exp.Insert) or (moves and bool(table.key))
     table = target(table, brings_keys, moves)
@@ -145,6 +152,9 @@ def translate_write(
         write = _merge(tree, table, sets, resolve, zone)
     else:
         write = _in_place(tree, table, sets, resolve, zone)
+    if any(column.generated is not None for column in identifying(table)):
+        # What rows will be known by is computed behind the statement.
+        write = replace(write, moves="")
     return replace(write, needs=needs, brings_keys=brings_keys)
 
 
@@ -258,8 +268,8 @@ def _insert(
         source = source.copy()
         place_tables(source, _newest(resolve, table))
         source, width = stored_rows(source, given, zone, listed)
-        if not isinstance(tree.expression, exp.Values) and not overriding:
-            _refuse_always(given[:width])
+        if not isinstance(tree.expression, exp.Values):
+            refuse_values(given[:width], overriding)
         settle(source)
     names = [f"v{place}" for place in range(max(1, width))]
     values = dict(zip((c.name for c in given[:width]), names, strict=False))
@@ -340,9 +350,8 @@ def _fill_defaults(
                 value.replace(exp.Var(this="DEFAULT"))
             found = [r.expressions[at] for r in rows if at < len(r.expressions)]
         defaults = [value for value in found if _is_default(value)]
-        always = column.identity == _ALWAYS and not overriding
-        if always and len(defaults) < len(found):
-            _refuse_always([column])
+        if len(defaults) < len(found):
+            refuse_values([column], overriding)
         if column.sequence is None:
             for value in defaults:
                 value.replace(default_tree(column))
@@ -351,18 +360,6 @@ def _fill_defaults(
             for number, value in enumerate(defaults):
                 value.replace(exp.Literal.number(ones.first + number * ones.step))
     return given
-
-
-def _refuse_always(given: Sequence[ColumnDef]) -> None:
-    for column in given:
-        if column.identity == _ALWAYS:
-            raise UsageError(
-                f'cannot insert a non-DEFAULT value into column "{column.name}"',
-                sqlstate="428C9",
-                detail=f'Column "{column.name}" is an identity column defined as'
-                " GENERATED ALWAYS.",
-                hint="Use OVERRIDING SYSTEM VALUE to override.",
-            )
 
 
 def _numbered(column: ColumnDef, ones: NextOnes) -> str:
@@ -408,7 +405,8 @@ def check_default(column: ColumnDef, zone: str) -> None:
 
 
 def _not_null(table: TableDef, column: ColumnDef, value: str) -> str:
-    if not column.not_null:
+    # A generated column is computed of the row that is written, and looked at then.
+    if not column.not_null or column.generated is not None:
         return value
     error = t.failure(
         "23502",
@@ -429,9 +427,6 @@ def about_null(error: Wal2LakeError, table: TableDef) -> About | None:
 
 
 # ---- UPDATE, DELETE ------------------------------------------------------------------
-
-_ALWAYS: Final = "a"
-"""Of ``ColumnDef.identity``."""
 
 _Sets = list[tuple[ColumnDef, exp.Expression]]
 
@@ -474,14 +469,14 @@ def _assignments(tree: exp.Update, table: TableDef) -> _Sets:
                     f'to set column "{name}" to values of its sequence is not supported'
                     " on lake tables"
                 )
-            if column.identity == _ALWAYS and not default:
-                raise UsageError(
-                    f'column "{name}" can only be updated to DEFAULT',
-                    sqlstate="428C9",
-                    detail=f'Column "{name}" is an identity column defined as GENERATED'
-                    " ALWAYS.",
-                )
-            sets.append((column, default_tree(column) if default else value))
+            if not default:
+                refuse_update(column)
+            if column.generated is not None:
+                # It is computed whatever is set.
+                value = exp.column(name, tree.this.alias or table.name, quoted=True)
+            elif default:
+                value = default_tree(column)
+            sets.append((column, value))
     return sets
 
 

@@ -30,7 +30,7 @@ def rows_of(
     tables: TablePort, state: TableState, columns: Sequence[str]
 ) -> Iterator[pa.Table]:
     """Some columns of all rows of a version."""
-    return _rows(state, tables.files(state) or (), columns)
+    return rows_in(state, tables.files(state) or (), columns)
 
 
 def added_violation(
@@ -42,22 +42,24 @@ def added_violation(
     """The first among the rows of ``added``, ``add`` objects of the version's log."""
     files = [DataFile(add) for add in added]
     wanted = sorted({name for check in checks for name in check.columns})
-    if not any(violating(checks, rows).any() for rows in _rows(state, files, wanted)):
+    if not any(violating(checks, rows).any() for rows in rows_in(state, files, wanted)):
         return None
     names = [field.name for field in state.fields]
-    for rows in _rows(state, files, names):
+    for rows in rows_in(state, files, names):
         found = first_violation(checks, relation, state.fields, rows)
         if found is not None:
             return found[1]
     return None
 
 
-def _rows(
+def rows_in(
     state: TableState, files: Sequence[DataFile], columns: Sequence[str]
 ) -> Iterator[pa.Table]:
+    """Some columns of all rows of files of a version; 0A000 if only Spark can read them."""
     if not is_readable(state):
         raise FeatureNotSupportedError(
-            f'CHECK constraints of the table at "{state.location}" are not supported',
+            "CHECK constraints and generated columns of the table at"
+            f' "{state.location}" are not supported',
             detail="It has columns or features that only Spark reads.",
         )
     names = [field.name for field in state.fields]

@@ -1,4 +1,4 @@
-"""All rows of a table's version with constants in columns that are new, without Spark.
+"""All rows of a table's version with other columns, constants or computed, without Spark.
 
 Comes in: a version, the metadata of the next one, where each of its columns comes from, and the
 constants. Goes out: Delta's ``add`` actions of new files, which lie durable in the table's
@@ -18,15 +18,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from wal2lake.errors import InternalError
 from wal2lake.lake.delta.datafile import TableWriter
 from wal2lake.lake.delta.durability import local_path, sync_files
 from wal2lake.lake.delta.log.version import state_of
 from wal2lake.lake.plain.read import is_plain
 from wal2lake.lake.port import NextField, TablePort, TableState
 from wal2lake.lake.staging.convert import SentColumn, convert_column, mapping_of
+from wal2lake.lake.staging.generated import computed
 from wal2lake.lake.tablefiles import add_action
 from wal2lake.lake.upsert import is_readable
 from wal2lake.lake.upsert.stored import StoredRows
+from wal2lake.model import Generated
 
 _BATCH_ROWS: Final = 32 * 1024
 _BATCH_BYTES: Final = 8 << 20
@@ -42,17 +45,21 @@ def widened(
     metadata: Mapping[str, Any],
     fields: Sequence[NextField],
     constants: Mapping[str, str | None],
+    generated: Generated = (),
 ) -> list[dict[str, Any]] | None:
     """``add`` actions of all rows of ``state`` in the columns of ``metadata``.
 
     ``constants``: PostgreSQL's text of the value of each column without a source, by the column's
-    name; None is NULL. Returns None, and writes nothing, if a value does not fit its column, if a
-    column keeps its source but not its type, or if the version can only be read by Spark. Raises
-    StorageError.
+    name; None is NULL. ``generated``: columns whose values are computed of the others, which the
+    caller has seen to be possible. Returns None, and writes nothing, if a value does not fit its
+    column, if a column keeps its source but not its type, or if the version can only be read by
+    Spark. Raises StorageError.
     """
     root = local_path(state.location)
     stored = tables.plainly_read(state.location, state.version)
-    if root is None or stored is None or any(field.anew for field in fields):
+    computes = {name for name, _ in generated}
+    anew = [one for one in fields if one.anew and one.field.name not in computes]
+    if root is None or stored is None or anew:
         return None
     before, files = stored
     after = state_of(state.location, metadata, state.version + 1, {})
@@ -74,12 +81,17 @@ def widened(
         for batch in rows.live_batches(positions, _BATCH_ROWS, _BATCH_BYTES):
             columns = [
                 pa.repeat(values[field.field.name], batch.num_rows)
-                if field.source is None
+                if field.source is None or field.field.name in computes
                 else batch.column(field.source)
                 for field in fields
             ]
             names = [field.name for field in after.fields]
-            writer.write(pa.table(columns, names=names))
+            table, failed = computed(
+                generated, after.fields, pa.table(columns, names=names)
+            )
+            if failed:
+                raise InternalError("a generated column cannot be computed any more")
+            writer.write(table)
         added = writer.finish()
     sync_files([root / file.path for file in added], below=root)
     return [{"add": add_action(file, data_change=True)} for file in added]
@@ -93,7 +105,7 @@ def _values(
     """The value of each new column, in the type that the column is stored as."""
     found = {}
     for spec, field in zip(after.fields, fields, strict=True):
-        if field.source is not None:
+        if field.source is not None and field.field.name not in constants:
             continue
         text = constants.get(field.field.name)
         sent = SentColumn(

@@ -17,10 +17,8 @@ Source: PostgreSQL worker.c, slot_store_data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -29,9 +27,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal2lake.lake.port import FieldSpec
-from wal2lake.lake.staging.checks import first_violation
-from wal2lake.lake.staging.defaults import Fill, Fills, filled
-from wal2lake.model import INVALID_OID, CheckConstraint, Oid
+from wal2lake.lake.staging.defaults import Fill
+from wal2lake.model import INVALID_OID, CheckConstraint, Generated, Oid
 from wal2lake.pgtypes import (
     MAX_VALUE_BYTES,
     NO_POLICIES,
@@ -112,6 +109,8 @@ class BadValue:
     """PostgreSQL's, without the value."""
     detail: str | None = None
     """With the row's values."""
+    hint: str | None = None
+    """Where it is not the value that was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +130,8 @@ class Rules:
 
     checks: tuple[CheckConstraint, ...] = ()
     """CHECK constraints of the table."""
+    generated: Generated = ()
+    """Its generated columns."""
 
     def policy(
         self, namespace: str, table: str, field: FieldSpec, sent: SentColumn
@@ -356,68 +357,3 @@ def nulls_refused(
             "violates not-null constraint",
         ),
     )
-
-
-def refused_by_checks(
-    rules: Rules,
-    relation: str,
-    fields: Sequence[FieldSpec],
-    rows: pa.Table,
-    known: Sequence[BadValue],
-    where: Mask | None = None,
-) -> list[BadValue]:
-    """The first row (among ``where``) that violates a CHECK; those that are bad anyway are not
-    looked at."""
-    if not rules.checks:
-        return []
-    good = np.ones(rows.num_rows, np.bool_) if where is None else where.copy()
-    good[[one.row for one in known]] = False
-    found = first_violation(rules.checks, relation, fields, rows, good)
-    if found is None:
-        return []
-    row, why = found
-    return [BadValue(row, "", why.sqlstate, why.message, why.detail)]
-
-
-def convert_columns(
-    columns: Mapping[str, SentColumn],
-    fields: Sequence[FieldSpec],
-    *,
-    namespace: str = "",
-    relation: str | None = None,
-    required: Sequence[str] = (),
-    rules: Rules = NO_RULES,
-    fills: Fills = MappingProxyType({}),
-) -> tuple[pa.Table, tuple[BadValue, ...], dict[str, tuple[Change, ...]]]:
-    """Whole rows as the target's columns, in the target's order.
-
-    A field without a column has its default, or null. ``required``: the key's columns, which
-    must not be null whatever the table declares. ``relation`` is the target's bare
-    name, for messages. Bad values, in row order, are null in the table; the third part
-    is what policies changed, by column.
-    """
-    length = len(next(iter(columns.values())).values) if columns else 0
-    arrays = []
-    bad: list[BadValue] = []
-    changes: dict[str, tuple[Change, ...]] = {}
-    for spec in fields:
-        mapping = mapping_of(spec)
-        sent = columns.get(spec.name)
-        if sent is None:
-            fill = fills.get(spec.name)
-            array = filled(fill, np.ones(length, np.bool_), mapping.arrow_type)
-            bad += not_filled(fill, spec.name, 0 if length else None)
-        else:
-            policy = rules.policy(namespace, relation or "", spec, sent)
-            found = convert_column(sent, spec, mapping, policy, rules)
-            array = found.array
-            bad += found.bad
-            if found.changes:
-                changes[spec.name] = found.changes
-        if spec.name in required or not rules.takes_null(spec, sent=sent is not None):
-            refused = nulls_refused(array, spec, relation)
-            bad += [r for r in refused if all(r.row != b.row for b in bad)]
-        arrays.append(array)
-    table = pa.Table.from_arrays(arrays, names=[spec.name for spec in fields])
-    bad += refused_by_checks(rules, relation or "", fields, table, bad)
-    return table, tuple(sorted(bad, key=lambda b: b.row)), changes

@@ -7,7 +7,8 @@ applied. Pure; called inside Spark's Python workers by ``staging.py``.
 What is decided here, once for both ways of applying:
 
 - columns go by name; a replicated column that the target lacks is PostgreSQL's error, a
-  column of the target that is not replicated has its default in an INSERT and stays in an UPDATE;
+  column of the target that is not replicated has its default in an INSERT and stays in an UPDATE,
+  unless it is generated: then it is computed;
 - the key of an event: the new one, or the old one of a DELETE; an UPDATE whose old key was
   sent and differs (as values, not as text) has *moved* its row;
 - an unchanged TOAST value that came all the same, in a sent old row, is known;
@@ -47,10 +48,11 @@ from wal2lake.lake.staging.convert import (
     mapping_of,
     not_filled,
     nulls_refused,
-    refused_by_checks,
 )
 from wal2lake.lake.staging.defaults import Fills, behind, filled
-from wal2lake.model import Coercion, Lsn, Relation, ReplicaIdentity
+from wal2lake.lake.staging.generated import computed, inputs_of
+from wal2lake.lake.staging.wholerows import refused_by_checks, with_generated
+from wal2lake.model import Coercion, Generated, Lsn, Relation, ReplicaIdentity
 from wal2lake.pgtypes import RemoteTypes, TypeMapping
 from wal2lake.pgtypes.moments import numbered
 
@@ -151,6 +153,9 @@ def check_columns(relation: Relation, target: StageTarget) -> tuple[str, str] | 
     names = {f.name for f in target.fields}
     sent = [c.name for c in relation.columns if c.name]
     missing = [name for name in sent if name not in names]
+    refused = incompatible_columns(target.qualified, sent, target.rules.generated)
+    if not missing and refused is not None:
+        return "55000", refused
     if not missing:
         if target.content and set(sent) != set(target.content):
             return (
@@ -165,6 +170,22 @@ def check_columns(relation: Relation, target: StageTarget) -> tuple[str, str] | 
         "55000",
         f'logical replication target relation "{target.qualified}" is missing '
         f"replicated {word}: {listed}",
+    )
+
+
+def incompatible_columns(
+    table: str, sent: Collection[str], generated: Generated
+) -> str | None:
+    """What PostgreSQL says of replicated columns that the target, ``schema.table``, computes; None:
+    there are none."""
+    found = [name for name, _ in generated if name in sent]
+    if not found:
+        return None
+    word = "column" if len(found) == 1 else "columns"
+    listed = ", ".join(f'"{name}"' for name in found)
+    return (
+        f'logical replication target relation "{table}" has incompatible generated'
+        f" {word}: {listed}"
     )
 
 
@@ -188,6 +209,7 @@ def insert_rows(
         bad += rows.nulls(array, spec, every, bad)
         arrays.append(array)
     table = pa.Table.from_arrays(arrays, names=[f.name for f in target.fields])
+    table = rows.generated(table, every, bad)
     bad += rows.unchecked(table, every, bad)
     if target.commits is not None:
         lsn = batch.column("commit_lsn").to_numpy()
@@ -239,6 +261,8 @@ def change_rows(
         if unchanged.any():
             flags[i] = unchanged
     new_rows = pa.Table.from_arrays(news, names=[f.name for f in target.fields])
+    new_rows = rows.generated(new_rows, rows.op == INSERT, bad)
+    new_rows = _updated(new_rows, target, rows.op == UPDATE, flags)
     # What an UPDATE makes of its row is known when that is found (``upsert.checking``).
     bad += rows.unchecked(new_rows, rows.op == INSERT, bad)
     columns = {
@@ -246,7 +270,7 @@ def change_rows(
         "ord": batch.column("ordinal"),
         "op": pa.array(rows.op.view(np.int8)),
         "moved": pa.array(moved),
-        **{f"n{i}": array for i, array in enumerate(news)},
+        **{f"n{i}": array for i, array in enumerate(new_rows.columns)},
         **{f"u{i}": pa.array(mask) for i, mask in sorted(flags.items())},
     }
     if moved.any():
@@ -257,6 +281,27 @@ def change_rows(
     found = rows.found(set(flags), moved)
     found.coercions = rows.coercions
     return table, found, rows.located(bad)
+
+
+def _updated(
+    rows: pa.Table, target: StageTarget, updates: Mask, flags: dict[int, Mask]
+) -> pa.Table:
+    """With the generated columns of UPDATEs that tell all that these are computed from; ``flags``
+    say so then. What cannot be computed is null: that is looked at when the row is found
+    (``upsert.checking``)."""
+    generated = target.rules.generated
+    if not generated or not updates.any():
+        return rows
+    names = [field.name for field in target.fields]
+    unknown = np.zeros(len(updates), np.bool_)
+    for name in inputs_of(generated):
+        unknown |= flags.get(names.index(name), unknown)
+    rows, _ = computed(generated, target.fields, rows, updates & ~unknown)
+    for name, _ in generated:
+        flags.pop(names.index(name), None)
+        if unknown.any():
+            flags[names.index(name)] = unknown
+    return rows
 
 
 class _Rows:
@@ -441,12 +486,24 @@ class _Rows:
         self, array: pa.Array, spec: FieldSpec, where: Mask, known: Sequence[BadValue]
     ) -> list[BadValue]:
         """The first null that the column must not have, unless its row is bad anyway."""
+        if any(spec.name == name for name, _ in self._target.rules.generated):
+            # It is looked at when it is computed.
+            return []
         sent = self.position(spec) is not None
         takes = self._target.rules.takes_null(spec, sent=sent)
         if takes and spec.name not in self._target.key:
             return []
         refused = nulls_refused(array, spec, self._target.name, where)
         return [r for r in refused if all(r.row != b.row for b in known)]
+
+    def generated(self, rows: pa.Table, where: Mask, bad: list[BadValue]) -> pa.Table:
+        """With the generated columns of rows ``where``, unless they are bad anyway."""
+        target = self._target
+        rows, refused = with_generated(
+            target.rules, target.name, target.fields, rows, bad, where
+        )
+        bad += refused
+        return rows
 
     def unchecked(
         self, rows: pa.Table, where: Mask, known: Sequence[BadValue]
@@ -480,6 +537,7 @@ class _Rows:
                 b.sqlstate,
                 b.message,
                 detail=b.detail,
+                hint=b.hint,
                 op=int(self.op[b.row]),
             )
             for b in bad

@@ -181,9 +181,14 @@ def uncounted(relation: str, rows: pa.Table, *, fits: bool) -> RowFailure:
 
 
 def unchecked(relation: str, rows: pa.Table, *, fits: bool) -> RowFailure:
-    """The same of UPDATEs of a table with CHECK constraints, which Spark does not check."""
-    hint = "Drop its CHECK constraints here: ALTER TABLE ... DROP CONSTRAINT."
-    return _for_us_alone(relation, rows, "check the constraints", fits=fits, hint=hint)
+    """The same of UPDATEs of a table with CHECK constraints or generated columns, which Spark
+    neither checks nor computes."""
+    hint = (
+        "Drop its CHECK constraints and the expressions of its generated columns here:"
+        " ALTER TABLE ... DROP CONSTRAINT, ... ALTER COLUMN ... DROP EXPRESSION."
+    )
+    what = "check constraints or compute generated columns"
+    return _for_us_alone(relation, rows, what, fits=fits, hint=hint)
 
 
 def _for_us_alone(

@@ -20,10 +20,17 @@ from wal2lake.errors import InternalError
 from wal2lake.lake.expressions import Expressions, Outcome, Pairs, facts_table
 from wal2lake.lake.origins import LONG_AGO, UNKNOWN, Commits, Marks
 from wal2lake.lake.staging.changes import ChangeShape
+from wal2lake.lake.staging.generated import computed
 from wal2lake.lake.upsert.keys import Places
 from wal2lake.lake.upsert.lives import STORED, HeldRow, Index, Mask, Met, Question
 from wal2lake.lake.upsert.stored import StoredRows
-from wal2lake.model import CheckConstraint, ConflictType, Modified, Resolution
+from wal2lake.model import (
+    CheckConstraint,
+    ConflictType,
+    Generated,
+    Modified,
+    Resolution,
+)
 from wal2lake.pgtypes import DEFAULT_RESOLUTIONS, Resolutions
 
 _WITHOUT_KEY = (
@@ -51,6 +58,13 @@ class Rules:
     """Of the table."""
     relation: str = ""
     """The table's bare name, for messages."""
+    generated: Generated = ()
+    """The table's generated columns."""
+
+    @property
+    def looks_at_rows(self) -> bool:
+        """What an UPDATE makes of a row is to be judged, or computed."""
+        return bool(self.checks or self.generated)
 
     @property
     def are_postgresqls(self) -> bool:
@@ -148,7 +162,12 @@ class TableJudge:
                     self._events_of.append(one.event)
                     rows.append(outcome.row)
                     events.append(one.event)
-        return (pa.concat_tables(rows), events) if rows else None
+        if not rows:
+            return None
+        # Of generated columns an expression says nothing. What fails is watched (``checking``).
+        names = [field.name for field in shape.fields]
+        merged = pa.concat_tables(rows).rename_columns(names)
+        return computed(self._rules.generated, shape.fields, merged)[0], events
 
     def _ask(
         self,

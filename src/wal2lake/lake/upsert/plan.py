@@ -51,7 +51,11 @@ from wal2lake.lake.staging.changes import (
 )
 from wal2lake.lake.staging.convert import mapping_of
 from wal2lake.lake.tablefiles import AddedFile, DataFile, Replaced
-from wal2lake.lake.upsert.checking import first_unfit, watched_events
+from wal2lake.lake.upsert.checking import (
+    first_unfit,
+    generated_anew,
+    watched_events,
+)
 from wal2lake.lake.upsert.conflicts import (
     met_rows,
     missing_rows,
@@ -214,7 +218,7 @@ def plan_upsert(
             state,
             [] if truncates else candidates(loaded.shape, state, files, key_columns),
         )
-        bounded = not (repeats or rules.checks or rules.resolutions.chosen)
+        bounded = not (repeats or rules.looks_at_rows or rules.resolutions.chosen)
         places = stored.locate(
             keys,
             loaded.shape.key,
@@ -283,6 +287,7 @@ def plan_upsert(
         if at is not None:
             return _repeated(loaded, at, uniqueness.counted, uniqueness, shows_rows)
     rows = _rows(loaded, lives, places, stored, share)
+    rows = generated_anew(rules, loaded.shape, rows, lives, events)
     if by is not None:
         rows = by.of(lsn[lives.last]).appended(rows)
     adds = _write(rows, state)

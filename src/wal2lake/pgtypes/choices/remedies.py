@@ -26,6 +26,21 @@ CHECKED_HERE: Final = (
 )
 """Of a row that violates a CHECK of the table here."""
 
+COMPUTED_HERE: Final = (
+    "ALTER TABLE ... ALTER COLUMN ... DROP EXPRESSION on the table here lets it take the"
+    " publisher's values; or publish the table without the column."
+)
+"""Of a column that is generated here and sent by the publisher."""
+
+
+def computed_here(column: str) -> str:
+    """Of a generated column that cannot be computed for a row of the publisher's."""
+    return (
+        f"If the source may have such rows, ALTER TABLE ... ALTER COLUMN {_quoted(column)}"
+        " DROP EXPRESSION on the table here lets it go on."
+    )
+
+
 _NOT_NULL_VIOLATION: Final = "23502"
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 

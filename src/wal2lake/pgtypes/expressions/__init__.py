@@ -1,4 +1,5 @@
-"""PostgreSQL's expressions over a table's columns: row filters and CHECK constraints.
+"""PostgreSQL's expressions over a table's columns: row filters, CHECK constraints and generated
+columns.
 
 Takes: a typed expression (the frontend parses and types it). Gives: its text as pg_get_expr() has
 it, and its value for rows of PostgreSQL texts or of stored columns. Owns: nothing. Never: looks a
@@ -13,18 +14,22 @@ name up, or fails for a type that the command which takes the expression has acc
     evaluate    one expression, row by row, with three-valued logic
     vectors     expressions that Arrow computes, column by column
     stored      the rows of a table's files that an expression is true for
+    computed    the values of a column that an expression computes
 """
 
+from wal2lake.pgtypes.expressions.computed import Computation, assignable
 from wal2lake.pgtypes.expressions.deparse import deparse
 from wal2lake.pgtypes.expressions.evaluate import Filter
 from wal2lake.pgtypes.expressions.stored import StoredFilter
 from wal2lake.pgtypes.expressions.tree import Expression, Node, decode, encode
 
 __all__ = [
+    "Computation",
     "Expression",
     "Filter",
     "Node",
     "StoredFilter",
+    "assignable",
     "decode",
     "deparse",
     "encode",

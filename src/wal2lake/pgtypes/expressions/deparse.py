@@ -1,9 +1,10 @@
 """A row filter as text, as pg_get_expr() shows it.
 
 Comes in: a tree and its columns' names. Goes out: text that PostgreSQL reads as the same
-expression: the subscribers of PostgreSQL put it into the COPY of the table.
+expression: the subscribers of PostgreSQL put it into the COPY of the table. ``pretty`` leaves out
+parentheses that a reader does not need.
 
-Source: get_rule_expr(), get_const_expr() in ruleutils.c, without pretty parentheses.
+Source: get_rule_expr(), get_const_expr(), isSimpleNode() in ruleutils.c.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from wal2lake.pgtypes.expressions.operators import TEXTS
 from wal2lake.pgtypes.expressions.tree import Expression, Node
 from wal2lake.pgtypes.expressions.values import is_array
 from wal2lake.pgtypes.registry.pg_type import format_type
@@ -20,17 +22,37 @@ _INDENT: Final = 4
 
 
 def deparse(
-    expression: Expression, columns: Sequence[str], quote: Callable[[str], str]
+    expression: Expression,
+    columns: Sequence[str],
+    quote: Callable[[str], str],
+    *,
+    pretty: bool = False,
+    assigned: tuple[int, int] | None = None,
 ) -> str:
-    """``quote`` is quote_identifier()."""
-    writer = _Writer(columns, quote)
-    writer.put(expression)
+    """``quote`` is quote_identifier(). ``assigned``: the type and typmod of the column that the
+    value goes to; the casts that this takes are not shown, but have their parentheses."""
+    writer = _Writer(columns, quote, pretty)
+    casts = []
+    if assigned is not None:
+        kind, typmod = assigned
+        if kind != expression.type_oid:
+            casts.append(Expression(Node.CAST, kind, (expression,)))
+        if typmod >= 0:
+            inner = casts[-1] if casts else expression
+            casts.append(Expression(Node.CAST, kind, (inner,), typmod=typmod))
+    if casts:
+        writer.hidden(casts[-1], expression)
+    else:
+        writer.put(expression)
     return writer.text
 
 
 class _Writer:
-    def __init__(self, columns: Sequence[str], quote: Callable[[str], str]) -> None:
+    def __init__(
+        self, columns: Sequence[str], quote: Callable[[str], str], pretty: bool
+    ) -> None:
         self.text = ""
+        self._pretty = pretty
         self._columns = columns
         self._quote = quote
         self._level = 0
@@ -44,26 +66,27 @@ class _Writer:
             case Node.CONST:
                 self.text += _constant(one)
             case Node.OPERATOR if len(args) == 1:
-                self.text += f"({one.value} "
-                self.put(args[0])
-                self.text += ")"
+                self._open(f"{one.value} ")
+                self.inner(args[0], one)
+                self._close()
             case Node.OPERATOR:
-                self._between(args, f" {one.value} ")
+                self._between(one, f" {one.value} ")
             case Node.AND | Node.OR:
-                self._between(args, f" {one.node.name} ")
+                self._between(one, f" {one.node.name} ")
             case Node.DISTINCT:
-                self._between(args, " IS DISTINCT FROM ")
+                self._between(one, " IS DISTINCT FROM ")
             case Node.NOT:
-                self.text += "(NOT "
-                self.put(args[0])
-                self.text += ")"
+                self._open("NOT ")
+                self.inner(args[0], one)
+                self._close()
             case Node.TEST:
-                self.text += "("
-                self.put(args[0])
-                self.text += f" {one.value})"
+                self._open()
+                self.inner(args[0], one)
+                self.text += f" {one.value}"
+                self._close()
             case Node.ANY | Node.ALL:
-                self.text += "("
-                self.put(args[0])
+                self._open()
+                self.inner(args[0], one)
                 self.text += f" {one.value} {one.node.name} ("
                 if is_array(args[1].type_oid):
                     self.put(args[1])
@@ -71,29 +94,58 @@ class _Writer:
                     self.text += "ARRAY["
                     self._list(args[1:])
                     self.text += "]"
-                self.text += "))"
+                self.text += ")"
+                self._close()
             case Node.FUNCTION:
                 self._call(str(one.value), args)
             case Node.COLLATE:
-                self.text += "("
-                self.put(args[0])
-                self.text += f" COLLATE {self._quote(str(one.value))})"
+                self._open()
+                self.inner(args[0], one)
+                self.text += f" COLLATE {self._quote(str(one.value))}"
+                self._close()
             case Node.COALESCE | Node.NULLIF | Node.GREATEST | Node.LEAST:
                 self._call(one.node.name, args)
             case Node.CAST:
-                self.text += "("
-                self.put(args[0])
-                self.text += f")::{format_type(one.type_oid, one.typmod)}"
+                self._open()
+                self.inner(args[0], one)
+                self._close()
+                self.text += f"::{format_type(one.type_oid, one.typmod)}"
             case Node.CASE:
                 self._case(None, args)
             case Node.CASE_OF:
                 self._case(args[0], args[1:])
 
-    def _between(self, args: Sequence[Expression], word: str) -> None:
-        self.text += "("
-        for i, arg in enumerate(args):
+    def _between(self, one: Expression, word: str) -> None:
+        self._open()
+        for i, arg in enumerate(one.args):
             self.text += word if i else ""
+            self.inner(arg, one)
+        self._close()
+
+    def _open(self, word: str = "") -> None:
+        self.text += word if self._pretty else f"({word}"
+
+    def _close(self) -> None:
+        self.text += "" if self._pretty else ")"
+
+    def hidden(self, cast: Expression, shown: Expression) -> None:
+        """What is inside of an implicit cast at the top, down to what is ``shown``."""
+        (arg,) = cast.args
+        plain = not self._pretty or _is_simple(arg, cast)
+        self.text += "" if plain else "("
+        if arg is shown:
             self.put(arg)
+        else:
+            self.hidden(arg, shown)
+        self.text += "" if plain else ")"
+
+    def inner(self, one: Expression, parent: Expression) -> None:
+        """get_rule_expr_paren()."""
+        if not self._pretty or _is_simple(one, parent):
+            self.put(one)
+            return
+        self.text += "("
+        self.put(one)
         self.text += ")"
 
     def _call(self, name: str, args: Sequence[Expression]) -> None:
@@ -124,6 +176,33 @@ class _Writer:
 
     def _line(self, word: str) -> None:
         self.text = self.text.rstrip(" ") + "\n" + " " * self._level + word
+
+
+_LOW, _HIGH = "+-", "*/%"
+
+
+def _is_simple(one: Expression, parent: Expression) -> bool:
+    """Whether it needs no parentheses inside of ``parent``, which has none of its own."""
+    connectives = (Node.AND, Node.OR)
+    match one.node:
+        case Node.OPERATOR if parent.node is Node.OPERATOR:
+            words = [str(x.value) for x in (one, parent) if len(x.args) == 2]
+            if len(words) < 2 or any(word not in (*_LOW, *_HIGH) for word in words):
+                return False
+            inner, outer = (word in _HIGH for word in words)
+            return inner and not outer if inner != outer else one is parent.args[0]
+        case Node.OPERATOR | Node.TEST | Node.DISTINCT:
+            return parent.node in (*connectives, Node.NOT)
+        case Node.AND | Node.NOT:
+            return parent.node in connectives
+        case Node.OR:
+            return parent.node is Node.OR
+        case Node.ANY | Node.ALL | Node.COLLATE:
+            return False
+        case Node.CAST if one.type_oid in TEXTS and one.args[0].type_oid in TEXTS:
+            # Nothing is computed.
+            return one.typmod >= 0 or _is_simple(one.args[0], one)
+    return True
 
 
 def _constant(one: Expression) -> str:

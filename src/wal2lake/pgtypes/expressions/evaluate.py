@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from wal2lake.errors import Wal2LakeError
 from wal2lake.pgtypes.expressions import operators
 from wal2lake.pgtypes.expressions.tree import Expression, Node
 from wal2lake.pgtypes.expressions.values import Value, array_items, is_array, reader
@@ -57,6 +58,22 @@ class Filter:
             null = codes.indices.null_count > 0 and self._evaluate((None,)) is True
             return [null if i is None else known[i] for i in codes.indices.to_pylist()]
         return self._answers(arrays)
+
+    def values(
+        self, arrays: Sequence[pa.Array], rows: int
+    ) -> list[Value | Wal2LakeError]:
+        """One value a row, or why there is none."""
+        if not arrays:
+            return [self._value(())] * rows
+        read = self._read
+        columns = [read(*one) for one in zip(arrays, self._types, strict=True)]
+        return [self._value(row) for row in zip(*columns, strict=True)]
+
+    def _value(self, row: Row) -> Value | Wal2LakeError:
+        try:
+            return self._evaluate(row)
+        except Wal2LakeError as error:
+            return error
 
     def _answers(self, arrays: Sequence[pa.Array]) -> list[bool]:
         read = self._read

@@ -45,7 +45,7 @@ class StoredFilter:
         """``columns``: the names that the tree's numbers stand for."""
         self.columns = tuple(columns)
         self._expression = expression
-        self._filter = Filter(expression, columns, _values)
+        self._filter = Filter(expression, columns, stored_values)
         self._known: dict[tuple[pa.DataType, ...], Vector | None] = {}
         """By the types that a file has."""
 
@@ -74,7 +74,7 @@ class StoredFilter:
 # ---- values of arrays --------------------------------------------------------------------
 
 
-def _values(array: pa.Array, type_oid: int) -> list[Value]:
+def stored_values(array: pa.Array, type_oid: int) -> list[Value]:
     """What ``values`` makes of the texts that these are."""
     types, arrow = pa.types, array.type
     match type_oid:

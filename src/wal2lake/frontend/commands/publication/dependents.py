@@ -45,17 +45,20 @@ def check_dropped_columns(
     node: Node,
     caller: Caller,
     table: TableDef,
-    dropped: Sequence[str],
+    dropped: Sequence[tuple[str, Sequence[str]]],
     *,
     cascade: Collection[str],
 ) -> None:
-    """Of DROP COLUMN; ``cascade``: those of which it is said."""
+    """Of DROP COLUMN: columns, and the generated ones that go with each; ``cascade``: those of
+    which it is said."""
     shown = described(table, caller.search_path)
-    for column in dropped:
-        of = [
+    for column, generated in dropped:
+        of = [f"column {name} of table {shown}" for name in generated]
+        of += dict.fromkeys(
             f"publication of table {name} in publication {publication}"
-            for name, publication in _having(node, caller, table, column)
-        ]
+            for each in (column, *generated)
+            for name, publication in _having(node, caller, table, each)
+        )
         if not of:
             continue
         if column not in cascade:

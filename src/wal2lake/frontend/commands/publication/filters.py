@@ -12,12 +12,12 @@ parse_expr.c, parse_oper.c, parse_coerce.c; the manual's chapter 10.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from wal2lake.catalog import TableDef
-from wal2lake.errors import UndefinedObjectError, UsageError
+from wal2lake.errors import FeatureNotSupportedError, UndefinedObjectError, UsageError
 from wal2lake.frontend.commands.publication.constants import UNKNOWN, constant, number
 from wal2lake.frontend.commands.publication.operations import (
     Refused,
@@ -65,18 +65,31 @@ def analyse(
     """The tree, and the names that its columns' numbers stand for. ``place``: what it is of, as
     messages have it."""
     analysis = _Analysis(table, zone)
-    try:
-        found = analysis.boolean(raw, place)
-        deep = found.depth() > _MOST_NESTED
-    except RecursionError:
-        deep = True
-    if deep:
-        raise UsageError(
-            "stack depth limit exceeded",
-            sqlstate="54001",
-            hint=f"An expression may be nested {_MOST_NESTED} times.",
-        )
+    found = _not_too_deep(lambda: analysis.boolean(raw, place))
     return found, tuple(analysis.columns)
+
+
+def analyse_generation(
+    raw: Raw, table: TableDef, zone: str, kind: int
+) -> tuple[Expression, tuple[str, ...]]:
+    """The same of a generated column of type ``kind``, which a constant without a type has."""
+    analysis = _Analysis(table, zone, generates=True)
+    found = _not_too_deep(lambda: analysis.assigned(raw, kind))
+    return found, tuple(analysis.columns)
+
+
+def _not_too_deep(analysed: Callable[[], Expression]) -> Expression:
+    try:
+        found = analysed()
+        if found.depth() <= _MOST_NESTED:
+            return found
+    except RecursionError:
+        pass
+    raise UsageError(
+        "stack depth limit exceeded",
+        sqlstate="54001",
+        hint=f"An expression may be nested {_MOST_NESTED} times.",
+    )
 
 
 @contextmanager
@@ -96,8 +109,10 @@ def _starts(raws: Sequence[Raw]) -> list[int]:
 
 
 class _Analysis:
-    def __init__(self, table: TableDef, zone: str) -> None:
+    def __init__(self, table: TableDef, zone: str, *, generates: bool = False) -> None:
         self.columns: list[str] = []
+        self._generates = generates
+        """It is of a generated column."""
         self._table = table
         self._zone = zone
         self._constants: dict[int, tuple[Expression, int]] = {}
@@ -157,7 +172,7 @@ class _Analysis:
             case RawKind.CAST:
                 return self._cast(self.typed(raw.args[0]), raw.type_oid, raw.typmod)
             case RawKind.OTHER:
-                raise _other(raw.word)
+                raise _of_generation(raw.word) if self._generates else _other(raw.word)
 
     def boolean(self, raw: Raw, place: str) -> Expression:
         """coerce_to_boolean()."""
@@ -176,6 +191,14 @@ class _Analysis:
             )
         return one
 
+    def assigned(self, raw: Raw, kind: int) -> Expression:
+        """A constant without a type has that of the column."""
+        one = self.typed(raw)
+        if one.type_oid != UNKNOWN:
+            return one
+        with _at(raw.first):
+            return self._coerced(one, kind)
+
     # ---- columns -------------------------------------------------------------------
 
     def _column(self, names: Sequence[str]) -> Expression:
@@ -188,6 +211,11 @@ class _Analysis:
             )
         column = table.column(name)
         if column is None:
+            if name in SYSTEM_COLUMNS and self._generates:
+                raise UsageError(
+                    f'cannot use system column "{name}" in column generation expression',
+                    sqlstate="42P10",
+                )
             if name in SYSTEM_COLUMNS:
                 raise refuse("System columns are not allowed.")
             if len(names) == 1 and name == table.name:
@@ -195,6 +223,12 @@ class _Analysis:
             shown = f'"{name}"' if len(names) == 1 else ".".join(names)
             raise UndefinedObjectError(
                 f"column {shown} does not exist", sqlstate="42703"
+            )
+        if self._generates and column.generated is not None:
+            raise UsageError(
+                f'cannot use generated column "{name}" in column generation expression',
+                sqlstate="42P17",
+                detail="A generated column cannot reference another generated column.",
             )
         if column.type_name is not None or column.domain is not None:
             raise refuse("User-defined types are not allowed.")
@@ -443,6 +477,15 @@ _NOT_SIMPLE: Final = words(
     CURRENT_SCHEMA
     """
 )
+
+
+def _of_generation(word: str) -> UsageError:
+    """What no generated column has."""
+    if word in ("SELECT", "EXISTS"):
+        return FeatureNotSupportedError(
+            "cannot use subquery in column generation expression"
+        )
+    return mutable() if word in _NOT_SIMPLE else _other(word)
 
 
 def _other(word: str) -> UsageError:

@@ -83,6 +83,10 @@ class Refused(FeatureNotSupportedError):
     """What is said when all types are known, of an expression from its beginning on."""
 
 
+class Mutable(Refused):
+    """Of what depends on more than its operands."""
+
+
 def refuse(detail: str) -> Refused:
     """``invalid publication WHERE expression``."""
     return Refused("invalid publication WHERE expression", detail=detail)
@@ -96,9 +100,12 @@ def not_simple() -> Refused:
     )
 
 
-def mutable() -> Refused:
-    """Of what depends on more than its operands."""
-    return refuse("User-defined or built-in mutable functions are not allowed.")
+def mutable() -> Mutable:
+    """The same, as a filter's refusal."""
+    return Mutable(
+        "invalid publication WHERE expression",
+        detail="User-defined or built-in mutable functions are not allowed.",
+    )
 
 
 def unsupported(what: str) -> FeatureNotSupportedError:

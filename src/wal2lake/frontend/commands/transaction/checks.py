@@ -14,7 +14,8 @@ from wal2lake.catalog import TableDef
 from wal2lake.errors import About, UsageError
 from wal2lake.frontend.commands.access import check_tables
 from wal2lake.frontend.commands.node import Caller, Node
-from wal2lake.lake import CommitConflict, TableState
+from wal2lake.frontend.commands.transaction.generation import refuse_altered
+from wal2lake.lake import TableState
 from wal2lake.lake.branch.changes import Action
 from wal2lake.lake.branch.checks import added_violation
 from wal2lake.lake.staging.checks import CHECK_VIOLATION
@@ -24,13 +25,7 @@ def refuse_violations(
     table: TableDef, state: TableState, added: Sequence[Action]
 ) -> None:
     """Raise if one of the rows in ``added`` violates a constraint; ``state``: of the branch."""
-    names = {field.name for field in state.fields}
-    if any(not names.issuperset(check.columns) for check in table.checks):
-        raise CommitConflict(
-            "could not serialize access due to concurrent update",
-            detail=f'Table "{table.name}" has been altered since the transaction began.',
-            hint="The transaction might succeed if retried.",
-        )
+    refuse_altered(table, state)
     found = added_violation(state, added, table.checks, table.name)
     if found is not None:
         raise UsageError(

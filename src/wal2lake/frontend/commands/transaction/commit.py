@@ -306,7 +306,7 @@ def _on_newest(
 def _constraints(table: TableDef) -> tuple[object, ...]:
     """What the transaction's rows were judged by."""
     required = frozenset(c.name for c in table.columns if c.not_null)
-    return table.key, table.key_deferral, required, table.checks
+    return table.key, table.key_deferral, required, table.checks, table.generated
 
 
 def _conflict(table: TableDef, detail: str) -> CommitConflict:

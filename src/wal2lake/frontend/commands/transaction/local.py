@@ -52,6 +52,7 @@ from wal2lake.frontend.commands.transaction.commit import (
     truncate_table,
     write_plainly,
 )
+from wal2lake.frontend.commands.transaction.generation import generate_added
 from wal2lake.frontend.commands.transaction.messages import (
     emit_transaction,
     is_read,
@@ -228,7 +229,7 @@ class LocalTransaction:
             # What it moves is told with its commit.
             checked = checked or (moves and is_read(self._node))
             checked = checked or self._divides_by_instants(tables[0])
-            checked = checked or bool(tables[0].checks)
+            checked = checked or bool(tables[0].checks or tables[0].generated)
             if len(tables) == 1 and not checked:
                 return list(tables)
         for table in tables:
@@ -295,6 +296,12 @@ class LocalTransaction:
         rows = self._execute(write, job_group) if changed is None else []
         before, after = branched.version, node.branches.state(branched.branch).version
         commits = node.tables.actions(branched.branch.location, before + 1, after)
+        replaced = {a["remove"]["path"] for c in commits for a in c if "remove" in a}
+        added = [a["add"] for c in commits for a in c if "add" in a]
+        added = [add for add in added if add["path"] not in replaced]
+        if write.table.generated and added and changed is None:
+            made = generate_added(node, write.table, branched.branch, before, added)
+            added = list(made)
         branched.version = after
         updated = _updated(commits)
         if changed is not None and write.verb == "UPDATE":
@@ -305,9 +312,6 @@ class LocalTransaction:
             branched.truncated = (branched.truncated or 0) | truncates
         if after != before or truncates is not None:
             self._note(branched, before, truncates, moved)
-        replaced = {a["remove"]["path"] for c in commits for a in c if "remove" in a}
-        added = [a["add"] for c in commits for a in c if "add" in a]
-        added = [add for add in added if add["path"] not in replaced]
         if write.table.checks and added:
             state = node.branches.state(branched.branch)
             refuse_violations(write.table, state, added)

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from wal2lake.errors import UsageError
 from wal2lake.frontend.commands.node import Node
+from wal2lake.frontend.commands.transaction.generation import with_generated
 from wal2lake.frontend.query.matching import bounds, can_compare, matches
 from wal2lake.frontend.query.plain import PlainInsert, PlainWrite
 from wal2lake.frontend.query.writes import SparkWrite, about_null, new_values_sql
@@ -81,6 +82,8 @@ def change_plainly(
                 new = _with_constants(asked, rows)
         if len(found):
             check()
+            if new is not None:
+                new = with_generated(write.table, change.state, new)
             commit(change, found, new)
     except (_SparksToDo, CommitConflict):
         # A writer outside of the node was faster: Delta knows whether that is a conflict.
@@ -100,6 +103,7 @@ def _insert(
     if change is None or new is None:
         return None
     check()
+    new = with_generated(write.table, change.state, new)
     try:
         commit(change, Found.nothing(), new)
     except CommitConflict:

@@ -22,6 +22,7 @@ from wal2lake.frontend.grammar.altering.statements import (
     DefaultClause,
     DropColumnClause,
     DropConstraintClause,
+    ExpressionClause,
     NotNullClause,
     RenameColumnOf,
     RenameTable,
@@ -29,6 +30,7 @@ from wal2lake.frontend.grammar.altering.statements import (
     SetTableSchema,
     TypeClause,
 )
+from wal2lake.frontend.grammar.constraints import generation
 from wal2lake.frontend.grammar.cursor import Cursor
 from wal2lake.frontend.grammar.lexer import TokenKind
 from wal2lake.frontend.grammar.statements import Kind, Other, QualifiedName
@@ -78,12 +80,10 @@ _REFUSED_OF_COLUMNS: Final = (
     "set storage",
     "set compression",
     "set generated",
-    "set expression",
     "set",
     "reset",
     "add generated",
     "drop identity",
-    "drop expression",
     "restart",
 )
 
@@ -211,6 +211,11 @@ def _of_column(cursor: Cursor, name: str) -> AlterAction:
         return DefaultClause(name, default_text(cursor))
     if cursor.take("drop", "default"):
         return DefaultClause(name, None)
+    if cursor.take("set", "expression"):
+        cursor.expect("as")
+        return ExpressionClause(name, generation(cursor))
+    if cursor.take("drop", "expression"):
+        return ExpressionClause(name, None, cursor.if_exists())
     if cursor.take("set", "data", "type") or cursor.take("type"):
         oid, typmod = column_type(cursor, name)
         if cursor.take("collate"):

@@ -18,6 +18,7 @@ from wal2lake.frontend.grammar.altering.statements import (
     DefaultClause,
     DropColumnClause,
     DropConstraintClause,
+    ExpressionClause,
     NotNullClause,
     RenameColumnOf,
     RenameTable,
@@ -89,6 +90,11 @@ def _action(action: AlterAction, column: Callable[[ColumnClause], str]) -> str:
             verb = "DROP DEFAULT"
             if action.default is not None:
                 verb = f"SET DEFAULT {action.default}"
+            return f"ALTER COLUMN {quote_identifier(action.name)} {verb}"
+        case ExpressionClause():
+            verb = f"DROP EXPRESSION{' IF EXISTS' if action.if_exists else ''}"
+            if action.generated is not None:
+                verb = f"SET EXPRESSION AS ({action.generated.text})"
             return f"ALTER COLUMN {quote_identifier(action.name)} {verb}"
         case TypeClause():
             kind = format_type(action.type_oid, action.typmod)

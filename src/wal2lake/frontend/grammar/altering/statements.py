@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wal2lake.frontend.grammar.constraints import CheckClause
+from wal2lake.frontend.grammar.constraints import CheckClause, GeneratedClause
 from wal2lake.frontend.grammar.statements import ColumnClause, QualifiedName
 from wal2lake.model import Deferral, Oid, ReplicaIdentity
 
@@ -42,6 +42,17 @@ class DefaultClause:
 
     name: str
     default: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpressionClause:
+    """ALTER COLUMN ... SET | DROP EXPRESSION."""
+
+    name: str
+    generated: GeneratedClause | None
+    """None: DROP."""
+    if_exists: bool = False
+    """Of DROP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +107,7 @@ AlterAction = (
     | AddKeyClause
     | DropConstraintClause
     | DropColumnClause
+    | ExpressionClause
     | NotNullClause
     | DefaultClause
     | TypeClause

@@ -14,7 +14,8 @@ from wal2lake.frontend.sysviews.declarations.relations import PG_CATALOG
 from wal2lake.frontend.sysviews.functions.call import Call
 from wal2lake.frontend.sysviews.functions.regproc import regclass_in
 from wal2lake.frontend.sysviews.rows.facts import (
-    check_text,
+    expression_text,
+    generation_text,
     index_oid,
     key_constraint_oid,
 )
@@ -46,8 +47,15 @@ def is_visible(call: Call, oid: int | None) -> bool | None:
     return None if oid is None else True
 
 
-def pg_get_expr(call: Call, node: str | None, relid: int | None) -> str | None:
-    """Expressions are kept as text."""
+def pg_get_expr(
+    call: Call, node: str | None, relid: int | None, pretty: bool | None = False
+) -> str | None:
+    """Expressions are kept as text; what a generated column is computed from is known better."""
+    relation = call.facts.by_oid.get(relid or 0) if pretty else None
+    table = None if relation is None else relation.table
+    for column in () if table is None else table.columns:
+        if column.generated is not None and generation_text(column) == node:
+            return generation_text(column, pretty=True)
     return node
 
 
@@ -84,8 +92,7 @@ def pg_get_constraintdef(
         table = relation.table
         for number, check in () if table is None else call.facts.checks(table):
             if number == oid:
-                text = check_text(check)
-                return f"CHECK ({_bare(text) if pretty else text})"
+                return f"CHECK ({expression_text(check, pretty=bool(pretty))})"
         if table is not None and table.key and key_constraint_oid(table) == oid:
             columns = ", ".join(quote_identifier(name) for name in table.key)
             return f"PRIMARY KEY ({columns}){table.key_deferral.clause}"
@@ -93,21 +100,6 @@ def pg_get_constraintdef(
             if attribute.not_null and attribute.not_null_oid == oid:
                 return f"NOT NULL {quote_identifier(attribute.name)}"
     return None
-
-
-def _bare(text: str) -> str:
-    """Without the parentheses around the whole of an expression."""
-    depth, quoted = 0, ""
-    for at, char in enumerate(text):
-        if quoted:
-            quoted = "" if char == quoted else quoted
-        elif char in ("'", '"'):
-            quoted = char
-        else:
-            depth += (char == "(") - (char == ")")
-        if not depth and at < len(text) - 1:
-            return text
-    return text[1:-1] if text.startswith("(") else text
 
 
 def pg_get_serial_sequence(

@@ -122,7 +122,7 @@ def _functions() -> dict[tuple[str, int], Function]:
     add("pg_get_expr", objects.pg_get_expr, "VARCHAR BIGINT", "VARCHAR", _TEXT)
     add(
         "pg_get_expr",
-        lambda call, node, relid, pretty: node,
+        objects.pg_get_expr,
         "VARCHAR BIGINT BOOLEAN",
         "VARCHAR",
         _TEXT,

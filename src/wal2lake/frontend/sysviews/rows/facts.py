@@ -19,6 +19,7 @@ from typing import Final
 
 from wal2lake.catalog import (
     Authority,
+    ColumnDef,
     Comment,
     Namespace,
     OwnedSequence,
@@ -75,6 +76,8 @@ class Attribute:
     """OID of the NOT NULL constraint, for lake tables."""
     identity: str = ""
     """attidentity: a, d, or none."""
+    generated: str = ""
+    """attgenerated: s, or none. ``default`` is the expression then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +135,25 @@ def _not_null_name(table: TableDef, column: Attribute) -> str:
     return derived_name(table.name, column.name, "not_null")
 
 
-def check_text(check: CheckConstraint) -> str:
+def expression_text(of: CheckConstraint, *, pretty: bool = False) -> str:
     """The expression as pg_get_expr() shows it."""
-    return deparse(decode(check.expression), check.columns, quote_identifier)
+    tree = decode(of.expression)
+    return deparse(tree, of.columns, quote_identifier, pretty=pretty)
+
+
+def generation_text(column: ColumnDef, *, pretty: bool = False) -> str | None:
+    """The same of a generated column; None: it is none."""
+    generation = column.generated
+    if generation is None:
+        return None
+    tree = decode(generation.expression)
+    return deparse(
+        tree,
+        generation.columns,
+        quote_identifier,
+        pretty=pretty,
+        assigned=(column.type_oid, column.typmod),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +328,8 @@ def _lake_table(
         if default is not None and owned is not None:
             # Its schema may be another one by now.
             default = nextval(owned.namespace, owned.name)
+        if column.generated is not None:
+            default = generation_text(column)
         not_null = column.not_null or column.name in table.key
         attributes.append(
             Attribute(
@@ -321,6 +342,7 @@ def _lake_table(
                 default_oid=INVALID_OID if default is None else numbers.next_default(),
                 not_null_oid=numbers.next_not_null() if not_null else INVALID_OID,
                 identity=column.identity,
+                generated="" if column.generated is None else "s",
             )
         )
     return Relation(

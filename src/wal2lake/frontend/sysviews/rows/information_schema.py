@@ -12,7 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from wal2lake.frontend.sysviews.rows.facts import Attribute, Facts, check_text, key_name
+from wal2lake.frontend.sysviews.rows.facts import (
+    Attribute,
+    Facts,
+    expression_text,
+    key_name,
+)
 from wal2lake.frontend.sysviews.rows.relations import Row, RowMaker
 from wal2lake.model import (
     DATABASE,
@@ -118,7 +123,7 @@ def columns(facts: Facts) -> Iterator[Row]:
                 "table_name": relation.name,
                 "column_name": attribute.name,
                 "ordinal_position": attribute.number,
-                "column_default": attribute.default,
+                "column_default": None if attribute.generated else attribute.default,
                 "is_nullable": _NO if attribute.not_null else _YES,
                 "data_type": _data_type(attribute, known),
                 "udt_catalog": DATABASE,
@@ -129,7 +134,10 @@ def columns(facts: Facts) -> Iterator[Row]:
                 "is_identity": _NO,
                 "identity_cycle": _NO,
                 **identities.get((relation.oid, attribute.number), {}),
-                "is_generated": "NEVER",
+                "is_generated": "ALWAYS" if attribute.generated else "NEVER",
+                "generation_expression": attribute.default
+                if attribute.generated
+                else None,
                 "is_updatable": _YES if relation.table is not None else _NO,
                 **({} if known is None else _limits(attribute.typmod, known)),
             }
@@ -241,7 +249,7 @@ def check_constraints(facts: Facts) -> Iterator[Row]:
                 "constraint_catalog": DATABASE,
                 "constraint_schema": relation.namespace,
                 "constraint_name": check.name,
-                "check_clause": check_text(check),
+                "check_clause": expression_text(check),
             }
         for attribute in relation.attributes:
             if attribute.not_null and relation.table is not None:

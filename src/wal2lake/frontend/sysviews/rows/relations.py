@@ -21,7 +21,7 @@ from wal2lake.frontend.sysviews.rows.facts import (
     Attribute,
     Facts,
     Relation,
-    check_text,
+    expression_text,
     index_oid,
     key_constraint_oid,
     key_name,
@@ -156,6 +156,7 @@ def pg_attribute(facts: Facts) -> Iterator[Row]:
                 "attnotnull": attribute.not_null,
                 "atthasdef": attribute.default is not None,
                 "attidentity": attribute.identity,
+                "attgenerated": attribute.generated,
                 "attislocal": not inherited,
                 "attinhcount": int(inherited),
                 "attcollation": 0 if known is None else known.collation,
@@ -236,7 +237,7 @@ def pg_constraint(facts: Facts) -> Iterator[Row]:
                 "conname": check.name,
                 "contype": "c",
                 "conkey": [names.index(c) + 1 for c in check.columns] or None,
-                "conbin": check_text(check),
+                "conbin": expression_text(check),
             }
         if table.key:
             yield {

@@ -1,0 +1,54 @@
+"""GENERATED ALWAYS AS (expression) STORED, and SET EXPRESSION AS (expression).
+
+Comes in: a cursor before the expression's parenthesis. Goes out: the expression, untyped, and its
+text. Source: gram.y, ColConstraintElem, opt_virtual_or_stored, alter_table_cmd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from wal2lake.errors import FeatureNotSupportedError, UsageError
+from wal2lake.frontend.grammar.cursor import Cursor
+from wal2lake.frontend.grammar.publishing.expressions import Raw, expression
+
+_STORED: Final = "Write GENERATED ALWAYS AS (...) STORED."
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedClause:
+    """What a column is computed from."""
+
+    text: str
+    """As written, without the parentheses around it."""
+    expression: Raw = field(compare=False, repr=False)
+
+
+def generation(cursor: Cursor) -> GeneratedClause:
+    """(expression)."""
+    cursor.expect_mark("(")
+    start = cursor.token.start
+    try:
+        found = expression(cursor)
+    except RecursionError:
+        raise UsageError("stack depth limit exceeded", sqlstate="54001") from None
+    text = cursor.text[start : cursor.previous_end()]
+    cursor.expect_mark(")")
+    return GeneratedClause(text, found)
+
+
+def stored_generation(cursor: Cursor) -> GeneratedClause:
+    """The same with STORED behind it. PostgreSQL takes VIRTUAL for what is not said."""
+    found = generation(cursor)
+    if cursor.take("stored"):
+        return found
+    said = cursor.take("virtual")
+    raise FeatureNotSupportedError(
+        "VIRTUAL generated columns are not supported on lake tables",
+        detail="Readers of a table's files would not have the column."
+        if said
+        else "Without STORED a generated column is VIRTUAL, and readers of a table's"
+        " files would not have it.",
+        hint=_STORED,
+    )

@@ -1,0 +1,97 @@
+"""Generated columns of the rows that a statement has written.
+
+Comes in: a branch, the commit that a statement of Spark's has made of it, with nothing of value in
+the generated columns of its new files. Goes out: the same commit with files that have the values,
+in the place of that one; whoever reads the branch's commits one by one sees each row once. Called
+by transactions of the front door and by ALTER TABLE. Memory is that of a few rows.
+
+Source: ExecComputeStoredGenerated() in nodeModifyTable.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from wal2lake.lake.branch.branches import Branch, Branches
+from wal2lake.lake.branch.changes import Action
+from wal2lake.lake.branch.checks import rows_in
+from wal2lake.lake.delta.datafile import TableWriter
+from wal2lake.lake.port import Cursor, TablePort, TableState
+from wal2lake.lake.staging.generated import NotComputed, computed, missing_value
+from wal2lake.lake.tablefiles import DataFile, add_action
+from wal2lake.model import Generated
+
+_OF_ROWS: Final = ("remove", "add")
+
+
+class Refused(Exception):
+    """A row that cannot be."""
+
+    def __init__(self, why: NotComputed) -> None:
+        super().__init__(why.message)
+        self.why = why
+
+
+def generated_rows(
+    state: TableState,
+    generated: Generated,
+    required: frozenset[str],
+    relation: str,
+    rows: pa.Table,
+) -> pa.Table:
+    """Rows in a version's columns, with the generated ones computed. ``Refused`` if one cannot be;
+    ``required``: columns that must not be null."""
+    rows, failed = computed(generated, state.fields, rows)
+    missing = missing_value(generated, required, relation, rows)
+    found = [*failed[:1], *(() if missing is None else (missing,))]
+    if found:
+        raise Refused(min(found, key=lambda one: one.row))
+    return rows
+
+
+def generate(
+    branches: Branches,
+    tables: TablePort,
+    branch: Branch,
+    version: int,
+    writer: str,
+    added: Sequence[Action],
+    generated: Generated,
+    required: frozenset[str],
+    relation: str,
+) -> list[Action]:
+    """Compute the columns in the files that the commit behind ``version``, the branch's last, has
+    ``added``; the ``add`` objects of those that are there instead. ``Refused`` as above. The new
+    commit has the cursor of ``writer``."""
+    state = branches.state(branch)
+    (commit,) = tables.actions(branch.location, version + 1, state.version)
+    files = [DataFile(add) for add in added]
+    names = [field.name for field in state.fields]
+    with TableWriter(branch.location, state.physical_fields) as files_written:
+        for rows in rows_in(state, files, names):
+            files_written.write(
+                generated_rows(state, generated, required, relation, rows)
+            )
+        written = files_written.finish()
+    old = {add["path"] for add in added}
+    kept: list[Action] = [
+        {kind: action[kind]}
+        for action in commit
+        for kind in _OF_ROWS
+        if kind in action and not (kind == "add" and action[kind]["path"] in old)
+    ]
+    new: list[Action] = [add_action(one, data_change=True) for one in written]
+    said: Action = next((a["commitInfo"] for a in commit if "commitInfo" in a), {})
+    branches.cut_back(branch, version)
+    done = branches.state(branch).cursor(writer) or 0
+    tables.commit_changes(
+        branch.location,
+        [*kept, *({"add": add} for add in new)],
+        Cursor(writer, done + 1),
+        read_version=version,
+        operation=str(said.get("userMetadata") or ""),
+    )
+    return new

@@ -1,0 +1,147 @@
+"""The values of generated columns, for rows that are about to be written.
+
+Comes in: a table's generated columns, rows in its stored columns. Goes out: the same rows with what
+PostgreSQL would compute, and why some have no value. Whatever stood in these columns before is
+not looked at. Called by staging, by copies, for UPDATEs once their rows are known (``upsert``), by
+local writes and by ALTER TABLE.
+
+Generated columns are computed before NOT NULL and CHECK are looked at, and read none of each other.
+
+Source: ExecComputeStoredGenerated() in nodeModifyTable.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal2lake.errors import sqlstate_of
+from wal2lake.lake.port import FieldSpec
+from wal2lake.lake.staging.convert import SentColumn, convert_column, mapping_of
+from wal2lake.model import Generated, Generation
+from wal2lake.pgtypes import computed_here
+from wal2lake.pgtypes.expressions import Computation, decode
+from wal2lake.pgtypes.expressions.operators import TEXTS
+
+_COMPILED: Final = 256
+"""Expressions that are kept ready, in each process."""
+
+_NOT_NULL_VIOLATION: Final = "23502"
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class NotComputed:
+    """A row whose value cannot be computed, or not stored."""
+
+    row: int
+    column: str
+    sqlstate: str
+    message: str
+    """PostgreSQL's."""
+
+    @property
+    def hint(self) -> str | None:
+        """For an operator; None: that of any column."""
+        return (
+            None if self.sqlstate == _NOT_NULL_VIOLATION else computed_here(self.column)
+        )
+
+
+@lru_cache(maxsize=_COMPILED)
+def _computation(generation: Generation, type_oid: int, typmod: int) -> Computation:
+    tree = decode(generation.expression)
+    return Computation(tree, generation.columns, type_oid, typmod)
+
+
+def inputs_of(generated: Generated) -> set[str]:
+    """The columns that the values are computed from."""
+    return {column for _, generation in generated for column in generation.columns}
+
+
+def computed(
+    generated: Generated,
+    fields: Sequence[FieldSpec],
+    rows: pa.Table,
+    where: Mask | None = None,
+) -> tuple[pa.Table, list[NotComputed]]:
+    """The rows with their generated columns (``where`` only), and those that have none, whose value
+    is null then; in row order. ``fields``: the table's; ``rows`` has what is computed and read."""
+    if not generated or not rows.num_rows or (where is not None and not where.any()):
+        return rows, []
+    by_name = {field.name: field for field in fields}
+    failed: list[NotComputed] = []
+    part = rows if where is None else rows.filter(pa.array(where))
+    at = np.arange(rows.num_rows) if where is None else np.flatnonzero(where)
+    for name, generation in generated:
+        array, wrong = _column(by_name[name], generation, part)
+        failed += [replace(one, row=int(at[one.row])) for one in wrong]
+        place = rows.schema.get_field_index(name)
+        if where is not None:
+            array = _in_place(rows.column(place), array, where)
+        rows = rows.set_column(place, rows.schema.field(place), array)
+    return rows, sorted(failed, key=lambda one: one.row)
+
+
+def _column(
+    field: FieldSpec, generation: Generation, rows: pa.Table
+) -> tuple[pa.Array, list[NotComputed]]:
+    computation = _computation(generation, int(field.pg_type_oid), field.pg_typmod)
+    arrays = [rows.column(name).combine_chunks() for name in computation.columns]
+    texts, failures = computation.texts(arrays, rows.num_rows)
+    # Texts may be of any length: the column's is applied now.
+    typmod = -1 if field.pg_type_oid in TEXTS else field.pg_typmod
+    sent = SentColumn(texts, None, field.pg_type_oid, typmod)
+    converted = convert_column(sent, field, mapping_of(field))
+    failed = [
+        NotComputed(row, field.name, sqlstate_of(error), error.message)
+        for row, error in failures
+    ]
+    failed += [
+        NotComputed(bad.row, field.name, bad.sqlstate, bad.message)
+        for bad in converted.bad
+    ]
+    return converted.array, failed
+
+
+def _in_place(column: pa.ChunkedArray, values: pa.Array, where: Mask) -> pa.Array:
+    """The column with other values ``where``."""
+    place = np.cumsum(where) - 1 + len(column)
+    taken = np.where(where, place, np.arange(len(column)))
+    both = pa.chunked_array([*column.chunks, values.cast(column.type)], column.type)
+    return both.take(pa.array(taken))
+
+
+def missing_value(
+    generated: Generated,
+    required: Collection[str],
+    relation: str,
+    rows: pa.Table,
+    where: Mask | None = None,
+) -> NotComputed | None:
+    """The first row (among ``where``) in which a generated column is null and must not be."""
+    found: list[NotComputed] = []
+    for name, _ in generated:
+        if name not in required:
+            continue
+        null = pc.is_null(rows.column(name)).to_numpy().astype(np.bool_)
+        at = np.flatnonzero(null if where is None else null & where)
+        if at.size:
+            found.append(
+                NotComputed(
+                    int(at[0]),
+                    name,
+                    _NOT_NULL_VIOLATION,
+                    f'null value in column "{name}" of relation "{relation}" violates'
+                    " not-null constraint",
+                )
+            )
+    return min(found, key=lambda one: one.row, default=None)
