@@ -12,6 +12,7 @@ from tests.conftest import Database
 from tests.node.conftest import Psql, Subscribe
 
 from wal2lake.testing.node import Node
+from wal2lake.testing.waits import wait_until
 
 Statement = str | tuple[str, tuple[object, ...]]
 """With parameters, it is prepared."""
@@ -482,3 +483,91 @@ def test_generated_columns_that_are_sent_are_incompatible(
         ("2", "10"),
         ("3", "6"),
     ]
+
+
+def test_generated_columns_are_published_as_postgresql_publishes_them(
+    node: Node, pg18: Database
+) -> None:
+    listed = "select pubname, tablename, attnames from pg_publication_tables order by 1"
+    _compare(
+        node,
+        pg18,
+        (
+            "create table gp (id int primary key, a int,"
+            " c int generated always as (a * 2) stored)",
+            "create table gq (a int, c int generated always as (a + 1) stored"
+            " primary key)",
+            "create table gu (a int, c int generated always as (a) stored)",
+            "alter table gu replica identity full",
+            "insert into gp values (1, 1), (2, null)",
+            "insert into gq values (1)",
+            "insert into gu values (1)",
+            "create publication gp_none for table gp, gq, gu",
+            "create publication gp_some for table gp (id, c)",
+            "create publication gp_stored for table gp, gq"
+            " with (publish_generated_columns = stored)",
+            listed,
+            "update gq set a = 2",
+            "delete from gq",
+            "update gu set a = 2",
+            "insert into gu values (2)",
+            "alter publication gp_none drop table gq",
+            "update gq set a = 2",
+            "alter publication gp_none set (publish_generated_columns = stored)",
+            "update gu set a = 3 where a = 2",
+            "alter publication gp_none set (publish_generated_columns = none)",
+            "alter publication gp_none drop table gu",
+            listed,
+        ),
+    )
+    pg18.psql("drop publication gp_none, gp_some, gp_stored; drop table gp, gq, gu")
+    facts = dict(one.split("=", 1) for one in node.conninfo().split(" ") if "=" in one)
+    port = facts["port"].strip("'")
+    node.sql("create role gp_reader login superuser replication password 'secret'")
+    wanted = {
+        "gp_none": "id int primary key, a int",
+        "gp_some": "id int primary key, c int",
+        "gp_stored": "id int primary key, a int, c int",
+    }
+    for number, (name, columns) in enumerate(wanted.items()):
+        # A subscription has the tables of its schema alone.
+        pg18.psql(f"create database {name}")
+        copy = Database(pg18.server, name)
+        copy.psql(f"create table gp ({columns}); create table gq (a int, c int)")
+        copy.psql(
+            f"create subscription {name} connection 'host=127.0.0.1 port={port}"
+            f" dbname=lake user=gp_reader password=secret' publication {name}"
+            f" with (slot_name = 'gp_{number}')"
+        )
+
+    def equal() -> None:
+        for name, columns in wanted.items():
+            names = ", ".join(c.split()[0] for c in columns.split(", "))
+            sql = f"select {names} from gp order by id"
+            rows = ["|".join(v or "" for v in row) for row in node.sql(sql)]
+            copy = Database(pg18.server, name)
+
+            def same(
+                copy: Database = copy, sql: str = sql, rows: object = rows
+            ) -> bool:
+                return copy.psql(sql).splitlines() == rows
+
+            wait_until(same, timeout_seconds=60, describe=copy.server.log_text)
+
+    equal()
+    node.sql(
+        "begin; insert into gp values (3, 3), (4, 4); update gp set a = 10 where id = 1;"
+        " update gp set id = 5 where id = 4; delete from gp where id = 2; commit"
+    )
+    node.sql("insert into gp select id + 10, a + 10 from gp")
+    node.sql("update gp set a = a + (select max(a) from gp) where id > 10")
+    equal()
+    stored = Database(pg18.server, "gp_stored")
+    wait_until(lambda: stored.psql("select * from gq") == "2|3")
+    for name in wanted:
+        Database(pg18.server, name).psql(f"drop subscription {name}")
+        node.sql(f"drop publication {name}")
+        pg18.psql(f"drop database {name}")
+    for name in ("gp", "gq", "gu"):
+        node.sql(f"drop table {name}")
+    node.sql("drop role gp_reader")

@@ -52,7 +52,7 @@ def published_tables(
     """What subscribers of one publication get."""
     if publication.all_tables:
         found = [t for t in tables if _is_sent(publication, t)]
-        return [Published(publication, t, _all(t)) for t in found]
+        return [Published(publication, t, _all(publication, t)) for t in found]
     oids = {schema.nspid for schema in publication.schemas}
     schemas = {one.name for one in namespaces if one.oid in oids}
     by_oid = {table.oid: table for table in tables}
@@ -112,12 +112,17 @@ def _published(
 ) -> Published:
     named = None if table.namespace in schemas else publication.table(table.oid)
     if named is None or named.columns is None:
-        return Published(publication, table, _all(table), named)
+        return Published(publication, table, _all(publication, table), named)
     return Published(publication, table, named.columns, named)
 
 
-def _all(table: TableDef) -> tuple[str, ...]:
-    return tuple(column.name for column in table.columns)
+def _all(publication: Publication, table: TableDef) -> tuple[str, ...]:
+    """Without a column list: generated columns are sent if the publication says so."""
+    return tuple(
+        column.name
+        for column in table.columns
+        if column.generated is None or publication.sends_generated
+    )
 
 
 # ---- what may be written -----------------------------------------------------------------
@@ -162,6 +167,16 @@ def check_replica_identity(
                 detail="Column list used by the publication does not cover the replica"
                 " identity.",
             )
+    known = [
+        name for name, _ in table.generated if identity is None or name in identity
+    ]
+    whole = [one for one in sending if _sends_whole(one, table, namespaces)]
+    if known and not all(one.sends_generated for one in whole):
+        raise UsageError(
+            what,
+            sqlstate="42P10",
+            detail="Replica identity must not contain unpublished generated columns.",
+        )
     if not sending or identity is None or identity:
         return
     updating = operation is PublishedOperation.UPDATE
@@ -206,6 +221,15 @@ def _named(
         if named is not None:
             found.append(named)
     return found
+
+
+def _sends_whole(
+    publication: Publication, table: TableDef, namespaces: Sequence[Namespace]
+) -> bool:
+    """Whether it has no column list for the table."""
+    return all(
+        named.columns is None for named in _named([publication], table, namespaces)
+    )
 
 
 def index_identity(table: TableDef) -> bool:

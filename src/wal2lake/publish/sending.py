@@ -169,6 +169,9 @@ def _together(relid: Oid, several: Sequence[Published]) -> Sending:
         name = first.table.qualified
         return Sending(frozenset(operations), None, {}, contradicted=name)
     whole = any(one.named is None or one.named.columns is None for one in several)
+    if not {name for name, _ in first.table.generated} <= set(first.columns):
+        # The log has them.
+        whole = False
     return Sending(
         frozenset(operations),
         None if whole else frozenset(first.columns),

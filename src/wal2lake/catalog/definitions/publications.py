@@ -70,9 +70,14 @@ class Publication:
     via_root: bool = False
     """publish_via_partition_root."""
     generated_columns: str = "n"
-    """n or s: none, stored. No lake table has a generated column."""
+    """n or s: none, stored."""
     tables: tuple[PublishedTable, ...] = ()
     schemas: tuple[PublishedSchema, ...] = ()
+
+    @property
+    def sends_generated(self) -> bool:
+        """publish_generated_columns: whether tables without a column list are sent with them."""
+        return self.generated_columns == "s"
 
     def table(self, relid: Oid) -> PublishedTable | None:
         """Its row for a table that it names."""
