@@ -780,3 +780,27 @@ def test_a_nodes_own_publications_are_published_the_same_way_always(
     assert set(marks) == set(relids)
     assert marks == publication_marks(asking, relids, ("p",))
     assert set(unique_columns(asking, relids)) <= set(relids)
+
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        # PostgreSQL 18's answers.
+        ("select '{}'::regtype[]", [("{}",)]),
+        ("select cast('{23,25}' as oid [ ])", [("{23,25}",)]),
+        ("select oid from pg_type where oid = any('{23,25}'::oid[]) order by 1",
+         [("23",), ("25",)]),
+        ("select '::oid[]', oid as \"oid[]\" from pg_type where oid = 23",
+         [("::oid[]", "23")]),
+        ("select 1 operator(pg_catalog.!=) 2, 1 operator(pg_catalog.<=) 2", [("t", "t")]),
+        ("select * from unnest(array[1, 2], array['a']) as t(i, s)",
+         [("1", "a"), ("2", None)]),
+        ("select c.relname, k.n from pg_class c,"
+         " unnest(array[c.relname::text], array[1]) k(name, n)"
+         " where k.name = c.relname and c.relname = 'pg_class'", [("pg_class", "1")]),
+    ],
+)  # fmt: skip
+def test_what_clients_ask_at_their_start(
+    catalog: SystemCatalog, sql: str, rows: list[tuple[str | None, ...]]
+) -> None:
+    assert _rows(catalog, sql) == rows

@@ -435,7 +435,10 @@ def _unicode(body: str, start: int) -> str:
 
 def parameter_count(text: str) -> int:
     """The highest parameter's number; 0 if there is none. Not those inside of strings."""
-    return max((int(token.value) for token in _parameters(text)), default=0)
+    if "$" not in text:
+        return 0
+    parameters = (t for t in _known_tokens(text) if t.kind is TokenKind.PARAMETER)
+    return max((int(token.value) for token in parameters), default=0)
 
 
 def command_name(sql: str) -> str:
@@ -444,21 +447,35 @@ def command_name(sql: str) -> str:
     return f"{first} {second}" if first in ("CREATE", "ALTER", "DROP") else first
 
 
+_ARRAYS_OF_OIDS: Final = re.compile(
+    r"\b(oid|reg(?:class|proc(?:edure)?|type|role|namespace|oper(?:ator)?))\s*\[\s*\]",
+    re.IGNORECASE,
+)
+
+
 def set_off(text: str) -> str:
-    """The same statement with a space behind each parameter and at its end, for a parser that takes
-    ``$1,$2`` for the start of a dollar-quoted string, and fails where it looks for the end of one
-    behind ``''``."""
-    parameters = _parameters(text)
-    for token in reversed(parameters):
-        text = f"{text[: token.end]} {text[token.end :]}"
-    return f"{text} " if parameters else text
+    """The same statement for a parser that takes ``$1,$2`` for the start of a dollar-quoted string,
+    fails where it looks for the end of one behind ``''``, and does not know ``oid[]``: with a space
+    behind each parameter and at its end, and ``_oid``, which is the array's own name."""
+    if "$" not in text and _ARRAYS_OF_OIDS.search(text) is None:
+        return text
+    edited: list[str] = []
+    copied, parameters = 0, False
+    for token in _known_tokens(text):
+        if token.kind is TokenKind.PARAMETER:
+            edited += [text[copied : token.end], " "]
+            copied, parameters = token.end, True
+        elif token.kind is TokenKind.WORD:
+            array = _ARRAYS_OF_OIDS.match(text, token.start)
+            if array is not None:
+                edited += [text[copied : token.start], "_", array[1]]
+                copied = array.end()
+    return "".join([*edited, text[copied:], " " if parameters else ""])
 
 
-def _parameters(text: str) -> list[Token]:
-    if "$" not in text:
-        return []
+def _known_tokens(text: str) -> list[Token]:
+    """All of them; none of what cannot be read, of which the parser says so."""
     try:
-        return [token for token in tokens(text) if token.kind is TokenKind.PARAMETER]
+        return list(tokens(text))
     except SqlSyntaxError:
-        # Who parses it will say so.
         return []

@@ -348,7 +348,10 @@ _OPERATORS: Final[dict[str, Callable[[Any, Any], exp.Expression]]] = {
     "!~~": lambda a, b: exp.Not(this=exp.Like(this=a, expression=b)),
     "=": lambda a, b: exp.EQ(this=a, expression=b),
     "<>": lambda a, b: exp.NEQ(this=a, expression=b),
+    "!=": lambda a, b: exp.NEQ(this=a, expression=b),
     "<": lambda a, b: exp.LT(this=a, expression=b),
+    "<=": lambda a, b: exp.LTE(this=a, expression=b),
+    ">=": lambda a, b: exp.GTE(this=a, expression=b),
     ">": lambda a, b: exp.GT(this=a, expression=b),
     "||": lambda a, b: exp.DPipe(this=a, expression=b),
 }

@@ -8,6 +8,7 @@ Comes in: a query's tree, before it is typed. Goes out: the same tree, in which
                                            has one only
     SELECT f(x) FROM t            is   SELECT record_out(its columns) FROM (the same)
     FROM g(x) a                   is   (SELECT g(x) AS a) a, if g gives one value
+    FROM unnest(x, y) a           is   LATERAL (SELECT unnest(x), unnest(y)) a
 
 _pg_expandarray, which drivers call beside other columns, becomes the engine's own unnest() there
 (``rewrite``), whose rows are structs.
@@ -69,6 +70,9 @@ def expand(tree: exp.Expression) -> exp.Expression:
             _in_from(node, name)
         elif name in _OF_ONE_VALUE and not node.args.get("ordinality"):
             _value_in_from(node, name)
+    for unnest in list(tree.find_all(exp.Unnest)):
+        if len(unnest.expressions) > 1 and not unnest.args.get("offset"):
+            _side_by_side(unnest)
     for select in list(tree.find_all(exp.Select)):
         found = _selected(select)
         if found is None:
@@ -79,6 +83,15 @@ def expand(tree: exp.Expression) -> exp.Expression:
         else:
             select.replace(new)
     return tree
+
+
+def _side_by_side(node: exp.Unnest) -> None:
+    """Several arrays, the shorter ones filled up with NULL, as the engine does in a list."""
+    rows = exp.select(*(exp.Explode(this=array) for array in node.expressions))
+    alias = node.args.get("alias")
+    if alias is None or alias.this is None:
+        alias = exp.TableAlias(this=exp.to_identifier("unnest"))
+    node.replace(exp.Lateral(this=exp.Subquery(this=rows), alias=alias))
 
 
 def _in_from(node: exp.Table | exp.Lateral, name: str) -> None:
