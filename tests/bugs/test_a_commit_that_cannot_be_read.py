@@ -14,6 +14,7 @@ from tests.fakes.publishing import PublishingNode
 from wal2lake.catalog import ReplicationSlot
 from wal2lake.lake.capture.comparison import Memory
 from wal2lake.model import Lsn, Oid
+from wal2lake.publish.capture.handing import HandingOn
 from wal2lake.publish.capture.worker import Capture
 
 WAIT_SECONDS = 30
@@ -68,6 +69,12 @@ def test_it_is_passed_over(
         Memory(64 << 20, tmp_path / "memory"),
         cast(Any, SimpleNamespace(drop=lambda names: None, drop_left=lambda: None)),
         cast(Any, SimpleNamespace(read=lambda *of: None)),
+        HandingOn(
+            node.catalog,
+            cast(Any, tables),
+            tmp_path / "logs",
+            Memory(64 << 20, tmp_path / "memory"),
+        ),
         1 << 20,
         lambda: None,
     )

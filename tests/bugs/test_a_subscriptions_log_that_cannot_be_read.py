@@ -17,6 +17,7 @@ from wal2lake.errors import CorruptLogError, InternalError, StorageError
 from wal2lake.lake.capture.comparison import Memory
 from wal2lake.lake.capture.messages import More, sent, with_more
 from wal2lake.model import Lsn, Oid
+from wal2lake.publish.capture.handing import HandingOn
 from wal2lake.publish.capture.relations import relation_of
 from wal2lake.publish.capture.worker import Capture
 
@@ -121,6 +122,12 @@ def test_the_difference_is_told(
             ),
         ),
         cast(Any, SimpleNamespace(read=read)),
+        HandingOn(
+            node.catalog,
+            cast(Any, tables),
+            tmp_path / "logs",
+            Memory(64 << 20, tmp_path / "memory"),
+        ),
         1 << 20,
         lambda: None,
     )

@@ -15,6 +15,7 @@ from wal2lake.catalog import ReplicationSlot
 from wal2lake.lake.capture.comparison import Memory
 from wal2lake.lake.capture.messages import More, with_more
 from wal2lake.model import Lsn, Oid, Relation, ReplicaIdentity
+from wal2lake.publish.capture.handing import HandingOn
 from wal2lake.publish.capture.positions import commit_of, end_of
 from wal2lake.publish.capture.worker import Capture
 
@@ -84,6 +85,12 @@ def test_statements_are_told_if_they_agree_with_the_difference(
         Memory(64 << 20, tmp_path / "memory"),
         cast(Any, statements),
         cast(Any, SimpleNamespace(read=lambda *of: None)),
+        HandingOn(
+            node.catalog,
+            cast(Any, tables),
+            tmp_path / "logs",
+            Memory(64 << 20, tmp_path / "memory"),
+        ),
         1 << 20,
         lambda: None,
     )

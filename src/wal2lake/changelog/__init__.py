@@ -18,6 +18,7 @@ talks to a server, knows who applies what it keeps.
 from wal2lake.changelog.log import ChangeLog
 from wal2lake.changelog.manifest import (
     Captured,
+    HandedOn,
     LogFile,
     Manifest,
     MessagesFile,
@@ -41,13 +42,16 @@ from wal2lake.changelog.retention import (
 )
 from wal2lake.changelog.segments import SegmentWriter, open_writer
 from wal2lake.changelog.spool.prepared import (
+    PreparedSpool,
     PreparedTransaction,
+    prepared_spools,
     prepared_transactions,
 )
 
 __all__ = [
     "Captured",
     "ChangeLog",
+    "HandedOn",
     "Held",
     "Inventory",
     "LimitState",
@@ -58,6 +62,7 @@ __all__ = [
     "Manifest",
     "MessageHistory",
     "MessagesFile",
+    "PreparedSpool",
     "PreparedTransaction",
     "Retention",
     "RowsFile",
@@ -69,5 +74,6 @@ __all__ = [
     "history_bytes",
     "log_size",
     "open_writer",
+    "prepared_spools",
     "prepared_transactions",
 ]

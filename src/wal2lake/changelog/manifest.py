@@ -124,6 +124,30 @@ class TwoPhase:
 
 
 @dataclass(frozen=True, slots=True)
+class HandedOn:
+    """A prepared transaction of a publisher of ours whose PREPARE is in the log."""
+
+    subid: int
+    """The subscription that has it, and at its publisher:"""
+    xid: int
+    prepare_lsn: Lsn
+
+    two_phase: TwoPhase | None
+    """As it is here; None: it was rolled back here, and comes with its COMMIT PREPARED."""
+    tables: tuple[int, ...] = ()
+    """The OIDs of the tables that it changes."""
+    relations: tuple[int, ...] = ()
+    """A sum of each relation as it was told, ascending."""
+    changes: int = 0
+    """How many were told."""
+
+    @property
+    def key(self) -> tuple[int, int, Lsn]:
+        """What it is known by."""
+        return self.subid, self.xid, self.prepare_lsn
+
+
+@dataclass(frozen=True, slots=True)
 class Captured:
     """How far the tables' own commits are in a publisher's log."""
 
@@ -134,6 +158,8 @@ class Captured:
     """Those without an end, by the catalog's numbers."""
     steps: Mapping[Lsn, tuple[Step, TwoPhase]] = field(default_factory=dict)
     """By commit LSN, of this segment; there may be some of earlier ones."""
+    handed_on: tuple[HandedOn, ...] = ()
+    """What subscriptions have prepared, is in the log, and has no end at its publisher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +229,9 @@ def encode(manifest: Manifest) -> bytes:
                 str(lsn): {"step": step.value, **_encode_two_phase(one)}
                 for lsn, (step, one) in manifest.captured.steps.items()
             },
+            "handed_on": [
+                _encode_handed_on(one) for one in manifest.captured.handed_on
+            ],
         }
     return seal(members)
 
@@ -264,6 +293,34 @@ def _decode_captured(found: Mapping[str, Any] | None) -> Captured | None:
             Lsn.parse(k): (Step(v["step"]), _decode_two_phase(v))
             for k, v in found.get("steps", {}).items()
         },
+        tuple(_decode_handed_on(one) for one in found.get("handed_on", ())),
+    )
+
+
+def _encode_handed_on(one: HandedOn) -> dict[str, Any]:
+    return {
+        "subid": one.subid,
+        "xid": one.xid,
+        "prepare_lsn": str(one.prepare_lsn),
+        "two_phase": None
+        if one.two_phase is None
+        else _encode_two_phase(one.two_phase),
+        "tables": list(one.tables),
+        "relations": list(one.relations),
+        "changes": one.changes,
+    }
+
+
+def _decode_handed_on(members: Mapping[str, Any]) -> HandedOn:
+    two_phase = members["two_phase"]
+    return HandedOn(
+        members["subid"],
+        members["xid"],
+        Lsn.parse(members["prepare_lsn"]),
+        None if two_phase is None else _decode_two_phase(two_phase),
+        tuple(members["tables"]),
+        tuple(members["relations"]),
+        members["changes"],
     )
 
 

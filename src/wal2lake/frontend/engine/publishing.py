@@ -22,6 +22,7 @@ from wal2lake.lake.capture.comparison import Memory
 from wal2lake.model import Oid
 from wal2lake.observe import get_logger
 from wal2lake.publish.capture.cascade import Cascade
+from wal2lake.publish.capture.handing import HandingOn
 from wal2lake.publish.capture.statements import Statements
 from wal2lake.publish.capture.worker import Capture, Point
 from wal2lake.publish.limits import Limits, Room, SlotLimits
@@ -67,6 +68,7 @@ class Publisher:
             memory,
             self.statements,
             Cascade(node.catalog, node.tables, settings.log_directory, memory),
+            HandingOn(node.catalog, node.tables, settings.log_directory, memory),
             settings.log.segment_bytes,
             self.walsenders.grown,
             lambda: self.limits.enforce(),

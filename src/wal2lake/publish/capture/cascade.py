@@ -36,7 +36,7 @@ from wal2lake.pgtypes import RemoteTypes, remote_types_from_json
 from wal2lake.publish.capture.ordering import Captured, Source, source_of
 from wal2lake.publish.capture.relations import key_of, relation_of
 
-_TOLD: Final = ["commit_lsn", "end_lsn", "commit_time", "changes"]
+_TOLD: Final = ["xid", "commit_lsn", "end_lsn", "commit_time", "changes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Cascaded:
     """A batch's transactions."""
 
     transactions: pa.Table
-    """All of the publisher's: commit_lsn, end_lsn, commit_time, changes."""
+    """All of the publisher's: xid, commit_lsn, end_lsn, commit_time, changes."""
     changes: Iterator[tuple[Relation, pa.RecordBatch]]
     """With the publisher's commit_lsn and ordinal; NotAsSent when it turns out that they are not
     what the tables have done."""
@@ -139,7 +139,7 @@ class Cascade:
             told, count = shown(table, relation), 0
             for batch in sent_changes(
                 part,
-                [_source(reader, file) for file in own],
+                [source_file(reader, file) for file in own],
                 LsnRange(said.position, source.end),
                 has_unchanged=any(file.has_unchanged for file in own),
             ):
@@ -154,7 +154,8 @@ def _sent(found: Sent | None) -> Sent:
     return found
 
 
-def _source(reader: LogReader, file: RowsFile) -> LogSource:
+def source_file(reader: LogReader, file: RowsFile) -> LogSource:
+    """A file of a log, to be read."""
     return LogSource(
         str(reader.path(file.file)),
         file.relation,

@@ -10,6 +10,7 @@ is visible then.
 A message that belongs to no table's commit (pg_logical_emit_message) is brought by its session, and
 goes behind all that is visible then. So is a transaction that is prepared, and what ends it without
 a commit of a table. It is in the log twice: with its PREPARE, and found in its tables as any other.
+What a subscription has prepared is handed on (``handing``).
 
 Whoever needs all of now to be captured (a slot that is made, a SELECT of the log's position) asks
 for ``catch_up``: the answer is where the log ends and which versions that end is.
@@ -41,6 +42,7 @@ from wal2lake.lake.upsert.stored import StoredRows
 from wal2lake.model import Lsn, Oid, Relation
 from wal2lake.observe import failpoint, get_logger
 from wal2lake.publish.capture.cascade import Cascade
+from wal2lake.publish.capture.handing import HandingOn, OtherwisePrepared
 from wal2lake.publish.capture.ordering import Captured, in_order
 from wal2lake.publish.capture.relations import key_of, relation_of
 from wal2lake.publish.capture.statements import Statements, count_of
@@ -128,6 +130,7 @@ class Capture:
         memory: Memory,
         statements: Statements,
         cascade: Cascade,
+        handing: HandingOn,
         segment_bytes: int,
         sealed: Callable[[], None],
         enforce: Callable[[], None] = lambda: None,
@@ -146,6 +149,7 @@ class Capture:
         self._memory = memory
         self._statements = statements
         self._cascade = cascade
+        self._handing = handing
         self._written_down: list[str] = []
         """What is not asked for any more, once it is sealed."""
         self._segment_bytes = segment_bytes
@@ -295,19 +299,21 @@ class Capture:
             return None
         writer = self._writer or self._open()
         wanted = self._wanted()
+        reached = self._handing.reached()
         visible = self._visible(wanted)
         by_oid = {table.oid: table for table in wanted}
         if self._idle:
             # The first slot begins at what is visible, and so do all tables.
             now = {int(k): v for k, v in visible.items()}
             # To whoever comes now all that is prepared is new when it commits.
-            writer.prepared = {}
+            writer.prepared, writer.handed_on = {}, {}
             if writer.versions != now:
                 writer.versions = now
                 writer.seal(note=True)
             self._idle = not slots
         # Behind the look: what was changed by a command that had ended is known to it.
         self._note(writer)
+        self._handing.end(writer, _now_us())
         # A table that came later is captured from its beginning.
         before = {relid: writer.versions.get(int(relid), _NEW) for relid in visible}
         try:
@@ -324,6 +330,9 @@ class Capture:
         joined = _NEW in before.values()
         # What is visible of a table may go back, when another subscription takes it.
         writer.versions = {int(k): max(v, before[k]) for k, v in visible.items()}
+        self._handing.settle(writer, reached, _now_us())
+        if any(slot.two_phase for slot in slots):
+            self._handing.tell(writer, by_oid, visible, reached, self._by_partition)
         for one in asked if slots else ():
             self._serve(one, by_oid, writer)
         failpoint("capture.read")
@@ -358,7 +367,7 @@ class Capture:
     def _serve(
         self, request: _Request, tables: Mapping[Oid, TableDef], writer: LogWriter
     ) -> None:
-        now = (int(time.time() * 1000) - _EPOCH_MS) * 1000
+        now = _now_us()
         if request.preparation is not None:
             request.two_phase = self._prepare(request.preparation, tables, writer)
             return
@@ -451,6 +460,7 @@ class Capture:
             for part in transaction.parts:
                 self._capture(part, tables, writer)
             return
+        self._withdraw(writer, [relid for relid, _ in transaction.commits])
         told = self._by_statement(transaction, tables)
         time_us = transaction.origin_time_us
         if time_us is None:
@@ -482,8 +492,17 @@ class Capture:
             found = self._cascade.read(transaction, tables, self._by_partition)
             if found is None or transaction.origin is None:
                 return False
-            name, _ = transaction.origin
-            writer.replay(found.transactions, name, found.changes, versions)
+            name, source = transaction.origin[0], transaction.source
+            assert source is not None
+            self._withdraw(
+                writer, [relid for relid, _ in transaction.commits], source.subid
+            )
+            ends, found = self._handing.ending(writer, source.subid, source.end, found)
+            writer.replay(found.transactions, name, found.changes, versions, ends)
+        except OtherwisePrepared as other:
+            for one in other.ones:
+                writer.withdraw(one, _now_us())
+            return self._cascaded(transaction, tables, writer, versions)
         except NotAsSent as reason:
             self._log.debug("a batch is sent on as one transaction", reason=str(reason))
             return False
@@ -501,6 +520,13 @@ class Capture:
             )
             return False
         return True
+
+    def _withdraw(
+        self, writer: LogWriter, tables: Sequence[Oid], subid: Oid | None = None
+    ) -> None:
+        """Roll back what was handed on of these tables by others than ``subid``."""
+        for one in self._handing.in_the_way(writer, tables, subid):
+            writer.withdraw(one, _now_us())
 
     def _by_statement(
         self, transaction: Captured, tables: Mapping[Oid, TableDef]
@@ -605,6 +631,11 @@ class Capture:
                     relation, relid=one.oid, namespace=one.namespace, name=one.name
                 )
         return relation
+
+
+def _now_us() -> int:
+    """Since 2000-01-01 UTC."""
+    return (int(time.time() * 1000) - _EPOCH_MS) * 1000
 
 
 def _count(state: TableState, file: DataFile) -> int:

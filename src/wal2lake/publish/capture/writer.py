@@ -16,6 +16,7 @@ crash, is not taken twice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import pyarrow as pa
 
 from wal2lake.changelog import (
     Captured,
+    HandedOn,
     Manifest,
     SegmentWriter,
     Step,
@@ -74,6 +76,10 @@ class LogWriter:
         self._last_xid = 1000 if found is None else found.last_xid
         self.prepared = {} if found is None else dict(found.prepared)
         """What has been prepared and has no end, by number."""
+        handed_on = () if found is None else found.handed_on
+        self.handed_on = {one.key: one for one in handed_on}
+        """What subscriptions have prepared that is in the log, until its publisher has ended
+        it."""
         self._steps: dict[Lsn, tuple[Step, TwoPhase]] = {}
         self.origins: dict[str, Lsn] = {}
         """By origin the end of its last transaction that was added since the node started."""
@@ -123,10 +129,12 @@ class LogWriter:
         origin: str,
         changes: Iterator[tuple[Relation, pa.RecordBatch]],
         captured: Mapping[int, int],
+        ends: Mapping[int, HandedOn] | None = None,
     ) -> int:
         """Add transactions of another log, each with its own commit; returns how many have changes:
         the others are left out. ``changes`` have the commit_lsn and ordinal that they have there,
-        in this order for each relation. Otherwise as ``transaction``.
+        in this order for each relation. ``ends``: which of them, by commit_lsn, commit what was
+        handed on when it was prepared; these have changes. Otherwise as ``transaction``.
 
         ``transactions``: commit_lsn, end_lsn, commit_time, changes (at most), in their order."""
         theirs = transactions.column("commit_lsn").to_numpy()
@@ -149,25 +157,83 @@ class LogWriter:
                 placed = batch.set_column(at, "commit_lsn", pa.array(commits[number]))
                 self._take(ChangeBlock(relation, {}, placed))
             told = transactions.filter(pa.array(present))
-            ended = self._ended(told, commits[present], origin)
         except BaseException:
             self._segments.discard_open()
             raise
         self.versions.update(captured)
         if told.num_rows:
-            self._last_xid = int(ended.column("xid")[-1].as_py())
+            steps = {}
+            for lsn, one in (ends or {}).items():
+                del self.handed_on[one.key]
+                at = int(np.searchsorted(theirs, lsn))
+                if one.two_phase is not None and present[at]:
+                    steps[Lsn(commits[at])] = Step.COMMIT, one.two_phase
+            ended = self._ended(told, commits[present], origin, steps)
+            self._steps |= steps
             self._end = Lsn(ended.column("end_lsn")[-1].as_py())
             self.origins[origin] = self._end
             self._segments.add(Decoded([], no_messages(), ended, self._end))
         self._note()
         return int(told.num_rows)
 
-    def _ended(self, told: pa.Table, commits: Any, origin: str) -> pa.RecordBatch:
+    def hand_on(
+        self,
+        one: HandedOn,
+        gid: str,
+        transaction: pa.Table,
+        origin: str,
+        changes: Iterator[tuple[Relation, pa.RecordBatch]],
+    ) -> bool:
+        """Add a PREPARE of another log, the one ``transaction``, if it has changes; for the rest
+        see ``replay``. ``gid``: as it is known here."""
+        (most,) = transaction.column("changes").to_pylist()
+        (time_us,) = transaction.column("commit_time").to_pylist()
+        commit = commit_of(self._end, most)
+        xid = self._last_xid % 0xFFFFFFFF + 1
+        found = TwoPhase(gid, xid, commit, end_of(commit), time_us)
+        self._steps[commit] = Step.PREPARE, found
+        self.handed_on[one.key] = replace(one, two_phase=found)
+        told = 0
+        try:
+            told = self.replay(transaction, origin, changes, {})
+        finally:
+            if not told:
+                del self._steps[commit], self.handed_on[one.key]
+                self._note()
+        return told > 0
+
+    def withdraw(self, one: HandedOn, time_us: int) -> None:
+        """Roll back here what was handed on: its rows, if they come, come as a commit."""
+        if one.two_phase is not None:
+            commit = commit_of(self._end, 0)
+            self._steps[commit] = Step.ROLLBACK, one.two_phase
+            self.handed_on[one.key] = replace(one, two_phase=None)
+            origin = f"pg_{one.subid}", one.prepare_lsn
+            self._commit(time_us, origin, commit, 0, {})
+            self._note()
+
+    def forget(self, one: HandedOn) -> None:
+        """Of one that was withdrawn: it has ended at its publisher."""
+        del self.handed_on[one.key]
+        self._note()
+
+    def _ended(
+        self,
+        told: pa.Table,
+        commits: Any,
+        origin: str,
+        steps: Mapping[Lsn, tuple[Step, TwoPhase]],
+    ) -> pa.RecordBatch:
         """Transactions of another log, with their commits here."""
         count = told.num_rows
+        fresh = np.isin(commits, list(steps), invert=True)
+        xids = (self._last_xid + np.cumsum(fresh) - 1) % 0xFFFFFFFF + 1
+        self._last_xid = int(xids[-1])
+        for lsn, (_, one) in steps.items():
+            xids[commits == int(lsn)] = one.xid
         return pa.RecordBatch.from_pydict(
             {
-                "xid": (self._last_xid + np.arange(count)) % 0xFFFFFFFF + 1,
+                "xid": xids,
                 "commit_lsn": commits,
                 "end_lsn": commits + COMMIT_BYTES,
                 "commit_time": told.column("commit_time").combine_chunks(),
@@ -243,7 +309,11 @@ class LogWriter:
         sealed = self.sealed
         self._steps = {lsn: step for lsn, step in self._steps.items() if lsn >= sealed}
         self._segments.captured = Captured(
-            dict(self.versions), self._last_xid, dict(self.prepared), dict(self._steps)
+            dict(self.versions),
+            self._last_xid,
+            dict(self.prepared),
+            dict(self._steps),
+            tuple(self.handed_on.values()),
         )
 
     def _add(
