@@ -170,6 +170,82 @@ def publisher(node: Node) -> Iterator[Node]:
     node.sql("drop schema same")
 
 
+DEFINITIONS = (
+    "create table same.d (i int primary key)",
+    "create table if not exists same.d (i int primary key)",
+    "drop table if exists same.nope",
+    "alter table if exists same.nope add v text",
+    "alter table same.d add v text",
+    "insert into same.d values (1, 'one')",
+    "alter table same.d alter v type varchar(9)",
+    "alter table same.d alter v set default 'v', alter v set not null",
+    "insert into same.d values (2, 'two')",
+    "alter table same.d rename to e",
+    "alter table same.e replica identity full",
+    "delete from same.e",
+    "create schema other",
+    "create schema if not exists other",
+    "create role someone",
+    "grant select on same.e to someone",
+    "revoke select on same.e from someone",
+    "alter role someone login",
+    "create publication dp for table same.e",
+    "alter publication dp set (publish = 'insert')",
+    "drop publication if exists nope",
+    "drop role if exists nope",
+    "drop schema if exists nope",
+    "begin; drop publication dp; create publication dp for table same.e;"
+    " alter publication dp drop table same.e; commit",
+    "begin; drop publication dp; rollback",
+    "create subscription ds connection 'dbname=x' publication p with (connect = false)",
+    "alter subscription ds set (slot_name = none)",
+    "drop subscription ds",
+    "drop publication dp",
+    "drop table same.e",
+    "drop schema other",
+    "drop role someone",
+)
+
+
+def test_definitions_are_empty_transactions(
+    publisher: Node, database: Callable[[int], Database]
+) -> None:
+    """Statement by statement as PostgreSQL's; pgoutput tells nobody of them."""
+    node, server = publisher, database(17)
+    server.psql("create schema same")
+    both: dict[str, Callable[[str], list[str]]] = {
+        "node": lambda sql: [str(row[0]) for row in node.sql(sql)],
+        "server": lambda sql: server.psql(sql).splitlines(),
+    }
+    results = []
+    for sql in both.values():
+        sql("create publication rows for all tables with (publish = 'truncate')")
+        for slot in ("same", "skipping"):
+            sql(f"select pg_create_logical_replication_slot('{slot}', 'test_decoding')")
+        sql("select pg_create_logical_replication_slot('rows', 'pgoutput')")
+        get = "select data from pg_logical_slot_get_changes('{}', null, null{})"
+        told = []
+        for statement in DEFINITIONS:
+            sql(statement)
+            lines = sql(get.format("same", ", 'include-xids', '0'"))
+            told.append((statement, lines))
+        options = ", 'include-xids', '0', 'skip-empty-xacts', '1'"
+        skipping = sql(get.format("skipping", options))
+        rows = sql(
+            "select data from pg_logical_slot_get_binary_changes('rows', null, null,"
+            " 'proto_version', '1', 'publication_names', 'rows')"
+        )
+        sql("drop publication rows")
+        for slot in ("same", "skipping", "rows"):
+            sql(f"select pg_drop_replication_slot('{slot}')")
+        results.append((told, skipping, rows))
+    mine, theirs = results
+    for one, other in zip(mine[0], theirs[0], strict=True):
+        assert one == other
+    assert mine == theirs
+    assert mine[0][0][1] == ["BEGIN", "COMMIT"] and len(mine[1]) == 10 and not mine[2]
+
+
 def decoded(
     sql: Callable[[str], list[str]], call: str, *, as_told: bool = False
 ) -> list[list[str]]:

@@ -388,6 +388,9 @@ def test_functions_read_what_was_committed(publisher: Node) -> None:
     peek = "SELECT * FROM pg_logical_slot_peek_changes('regression_slot', NULL, NULL"
     assert node.sql(get) == []
     node.sql("CREATE TABLE data(id serial primary key, data text)")
+    # Definitions are transactions without changes.
+    (_, xid, begun), (_, _, ended) = node.sql(get)
+    assert (begun, ended) == (f"BEGIN {xid}", f"COMMIT {xid}")
     node.sql(
         "BEGIN; INSERT INTO data(data) VALUES('1'); INSERT INTO data(data) VALUES('2');"
         " COMMIT"

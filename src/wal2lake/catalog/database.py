@@ -123,11 +123,17 @@ class Database:
                     "update meta set value = value + 1 where key = 'counter'"
                 )
                 connection.execute("commit")
+                self._local.written = self.written + 1
             except BaseException:
                 # SQLite has rolled back already after some errors, a full disk among them.
                 if connection.in_transaction:
                     connection.execute("rollback")
                 raise
+
+    @property
+    def written(self) -> int:
+        """How many transactions this thread has committed."""
+        return int(getattr(self._local, "written", 0))
 
     def meta(self, key: str) -> str:
         """One fact about the catalog itself."""

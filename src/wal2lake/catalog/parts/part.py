@@ -23,6 +23,11 @@ class Part:
         return int(self._database.meta("counter"))
 
     @property
+    def written(self) -> int:
+        """How many transactions this thread has committed."""
+        return self._database.written
+
+    @property
     def path(self) -> Path:
         """Of the file."""
         return self._database.path

@@ -16,6 +16,7 @@ from wal2lake.frontend.commands.transaction.definitions import (
     Definitions,
     refuse_mixture,
 )
+from wal2lake.frontend.commands.transaction.messages import told_empty
 from wal2lake.frontend.sysviews import SystemCatalog
 from wal2lake.pg import Check
 
@@ -69,9 +70,10 @@ class BlockDefinitions:
         return self._views
 
     def commit(self, check: Check) -> None:
-        """See ``Definitions``."""
+        """See ``Definitions``. All of them are one transaction to decoders."""
         if self._definitions is not None:
-            self._definitions.commit(check)
+            with told_empty(self._node, check, block=True):
+                self._definitions.commit(check)
 
     def end(self) -> None:
         """Nothing is left of what has not been committed."""

@@ -63,7 +63,7 @@ from wal2lake.frontend.commands.transaction.local import (
     DefinitionChanged,
     LocalTransaction,
 )
-from wal2lake.frontend.commands.transaction.messages import emit
+from wal2lake.frontend.commands.transaction.messages import emit, told_empty
 from wal2lake.frontend.commands.transaction.prepared import Preparing, finish_prepared
 from wal2lake.frontend.engine.blockdefinitions import BlockDefinitions
 from wal2lake.frontend.engine.copies import copied
@@ -225,7 +225,7 @@ class LakeBackend:
             return Outcome(self._define(caller, command, statement))
         self._refuse_in_block(prepared.sql)
         command = _DEFINITIONS[type(statement)]
-        with self._job() as group:
+        with self._job() as group, told_empty(self._node, caller.check):
             caller = replace(caller, job_group=group)
             return Outcome(command(self._node, caller, statement))
 
@@ -236,7 +236,8 @@ class LakeBackend:
         statement: Any,
     ) -> str:
         if not caller.in_block:
-            return command(self._node, caller, statement)
+            with told_empty(self._node, caller.check):
+                return command(self._node, caller, statement)
         if self._transaction.has_written:
             raise refuse_mixture()
         publishes = type(statement) in publication.COMMANDS

@@ -8,7 +8,8 @@ outside the node tell nobody. While no slot is there it does nothing; the first 
 is visible then.
 
 A message that belongs to no table's commit (pg_logical_emit_message) is brought by its session, and
-goes behind all that is visible then. So is a transaction that is prepared, and what ends it without
+goes behind all that is visible then. So is the empty transaction that a definition (CREATE TABLE,
+GRANT) is for decoders, and so is a transaction that is prepared, and what ends it without
 a commit of a table. It is in the log twice: with its PREPARE, and found in its tables as any other.
 What a subscription has prepared is handed on (``handing``).
 
@@ -104,6 +105,8 @@ class _Request:
     origin: OriginMark | None = None
     statements: str = ""
     """Where what it has done, which amounts to nothing, is written down."""
+    defines: bool = False
+    """It is a transaction that has changed the catalog alone."""
     lsn: Lsn | None = None
     """Where the last one of them is."""
     preparation: Preparation | None = None
@@ -206,6 +209,11 @@ class Capture:
         request = _Request(messages, transactional, origin, statements)
         point = self._ask(request, CATCH_UP_SECONDS)
         return point.lsn if request.lsn is None else request.lsn
+
+    def defined(self, check: Callable[[], None]) -> None:
+        """Log the transaction of a definition, in which decoders find nothing, behind all that is
+        visible now; while there is no slot nothing is kept. ``check`` may end the wait."""
+        self._ask(_Request(defines=True), CATCH_UP_SECONDS, check)
 
     def prepare(self, preparation: Preparation) -> TwoPhase | None:
         """Log a transaction that is prepared, once; durable on return. None: while there is no
@@ -373,6 +381,9 @@ class Capture:
             return
         if request.rolls_back is not None:
             writer.roll_back(request.rolls_back, now)
+            return
+        if request.defines:
+            writer.empty(now)
             return
         number = request.commits
         if request.transactional or number is not None:

@@ -275,6 +275,11 @@ class LogWriter:
             self._commit(time_us, None, commit, 0, {})
             self._note()
 
+    def empty(self, time_us: int) -> None:
+        """Add one in which nothing is."""
+        self._commit(time_us, None, commit_of(self._end, 0), 0, {})
+        self._note()
+
     def _rows(
         self,
         changes: Iterator[Change | Emitted],

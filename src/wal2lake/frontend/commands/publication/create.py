@@ -78,7 +78,8 @@ def drop_publication(node: Node, caller: Caller, statement: DropPublication) -> 
                 continue
             check_owner(node, caller, "publication", name, publication.owner)
             found.append(publication.oid)
-        node.catalog.drop_publications(found)
+        if found:
+            node.catalog.drop_publications(found)
     return "DROP PUBLICATION"
 
 

@@ -184,7 +184,8 @@ def drop_role(node: Node, caller: Caller, statement: DropRole) -> str:
                 dropped.append(role)
         for role in dropped:
             check_dropped(node, caller, authority, role, dropped)
-        node.catalog.drop_roles([role.oid for role in dropped])
+        if dropped:
+            node.catalog.drop_roles([role.oid for role in dropped])
     return "DROP ROLE"
 
 

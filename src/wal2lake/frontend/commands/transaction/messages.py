@@ -1,4 +1,5 @@
-"""pg_logical_emit_message: what a session says, into the publisher's log.
+"""What a session puts into the publisher's log beside rows: messages (pg_logical_emit_message),
+and empty transactions for what it defines.
 
     belongs to                    is kept in                        from
     --------------------------    ------------------------------    ----------------
@@ -52,6 +53,26 @@ def emit_transaction(
     """One whose tables are as they were."""
     capture = _publishing(node).capture
     capture.emit(messages, transactional=True, origin=origin, statements=statements)
+
+
+@contextmanager
+def told_empty(
+    node: Node, check: Callable[[], None], *, block: bool = False
+) -> Iterator[None]:
+    """Around a definition, or a transaction of them. In PostgreSQL it is a transaction of the
+    catalog's tables, whose rows are not decoded: plugins begin and commit it, unless they skip
+    what is empty. If nothing was defined (IF EXISTS) there is none. ``block``: definitions of a
+    block have waited for this commit."""
+    before = node.catalog.written
+    yield
+    defined = block or node.catalog.written != before
+    if node.publishing is None or not defined or not is_read(node):
+        return
+    try:
+        node.publishing.capture.defined(check)
+    except Exception as error:
+        # What was defined stays so, and subscribers miss nothing.
+        get_logger().warning("a definition is not decoded", reason=str(error))
 
 
 def is_read(node: Node) -> bool:
