@@ -105,8 +105,15 @@ _BY_CONDITION: Final[Mapping[str, str]] = {
     "DELTA_PATH_DOES_NOT_EXIST": "42P01",
     "DELTA_TABLE_ALREADY_EXISTS": "42P07",
     "DELTA_TABLE_NOT_FOUND": "42P01",
+    "GROUP_BY_AGGREGATE": "42803",
+    "GROUP_BY_POS_OUT_OF_RANGE": "42P10",
+    "INVALID_SUBQUERY_EXPRESSION": "42601",
+    "INVALID_WHERE_CONDITION": "42803",
+    "NESTED_AGGREGATE_FUNCTION": "42803",
+    "ORDER_BY_POS_OUT_OF_RANGE": "42P10",
     "TABLE_OR_VIEW_ALREADY_EXISTS": "42P07",
     "UNRESOLVED_ROUTINE": "42883",
+    "WINDOW_FUNCTION_WITHOUT_OVER_CLAUSE": "42809",
 }
 """Where Spark's SQLSTATE is right for another database only."""
 
@@ -134,8 +141,43 @@ _PARAMETERS: Final[Mapping[str, Callable[[Mapping[str, str]], str]]] = {
     "SCALAR_SUBQUERY_TOO_MANY_ROWS": lambda p: (
         "more than one row returned by a subquery used as an expression"
     ),
+    "DATATYPE_MISMATCH.FILTER_NOT_BOOLEAN": lambda p: (
+        f"argument of WHERE must be type boolean, not type {_type_name(p['type'])}"
+    ),
+    "GROUP_BY_AGGREGATE": lambda p: "aggregate functions are not allowed in GROUP BY",
+    "GROUP_BY_POS_OUT_OF_RANGE": lambda p: (
+        f"GROUP BY position {p['index']} is not in select list"
+    ),
+    "INCOMPATIBLE_COLUMN_TYPE": lambda p: (
+        f"{p['operator']} types {_type_name(p['dataType2'])} and"
+        f" {_type_name(p['dataType1'])} cannot be matched"
+    ),
+    "INVALID_SUBQUERY_EXPRESSION.SCALAR_SUBQUERY_RETURN_MORE_THAN_ONE_OUTPUT_COLUMN": (
+        lambda p: "subquery must return only one column"
+    ),
+    "INVALID_WHERE_CONDITION": lambda p: "aggregate functions are not allowed in WHERE",
+    "MISSING_AGGREGATION": lambda p: _ungrouped(f'column "{_bare(p["expression"])}"'),
+    "MISSING_GROUP_BY": lambda p: _ungrouped("a column that is selected"),
+    "NESTED_AGGREGATE_FUNCTION": lambda p: "aggregate function calls cannot be nested",
+    "NUM_COLUMNS_MISMATCH": lambda p: (
+        f"each {p['operator']} query must have the same number of columns"
+    ),
+    "ORDER_BY_POS_OUT_OF_RANGE": lambda p: (
+        f"ORDER BY position {p['index']} is not in select list"
+    ),
+    "UNRESOLVED_USING_COLUMN_FOR_JOIN": lambda p: (
+        f'column "{_bare(p["colName"])}" specified in USING clause does not exist in'
+        f" {p['side']} table"
+    ),
+    "WINDOW_FUNCTION_WITHOUT_OVER_CLAUSE": lambda p: (
+        f"window function {_bare(p['funcName']).partition('(')[0]} requires an OVER clause"
+    ),
+    "WRONG_NUM_ARGS": lambda p: (
+        f"function {_bare(p['functionName'])} does not exist with {p['actualNum']}"
+        " arguments"
+    ),
 }
-"""PostgreSQL's text from Spark's message parameters, by main error condition."""
+"""PostgreSQL's text from Spark's message parameters, by error condition, or by its main one."""
 
 _NEGATIVE: Final = {"LIMIT": "2201W", "OFFSET": "2201X"}
 
@@ -230,7 +272,7 @@ def _from_condition(
     # "[CONDITION] Text. SQLSTATE: xxxxx\n== SQL ==\n..." is for people at a Spark prompt.
     text = _first_line(message.removeprefix(f"[{condition}]"))
     text = _NOISE.sub("", text).rstrip(".")
-    write = _PARAMETERS.get(main)
+    write = _PARAMETERS.get(condition) or _PARAMETERS.get(main)
     if write is not None:
         try:
             text = write(_parameters(throwable))
@@ -341,8 +383,16 @@ def _overflow(message: str) -> str:
     return "value out of range"
 
 
+def _ungrouped(what: str) -> str:
+    return (
+        f"{what} must appear in the GROUP BY clause or be used in an aggregate function"
+    )
+
+
 def _type_name(name: str) -> str:
     bare = _bare(name).lower()
+    if bare.startswith("array<"):
+        return f"{_type_name(bare[len('array<') : -1])}[]"
     if bare.startswith("decimal"):
         return "numeric"
     return _TYPE_NAMES.get(bare, bare)
