@@ -233,3 +233,43 @@ def test_values_that_are_equal_by_their_type_are_made_alike() -> None:
         ["a", " a"],
     ]
     assert not any(math.copysign(1, value) < 0 for value in found[1])
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()])
+@pytest.mark.parametrize(
+    ("stored", "gone", "left"),
+    [
+        ([0.0, 0.5], 0.0, [0.5]),
+        ([0.5], 0.0, [0.5]),
+        ([math.nan, -0.0], -0.0, [math.nan]),
+        ([math.inf, 1.0], -0.0, [math.inf, 1.0]),
+    ],
+)
+def test_rows_of_one_number_are_found_by_the_number_and_not_by_its_bits(
+    tmp_path: Path,
+    kind: pa.DataType,
+    stored: list[float],
+    gone: float,
+    left: list[float],
+) -> None:
+    """The first batch looks into the index of keys, which holds integers."""
+    name = "double" if kind == pa.float64() else "float"
+    fields = (FieldSpec("f", name),)
+    table = StoredTable(
+        tmp_path / "t", fields, pa.schema([("f", kind)]), [(f,) for f in stored], 1
+    )
+    event = pa.table(
+        {
+            "lsn": pa.array([1]),
+            "ord": pa.array([0]),
+            "op": pa.array([ord("D")], pa.int8()),
+            "moved": [False],
+            "n0": pa.array([gone], kind),
+        }
+    )
+    shape = ChangeShape(fields, (0,), frozenset(), False, None, True)
+    planned = table.plan(shape, [event], UNTRUSTED, memory=1 << 24)
+    assert isinstance(planned, Upsert)
+    assert len(planned.conflicts) == (len(stored) == len(left))
+    table.commit(planned)
+    assert list(map(identical, table.read())) == [identical((f,)) for f in left]

@@ -97,10 +97,14 @@ def open_keys(
     What does not fit into memory is spilled below ``directory``. ``bitwise``: of floating
     point numbers 0 and -0 are two keys; NaN is one. ``loose``: columns that are compared as
     their types compare."""
-    columns = [_bits(c) if bitwise else c for c in alike(columns, loose)]
-    if len(columns[0]) <= _FEW and all(map(_compares, columns)):
-        return nullcontext(_FewKeys(columns, bitwise=bitwise, loose=loose))
-    return _JoinedKeys(columns, directory, bitwise=bitwise, loose=loose)
+    columns = alike(columns, loose)
+    compared = [_bits(c) if bitwise else c for c in columns]
+    if len(columns[0]) <= _FEW and all(map(_compares, compared)):
+        # Bits are integers, but not those that the table has.
+        searched = len(columns) == 1 and pa.types.is_integer(columns[0].type)
+        few = _FewKeys(compared, searched=searched, bitwise=bitwise, loose=loose)
+        return nullcontext(few)
+    return _JoinedKeys(compared, directory, bitwise=bitwise, loose=loose)
 
 
 def _compares(column: pa.ChunkedArray) -> bool:
@@ -134,10 +138,11 @@ class _FewKeys:
         self,
         columns: Sequence[pa.ChunkedArray],
         *,
+        searched: bool = False,
         bitwise: bool = False,
         loose: Looseness = _NONE,
     ) -> None:
-        """``columns`` as they are compared."""
+        """``columns`` as they are compared; ``searched``: the one column may be ``sought``."""
         self._bitwise = bitwise
         self._loose = loose
         self._values = [_ascending(column) for column in columns]
@@ -153,7 +158,7 @@ class _FewKeys:
         self.count = len(self._rows[-1] if self._rows else self._values[0])
         self.sought: Index | None = None
         first = self._values[0]
-        if not self._rows and pa.types.is_integer(first.type) and not first.null_count:
+        if searched and not first.null_count:
             self.sought = first.to_numpy().astype(np.int64)
 
     def locate(self, scans: Iterable[pa.Table]) -> Places:
